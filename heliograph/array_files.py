@@ -41,7 +41,8 @@ def read_arrays(path: str | Path, only: Collection[str] | None = None) -> dict[s
     except ProgramError:
         raise
     except Exception as error:
-        # What zipfile and its decompressors make of untrusted bytes: BadZipFile, zlib.error, RuntimeError and others.
+        # zipfile and its decompressors raise many errors on untrusted bytes: BadZipFile, zlib.error, RuntimeError and
+        # others.
         raise ProgramError(f"{path} is not a .npy or .npz file of numbers", why=str(error)[:200]) from None
     if not arrays:
         wanted = "" if only is None else f" of those that are needed: {', '.join(only)}"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from heliograph.texts import shown
 
 MAX_DIMENSIONS = 32
-# No array that fits a computer has more; below this no product of dimensions overflows in numpy.
+# No array that fits in a computer has more elements; below this, no product of dimensions overflows in numpy.
 _MAX_ELEMENTS = 1 << 44
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 10_000

@@ -100,7 +100,7 @@ def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
         raise type(error)(what, where=where, why=error.why, hint=hint or error.hint) from None
 
 
-# Package -> the extra of ours that installs it.
+# Package -> which of our extras installs it.
 EXTRAS = {
     "torch": "torch",
     "openfhe": "run",

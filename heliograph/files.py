@@ -18,11 +18,11 @@ from heliograph.errors import WireError
 if sys.platform != "win32":
     import fcntl
 
-# What is read from files and sockets; a view saves the copy where a blob is hundreds of megabytes.
+# Bytes read from files and sockets; a view avoids a copy of blobs of hundreds of megabytes.
 Bytes = bytes | memoryview
 
 
-# The name of a file that is being written: that of the final file, and some random letters.
+# The name of a file that is being written: the final file's name, and some random letters.
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
 
@@ -70,7 +70,7 @@ def write_file(
             file.flush()
             os.fsync(file.fileno())
             if sys.platform == "win32":
-                # No open file is renamed there. Elsewhere it is locked until it has its name.
+                # Windows cannot rename an open file. Elsewhere the file stays locked until it has its name.
                 file.close()
             if overwrite:
                 os.replace(temporary, path)
@@ -107,7 +107,7 @@ def _begin(path: Path, mode: int) -> tuple[int, Path]:
             lock(handle, wait=True)
         if os.fstat(handle).st_nlink:
             return handle, temporary
-        # Another process took it for a dead one's before it was locked.
+        # Another process removed it before it was locked, because it took its writer for dead.
         os.close(handle)
 
 
@@ -119,7 +119,7 @@ def _name_anew(temporary: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        # Some file systems have no second names for a file. An empty file takes the name, then the whole one takes it.
+        # Some file systems have no hard links. An empty file takes the name first, then the whole file replaces it.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(temporary, path)
 

@@ -22,7 +22,7 @@ from heliograph.errors import ProgramError
 
 Vector = npt.NDArray[np.float64]
 
-# How a polynomial for a function on an interval is found; see approx/fit.py.
+# How to find a polynomial for a function on an interval; see approx/fit.py.
 METHODS = ("minimax", "gaussian", "interpolation")
 
 
@@ -307,7 +307,7 @@ def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Function:
 
     if not beta > 0:
         return Function("softplus", evaluate, slope=1.0, corners=(threshold / beta,) if beta else ())
-    # Above the threshold the meaning is x, as in torch.
+    # Above the threshold the function is x, as in torch.
     proof = Analytic(exact, bound, lambda x: math.pi / beta, beyond=threshold / beta, after=_line(1.0), values=smooth)
     return Function("softplus", evaluate, proof, increasing=True)
 
@@ -330,7 +330,7 @@ _fixed(
 _fixed(
     "exp",
     lambda x: np.asarray(np.exp(np.minimum(x, 700.0))),
-    # Far beyond any use the meaning stops growing, so that it stays finite.
+    # Far beyond any use the function stops growing, so that it stays finite.
     Analytic(lambda mp, x: mp.exp(x), lambda a, b, y: math.exp(min(b, 709.0)), beyond=700.0, after=(math.exp(700.0),)),
     "e to the power x.",
     increasing=True,

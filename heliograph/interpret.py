@@ -14,11 +14,11 @@ from heliograph.ir.bootstraps import inside_bootstraps
 from heliograph.ir.node import Array
 from heliograph.ir.ops import OPS, Context
 
-# Samples of packed programs run together as long as each value has no more slots than this.
+# Samples of packed programs run together as long as no value has more slots than this.
 _MOST_SLOTS = 1 << 20
 
 
-# What stands for a value that nobody reads.
+# Stands in for a value that nobody reads.
 _UNSEEN: Array = np.empty(0)
 
 
@@ -35,7 +35,7 @@ def run_nodes(
     last = {operand: node for node in program.nodes for operand in node.inputs}
     keep = set(program.outputs)
     table: dict[Node, Array] = {}
-    # A bootstrap that is written out means what it refreshes: its inside is of use to those alone who look at it.
+    # A written-out bootstrap returns the value that it refreshes; its inner nodes matter only to an observer.
     unseen = inside_bootstraps(program) if observe is None else frozenset()
     for node in program.nodes:
         if node in unseen:
@@ -88,7 +88,7 @@ def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
         packed = [pack_inputs(program, group) for group in here]
         vectors = run_nodes(program, {node: np.concatenate([one[node] for one in packed]) for node in packed[0]})
         for number, group in enumerate(here):
-            # What depends on no input has one sample for all.
+            # Values that depend on no input have one sample for all.
             one = [vector[number if len(vector) > 1 else 0] for vector in vectors]
             outputs = given_rows(program, group, unpack_outputs(program, one))
             rows.append([out[np.newaxis] if batch == 1 else out for out in outputs])

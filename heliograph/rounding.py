@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
 
-# Of an interval's larger end.
+# Bits that are kept of an interval's larger end.
 INTERVAL_BITS = 40
-# Of an error or another figure that is for reading.
+# Bits that are kept of an error or another figure that is meant for reading.
 FIGURE_BITS = 20
-# Of a difference between two computations, in which what processors differ by is a larger share.
+# Bits that are kept of a difference between two computations, where differences between processors weigh more.
 SEEN_BITS = 12
 
 

@@ -187,7 +187,7 @@ class Artifact:
     def _read(container: Container, what: str) -> Artifact:
         try:
             artifact = _artifact(container)
-            # What a client will be given must be in order too.
+            # What a client will be given must be valid too.
             PublicArtifact.from_bytes(artifact.public().to_bytes())
             str(artifact.report)
         except WireError as error:
@@ -229,6 +229,6 @@ def _artifact(container: Container) -> Artifact:
     check_texts(f["report"], "its report")
     report = Report(complete(program, known))
     check_report(report.figures)
-    # A report that cannot be printed is refused here, not where someone looks at it.
+    # Refuse a report that cannot be printed here, not where someone looks at it.
     str(report)
     return Artifact(program, report, stages)

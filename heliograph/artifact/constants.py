@@ -17,7 +17,7 @@ from heliograph.ir.placed import PlacedMatrix, fits
 
 _MOST_SIDE = 1 << 16
 _MOST_TERMS = 1 << 12
-# Numbers in a vector that a file holds in short.
+# The most numbers in a vector that a file stores in short form.
 _MOST_REPEATED = 1 << 20
 
 

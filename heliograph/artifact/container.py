@@ -36,7 +36,8 @@ from heliograph.texts import shown
 _MAGIC = b"HELIOGR1"
 _DTYPES = {"f8": np.float64, "f4": np.float32, "i4": np.int32, "i8": np.int64, "u1": np.uint8}
 _MAX_HEADER = 16 * 1024 * 1024
-# Values in a header: each is an object in memory and takes some 50 ns to parse, however few bytes it has in the file.
+# The most values in a header. Each is an object in memory and takes some 50 ns to parse, however few bytes it has in the
+# file.
 _MAX_VALUES = 1 << 20
 _MAX_BLOBS = 1 << 16
 _MAX_DIMENSIONS = 8
@@ -273,7 +274,8 @@ def read_file(path: str | Path, kind: str, version: int | Sequence[int], max_byt
                 raise WireError(f"{path} has {size} bytes; at most {max_bytes} are read here")
             fixed, text, header = _read_header(file, path)
             if header["kind"] != kind:
-                # Before its contents are read: a server does not even load a secret key that it is given by mistake.
+                # Refused before its contents are read: a server must not even load a secret key that it is given by
+                # mistake.
                 raise _wrong_kind(str(path), header["kind"], kind)
             # The header is parsed once, so what is read here must be the very bytes that were parsed.
             data = bytearray(size)

@@ -63,15 +63,15 @@ from heliograph.report.figures import (
     to_json,
 )
 
-# Compilation, fitted on the programs of benchmarks/bill.py: seconds for anything, per simulated slot of a plaintext
-# product or key switch, and per entry of a matrix.
+# Compilation time, fitted on the programs of benchmarks/bill.py: a fixed number of seconds, and nanoseconds per simulated
+# slot of a plaintext product or key switch and per entry of a matrix.
 _COMPILE_BASE_S = 0.02
 _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
-# What a server takes beside the homomorphic calls, fitted on the same programs: for a message, and for a byte of it.
+# A server's time besides the homomorphic calls, fitted on the same programs: per message, and per byte of it.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
-# What a file says only where there is something to say.
+# Fields that a file has only if there is something to say.
 OPTIONAL = frozenset(entry.name for entry in dataclasses.fields(Stored) if figure_of(entry).optional)
 
 
@@ -266,7 +266,7 @@ def _degrees(
         node: sum(count * priced_ms(call, chains, costs) for call, count in found.items())
         for node, found in calls.items()
     }
-    # Of a bootstrap that is written out the whole stands for its end.
+    # The time of a whole written-out bootstrap is given to its last node.
     inside: set[Node] = set()
     for end in bootstraps(program):
         if end.op == REFRESHED:

@@ -15,10 +15,10 @@ from heliograph.ir import Node, Program, SlotsType, TensorType, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.ir.liveness import last_use_table
 
-# Numbers alive at once (8 bytes each), temporary ones included, and operations on them: some 10 s of numpy on one core.
+# Numbers alive at once (8 bytes each), including temporary ones, and operations on them: some 10 s of numpy on one core.
 MAX_ALIVE = 1 << 26
 MAX_OPERATIONS = 1 << 32
-# What one call of numpy takes, in operations.
+# The cost of one numpy call, in operations.
 _CALL = 1 << 12
 # Elementwise ops hold a few temporary arrays, and their functions cost more than a product.
 _ARRAYS, _PER_ELEMENT = 4, 8
@@ -69,7 +69,7 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
         extra = _padded(node) + places * taps, places * math.prod(weight) + a["groups"] * _CALL
     elif node.op in ("avg_pool", "max_pool"):
         taps = result * math.prod(a["kernel"])
-        # The maximum is taken of a table of all windows, the mean of a view.
+        # The maximum is taken over a table of all windows, the mean over a view.
         extra = 2 * _padded(node) + (_ARRAYS * taps if node.op == "max_pool" else 0), _ARRAYS * taps
     elif node.op == "adaptive_avg_pool":
         extra = _averaged(node)

@@ -42,11 +42,11 @@ VERSION = 7
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
-# What a file says only where answers certify something.
+# A field that a file has only if its answers certify something.
 CERTIFICATE = "certificate"
 
 
-# Figures of the report that a client has no other source for; those of bytes follow from ring and keys.
+# Figures of the report that a client cannot get elsewhere; sizes in bytes follow from the ring and the keys.
 PREDICTED = ("predicted_ms", "client_peak_bytes", "scheme_error", "output_magnitude")
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _TEXT_LENGTH = 4096
 _MOST_ROWS = 1 << 16
-# What a row of the program's table of ranges has at least.
+# Fields that every row of the program's table of ranges has.
 _RANGE_TEXTS = ("function", "layer", "location", "method", "source")
 _RANGE_NUMBERS = ("degree", "high", "low", "margin", "max_error", "samples")
 _RANGE_PAIRS = ("observed", "proved")
@@ -72,7 +72,7 @@ def check_report(figures: Figures) -> None:
         _check_range(row)
 
 
-# The types of the fields of each kind of record.
+# The field types of each kind of record.
 _hints: Callable[[type], Mapping[str, Any]] = functools.cache(get_type_hints)
 
 

@@ -27,24 +27,24 @@ from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.texts import shown
 
 MAX_NODES = 1 << 18
-# Elements of one input or output, ciphertexts that hold them, and characters of a name.
+# Limits for the elements of one input or output, the ciphertexts that hold them, and the characters of a name.
 MAX_ELEMENTS = 1 << 22
 MAX_CIPHERTEXTS = MOST_STACKED
 _MAX_NAME = 200
 MAX_TENSORS = 1024
-# A product has at most the scales of two fresh values and a plaintext; nothing planned comes near.
+# The scale of a product comes from at most two fresh values and a plaintext; no planned scale comes near this.
 MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
-# Entries of a matrix times the moved copies of its result.
+# Entries of a matrix times the shifted copies of its result.
 _MAX_COPIED_ENTRIES = 1 << 28
 _MOST_RAISED = 16
-# The most bits by which a raised value may be read at another scale; and the ops of bootstraps that are written out.
+# The most bits by which a raised value may be read at another scale; and the ops of written-out bootstraps.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
 _MAX_CHAINS = 8
-# Evaluation keys in all, of the whole chain and its lower parts.
+# Evaluation keys in total, for the whole chain and its lower parts.
 _MAX_KEYS = 1 << 16
-# Positions of a program times keys that are read again and again: what finding out how often takes.
+# Positions of a program times keys that are read repeatedly: the cost of finding out how often each is read.
 _MAX_KEY_READS = 1 << 23
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 
@@ -307,7 +307,7 @@ def check_sizes(program: Program, ring: Ring) -> None:
                 if type(item) is int and abs(item) > MAX_ELEMENTS:
                     raise refuse(f"an attribute of a {node.op} is {_short(item)}")
         if node.op == "linear_transform" and node.attrs.get("in_shift"):
-            # A shifted layout is worked out in a table of all pairs of places.
+            # A shifted layout is worked out from a table of all pairs of places.
             periods = [whole(node.attrs.get(key), key, 1, ring.slots) for key in ("in_period", "out_period")]
             if math.prod(periods) > _MAX_SHIFTED_PAIRS:
                 raise refuse("the shifted layout of a linear_transform is too large")

@@ -26,9 +26,9 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.ir.records import record
 
 R = TypeVar("R")
-# What a file says only where a lower chain bootstraps.
+# A field that a file has only if a lower chain bootstraps.
 LOWER_SLOTS = "lower_bootstrap_slots"
-# What it says only where bootstraps are written out: the chains to whose top they raise the modulus.
+# A field that it has only if bootstraps are written out: the chains to whose top they raise the modulus.
 RAISING = "raising_chains"
 
 
@@ -97,7 +97,7 @@ def read_chains(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Chain
     chains = [_read(Chain, {"ring": ring, **keys}, "chain")]
     for each in lower:
         part = _read(LowerPart, each, "lower chain")
-        # A file says all of it, a text leaves out what is usual.
+        # A file gives all fields; a text omits those with their usual value.
         if set(each) != set(_part_json(part)):
             raise refuse("a lower chain is malformed")
         if part.bootstraps and ring.bootstrap is None:

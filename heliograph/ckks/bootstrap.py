@@ -41,7 +41,8 @@ class Factor:
         return (2 << self.layers) - 1
 
     def rotations(self) -> Iterator[int]:
-        # The products of one giant step are added to those of the last, rotated once more: one amount serves them all.
+        # The sum so far is rotated once more before the products of the next giant step are added, so one amount serves all
+        # giant steps.
         yield from (j * self.scale for j in range(self.giant + 1))
 
 
@@ -61,17 +62,18 @@ def _factors(slots: int, budget: int, encoding: bool, babies: int) -> tuple[Fact
     layers = -(-log_slots // budget)
     rows, rest = divmod(log_slots, layers)
     if rows + (rest > 0) < budget:
-        # Not every level would be used: one layer less in each, and what is left in the factor with the rest.
+        # A level would stay unused: give each factor one layer less, and the factor with the rest what is left.
         layers -= 1
         rows = min(log_slots // layers, budget)
         if log_slots - rows * layers and rows == budget:
             rows -= 1
         rest = log_slots - rows * layers
-    # The rest takes the first layers in CoeffsToSlots (scale one), the last in SlotsToCoeffs (the largest scale).
+    # The rest takes the first layers in CoeffsToSlots (scale one), and the last layers in SlotsToCoeffs (the largest
+    # scale).
     first = rest if encoding else 0
     factors = [Factor(1 << first + row * layers, layers, babies) for row in range(rows)]
     if rest:
-        # OpenFHE decides on the baby steps of the rest itself.
+        # OpenFHE chooses the baby steps of this factor itself.
         factors.insert(0 if encoding else rows, Factor(1 if encoding else 1 << rows * layers, rest))
     return tuple(factors)
 
@@ -93,15 +95,15 @@ def bootstrap_rotations(ring: Ring, slots: int) -> tuple[int, ...]:
     assert ring.bootstrap is not None
     encode, decode = bootstrap_factors(ring, slots)
     if len(encode) == len(decode) == 1:
-        # One product with the whole matrix each.
+        # One product with the whole matrix in each direction.
         giant = encode[0].giant
         found = {*range(giant), *range(giant, slots, giant)}
     else:
-        # All factors have diagonals on both sides of the main one; the way back is one rotation at the end.
+        # All factors have diagonals on both sides of the main one. A single rotation at the end undoes their shifts.
         period = min(2 * slots, ring.slots)
         found = {amount % period for factor in (*encode, *decode) for amount in factor.rotations()}
         found.add((1 - slots) % period)
-    # The sum over the replicas of a value that does not fill the slots, four at a time.
+    # The sum over the replicas of a value that does not fill the slots, four replicas at a time.
     step = slots
     while step < ring.slots:
         count = min(4, ring.slots // step)
@@ -123,7 +125,7 @@ def bootstrap_table_bytes(ring: Ring, slots: int) -> int:
     """
     assert ring.bootstrap is not None
     encode, decode = bootstrap_factors(ring, slots)
-    # CoeffsToSlots goes through its factors from the last to the first, SlotsToCoeffs from the first to the last.
+    # CoeffsToSlots applies its factors from the last to the first, SlotsToCoeffs from the first to the last.
     towers = [(factor, ring.towers - number) for number, factor in enumerate(reversed(encode))]
     towers += [(factor, ring.bootstrap_input_level + 1 - number) for number, factor in enumerate(decode)]
     polynomials = sum(factor.diagonals * (left + ring.special) for factor, left in towers)

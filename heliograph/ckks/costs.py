@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import MODULAR_REDUCTION_PRODUCTS, NATIVE_REDUCTION_LEVELS, Ring
 
-# One coefficient modulo one prime, handed on.
+# Passing on one coefficient modulo one prime.
 _COPY_NS = 15.0
-# A product and its sum in weighted sums; and taking a coefficient out of a ciphertext or putting it into one.
+# A product and its addition in weighted sums; and moving a coefficient out of a ciphertext or into one.
 _SUM_NS = 0.2
 _PIECE_NS = 15.0
 
@@ -44,7 +44,8 @@ class CostTable:
     def decompose_ms(self, ring: Ring, towers: int) -> float:
         """Splitting a ciphertext into digits and raising each (done once for hoisted rotations)."""
         digits, k, alpha = ring.digits_at(towers), ring.special, ring.alpha
-        # A digit of this many primes is raised to the others: all have alpha, but for the rest.
+        # A digit is raised to the primes that it does not have. All digits have alpha primes, except the last, which has
+        # the rest.
         rest = towers % alpha
         squares = towers // alpha * alpha * alpha + rest * rest
         ntts, convs = digits * (towers + k), towers * (towers + k) - squares
@@ -71,7 +72,7 @@ class CostTable:
     def weighted_sums_ms(self, ring: Ring, level: int, sums: int, ciphertexts: int) -> float:
         """Sums of ciphertexts times numbers, by products of matrices of floating-point numbers."""
         numbers = 2 * (level + 1) * ring.ring_dim
-        # Each ciphertext is taken apart, each sum put together; products come in two or three pieces.
+        # Each ciphertext is taken apart and each sum put together; products come in two or three pieces.
         return numbers * (_SUM_NS * sums * ciphertexts + _PIECE_NS * (sums + ciphertexts)) * 1e-6 + self.call_us * 1e-3
 
     def mul_ms(self, ring: Ring, level: int) -> float:
@@ -90,7 +91,7 @@ class CostTable:
     def _bootstrap_ms(self, ring: Ring, slots: int, paired: bool) -> float:
         assert ring.bootstrap is not None
         top, bottom = ring.levels, len(bootstrap_factors(ring, slots)[1])
-        # The turns back, the conjugation.
+        # The rotations back, and the conjugation.
         total = (
             self.raise_modulus_ms(ring) + self.rotate_ms(ring, 0) + 2 * self.rotate_ms(ring, top - ring.bootstrap[0])
         )
@@ -104,7 +105,7 @@ class CostTable:
             *((top - place, factor) for place, factor in enumerate(reversed(encode))),
             *((bottom - place, factor) for place, factor in enumerate(decode)),
         ]:
-            # The offsets of the factor with the largest scale go round: half of its diagonals are others' copies.
+            # The offsets of the factor with the largest scale wrap around, so half of its diagonals coincide with others.
             diagonals = min(factor.diagonals, slots // factor.scale)
             giants = -(-diagonals // factor.giant)
             total += self.decompose_ms(ring, level + 1)
@@ -149,7 +150,7 @@ class CostTable:
 
     def decrypt_ms(self, ring: Ring) -> float:
         """Decrypting and decoding one ciphertext at level 0."""
-        # OpenFHE's decoding and the copy into an array take about nine times what our encoding takes.
+        # OpenFHE's decoding and copying into an array take about nine times as long as our encoding.
         return self._ms(ring, 1, 2, 0) + 9 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
@@ -159,7 +160,7 @@ def _bootstrap_ms(costs: CostTable, ring: Ring, slots: int, paired: bool) -> flo
     return costs._bootstrap_ms(ring, slots, paired)
 
 
-# Two cores of an AMD EPYC virtual machine, two threads: our own kernels; keys are made by OpenFHE.
+# Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels; keys are made by OpenFHE.
 BUILT_IN = CostTable(
     "built in",
     ntt_ns=0.26,

@@ -27,7 +27,7 @@ def coefficients_of(values: Array, slots: int) -> Array:
     spectrum[_places(size)] = values
     twisted = scipy.fft.fft(spectrum, norm="forward", overwrite_x=True) * _twists(size)
     found = np.zeros((2, slots))
-    # What repeats is a polynomial in X^(slots / size).
+    # Repeated values give a polynomial in X^(slots / size).
     found[0, :: slots // size] = twisted.real
     found[1, :: slots // size] = twisted.imag
     return found.reshape(-1)

@@ -42,7 +42,7 @@ class FourierFactor:
     @property
     def turned(self) -> int:
         """By how many slots to the left its result stands of where it belongs."""
-        # A single factor has all rotations as they are; several share one rotation back at the end.
+        # A single factor needs no rotation back; several share one at the end.
         return self.shift + (self._most * self.scale)
 
     @property

@@ -38,8 +38,8 @@ class EvaluationKey:
         made = self.ring.sent_key_bytes
         if self.kind != "encapsulation":
             return made
-        # It has no seed: nobody keeps the sparse secret that one half of it would be made with.
-        # Its primes are the first of the chain and two of its own.
+        # It has no seed: half of it would have to be made again from the sparse secret, and nobody keeps that. Its primes
+        # are the first of the chain and two of its own.
         bits = 2 * (self.ring.primes[0].bit_length() + 2 * SPARSE_SPECIAL_BITS)
         return made + bits * self.ring.ring_dim // 8
 

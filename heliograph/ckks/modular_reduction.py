@@ -24,7 +24,7 @@ from heliograph.ckks.ring import NATIVE_REDUCTION_LEVELS
 Array = npt.NDArray[Any]
 SQUARINGS = 3
 DEGREE = 31
-# Those of the polynomial, the squarings, one for the square of the result.
+# The levels of the polynomial, those of the squarings, and one for the square of the result.
 assert (DEGREE + 1).bit_length() - 1 + SQUARINGS + 1 == NATIVE_REDUCTION_LEVELS
 
 
@@ -34,7 +34,7 @@ def exponential(reach: float) -> Array:
     turn = 2 * math.pi * reach / 2**SQUARINGS
     even = chebyshev.chebinterpolate(lambda y: np.cos(turn * y), DEGREE)
     odd = chebyshev.chebinterpolate(lambda y: np.sin(turn * y), DEGREE)
-    # The others are zero but for rounding.
+    # The other coefficients are zero up to rounding.
     even[1::2] = odd[::2] = 0
     found: Array = even + 1j * odd
     return found

@@ -68,7 +68,7 @@ def switch_std(ring: Ring, level: int) -> float:
     towers = level + 1
     digits = ring.digits_at(towers)
     largest = ring.first_mod_bits + (ring.alpha - 1) * ring.scale_bits
-    # The digits are raised without exact reduction, which makes them up to alpha times longer.
+    # Digits are raised without exact reduction, which makes them up to alpha times larger.
     key = SIGMA * math.sqrt(digits * ring.ring_dim / 12) * ring.alpha * 2.0 ** (largest - 60 * ring.special)
     sums = 1 if ring.bootstrap_by == "native" else ring.special
     return math.hypot(_slots_std(ring, key), math.sqrt(sums) * rescale_std(ring))
@@ -97,24 +97,23 @@ def decryption_fails(ring: Ring, log_scale: float, imaginary_std: float) -> bool
     return bool(imaginary_std > 2.0 ** (log_scale - 5) * math.sqrt(ring.ring_dim / 2) / math.sqrt(2))
 
 
-# Values may be this large, in units of the nominal scale, when they are bootstrapped.
+# Values may be this large at a bootstrap, in units of the nominal scale.
 BOOTSTRAP_LIMIT = 2.0
-# OpenFHE's modular reduction is a sine; it falls short by this share of the cube of the value. (Measured at a scale of 55
-# bits and a first modulus of 60: 2^-17.9 at 3, against 2^-20 up to 1.5.)
+# OpenFHE's modular reduction is a sine, which falls short by this factor times the cube of the value. (Measured at a scale
+# of 55 bits and a first modulus of 60: 2^-17.9 at 3, against 2^-20 up to 1.5.)
 _BOOTSTRAP_CUBIC = 4e-7
-# The native one is fitted up to this size, and what is left of it is nearly a Chebyshev polynomial of degree 5 there.
+# The native reduction is fitted up to this size; its remaining error there is nearly a Chebyshev polynomial of degree 5.
 BOOTSTRAP_FITTED = 1.25
-# Roundings that count in the native one are those of its first steps: in units of a value, this times what a rescale adds
-# times the share of the first modulus that a value is. (Measured on N = 2^12 to 2^15, scales of 30 to 42 bits: within 0.2
-# bits.)
+# In the native reduction only the roundings of its first steps count. In units of a value their error is this, times what a
+# rescale adds, times `bootstrap_share`. (Measured on N = 2^12 to 2^15, scales of 30 to 42 bits: within 0.2 bits.)
 _NATIVE_AMPLIFICATION = 40.8
-# The multiples of the first modulus that a raised coefficient may be off by: it is a sum of this many coefficients and one,
-# each within half of it.
+# How many multiples of the first modulus a raised coefficient may be off by. The offset is a sum of SPARSE_WEIGHT + 1
+# coefficients, each within half of the modulus.
 BOOTSTRAP_REACH = (SPARSE_WEIGHT + 1) / 2
 _REACH_BITS = math.log2(BOOTSTRAP_REACH)
-# OpenFHE's reduction reaches less far (K_SPARSE_ENCAPSULATED, ckksrns-fhe.h of 1.6.1).
+# OpenFHE's reduction has a smaller reach (K_SPARSE_ENCAPSULATED, ckksrns-fhe.h of 1.6.1).
 _OPENFHE_REACH = 16
-# What its polynomial errs by, in units of the first modulus.
+# The error of the native reduction's polynomial, in units of the first modulus.
 _NATIVE_POLYNOMIAL = 2.0**-32.9
 
 
@@ -158,7 +157,7 @@ def bootstrap_failure(ring: Ring) -> float:
     """
     if ring.bootstrap_by == "native":
         return 0.0
-    # By at most one, so that the tail is one term of the sum.
+    # The sum exceeds OpenFHE's reach by at most one, so the tail is a single term.
     short, count = BOOTSTRAP_REACH - _OPENFHE_REACH, SPARSE_WEIGHT + 1
     return ring.ring_dim * 2 * short**count / math.factorial(count)
 

@@ -16,24 +16,24 @@ SPECIAL_PRIME_BITS = 60
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
-# No chain that is planned or read from a file is longer.
+# No chain is longer, whether planned or read from a file.
 MOST_LEVELS = 100
-# No ring has more than that.
+# Upper bounds that every ring meets.
 _MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
-# What bootstrapping takes besides its two linear transforms, under a sparse encapsulated secret: the modular reduction
-# after CoeffsToSlots, and in OpenFHE's, before SlotsToCoeffs, one product that brings the message to its place.
+# Levels that bootstrapping takes besides its two linear transforms, with a sparse encapsulated secret: the modular
+# reduction after CoeffsToSlots and, in OpenFHE's, one product before SlotsToCoeffs that moves the message into place.
 NATIVE_REDUCTION_LEVELS = 9
 OPENFHE_REDUCTION_LEVELS = 10
 _OPENFHE_ADJUSTMENT_LEVELS = 1
-# OpenFHE's key to the sparse secret has special primes of this size, whatever the chain's; where they are the chain's too
-# it does not decrypt.
+# OpenFHE's key to the sparse secret has special primes of this size, whatever the chain's have. If the chain has the
+# same special primes, the result does not decrypt.
 SPARSE_SPECIAL_BITS = 33
-# Products of ciphertexts in the native one.
+# Ciphertext products in the native modular reduction.
 MODULAR_REDUCTION_PRODUCTS = 17
 
 
-# Logarithms of primes are whole multiples of this: sums and differences of them, as scales are, then have no rounding of
-# their own below 2^8. A chain of squarings doubles whatever a scale is off by, and summands must meet at one scale.
+# Logarithms of primes are integer multiples of this, so sums and differences of them, such as scales, are exact below 2^8.
+# A chain of squarings doubles any error in a scale, and summands must have the same scale.
 _LOG_UNIT = 2.0**-45
 
 
@@ -87,7 +87,7 @@ class Ring:
     bootstrap_by: str = "openfhe"
 
     def __post_init__(self) -> None:
-        # Whoever reads a ring from a text computes with it before it is judged: primes of any size would take for ever.
+        # A ring read from a text is computed with before it is checked; with primes of any size that would take forever.
         for name, most in _MOST.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ProgramError(f"{name} of a ring is {getattr(self, name)}, not between 0 and {most}")
@@ -112,7 +112,7 @@ class Ring:
     def special(self) -> int:
         """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
         sum_of_bits = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
-        # The primes lie on both sides of the powers of two: their product has this many bits or one more.
+        # The primes lie on both sides of the powers of two, so their product has this many bits or one more.
         if (sum_of_bits + 4) % SPECIAL_PRIME_BITS:
             return self.special_for_security
         primes, alpha = self.primes, self.alpha
@@ -148,7 +148,7 @@ class Ring:
             and self.alpha * (self.digits - 1) < self.towers
             and self.first_mod_bits <= MAX_PRIME_BITS
             and self.scale_bits <= self.first_mod_bits
-            # Primes that are 1 modulo 2N lie about 2N ln(q) apart; all must lie close to 2**scale_bits.
+            # Primes that are 1 modulo 2N are about 2N ln(q) apart, and all must be close to 2**scale_bits.
             and self.towers * 2 * self.ring_dim * 0.7 * self.scale_bits < 2.0 ** (self.scale_bits - 2)
             and bool(self.primes)
             and (self.bootstrap is None or self.bootstrap_level > self.bootstrap_input_level)
@@ -161,7 +161,7 @@ class Ring:
         if self.security_bits is None:
             return True
         limit = max_log_pq(self.log_ring, self.security_bits)
-        # OpenFHE wants the sum of the nominal sizes below the limit, not at it; we want the true sizes within it.
+        # OpenFHE wants the sum of the nominal sizes strictly below the limit; we want the true sizes within it.
         if self.nominal_log_pq >= limit:
             return False
         return self.log_pq + (self.special_for_security - self.special) * SPECIAL_PRIME_BITS <= limit

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from heliograph.errors import SecurityError
 
-# Largest log2(PQ) for 128-bit classical security, uniform ternary secret, sigma 3.19, by log2 of the ring dimension:
-# Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is stricter than the
-# table of 2018 that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same estimator's limits
-# for all dimensions; docs/security.md says how to compute them again.
+# Largest log2(PQ) for 128-bit classical security with a uniform ternary secret and sigma 3.19, by log2 of the ring
+# dimension: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is stricter
+# than the 2018 table that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same estimator's
+# limits for all dimensions; docs/security.md says how to compute them again.
 MAX_LOG_PQ_128 = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
-# The ephemeral secret of bootstraps: this many of its coefficients are not zero.
+# The number of nonzero coefficients in the ephemeral secret of bootstraps.
 SPARSE_WEIGHT = 32
-# What the best attack on its key costs at least (log2), at up to 126 bits of modulus, by log2 of the ring dimension. Larger
-# rings are harder at the same modulus. Estimated: docs/security.md says how.
+# A lower bound on the cost (log2) of the best attack on its key, at up to 126 bits of modulus, by log2 of the ring
+# dimension. Larger rings are harder at the same modulus. The costs are estimates; docs/security.md says how they were made.
 _SPARSE_ATTACK = {15: 139, 16: 164}
 
 

@@ -20,12 +20,12 @@ import math
 from heliograph.ckks.noise import encryption_std, rescale_std
 from heliograph.ckks.ring import Ring
 
-# Bits of statistical security, and results under one key.
+# Bits of statistical security, and the number of results shared under one key.
 SHARE_BITS = 30
 SHARE_RESULTS = 64
-# Inputs chosen for it gave errors of up to 5.6 times the predicted one (benchmarks/sharing.py, 900 runs).
+# Inputs chosen to make the error large reached up to 5.6 times the predicted error (benchmarks/sharing.py, 900 runs).
 SHARE_MARGIN = 8.0
-# An error that is normal with the deviation of the floor is larger than this many deviations once in 20.
+# A normal error with the floor's standard deviation exceeds this many deviations once in 20 cases.
 _FLOOR_DEVIATIONS = 2.0
 
 

@@ -365,7 +365,7 @@ def softmax(
         max_error=max_error or package.DEFAULT_ERROR,
         scale_bits=scale_bits or package.DEFAULT_SCALE_BITS,
     )
-    # Not the plan but the program that the compiler makes of it is evaluated.
+    # What is evaluated is not the plan but the program that the compiler makes of it.
     depth, evaluate = lowered_softmax(columns, range_, method, max_error or package.DEFAULT_ERROR, CHUNK)
     found = sampled_error(evaluate, columns, range_, samples, seed)
     values: dict[str, Any] = {"method": method, "columns": columns, "range": range_}

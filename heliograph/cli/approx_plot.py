@@ -29,7 +29,7 @@ def draw(
     At `threshold` results are rounded: a line shows on which side they are.
     """
     try:
-        # Its object-oriented half alone: no window is opened and no global state is changed.
+        # Only matplotlib's object-oriented half: no window is opened and no global state is changed.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise HeliographError(
@@ -41,7 +41,7 @@ def draw(
         x = np.unique(np.clip(np.concatenate((x[np.abs(x) >= side[0]], side, -side)), low, high))
     true, made = function(x), approximation(x)
     if near is not None and low < 0 < high:
-        # A jump at zero is not joined by a line.
+        # No line is drawn across a jump at zero.
         middle = np.searchsorted(x, 0.0)
         x, true, made = (np.insert(values, middle, np.nan) for values in (x, true, made))
     figure = Figure(figsize=(7.0, 5.0), layout="constrained")

@@ -19,7 +19,7 @@ from heliograph.errors import ProgramError
 if TYPE_CHECKING:
     import heliograph as hg
 
-# Training inputs that set the ranges.
+# Number of training inputs that set the ranges.
 _CALIBRATION = 4000
 
 

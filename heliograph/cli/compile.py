@@ -109,7 +109,7 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS:
-            # The command line says which of our extras installs it.
+            # The command line names the extra that installs it.
             raise
         raise _users_error(error, path) from None
 
@@ -231,7 +231,7 @@ def compile_command(
         )
     if explain is not None:
         check_pass(explain, PASSES)
-    # A program in the language has a name of its own, which is known once it is read.
+    # A program in the language has its own name, which is known only once it is read.
     path = output or (None if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
     refuse_overwriting(path, public, force=force)
     recorder = Recorder()

@@ -65,7 +65,7 @@ def _openfhe() -> Check:
 
 
 def _torch() -> Check:
-    # It is not imported: that takes seconds.
+    # It is not imported, because that takes seconds.
     if importlib.util.find_spec("torch") is None:
         return Check(
             "torch", "warning", "not installed", "pip install 'heliograph[torch]', if you compile PyTorch models"

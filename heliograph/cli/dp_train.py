@@ -162,7 +162,7 @@ def train(target: str, out: Path, force: bool, as_json: bool, quiet: bool, **giv
         (out / "run").rmdir()
     (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
     (out / "report.txt").write_text(report.words() + "\n")
-    # Without the seed: nothing in the folder may give the noise away.
+    # Without the seed: nothing in the folder may reveal the noise.
     kept = {"target": _absolute(target), **given, "seed": None}
     (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n")
     full = report.to_json()
@@ -240,7 +240,7 @@ def _made(target: str, seed: int | None) -> tuple[Any, Any, Any, Any]:
     import torch
 
     if seed is not None:
-        # Initial parameters are drawn before any data are touched; only whether they are repeatable depends on this.
+        # Initial parameters are drawn before any data is touched; the seed only decides whether they are repeatable.
         torch.manual_seed(seed)
     found = load_object(target, called=callable)
     if not isinstance(found, tuple) or len(found) not in (3, 4) or not isinstance(found[0], torch.nn.Module):

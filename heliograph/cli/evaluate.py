@@ -146,7 +146,7 @@ def evaluate_command(
                 progress=progress,
                 finished=finished,
             )
-            # Workers end in another order than inputs are named in.
+            # Workers finish in a different order than the inputs are named.
             places = {Path(name).name: place for place, name in enumerate(data)}
             done.sort(key=lambda entry: places.get(Path(entry["encrypted"]).name, 0))
             used, seconds = backend_name(backend, loaded), time.monotonic() - begun

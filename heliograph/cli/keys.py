@@ -109,7 +109,7 @@ def keygen_command(
     whole = None if file_kind(artifact) == "public artifact" else Artifact.load(artifact)
     described = PublicArtifact.load(artifact) if whole is None else whole.public()
     if not insecure:
-        # Before a passphrase is asked for; with --insecure the client says it.
+        # Checked before a passphrase is asked for; with --insecure the client reports it.
         require_security(described, allow_insecure=False, for_whom=f"keygen {artifact}")
     total = sum(key.sent_bytes for key in described.evaluation_keys)
     in_memory = sum(key.bytes for key in described.evaluation_keys)
@@ -118,7 +118,7 @@ def keygen_command(
     if not go_on:
         refuse_overwriting(output, None if one_by_one else keys, force=force)
     if public is not None and Path(public).exists() and Path(public).read_bytes() != described.to_bytes():
-        # Not for --force to decide, which would take the secret key too.
+        # --force must not decide this, because it would overwrite the secret key too.
         raise ProgramError(f"{public} already exists, and is another artifact's", hint="choose another name")
     if Path(output).resolve() == Path(keys).resolve():
         raise ProgramError("the secret key and the evaluation keys cannot have one file")
@@ -148,7 +148,7 @@ def keygen_command(
     if whole is not None:
         _note_server(whole, one_by_one, quiet)
     with progress_bar(quiet) as progress:
-        # The secret key first: evaluation keys are useless without it.
+        # Save the secret key first: evaluation keys are useless without it.
         if not go_on:
             client.save(output, secret, overwrite=force)
         if one_by_one:

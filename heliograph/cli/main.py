@@ -17,7 +17,7 @@ import click
 from heliograph.cli.sections import write_sections
 from heliograph.errors import HeliographError, InsecureWarning, packages_named
 
-# name -> (module, attribute, one-line help). The help stands here so that --help imports no command.
+# name -> (module, attribute, one-line help). The help is given here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("heliograph.cli.language", "check", "Check programs in the language."),
     "fmt": ("heliograph.cli.language", "fmt", "Format programs in the language."),
@@ -43,7 +43,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "transfer": ("heliograph.cli.transfer", "transfer", "Train a classifier on encrypted features."),
     "dp": ("heliograph.cli.dp", "dp", "Train with differential privacy; account for it and audit it."),
 }
-# All of them, as --help shows them.
+# All commands, grouped as --help shows them.
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "First steps": ("doctor", "demo"),
     "Compile": ("compile", "inspect", "diff", "refine", "certify", "approx"),
@@ -87,12 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of the user's making is one text on stderr and exit code 2."""
     try:
         with warnings.catch_warnings(), packages_named():
-            # Said at every step, also with --quiet, and not as Python says it.
+            # Shown at every step, even with --quiet, and not in Python's format.
             warnings.simplefilter("always", InsecureWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)
             cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
     except HeliographError as error:
-        # Here, for it loads the options of the compiler, which most calls have no need of.
+        # Imported here because it loads the compiler's options, which most calls do not need.
         from heliograph.cli.wording import in_flags
 
         click.echo(f"error: {in_flags(error)}", err=True)

@@ -10,10 +10,10 @@ import click
 from heliograph.compiler.options import ABOUT, About, Flag, Options
 from heliograph.errors import ProgramError
 
-# Behind the name of an option: the parameter of its second flag.
+# Suffix of an option's name: the parameter of its second flag.
 _ALSO = "_also"
 INSIDE = "The compiler's steps"
-# The flags in the sections of a command's help.
+# The flags in each section of a command's help.
 COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Polynomials": (
         "degree",

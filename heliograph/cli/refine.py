@@ -159,7 +159,7 @@ def _read(
     examples = [torch.from_numpy(np.require(each[:1], np.float32, "W")) for each in first]
     ranges = _ranges(input_range, len(arrays))
     if ranges is None:
-        # The whole samples say more of the inputs than the first.
+        # All samples together say more about the inputs than the first one.
         ranges = tuple((float(each.min()), float(each.max())) for each in arrays)
         ranges = ranges[0] if len(ranges) == 1 else ranges
     traced: Program = hg.trace(
@@ -187,7 +187,7 @@ def _write(program: Program, path: Path) -> Path | None:
         text = hg.write_language(program, folder)
         weights = text.with_suffix(".npz")
         kept = path.with_name(weights.name) if weights.exists() else None
-        # First what the program names.
+        # The weights first, because the program names them.
         for source, place in ((weights, kept), (text, path)):
             if place is not None:
                 with open_file(source) as file:

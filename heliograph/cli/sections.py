@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-# The section of options without one; --json, --quiet and --help among them.
+# The section for options without one, including --json, --quiet and --help.
 OTHERS = "Other options"
 
 
@@ -42,5 +42,5 @@ def write_sections(formatter: click.HelpFormatter, rows: Mapping[str, Sequence[t
                 formatter.write_dl([(typed.ljust(width), text) for typed, text in section], col_max=width)
 
 
-# The widest entry that sets the width of the column; the text of a wider one begins on the next line.
+# The widest entry that sets the width of the column. The text of a wider one begins on the next line.
 _TYPED = 30

@@ -10,7 +10,7 @@ from heliograph.cli.options import spelled
 from heliograph.compiler.options import ABOUT
 from heliograph.errors import HeliographError
 
-# Arguments of functions that commands have as flags, beside the compiler's options.
+# Function arguments that commands have as flags, besides the compiler's options.
 _ARGUMENTS: Mapping[str, str] = {
     "input_range": "--input-range",
     "calibration": "--calibration",
@@ -34,7 +34,7 @@ _SWITCHES: Mapping[str, str] = {
     "calibration=samples": "--calibration FILE",
     "input_range=(low, high)": "--input-range LOW HIGH",
 }
-# Whole phrases, before anything else is looked at.
+# Whole phrases, replaced before anything else is looked at.
 _PHRASES: tuple[tuple[str, str], ...] = (
     (r"pass (calibration=samples(?: or input_range=\(low, high\))?) to trace", r"give \1"),
     (r"allow_insecure=True \(on the command line --insecure\)", "allow_insecure=True"),
@@ -60,7 +60,7 @@ def _flags() -> dict[str, str]:
 def _translator() -> Callable[[str], str]:
     flags = _flags()
     names = "|".join(sorted(flags, key=len, reverse=True))
-    # A single word such as `batch` is an argument only where a value follows; what stands in quotes is the user's.
+    # A single word such as `batch` is an argument only if a value follows; anything in quotes is the user's own.
     unmistakable = "|".join(name for name in flags if "_" in name)
     pattern = re.compile(
         rf"(?P<quoted>(?<!\w)'[^'\n]*'(?!\w))|\bOptions\.(?P<option>{names})\b"

@@ -32,9 +32,9 @@ class Run(Generic[C]):
         self._at: dict[tuple[int, int], Counted[C]] = {}
         # Rotations of one value share its decomposition: the digits, and how many rotations are still to come.
         self._digits: dict[int, tuple[Any, int]] = {}
-        # The same for transforms: of each value the digits and the rotations that later transforms read.
+        # The same for transforms: for each value, the digits and the rotations that later transforms read.
         self._kept: dict[int, tuple[Any, dict[int, C]]] = {}
-        # Of each stack and matrix the sums that are still to be taken: how often each, and their values, by row.
+        # For each stack and matrix, the sums still to be taken: how often each is read, and its value, by row.
         self._sums: dict[tuple[Node, str, float], tuple[Counter[int], dict[int, C]]] = {}
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class Run(Generic[C]):
         try:
             value: C
             if role_of(node) is Role.LEVEL and isinstance(operands[0], list):
-                # A stack: each of its ciphertexts.
+                # A stack: apply the rule to each of its ciphertexts.
                 value = [rule(self, node, [each]) for each in operands[0]]  # type: ignore[assignment]
             else:
                 value = rule(self, node, operands)

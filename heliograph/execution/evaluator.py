@@ -46,7 +46,7 @@ class Transform(Generic[C]):
 
         def make() -> Any:
             assert isinstance(self.node.type, CipherType)
-            # What repeats over the slots is encoded in as many slots as it fills: a smaller transform.
+            # Values that repeat over the slots are encoded in only as many slots as one period fills: a smaller transform.
             values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
             return self.do.constant(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
 
@@ -90,19 +90,19 @@ class Evaluator(Generic[C]):
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self.paths = program.planned.rotation_paths
         self._paired = [frozenset(whole_slots(program, number, True)) for number in range(len(self.chains))]
-        # The plaintexts of factors of bootstraps, by `factor_key`.
+        # Plaintexts of the factors of bootstraps, by `factor_key`.
         self.factors: dict[Hashable, Sequence[Any]] = {}
-        # How many rotations a value has that share its decomposition.
+        # How many rotations of each value share its decomposition.
         self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
-        # How often each row of a matrix is read by weighted sums of a stack, at one scale.
+        # How often weighted sums of a stack read each row of a matrix, at one scale.
         self.sums: dict[tuple[Node, str, float], Counter[int]] = {}
         for node in program.nodes:
             if node.op == "weighted_sum":
                 key = node.inputs[0], str(node.attrs["matrix"]), node.attrs["plain_log_scale"]
                 self.sums.setdefault(key, Counter())[node.attrs["row"]] += 1
-        # Called with a node's position before it is evaluated, where its keys may have to be loaded.
+        # Called with a node's position before the node is evaluated, if its keys may have to be loaded.
         self.before: Callable[[int], None] | None = None
-        # Replaced as a whole: threads may read it at any time.
+        # Always replaced as a whole, because threads may read it at any time.
         self._last: tuple[Node | None, Transform[C] | None] = None, None
         self._lock = threading.Lock()
         self._lent = self._closed = False
@@ -208,7 +208,8 @@ class Evaluator(Generic[C]):
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""
-        # Once plaintexts are encoded ahead, the cache takes no more: what is ahead was chosen by what it had.
+        # Once plaintexts are encoded ahead, the cache takes no more: what to encode ahead was chosen by what the cache
+        # held.
         room = not self.ahead.begun and self.cache.has_room(encoding.size, encoding.often)
         if encoding.kept in self.cache or room:
             return self.cache.get(encoding.kept, encoding.make, encoding.size, encoding.often)

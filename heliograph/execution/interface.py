@@ -85,7 +85,7 @@ def check_range(name: str, low: float | None, high: float | None, tensor: Array)
     """
     if low is None or high is None:
         return
-    # Values computed in float32 may stick out by their rounding.
+    # Values computed in float32 may exceed the range by their rounding error.
     slack = 1e-6 * max(abs(low), abs(high), high - low)
     bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
     if bad.size:

@@ -13,12 +13,12 @@ from heliograph.ir import CipherType, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
-# Reading a key, checking its digest and form, making OpenFHE's object of it, and putting back the others in OpenFHE's map:
-# 2 ms and 0.18 GB/s on one core, the file in the system's cache. (Keys of 0.8 to 5 MB; on a machine with twice as much work
-# as cores it took up to twice as long, and a slow disk adds to it.)
+# Reading a key, checking its digest and form, making OpenFHE's object from it, and putting the others back into OpenFHE's
+# map: 2 ms and 0.18 GB/s on one core, with the file in the system's cache. (Keys of 0.8 to 5 MB. On a machine with twice as
+# much work as cores it took up to twice as long, and a slow disk adds to it.)
 _LOAD_MS = 2.0
 _LOAD_NS_PER_BYTE = 5.6
-# This many keys of the largest size may be read before they are needed, in at most this share of the room to spare.
+# At most this many keys of the largest size are read before they are needed, in at most this share of the spare memory.
 _AHEAD = 2
 _AHEAD_SHARE = 0.25
 

@@ -133,8 +133,8 @@ def _execute(
         if node.op == "input":
             value = inputs[node]
         elif not node.type.secret:
-            # What the server knows it computes in the clear; arrays there have a leading axis of one sample.
-            # NaN and infinity are refused where they meet a ciphertext.
+            # What the server knows is computed in the clear; arrays there have a leading axis of one sample. NaN and
+            # infinity are refused where they meet a ciphertext.
             with np.errstate(all="ignore"):
                 value = OPS[node.op].evaluate(operands, node.attrs, context)
         else:

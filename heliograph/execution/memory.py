@@ -18,22 +18,22 @@ from heliograph.ir.bootstraps import bootstraps_by_chain, factors, slots_by_chai
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.transform_ops import transform_diagonals
 
-# What processes take, fitted to the peaks of benchmarks/bill.py (ten programs): Python with numpy, scipy, OpenFHE and
-# cryptography, without torch; tables of the ring; and, beside the keys, the buffers of single keys on their way.
+# Memory of processes, fitted to the peaks of benchmarks/bill.py (ten programs): Python with numpy, scipy, OpenFHE and
+# cryptography, without torch; tables of the ring; and, besides the keys, buffers for single keys in transit.
 BASE_BYTES = 80_000_000
 _BYTES_PER_COEFFICIENT = 1300
 _CLIENT_KEYS = 2.9
 _SERVER_KEYS = 4.6
-# Of ciphertexts, plaintexts and constants so much is there while the keys are read.
+# This share of the ciphertexts, plaintexts and constants is in memory while the keys are read.
 _SHARE_AT_LOAD = 0.18
-# Chains that bootstrap have more contexts. (Rings of 2**11 and 2**12.)
+# Chains that bootstrap have more contexts. (Measured on rings of 2**11 and 2**12.)
 _BOOTSTRAP_BYTES = 12_000_000
-# What the native backend takes beside OpenFHE: the compiler of its kernels, and tables of each prime.
+# What the native backend takes in addition to OpenFHE: the compiler of its kernels, and tables of each prime.
 _NATIVE_BYTES = 100_000_000
 _NATIVE_BYTES_PER_COEFFICIENT = 34
-# The evaluator's bound on the encoded plaintexts that it keeps, where none is given.
+# The default bound on the encoded plaintexts that an evaluator keeps.
 PLAINTEXT_CACHE_BYTES = 1 << 30
-# Keys that take more than this are predicted as a folder, one file each; fewer as one file.
+# Keys that take more than this are predicted as a folder with one file each, otherwise as one file.
 FOLDER_KEY_BYTES = 1 << 30
 
 
@@ -132,7 +132,7 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
             plaintexts += size
     plaintexts = min(plaintexts, cache_bytes)
     alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
-    # Blocks of one map share its arrays.
+    # The blocks of one map share its arrays.
     arrays = {
         id(array): array.nbytes
         for c in program.constants.values()

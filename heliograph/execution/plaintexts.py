@@ -35,7 +35,7 @@ class PlaintextCache:
         """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
         value = self._entries.get(key)
         if value is None:
-            # Two threads may make the same one; the first stays.
+            # Two threads may make the same one; the first is kept.
             value = make()
             with self._lock:
                 if key not in self._entries and self.has_room(size, often):
@@ -91,7 +91,7 @@ class EncodeAhead:
     def take(self, encoding: Encoding) -> Any:
         """The plaintext; made here where the thread was not asked for it."""
         if not self._queue or self._queue[0][0].key != encoding.key:
-            # The first one of all, or an evaluation that began anew.
+            # The very first plaintext, or an evaluation that started over.
             self.clear()
             if encoding.size > self.max_bytes:
                 return encoding.make()

@@ -42,7 +42,7 @@ class Sample:
 
 # (table, ring of the part of the chain, level, size) -> milliseconds.
 Price: TypeAlias = "Callable[[CostTable, Ring, int, int], float]"
-# Makes everything ready, and returns the call that is timed.
+# Prepares everything and returns the call to be timed.
 Ready: TypeAlias = "Callable[[Primitives[Any], Sample], Callable[[], Any]]"
 
 
@@ -90,7 +90,7 @@ def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 
 def _weighted_sums(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     sums, ciphertexts = s.size >> 16, s.size & 0xFFFF
-    # As large as those of a layer that keeps the size of its values: larger weights would take more pieces.
+    # As large as the weights of a layer that keeps the size of its values; larger weights would take more pieces.
     weights = scipy.sparse.csr_array(
         np.sin(np.arange(sums * ciphertexts)).reshape(sums, ciphertexts) / ciphertexts**0.5
     )
@@ -219,7 +219,7 @@ PRIMITIVES = {
         ),
     )
 }
-# Methods of `Primitives` that are calls of no kind: they take little beside the others, or happen beside them.
+# Methods of `Primitives` that count as no call: they take little time compared to the others, or run alongside them.
 UNCOUNTED = frozenset({"describe", "encode", "constant", "level_drop", "reread"})
 
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)

@@ -13,11 +13,11 @@ from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps import bootstrapped, bootstraps
 from heliograph.ir.layout import Layout
 
-# Values may stick out of [-1, 1] by the error of encryption; a polynomial hardly notices this much.
+# Encryption error may push values slightly out of [-1, 1]; a polynomial hardly notices this much.
 SLACK = 1e-3
 
 
-# The number of an entry of `Program.ranges`, and which ciphertext of the value that it bounds.
+# The number of an entry of `Program.ranges`, and which ciphertext of the value it bounds.
 Bounded = tuple[int, int]
 
 
@@ -96,7 +96,7 @@ class RangeWatch:
         entry, chunk = self._watched[node]
         layout, known = range_layout(self.program, entry), self.program.ranges[entry]
         copies = known.placed(layout.copies(self._read(node, value), chunk))
-        # Copies of one element differ by the error of encryption only; the worst one counts.
+        # Copies of one element differ only by the error of encryption; the worst one counts.
         worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]
         size = np.abs(worst)
         self.largest[entry] = max(self.largest.get(entry, 0.0), float(size.max(initial=0.0)))

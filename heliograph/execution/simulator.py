@@ -69,7 +69,7 @@ class _Errors:
         size = float(np.abs(slots).max(initial=0.0))
         if not math.isfinite(size):
             raise RangeError(f"{what} gives NaN or infinity")
-        # Half the modulus for the sign; the largest coefficient of a slot vector is at most its largest slot.
+        # One bit of the modulus is for the sign. The largest coefficient of a slot vector is at most its largest slot.
         room = self._log_q[level] - 1 - log_scale
         if size > 0 and math.log2(size) > room:
             size = float(np.abs(coefficients_of(slots, slots.size)).max())
@@ -157,7 +157,7 @@ class SimulatedPrimitives:
 
     def mul_scalar(self, x: SimulatedCiphertext, value: float, log_scale: float) -> SimulatedCiphertext:
         _two_parts(x, "mul_scalar")
-        # A scalar is rounded to a whole number at its scale, which is one number for all slots.
+        # A scalar is rounded to an integer at its scale, the same integer for all slots.
         error = self._errors.random.uniform(-0.5, 0.5) * 2.0**-log_scale if self._errors.noisy else 0.0
         return self._errors.made(x.slots * (value + error), x.level, x.log_scale + log_scale, 2, 0.0, "mul_scalar")
 
@@ -207,7 +207,7 @@ class SimulatedPrimitives:
 
     def conjugate(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
         _two_parts(x, "conjugate")
-        # Of lower parts those have the key that bootstrap.
+        # A lower part of the chain has this key only if it bootstraps.
         _needs(self._chain.ring.chain_levels is None or self._chain.ring.bootstrap is not None, "conjugate", "its key")
         return self._switched(np.conj(x.slots), x, "conjugate")
 
@@ -235,7 +235,7 @@ class SimulatedPrimitives:
         _two_parts(x, "raise_modulus")
         _needs(x.level == 0, "raise_modulus", "an operand at level 0")
         coefficients = coefficients_of(x.slots, ring.slots)
-        # What a coefficient is to the reduction, where one stands for a value of one at the nominal scale.
+        # The size of a coefficient as the reduction sees it, where 1 is a value of one at the nominal scale.
         prime = float(ring.primes[0])
         nominal = 2.0**x.log_scale * (ring.bootstrap_share or SHARE) / prime
         known = np.zeros(ring.ring_dim, dtype=bool)
@@ -244,7 +244,7 @@ class SimulatedPrimitives:
         self._small_enough(real, imaginary, nominal)
         self._repeats(float(np.abs(coefficients[~known]).max(initial=0.0)) * nominal, nominal, slots, "raise_modulus")
         if errors.noisy:
-            # A sum of so many coefficients, each uniform within half of the prime.
+            # A sum of SPARSE_WEIGHT + 1 coefficients, each uniform within half of the prime.
             spread = errors.random.normal(scale=math.sqrt(noise.BOOTSTRAP_REACH / 6), size=ring.ring_dim)
             most = math.floor(noise.BOOTSTRAP_REACH)
             coefficients = coefficients + np.rint(spread).clip(-most, most) * (prime * 2.0**-x.log_scale)
@@ -257,7 +257,8 @@ class SimulatedPrimitives:
         """
         largest = max(real, imaginary)
         if largest > noise.BOOTSTRAP_LIMIT:
-            # Those of a pair enter at half the size that they may have; beside one value there are errors only.
+            # The values of a pair enter at half the size that they may have. With a single value, the imaginary part holds
+            # only errors.
             planned = 1.0 / nominal / (1 if imaginary < 2.0**-10 * largest else 2)
             raise RangeError(
                 f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
@@ -289,7 +290,7 @@ class SimulatedPrimitives:
         _two_parts(x, what)
         _needs(x.level == ring.bootstrap_input_level, what, f"an operand at level {ring.bootstrap_input_level}")
         copies = x.slots.reshape(-1, slots)
-        # To the library the value is what its scale makes of it.
+        # The library reads the value at the nominal scale.
         nominal = 2.0 ** (x.log_scale - ring.scale_bits)
         real, imaginary = (float(np.abs(part).max(initial=0.0)) * nominal for part in (copies.real, copies.imag))
         self._small_enough(real, imaginary, nominal)
@@ -326,7 +327,7 @@ class Simulator(Evaluator[SimulatedCiphertext]):
     def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
         self.noisy = noisy
         self.errors = _Errors(program.ring, seed, noisy)
-        # No plaintext is kept: encoding anew costs little here.
+        # No plaintexts are kept, because encoding them again costs little here.
         super().__init__(program, lambda chain: SimulatedPrimitives(self.errors, chain), 0)
 
     # ------------------------------------------------------------------------------------------ client's part
@@ -395,11 +396,11 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         for step in giants:
             do.needs_key(step, x.level)
         if not self._errors.noisy:
-            # Without errors the steps do not matter.
+            # Without errors the order of the steps does not matter.
             total = np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
             return self._errors.made(total, x.level, scales[0], 2, 0.0, node.op)
         total = np.zeros(ring.slots, dtype=np.complex128)
-        # What the rounding of the plaintexts adds is Gaussian, and its variance adds up over the products.
+        # The error from rounding the plaintexts is Gaussian, and its variances add up over the products.
         power: Array = np.zeros(ring.slots)
         rounding = [noise.encoding_std(ring) * 2.0**-plain for plain in a["plain_log_scales"]]
         squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()}
@@ -435,7 +436,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
                 total += np.tile(diagonals[place], copies) * value
         scale, std = x.log_scale + plain, 0.0
         if self._errors.noisy:
-            # Every product has the rounding of its plaintext, all of them over one ciphertext's values.
+            # Every product carries the rounding error of its plaintext, and all of them multiply the values of one
+            # ciphertext.
             rounding = noise.encoding_std(ring) * 2.0**-plain
             power = sum(
                 len(range(b, factor.diagonals, factor.giant)) * np.abs(value) ** 2 for b, value in enumerate(rotated)

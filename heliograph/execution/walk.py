@@ -12,7 +12,7 @@ from heliograph.execution.protocol import Call, Primitives
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.ops import OPS
 
-# What stands for every ciphertext, plaintext and digit.
+# Stands in for every ciphertext, plaintext and digit.
 _NOTHING = object()
 
 

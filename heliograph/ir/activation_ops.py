@@ -18,7 +18,7 @@ from heliograph.ir.node import Array
 from heliograph.ir.spec import OPS, TENSOR, OpSpec, define
 
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
-# How a function that may be a composition of several polynomials is to be approximated.
+# Attributes that control how a function is approximated that may become a composition of several polynomials.
 _DECISIONS = {"sign": {"gap": "float?", "bits": "float?"}, "abs": {"gap": "float?"}}
 
 

@@ -24,10 +24,11 @@ from heliograph.ir.location import Location
 from heliograph.ir.node import Attr, Node
 from heliograph.ir.slot_runs import cipher
 
-# The error of a first iteration is below 2^-17 for a value of size one; it is scaled up by this many bits for the second.
+# After a first iteration the error of a value of size one is below 2^-17; it is scaled up by this many bits for the second.
 _LEFT_BITS = 16
-# In a chain that OpenFHE's bootstraps fit too, messages enter the reduction at this share of the first prime. Rings of
-# our own choose theirs (`Ring.bootstrap_share`): large ones leave more of a coarse scale, small ones bend the sine less.
+# In a chain that OpenFHE's bootstraps fit too, a value of one enters the modular reduction as the first prime divided by
+# this. Our own rings choose their divisor (`Ring.bootstrap_share`): larger messages keep more of a coarse scale, smaller
+# ones bend the sine less.
 SHARE = 256
 
 
@@ -58,9 +59,9 @@ class _Writer:
         self._builder, self.ring, self.slots, self.paired, self._loc = builder, ring, slots, paired, loc
         self.logs = ring.log_primes
         self.share = ring.bootstrap_share or SHARE
-        # Multiples of the first prime that a coefficient may be off by, and the message.
+        # The largest raised coefficient, in units of the first prime: the multiples of it that were added, and the message.
         self.reach = BOOTSTRAP_REACH + BOOTSTRAP_LIMIT / self.share
-        # The scale at which the reduction begins, and stays.
+        # The reduction starts at this scale and keeps it.
         self.reduction_scale = ring.scale_bits + 1.0
 
     def op(self, name: str, *operands: Node, **attrs: Attr) -> Node:
@@ -84,13 +85,13 @@ class _Writer:
         ring, log_scale = self.ring, cipher(x).log_scale
         down, back = transform(ring, self.slots, inverse=False)
         x = self.at(x, len(down))
-        # What a coefficient stands for: a value of one, at the nominal scale, becomes the first prime divided by the share.
+        # A value of one, at the nominal scale, becomes a coefficient of the first prime divided by the share.
         lowered = math.log2(ring.primes[0] / self.share) - ring.scale_bits
         for number, factor in enumerate(down):
             x = self._multiplied(x, factor, self.logs[cipher(x).level] + (lowered if number == len(down) - 1 else 0.0))
         x = self._turned(x, back)
         x = self.op("raise_modulus", x, slots=self.slots, level=ring.levels)
-        # Twice the real part and all replicas are added up before the value is what the reduction begins with.
+        # The reduction starts from twice the real part, and all replicas are summed before it; this scale allows for both.
         replicas = ring.slots // self.slots
         raised_scale = math.log2(ring.primes[0] * self.reach) + math.log2(replicas) + 1
         x = self._replicas_summed(self.read_at(x, raised_scale))
@@ -148,14 +149,14 @@ class _Reduction:
     def run(self, target: float) -> Node:
         do, (a, b) = self._do, angle(self._do.share)
         level = cipher(self._powers[1]).level - NATIVE_REDUCTION_LEVELS
-        # The scale from which the squarings lead to the target: b is in the scale of the last square.
+        # The scale from which the squarings arrive at the target. The factor b / 2 is part of the last square's scale.
         log_scale = target + math.log2(b / 2)
         for i in range(1, SQUARINGS + 2):
             log_scale = (log_scale + self._logs[level + i]) / 2
         w = self._polynomial(exponential(do.reach), level + SQUARINGS + 1, log_scale)
         for _ in range(SQUARINGS):
             w = self._squared(w)
-        # Twice the imaginary part; b / 2 times the square is the square, read at another scale.
+        # Twice the imaginary part. Multiplying the square by b / 2 only takes reading it at another scale.
         square = do.read_at(self._squared(w), target)
         v = do.op("sub_ct", self._combined([(w, a / 2)], 0.0, level, target), square)
         return do.op("mul_i", do.op("sub_ct", do.op("conjugate", v), v))
@@ -164,7 +165,7 @@ class _Reduction:
         """A polynomial in Chebyshev's basis, at exactly this level and scale."""
         do = self._do
         if all(k in self._powers and cipher(self._powers[k]).level > level for k in range(1, c.size)):
-            # Even ones have real coefficients, odd ones imaginary ones.
+            # Polynomials of even degree have real coefficients, those of odd degree imaginary ones.
             assert not c[0].imag
             parts = []
             for weights, constant in ((c.real, float(c[0].real)), (c.imag, 0.0)):

@@ -99,7 +99,7 @@ def observed_sizes(program: Program) -> int:
 def written_out(program: Program, end: Node) -> list[Node]:
     """The nodes of the bootstrap that ends in this `refreshed`, in order: those between what it refreshes and itself."""
     before = set(bootstrapped(end))
-    # Where a value is in another chain than the one in which it was made.
+    # If a value was switched to another chain, also the same value in the chain where it was made.
     before |= {node.inputs[0] for node in before if node.op == "switch_chain"}
     found, waiting = {end}, [end.inputs[0]]
     while waiting:

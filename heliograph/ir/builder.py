@@ -50,7 +50,7 @@ class Builder:
         self.calibration: tuple[Array, ...] = source.calibration if source else ()
         self.gradients: Gradients | None = source.gradients if source else None
         self.inputs: list[Node] = []
-        # Names of the constants that were given here, by what equal ones share.
+        # Names of the constants given here, grouped by a key that equal constants share.
         self._given: dict[tuple[object, ...], list[str]] = {}
         self._copies: dict[str, int] = {}
 
@@ -77,7 +77,7 @@ class Builder:
                 return ConstantName(known)
         unique, count = name, self._copies.get(name, 1)
         if unique in self.constants and not same(self.constants[unique], stored):
-            # Names taken by earlier calls are not tried again.
+            # Skip the names that earlier calls found taken.
             while (unique := f"{name}.{count + 1}") in self.constants:
                 count += 1
                 if same(self.constants[unique], stored):

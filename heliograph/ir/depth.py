@@ -11,7 +11,7 @@ from heliograph.ir import Node, Program, SlotsType
 from heliograph.ir.ops import OPS
 
 Vector = npt.NDArray[np.float64]
-# The largest whole number that a ciphertext is multiplied with at no level (`mul_int`).
+# The largest integer that a ciphertext can be multiplied by without spending a level (`mul_int`).
 MOST_WHOLE = 1 << 20
 
 
@@ -48,7 +48,7 @@ def node_depth(program: Program, node: Node) -> int:
     if not node.type.secret:
         return 0
     if node.op == "poly":
-        # On tensors the scaling to [-1, 1] is folded into what comes before; on slots it is a product.
+        # On tensors the scaling to [-1, 1] is folded into the preceding ops; on slots it is a multiplication.
         scaled = isinstance(node.type, SlotsType) and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0)
         return depth_of_series(program.array(node.attrs["coefficients"])) + int(scaled)
     return OPS[node.op].depth
@@ -72,7 +72,8 @@ def spends_carried(program: Program) -> bool:
     becomes = [(output, inputs[name]) for output, name in program.interface.carried if name in inputs]
     depth = {node: node_depth(program, node) for node in program.nodes}
     wanted = dict.fromkeys(program.output_names, 0)
-    # Each round passes what is wanted on to one more carried value: without a circle that spends, all is settled then.
+    # Each round passes the needed levels on to one more carried value. Unless a cycle spends levels, nothing changes after
+    # these rounds.
     for _ in range(len(becomes) + 1):
         need = dict.fromkeys(program.nodes, 0)
         for name, node in zip(program.output_names, program.outputs, strict=True):

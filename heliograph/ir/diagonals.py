@@ -74,16 +74,16 @@ from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
 class MapGeometry:
     """Between which layouts a map leads (see the pictures above). Periods, shifts and runs count slots of one sample."""
 
-    # Of the ciphertext, all samples together.
+    # Slots of the ciphertext, for all samples together.
     slots: int
     # Columns and rows of the matrix, powers of two.
     in_period: int
     out_period: int
-    # By how much each copy of an input is moved left against the one before it; 0 for copies alike.
+    # How far each copy of an input is shifted left relative to the one before it; 0 if all copies are alike.
     shift: int = 0
-    # Samples side by side.
+    # Number of samples side by side.
     stride: int = 1
-    # Moved copies of the operand and of the result; 1 for copies alike.
+    # Number of shifted copies of the operand and of the result; 1 if copies are alike.
     in_copies: int = 1
     out_copies: int = 1
 
@@ -143,12 +143,12 @@ class DiagonalMap:
 
     def __init__(self, geometry: MapGeometry, matrix: Matrix, offsets: tuple[int, ...]) -> None:
         self.geometry = geometry
-        # (out_period, in_period).
+        # Of shape (out_period, in_period).
         self.matrix = matrix
-        # The diagonals that hold entries, ascending, in real slots.
+        # The offsets of the diagonals that hold entries, ascending, in real slots.
         self.offsets = offsets
 
-    # About how many numbers are kept in memory.
+    # Approximately how many numbers it keeps in memory.
     held: int
 
     def _places(self, offset: int) -> tuple[Array, Array | None]:
@@ -224,7 +224,7 @@ class DiagonalMap:
             steps = offset // geometry.stride + turned
             in_period = geometry.in_period
             shift = in_period // geometry.in_copies
-            # The copy in which the rotation brings the column to a slot of its row.
+            # The copy in which the rotation moves the column to a slot of its row.
             copy = (columns - places - steps) // shift % (geometry.out_period // shift)
             return np.asarray((copy * in_period + (columns - shift * copy) % in_period - steps) % self.run)
         return (places - turned) % self.run if geometry.turns and turned else places
@@ -242,7 +242,7 @@ class ListedDiagonals(DiagonalMap):
         counts = np.bincount(offset)
         there = np.flatnonzero(counts)
         super().__init__(geometry, matrix, tuple(int(k) * geometry.stride for k in there))
-        # Sorting small whole numbers of 16 bits is a radix sort.
+        # For 16-bit integers numpy uses a radix sort.
         number = np.zeros(counts.size, dtype=np.uint16 if there.size < 1 << 16 else np.int32)
         number[there] = np.arange(there.size)
         order = np.argsort(number[offset], kind="stable").astype(np.int32)
@@ -250,7 +250,7 @@ class ListedDiagonals(DiagonalMap):
         self.starts = np.concatenate([[0], np.cumsum(counts[there])])
         self.places = place[order].astype(np.int32)
         self.columns = matrix.indices[order] if geometry.in_copies > 1 else None
-        # For each entry its number in the matrix.
+        # For each entry, its index in the matrix.
         self.order = order if entry is None else entry[order]
 
         self.held = int(self.order.size)
@@ -281,8 +281,8 @@ class WorkedOutDiagonals(DiagonalMap):
             raise InternalError(
                 f"no map leads from {geometry.in_copies} copies of {in_period} to {copies} of {out_period}"
             )
-        # The distances that make up a diagonal: (distance, copy of the result, whether its rows wrap around, or None for
-        # all of them).
+        # The distances that make up a diagonal: (distance, copy of the result, and whether its rows wrap around, or None
+        # for all rows).
         self._parts: dict[int, list[tuple[int, int, bool | None]]] = {}
         if copies == 1:
             for distance in distances.distances:
@@ -293,7 +293,7 @@ class WorkedOutDiagonals(DiagonalMap):
                 least, most = distances.edges(distance)
                 for copy in range(copies):
                     for wraps in (False, True):
-                        # Rows below `step * copy` stand one period further on.
+                        # Rows below `step * copy` lie one period further on.
                         if least < step * copy if wraps else most >= step * copy:
                             moved = distance + step * copy - out_period * (copy + wraps)
                             every = None if most < step * copy or least >= step * copy else wraps
@@ -423,11 +423,11 @@ def diagonal_offsets(matrix: Matrix, geometry: MapGeometry) -> tuple[int, ...]:
     return tuple(int(k) * geometry.stride for k in np.flatnonzero(np.bincount(offset)))
 
 
-# A matrix is mapped by several readers in a row (packing, cost, execution); the arrays are shared, not copied.
+# Several readers map the same matrix in turn (packing, cost, execution); they share the arrays instead of copying them.
 _maps: dict[tuple[int, MapGeometry], tuple[Matrix, DiagonalMap]] = {}
 _MAPS_KEPT = 256
-# Eight bytes each. Readers go through a program again and again: dropping the oldest would drop each map just before it
-# is needed, so what goes is drawn at random.
+# Entries take eight bytes each. Readers go through a program again and again. Evicting the oldest map would drop each one
+# just before it is needed, so the one to evict is drawn at random.
 _ENTRIES_KEPT = 1 << 27
 _drawn = random.Random(0)
 _maps_lock = threading.Lock()

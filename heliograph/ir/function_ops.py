@@ -21,16 +21,18 @@ from heliograph.ir.spec import TENSOR, Attrs, Context, OpSpec, check_constant, d
 from heliograph.ir.tensor_ops import align, broadcast_type
 from heliograph.ir.types import TensorType, Type
 
-# Functions of several values, or along any axis: `passes/expand.py` has a rule for each, that writes it with others.
+# Functions of several values, or along any axis. `passes/expand.py` has a rule for each that rewrites it in terms of
+# others.
 JOINT = frozenset(
     {
         *("gt", "ge", "lt", "le", "maximum", "minimum", "where", "div"),
         *("max", "min", "argmax", "softmax", "max_pool", "layer_norm"),
     }
 )
-# Functions along axis 0 of (rows, columns): `passes/approximate.py` makes compositions of polynomials of them.
+# Functions along axis 0 of (rows, columns). `passes/approximate.py` turns them into compositions of polynomials.
 ALONG_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
-# How a decision is to be approximated; `low` and `high` bound the operand, or the difference of two.
+# Attributes that control how a decision is approximated. `low` and `high` bound the operand, or the difference of two
+# operands.
 DECISION_ATTRS = {"gap": "float?", "bits": "float?", "low": "float?", "high": "float?"}
 _DECIDES = " `gap`, `bits`, `low`, `high` fix how it is approximated."
 
@@ -170,7 +172,7 @@ define(
     )
 )
 
-# The same along axis 0 of (rows, columns): what the ops above become, so that each is lowered once.
+# The same along axis 0 of (rows, columns). The ops above are rewritten to these, so that each needs only one lowering.
 
 
 def _rows_type(name: str, result: str) -> Callable[[Sequence[TensorType], Attrs, Context], Type]:
@@ -232,7 +234,8 @@ def _max_pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -
     for size, out, k, stride, pad, spread in zip(
         shape[1:], spatial, a["kernel"], a["stride"], a["padding"], dilation, strict=True
     ):
-        # Only a window that begins before the axis can miss it; its first element that is not before it decides.
+        # Only a window that begins before the axis can miss it. What decides is its first element that is not before the
+        # axis.
         first = np.arange(min(out, -(-pad // stride))) * stride - pad
         inside = np.maximum(0, -(first // spread))
         if ((inside >= k) | (first + inside * spread >= size)).any():

@@ -11,7 +11,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 
-# What a client does to an output that it decrypted, over one axis: exact, and free.
+# What a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
 
 
@@ -47,7 +47,7 @@ class TensorSpec:
         """What the program means by an output, from what was encrypted: the same where the client has nothing to do."""
         if self.finish is None:
             return value
-        # Samples may stand in front.
+        # There may be leading axes of samples.
         axis = value.ndim - len(self.shape) + (self.finish_axis or 0)
         shifted = value - value.max(axis=axis, keepdims=True)
         total = np.exp(shifted).sum(axis=axis, keepdims=True)

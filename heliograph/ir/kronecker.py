@@ -16,7 +16,7 @@ import scipy.sparse
 
 from heliograph.ir.node import Array, Matrix, SparseMatrix
 
-# Numbers that are gathered at once when a map is applied.
+# How many numbers are gathered at once when a map is applied.
 _GATHERED = 1 << 20
 
 
@@ -70,7 +70,7 @@ class KroneckerMatrix(Matrix):
     def _smaller(self) -> bool:
         """Whether a list of the entries, with a column beside each, would be larger."""
         size = int(self.weights.size) + sum(place.data.size for place in self.places)
-        # Where there is one place this is a dense matrix: only one that is full is kept.
+        # With a single place this is a dense matrix; it is kept in this form only if it is full.
         return 2 * size <= 3 * self.nnz if self.places[0].data.size > 1 else size <= self.nnz
 
     @property
@@ -112,7 +112,7 @@ class KroneckerMatrix(Matrix):
         """Of taps that take places as they are, (terms, places), and weights that are all there: row by row."""
         terms, out, own = self.weights.shape
         rows, columns = self.places[0].shape
-        # In each row the columns rise: by channel, and within one by tap, if the taps are in their order.
+        # Columns ascend within each row: by channel, and within a channel by tap if the taps are in order.
         order = np.argsort(taps, axis=0, kind="stable")
         taps = np.take_along_axis(taps, order, axis=0).T
         there = taps < columns
@@ -222,7 +222,7 @@ class KroneckerMatrix(Matrix):
         return KroneckerMatrix.of(np.concatenate([self.weights, other.weights]), self.places + other.places)
 
 
-# Products of two kernels with more pairs of taps are general matrices.
+# With more pairs of taps than this, the product of two kernels becomes a general matrix.
 _MOST_TERMS = 128
 
 

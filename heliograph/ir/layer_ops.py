@@ -62,7 +62,7 @@ define(
 )
 
 
-# No axis is longer; indices of windows stay far below what 64 bits hold.
+# No axis is longer, so that window indices stay far below the limit of 64 bits.
 _MAX_WINDOW = 2**31 - 1
 
 

@@ -23,7 +23,7 @@ def _identity(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 def _rescale_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
     operand = operands[0]
     if isinstance(operand, SlotsType):
-        # At the packed stage it is a wish: the level planner puts a rescale here, or says why it cannot.
+        # At the packed stage this is only a request: the level planner puts a rescale here, or says why it cannot.
         return operand
     if operand.level < 1:
         raise ProgramError("rescale: no level is left")

@@ -36,7 +36,7 @@ def peak_towers(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
     for node, freed in zip(nodes, frees, strict=True):
         gone = sum(size_in_towers(nodes[i]) for i in freed)
         alive += size_in_towers(node)
-        # A stack holds its operands: they are not there twice.
+        # A stack holds its operands, so they are not counted twice.
         peak = max(peak, alive - gone if node.op == "stack" else alive)
         alive -= gone
     return peak

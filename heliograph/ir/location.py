@@ -41,7 +41,7 @@ class Location:
 
 UNKNOWN = Location()
 
-# Of more layers in one operation the first and the last are named.
+# If more layers are joined in one operation, only the first and the last are named.
 _MOST_JOINED = 3
 
 

@@ -17,7 +17,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, size_of
 from heliograph.ir.program import Program
 
-# As the report counts classes (compiler/bill.py).
+# The same limit as for the classes that the report counts (compiler/bill.py).
 _MOST_CLASSES = 1000
 _SEED = 20
 
@@ -113,6 +113,6 @@ def _cross_entropy_slopes(logits: Array) -> Array:
     gaps, best = _gaps(logits)
     odds = np.exp(gaps)
     slopes = odds / (1.0 + odds.sum(axis=1, keepdims=True))
-    # Of the class itself p - 1, which is less the sum of the others.
+    # For the class itself the slope is p - 1, which is minus the sum of the others.
     slopes[np.arange(len(slopes)), best] = -slopes.sum(axis=1)
     return np.asarray(slopes.reshape(np.shape(logits)))

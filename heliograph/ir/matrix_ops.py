@@ -16,7 +16,7 @@ from heliograph.ir.node import Array
 from heliograph.ir.spec import ARITHMETIC, Attrs, Context, OpSpec, Role, define
 from heliograph.ir.types import TensorType, Type
 
-# For each kind whether the left and the right operand are transposed.
+# For each kind, whether the left and the right operand are transposed.
 KINDS = {"ab": (False, False), "abt": (False, True), "atb": (True, False)}
 
 
@@ -48,7 +48,7 @@ define(
         _type,
         _product,
         "A B, A Bᵀ (`abt`) or Aᵀ B (`atb`) of two matrices that are known at run time only, times `scale`.",
-        # Between one and three, as it is lowered: moves before the product and after it take one each.
+        # One to three, depending on how it is lowered: moves before and after the product take one level each.
         depth=3,
         role=Role.PRODUCT,
         word="matrix product",

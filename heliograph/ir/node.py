@@ -84,10 +84,10 @@ def freeze_attrs(attrs: Mapping[str, Attr]) -> Mapping[str, Any]:
 class Distances(Protocol):
     """The entries of a matrix by the distance (column - row) modulo some number."""
 
-    # Those at which there are entries, rising.
+    # The distances that have entries, ascending.
     distances: tuple[int, ...]
 
-    # About how many numbers are kept in memory.
+    # Approximately how many numbers it keeps in memory.
     held: int
 
     def edges(self, distance: int) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class Matrix:
 
     __slots__ = ()
     shape: tuple[int, int]
-    # What texts call it.
+    # Its name in program texts.
     kind: ClassVar[str]
 
     @property

@@ -9,7 +9,7 @@ table.
 
 from __future__ import annotations
 
-# Each of these fills the table when it is loaded.
+# Importing each of these modules adds its ops to the table.
 from heliograph.ir import (
     activation_ops,
     bootstrap_ops,

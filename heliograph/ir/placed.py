@@ -132,7 +132,7 @@ def fits(matrix: KroneckerMatrix, operand: Layout, result: Layout) -> bool:
 class _Side:
     """Where channels and places of one layout stand: the positions of an element are the sum of both."""
 
-    # The ciphertext of each channel, and its position there.
+    # For each channel, its ciphertext and its position there.
     ciphertext: Array
     position: Array
     places: Array

@@ -144,7 +144,7 @@ def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
     layout = layout_of_pack(tuple(a["shape"]), a)
     fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and 0 <= chunk < layout.ciphertexts
-    # Each sample of a batch takes the same plain value.
+    # All samples of a batch take the same plain value.
     if not fits or layout.size > layout.ciphertexts * a["period"] or (layout.ciphertexts > 1 and a["period"] != one):
         raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
     return SlotsType(a["slots"], secret=False)

@@ -14,10 +14,10 @@ from heliograph.ir.interface import Interface
 from heliograph.ir.node import Array, Attr, Constant, Matrix, Node, Stage
 from heliograph.ir.ranges import RangeEntry
 
-# Inputs and outputs that a program's one line names.
+# How many inputs and outputs a program's one-line summary names.
 _SHOWN = 4
 
-# The impact of each secret activation of a program of the tensor stage, in program order: A_i = the mean over samples of
+# Computes the impact of each secret activation of a tensor-stage program, in program order: A_i is the mean over samples of
 # sum_j (dLoss/da_ij)^2 (OLA, section 2.2). The samples are one array for each input, with a leading sample axis.
 Gradients: TypeAlias = "Callable[[Program, Sequence[Array]], Sequence[float]]"
 
@@ -41,9 +41,9 @@ class Program:
     interface: Interface = field(default_factory=Interface)
     parameters: Parameters | None = None
     ranges: tuple[RangeEntry, ...] = ()
-    # Samples of the inputs, in their order, each with a leading sample axis; not part of the text.
+    # Samples of the inputs, in input order, each with a leading sample axis; not part of the text.
     calibration: tuple[Array, ...] = ()
-    # How the front end takes impacts of programs like this one; without it they come from finite differences.
+    # How the front end computes the impacts of programs like this one. Without it they come from finite differences.
     gradients: Gradients | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array
 
-# What the report does not show: they serve the passes and the watch over ranges.
+# Fields that the report does not show; the passes and the range checks use them.
 _INSIDE = ("unit_sizes", "layout", "frame")
-# What only some entries have; the report leaves it out of the others.
+# Fields that only some entries have; the report leaves them out of the others.
 _OF_SOME = (
     "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits", "count",
     "rows", "squarings",

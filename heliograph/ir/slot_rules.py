@@ -9,7 +9,7 @@ import numpy as np
 from heliograph.ir.node import Array, Node
 from heliograph.ir.spec import NO_KEYS, Bounds, Context, Dependence, Keys, SlotRules
 
-# Against rounding in the sums of bounds.
+# Widens bounds to cover rounding errors in their sums.
 WIDEN = 1e-12
 
 

@@ -169,8 +169,8 @@ def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     raised = node.attrs.get("raised_bits", 0)
     if not raised:
         return result
-    # It came at a small scale for its size. A whole multiple, read as a larger scale, spends nothing: products of values
-    # that keep a small scale would make it smaller and smaller.
+    # The value came at a small scale for its size. Adding it to itself and reading the result at a larger scale spends no
+    # level. Otherwise products of values at a small scale would have smaller and smaller scales.
     here = run.at(kind)
     for _ in range(raised):
         result = here.add(result, result)

@@ -10,7 +10,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.spec import Attrs, Context, InferType
 from heliograph.ir.types import CipherType, SlotsType, Type
 
-# Two true scales count as equal where their logarithms differ by at most this; the planner meets this with room to spare.
+# Two true scales count as equal if their logarithms differ by at most this; the planner stays well within it.
 SCALE_TOLERANCE = 2.0**-32
 
 

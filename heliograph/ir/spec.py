@@ -24,7 +24,7 @@ class Context:
     """What an op may look up beside its operands: the program's constants and its modulus chain, if planned."""
 
     constants: Mapping[str, Constant]
-    # log2 of the primes of the chain: entry l is divided out by a rescale at level l.
+    # log2 of the primes of the chain; a rescale at level l divides by the prime of entry l.
     log_primes: tuple[float, ...] = ()
 
     def array(self, name: Attr) -> Array:
@@ -46,7 +46,8 @@ class Context:
         return tuple(self.constants[str(name)].shape)
 
 
-# Ciphertexts of one tensor where each holds one element of every sample; nothing else bounds what a program takes.
+# The most ciphertexts for one tensor when each holds one element of every sample. Nothing else bounds the size of a
+# program.
 MOST_STACKED = 1 << 13
 
 Attrs: TypeAlias = Mapping[str, Any]
@@ -66,34 +67,34 @@ EVERYWHERE = frozenset(Stage)
 class Role(Enum):
     """What an op is to passes: they ask for the role where they would list names."""
 
-    # A sum or difference, element by element. Ciphertexts meet at one level and scale.
+    # An elementwise sum or difference. Ciphertext operands have the same level and scale.
     SUM = "sum"
-    # A product, element by element. Of ciphertexts: the scales add up, it has three parts and is rescaled later.
+    # An elementwise product. For two ciphertexts the log scales add up; the result has three parts and is rescaled later.
     PRODUCT = "product"
-    # A sum of products with plaintexts: their scale is chosen by the planner of levels; it is rescaled later.
+    # A sum of products with plaintexts, whose scale the level planner chooses; it is rescaled later.
     PLAIN_PRODUCT = "plain product"
-    # Neither level, scale nor parts change.
+    # Leaves level, scale and parts unchanged.
     TRANSPARENT = "transparent"
-    # A key switch that leaves level and scale and wants two parts: slots move, or are conjugated.
+    # A key switch that keeps level and scale and needs two parts: slots are rotated or conjugated.
     ROTATION = "rotation"
-    # A part of complex slots, at twice the scale; it wants two parts.
+    # The real or the imaginary part of complex slots, at twice the scale; it needs two parts.
     PART = "part"
     BOOTSTRAP = "bootstrap"
-    # Ciphertexts of one level and scale side by side, for sums that read all of them.
+    # Ciphertexts of the same level and scale side by side, for sums that read all of them.
     STACK = "stack"
-    # What the planner of levels puts between the others: rescale, level_drop, relinearize.
+    # Ops that the level planner inserts between the others: rescale, level_drop, relinearize.
     LEVEL = "level"
-    # A polynomial: on slots other ops take its place before levels are planned.
+    # A polynomial. On slots, other ops replace it before levels are planned.
     POLYNOMIAL = "polynomial"
     # The slot vector of a plain tensor.
     PACKING = "packing"
-    # Rows of a tensor (rows, columns) moved, repeated or added up: rotations and no level.
+    # Moves, repeats or adds up rows of a tensor (rows, columns): rotations, but no level.
     ROWS = "rows"
-    # Elements of tensors moved, copied, or added up with equal weights, by their places alone.
+    # Moves or copies elements of tensors, or adds them up with equal weights, by position alone.
     MOVE = "move"
 
 
-# Bounds of each slot: a low and a high array.
+# Lower and upper bounds of each slot, as two arrays.
 Bounds: TypeAlias = "tuple[Array, Array]"
 
 

@@ -93,7 +93,7 @@ def _sum_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bou
     low, high = (end[columns] for end in operands[0])
     least, most = scaled((low, high), weights[:, np.newaxis], weights[:, np.newaxis])
     total = least.sum(axis=0), most.sum(axis=0)
-    # Sums of n terms are rounded n times.
+    # A sum of n terms is rounded n times.
     size = max(1, columns.size) * np.finfo(float).eps * np.maximum(np.abs(least), np.abs(most)).sum(axis=0)
     return widened(total[0] - size, total[1] + size)
 

@@ -52,7 +52,7 @@ def _structural(
         return TensorType(infer(operands[0], a), operands[0].secret)
 
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], None]:
-        # Shifted by one so that an element which `move` pads with zero becomes -1, "none".
+        # Shifted by one, so that an element that `move` pads with zero becomes -1, "none".
         index = move(flat_indices(operands[0].shape) + 1, a)[0] - 1
         return [gather_map(index, operands[0].shape, index.shape)], None
 
@@ -85,13 +85,14 @@ def _axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------------------------------------- inputs, constants
 
-# What the server may draw a plain input from, anew for each run: independent numbers, normal with mean 0 and deviation 1,
-# or uniform on [-1, 1].
+# Distributions from which the server may draw a plain input, anew for each run: independent numbers, normal with mean 0 and
+# deviation 1, or uniform on [-1, 1].
 DISTRIBUTIONS = ("normal", "uniform")
 
 
 def _input_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    # A packed program's input is one ciphertext of the named tensor; a managed one's has its level and scale.
+    # An input of a packed program is one ciphertext of the named tensor; in a managed program it also has its level and
+    # scale.
     secret = a.get("secret", True)
     if "level" in a:
         return CipherType(a["slots"], a["level"], a["log_scale"])
@@ -342,7 +343,7 @@ def _define_reduction(name: str, mean: bool, doc: str) -> None:
         shape = operands[0].shape
         kept = _reduced(shape, {**a, "keepdims": True}, name)
         if len(shape) > 1 and kept == (shape[0], *(1,) * (len(shape) - 1)):
-            # Over all places of each channel.
+            # Over all positions of each channel.
             row = SparseMatrix.of(np.full((1, math.prod(shape[1:])), factor(shape, a)))
             return [KroneckerMatrix.of(np.eye(shape[0])[np.newaxis], [row])], None
         rows = np.broadcast_to(flat_indices(kept)[0], shape).ravel()
@@ -552,7 +553,7 @@ def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     return result
 
 
-# Numbers of which a polynomial is evaluated together.
+# How many numbers a polynomial is evaluated on at a time.
 _TOGETHER = 1 << 14
 
 

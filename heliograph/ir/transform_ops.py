@@ -91,7 +91,7 @@ def _transform_period(node: Node, periods: Sequence[int], context: Context) -> i
     a = node.attrs
     stride = int(a.get("stride", 1))
     if a["in_shift"]:
-        # Copies that are moved against each other, over a run of this many slots (see ir/diagonals.py).
+        # Copies are shifted relative to each other, over a run of this many slots (see ir/diagonals.py).
         return int(a["in_period"] * a["out_period"] // a["in_shift"] * stride)
     ends = (a["in_period"] * a.get("in_copies", 1), a["out_period"] * a.get("out_copies", 1))
     return max(*(int(end * stride) for end in ends), *periods)
@@ -103,7 +103,7 @@ def _transform_depends(node: Node, operands: Sequence[Dependence], context: Cont
     for operand, diagonals in zip(operands, transform_diagonals(node.attrs, context.linear_map, slots), strict=True):
         depends = operand.depends
         if depends.all():
-            # Every slot depends on the input: so does every slot with an entry.
+            # Every slot of the operand depends on the input, so every slot with an entry does too.
             there = np.zeros(diagonals.run, dtype=bool)
             for offset in diagonals.offsets:
                 there[diagonals.slots_of(offset)] = True

@@ -80,7 +80,7 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
     except ProgramError as error:
         raise _fail(program, after, "ops take what the table says", node, error.what) from None
     except (ArithmeticError, AttributeError, TypeError, ValueError, LookupError) as error:
-        # Only a text from outside can hold attributes that no rule of the op foresees.
+        # Only a program text from outside can hold attributes that no rule of the op expects.
         raise _fail(program, after, "ops take what the table says", node, f"{type(error).__name__}: {error}") from None
     if inferred != node.type:
         raise _fail(program, after, "types are inferred", node, f"type is {node.type}, the op gives {inferred}")
@@ -91,7 +91,7 @@ def _verify_node(program: Program, after: str, node: Node, context: Context) -> 
         Stage.MANAGED: (CipherType,),
         Stage.EXECUTABLE: (CipherType,),
     }[program.stage]
-    # What is plain has neither level nor scale: it stays what it is until a ciphertext meets it.
+    # Plain values have neither level nor scale; they keep their type until they meet a ciphertext.
     if node.type.secret and not isinstance(node.type, wanted):
         raise _fail(program, after, "types belong to the stage", node, f"{node.type} at stage {program.stage.value}")
     if isinstance(node.type, CipherType) and not 0 <= node.type.level < len(context.log_primes):
@@ -113,7 +113,7 @@ def _verify_executable(program: Program, after: str) -> None:
         if not isinstance(node.type, CipherType):
             continue
         slots = node.type.slots
-        # Keys are those of the lowest part of the chain that holds the ciphertext.
+        # A ciphertext uses the keys of the lowest part of the chain that holds it.
         if not 0 <= node.type.chain < len(chains) or node.type.level > chains[node.type.chain].ring.levels:
             detail = f"level {node.type.level} is not in chain {node.type.chain} of {len(chains)}"
             raise _fail(program, after, "a value's chain holds its level", node, detail)
@@ -125,7 +125,7 @@ def _verify_executable(program: Program, after: str) -> None:
                 raise _fail(program, after, "every rotation has a key", node, f"no key rotates by {amount}")
         if needed.relinearization and not chain.relinearization_key:
             raise _fail(program, after, "products have a relinearization key", node, "its chain has none")
-        # The whole chain has the key of the conjugation where any value needs it, a lower one where it bootstraps.
+        # The whole chain has the conjugation key if any value needs it, a lower part only if it bootstraps.
         if needed.conjugation and node.type.chain and node.type.chain not in bootstrapping:
             raise _fail(program, after, "conjugations have a key", node, "its chain has none")
         if node.op in (WHOLE, RAISED) and node.type.chain:

@@ -14,7 +14,8 @@ from heliograph.ir import CipherType, Node, Program, Stage
 from heliograph.ir.bootstraps import REFRESHED, WHOLE, bootstrapped, inside_bootstraps
 from heliograph.report.compiled import Compiled
 
-# Among paths that spend the same levels the one with the most nodes: it starts at an input and ends at an output.
+# Among paths that spend the same number of levels, prefer the one with the most nodes: it starts at an input and ends at an
+# output.
 _LEVEL_WEIGHT = 1 << 32
 
 

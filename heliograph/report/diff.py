@@ -11,7 +11,7 @@ from heliograph.report.depth import artifact_depth
 from heliograph.report.figures import Figure, Figures, figure_of
 from heliograph.report.text import figure_text
 
-# What is compared, in this order: figures of the report, or of its `predicted` after a dot.
+# What is compared, in this order: figures of the report or, where there is a dot, figures of its `predicted`.
 _COMPARED = (
     "security_bits", "ring_dim", "log_pq", "levels", "depth", "scale_bits", "digits", "rotations", "key_switches",
     "ciphertext_products", "plaintext_products", "rotation_keys", "evaluation_key_bytes", "ciphertext_bytes",

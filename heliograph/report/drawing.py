@@ -13,9 +13,9 @@ from heliograph.report.layers import Box, is_bootstrap, runs
 from heliograph.report.text import curve_cells, degree_cells, degrees_text, largest_error_text, seconds_text, share_text
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
-# From few levels left (light) to many (dark): one hue, so that the order is seen without the legend.
+# From few levels left (light) to many (dark), in one hue, so that the order is clear without the legend.
 _LIGHT, _DARK = (222, 235, 247), (8, 64, 129)
-# For pictures that stand alone; the page has others for dark screens, by the same names (html.py).
+# Colours for standalone pictures; the page has others under the same names for dark screens (html.py).
 INK, MUTED, GRID = "#1f2933", "#5c6b7a", "#d8dee6"
 PREDICTED, MEASURED, WARM = "#2c6fbb", "#d9822b", "#b5452c"
 PROVED, INTERVAL, BOOTSTRAP, LEVEL, SCALE = "#2f7d5b", "#e4ecf5", "#7b3fa0", "#0b5394", "#2f7d5b"
@@ -33,7 +33,7 @@ _PROVED, _INTERVAL, _BOOTSTRAP = (
     _themed("bootstrap", BOOTSTRAP),
 )
 _LEVEL, _SCALE, _BAND = _themed("level", LEVEL), _themed("scale", SCALE), _themed("band", "#f4f6f9")
-# The text of an axis: no figure of the report.
+# Marks the text of an axis, which is not a figure of the report.
 _AXIS = ' class="axis"'
 
 
@@ -201,7 +201,7 @@ def layers_svg(boxes: Sequence[Box], levels: int) -> str:
             x1, y1, x2, y2 = ox + box_width / 2, oy + box_height, x + box_width / 2, y
             bend = (y2 - y1) / 2
             if x1 == x2 and places[box.name][0] > places[operand][0] + 1:
-                # Round the boxes between them.
+                # Go around the boxes between them.
                 x1 = x2 = x + box_width
                 y1, y2 = oy + box_height / 2, y + box_height / 2
                 path = f"M{number(x1)} {number(y1)}C{number(x1 + 36)} {number(y1)} {number(x2 + 36)} {number(y2)}"
@@ -283,7 +283,7 @@ def levels_svg(rows: Sequence[DepthRow], levels: int) -> str:
     body.append(f'<path d="{path}" fill="none" stroke="{_LEVEL}" stroke-width="1.8"/>')
     scales = [row.scale_bits for row in rows]
     on_scale = panel("scale, bits", scale_top, scale_height, max(scales, default=1.0) * 1.1, 0.0)
-    # Points: a line between values and products, which take turns, would fill the plot.
+    # Points, not a line: values and products alternate, so a line would fill the plot.
     size = max(1.2, min(4.0, step))
     for position, value in enumerate(scales):
         x = left + position * step
@@ -329,7 +329,7 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
         centre, reach = (low + high) / 2, max((high - low) / 2, 1e-300)
 
         def where(value: float, centre: float = centre, reach: float = reach) -> float:
-            # Beyond 1.6 times the interval the bar is cut.
+            # The bar is cut beyond 1.6 times the interval.
             return middle + half * max(-1.6, min(1.6, (value - centre) / reach))
 
         name = shortened(str(entry["layer"] or entry["function"]), 26)
@@ -342,7 +342,7 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
                 x1, x2 = where(float(found[0])), where(float(found[1]))
                 title = f"<title>{key} [{float(found[0]):.5g}, {float(found[1]):.5g}]</title>"
                 body.append(_rect(x1, y + offset, max(x2 - x1, 1.0), 4, colour, inner=title))
-                # What reaches further than the plot ends in an arrow.
+                # Anything that reaches beyond the plot ends in an arrow.
                 for beyond, x, side in (
                     (float(found[0]) < centre - 1.6 * reach, x1, -1.0),
                     (float(found[1]) > centre + 1.6 * reach, x2, 1.0),
@@ -398,7 +398,7 @@ def curve_svg(found: Allocation) -> str:
     """Predicted loss (left axis, logarithmic) and measured share of changed classes (right) against predicted time."""
     width, left, right, top, height = 940.0, 76.0, 76.0, 34.0, 240.0
     span = width - left - right
-    # An untrusted file may say any number: no axis is shorter than a microsecond, or a millionth.
+    # An untrusted file may hold any number: no axis is shorter than a microsecond, or a millionth.
     longest = max([1e-3, *(point.ms for point in found.curve)])
     low, high = log_span([point.loss for point in found.curve])
     changed = [found.allowed, *(point.measured for point in found.curve if point.measured is not None)]

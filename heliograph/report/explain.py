@@ -45,7 +45,7 @@ class Recorder:
         """What the pass of that name did when `source` was compiled; a ProgramError lists the names that exist."""
         names = [step for step, _ in self.steps]
         check_pass(name, names)
-        # A pass that ran more than once is explained as it ran last, on the parameters that were chosen.
+        # A pass that ran more than once is explained by its last run, with the parameters that were chosen.
         position = len(names) - 1 - names[::-1].index(name)
         before = self.steps[position - 1][1] if position else source
         after = self.steps[position][1]
@@ -128,7 +128,7 @@ def improvements(name: str, before: Program, after: Program) -> list[Improvement
     for what, measure in measures.get(name, [("nodes", _nodes)]):
         found.append(Improvement(what, measure(before), measure(after)))
     if name == "pack":
-        # Before packing nothing rotates: what counts is one rotation for each diagonal of the packed maps.
+        # Nothing rotates before packing, so the count before is one rotation for each diagonal of the packed maps.
         found = [Improvement(found[0].what, _diagonals(after), found[0].after)]
     if name == "lower-polynomials":
         found.append(

@@ -15,9 +15,9 @@ import scipy.special
 
 from heliograph.ckks.costs import CostTable
 
-# Numbers without bounds of their own lie within this; counts are not negative either.
+# Numbers without bounds of their own must lie within this; counts are not negative either.
 LARGEST = 1e30
-# Nanoseconds or microseconds, as artifact/costs.py bounds them.
+# In nanoseconds or microseconds; the same bound as in artifact/costs.py.
 _LARGEST_PRICE = 1e6
 _MOST_SAMPLES = 1 << 40
 _MOST_SLOTS = 1 << 17
@@ -178,7 +178,7 @@ class Allocation:
     curve: tuple[CurvePoint, ...]
 
 
-# What can be certified, and in what its radius is measured.
+# What can be certified, and how its radius is measured.
 CERTIFIED_KINDS: Mapping[str, str] = {
     "l2": "in l2",
     "l1": "in l1",
@@ -339,7 +339,7 @@ class Predicted:
     decrypt_ms: float = field(metadata=_about("decryption", "ms"))
     server_peak_bytes: int = field(metadata=_about("server's memory", "bytes"))
     client_peak_bytes: int = field(metadata=_about("client's memory", "bytes"))
-    # Measured where client and server share a process, and not predicted.
+    # Measured if client and server share a process; never predicted.
     process_peak_bytes: int | None = field(
         default=None, metadata=_about("memory of one process", "bytes", optional=True)
     )
@@ -382,11 +382,11 @@ class Stored:
     )
     depth_by_line: tuple[SpentLevels, ...]
     savings: tuple[Saving, ...]
-    # How degrees were allocated, where they were (passes/allocate_degrees.py).
+    # How degrees were allocated, if they were (passes/allocate_degrees.py).
     allocation: Allocation | None = field(default=None, metadata=_about(optional=True))
-    # What the answers certify, where they do (certified/).
+    # What the answers certify, if anything (certified/).
     certificate: Certified | None = field(default=None, metadata=_about(optional=True))
-    # Those that the compiler's options tell (compiler/options.py).
+    # The options as the compiler reports them (`told` in compiler/options.py).
     options: Mapping[str, Any]
 
 
@@ -418,7 +418,7 @@ class Figures(Stored):
     key_switches: int = field(metadata=_about("key switches"))
     ciphertext_products: int = field(metadata=_about("ciphertext products"))
     plaintext_products: int = field(metadata=_about("plaintext products"))
-    # By primitive, level and parts; by primitive.
+    # The first by primitive, level and parts; the second by primitive.
     operations: Mapping[str, int]
     operations_by_kind: Mapping[str, int]
     evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))
@@ -435,10 +435,10 @@ class Figures(Stored):
     work_by_layer: tuple[LayerWork, ...]
     # In program order, which is why it is not a table.
     predicted_ms_by_layer: tuple[LayerTime, ...]
-    # In the order of the ranges, without compositions; the milliseconds count the bootstraps that a polynomial reads.
+    # In the order of the ranges, without compositions. The milliseconds include the bootstraps that a polynomial reads.
     degrees: tuple[LayerDegree, ...]
     predicted_max_abs_error: float
-    # The rows that the program has of its polynomials' inputs.
+    # The program's table of its polynomials' inputs, by row.
     ranges: tuple[Mapping[str, Any], ...]
     batch: int
     output_ranges: Mapping[str, OutputRange]

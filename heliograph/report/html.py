@@ -32,11 +32,11 @@ from heliograph.report.text import (
     seconds_text,
 )
 
-# A graph with more nodes is drawn without those that only add, drop levels or rescale.
+# A graph with more nodes is drawn without the nodes that only add, drop levels or rescale.
 _MAX_DRAWN = 2500
-# Longer tables are folded up.
+# Longer tables are collapsed.
 _MOST_ROWS = 8
-# Characters of one stage's text in the page; the artifact has the rest.
+# The most characters of one stage's text in the page; the artifact has the rest.
 _MAX_STAGE = 3_000_000
 
 _LIGHT = """--page: #fff; --ink: #1f2933; --muted: #5c6b7a; --grid: #d8dee6; --row: #e8edf2; --link: #2c6fbb;
@@ -151,7 +151,7 @@ def _times(report: Report) -> str:
         )
         for layer in dict.fromkeys((*predicted, *by_layer))
     ]
-    # What takes no time that could be seen has no bar.
+    # Anything too short to be seen has no bar.
     least = 1e-3 * max((max(row[1], row[2] or 0.0) for row in rows), default=0.0)
     return bars_svg([row for row in rows if max(row[1], row[2] or 0.0) > least], "time by layer", "times")
 

@@ -11,7 +11,7 @@ import networkx
 from heliograph.report.depth import DepthRow
 
 _BOOTSTRAP = "bootstrap"
-# They bring a value of one layer to where another reads it, which is not a layer's own work.
+# Ops that bring a value of one layer to where another layer reads it, which is not a layer's own work.
 _BETWEEN = ("level_drop", "switch_chain")
 
 
@@ -67,7 +67,7 @@ class Box:
 def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     """The boxes in an order in which each follows those that it reads; layers that read each other share a box."""
     by_name = {row.name: row for row in rows}
-    # How many bootstraps lie before a row on any path: a layer before one and after one has two boxes.
+    # How many bootstraps lie before a row on any path. A layer with rows before and after a bootstrap has two boxes.
     passed: dict[str, int] = {}
     group: dict[str, tuple[int, str]] = {}
     graph = networkx.DiGraph()
@@ -77,7 +77,7 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
         if is_bootstrap(row):
             group[row.name] = (2 * before + 1, _BOOTSTRAP)
         elif row.op in _BETWEEN and group[row.inputs[0]][1] != _BOOTSTRAP:
-            # Counted to its reader it would tie two layers together that do not read each other.
+            # Counting it to its reader would tie together two layers that do not read each other.
             group[row.name] = group[row.inputs[0]]
         else:
             group[row.name] = (2 * before, layer_of(row))
@@ -89,10 +89,10 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
     for row in rows:
         held.setdefault(of[row.name], []).append(row)
     order = {node: place for place, node in enumerate(held)}
-    # What is read in another box, or nowhere: the box's results.
+    # A box's results: values that are read in another box, or nowhere.
     inner = {name for row in rows for name in row.inputs if of[name] == of[row.name]}
     outer = {name for row in rows for name in row.inputs if of[name] != of[row.name]}
-    # The critical path from box to box; each of its rows follows the one before.
+    # The critical path from box to box; each of its rows follows the previous one.
     critical = [row for row in rows if row.critical]
     path: dict[int, set[str]] = {}
     for source, target in itertools.pairwise(critical):

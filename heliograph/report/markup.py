@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-# For a notebook, whose own rules stay as they are.
+# For notebooks; their own rules stay as they are.
 _STYLE = """
 .heliograph { max-width: 1000px; }
 .heliograph table { border-collapse: collapse; margin: 8px 0; }

@@ -30,11 +30,11 @@ from heliograph.report.text import Report, degrees_text, largest_error_text, sec
 
 _WIDTH_INCHES = 7.0
 _DPI = 200
-# What is shown of an interval's neighbourhood, in halves of it.
+# How far around an interval the plot reaches, in half widths of the interval.
 _REACH = 1.6
 # Places an annotation from the top of the axes, in points.
 _ABOVE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-# What `save_plots` may write, without the endings.
+# The plots that `save_plots` may write, without file endings.
 PLOTS = ("levels", "ranges", "times", "allocation")
 
 
@@ -45,7 +45,7 @@ def _pyplot() -> Any:
         raise HeliographError(
             "matplotlib is not installed", why=str(error), hint="pip install 'heliograph[plot]'"
         ) from None
-    # Its object-oriented half alone: no window is opened and no global state is changed.
+    # Only matplotlib's object-oriented half: no window is opened and no global state is changed.
     from matplotlib.figure import Figure
 
     assert matplotlib is not None
@@ -114,13 +114,13 @@ def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
     rows = artifact_depth(artifact).rows
     drawn = figure(figsize=(_WIDTH_INCHES, 4.2), layout="constrained")
     upper, lower = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
-    # The last value has a width too.
+    # Gives the last value a width too.
     levels = [row.level for row in rows]
     upper.step(range(len(rows) + 1), [*levels, *levels[-1:]], where="post", color=LEVEL, linewidth=1.3)
     upper.set_ylabel("level", fontsize=8)
     upper.locator_params(axis="y", integer=True)
     upper.set_ylim(-0.04 * max(levels, default=1), 1.04 * max(levels, default=1) + 0.1)
-    # Points: a line between values and products, which take turns, would fill the plot.
+    # Points, not a line: values and products alternate, so a line would fill the plot.
     lower.plot(
         [place + 0.5 for place in range(len(rows))], [row.scale_bits for row in rows], ".", color=SCALE, markersize=2
     )
@@ -136,7 +136,7 @@ def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
         if place % 2:
             for axis in (upper, lower):
                 axis.axvspan(run.first, run.first + run.count, color="#f1f4f8", zorder=0, linewidth=0)
-        # Only where it does not overprint the one before.
+        # Only if it does not overprint the previous one.
         middle = run.first + run.count / 2
         if middle - last >= 0.032 * len(rows):
             ticks.append(middle)
@@ -170,7 +170,7 @@ def _ranges(figure: Any, artifact: Compiled, report: Report) -> Any:
                 low, high = ((value - middle) / half for value in entry[key])
                 cut_low, cut_high = max(low, -_REACH), min(high, _REACH)
                 shown[key] = axis.barh(position + shift, cut_high - cut_low, left=cut_low, height=0.14, color=colour)
-                # What reaches further than the plot ends in an arrow.
+                # Anything that reaches beyond the plot ends in an arrow.
                 for beyond, place, marker in ((low < -_REACH, -_REACH, "<"), (high > _REACH, _REACH, ">")):
                     if beyond:
                         axis.plot([place], [position + shift], marker, color=colour, markersize=5, clip_on=False)

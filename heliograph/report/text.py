@@ -374,7 +374,7 @@ class Report:
         f = self.figures
         ranges = [
             f"{name} within [{possible.low:.4g}, {possible.high:.4g}] ({possible.range_source})"
-            # In the order that a file keeps.
+            # In the order in which a file keeps them.
             for name, possible in sorted(f.output_ranges.items())
         ]
         finished = [

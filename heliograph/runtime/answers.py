@@ -13,7 +13,7 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import ProgramError
 from heliograph.report.figures import CERTIFIED_KINDS, Certified, radius_of
 
-# A number further from a whole one was not made by a program whose values stayed in their ranges.
+# If an output is further than this from an integer, some value left its range.
 _NEAR_WHOLE = 0.4
 
 
@@ -94,7 +94,7 @@ def read_answer(artifact: Artifact | PublicArtifact, decrypted: Any) -> Answer:
     if not 0 <= votes <= known.n:
         return _withdrawn(known, f"it counts {votes} of {known.n} votes: the input left the ranges of the program")
     if not whole.any():
-        # The votes are one less than the target, and nothing says whose.
+        # The count is one below the target, and nothing says which class the votes are for.
         return Answer(None, known.target - 1, False, known)
     return Answer(label, votes, votes >= known.target, known)
 

@@ -13,7 +13,7 @@ from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EvaluationKeys
 
 NATIVE, OPENFHE = "native", "openfhe"
-# What a client sends of keys, and of values.
+# The forms in which a client sends keys, and values.
 SentKeys = EvaluationKeys | KeyFolder
 SentValues = EncryptedInput | CarriedValues
 

@@ -71,7 +71,7 @@ def make_backend(
             where="Server(backend=...)",
             hint="pip install numba",
         )
-    # numba takes a second and a hundred megabytes: it is loaded where it is used.
+    # Importing numba takes a second and a hundred megabytes, so it is imported only where it is used.
     from heliograph.runtime.native.backend import NativeBackend
 
     return NativeBackend(artifact, keys, key_bytes, mapped, plaintexts)

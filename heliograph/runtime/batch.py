@@ -16,7 +16,7 @@ from heliograph.files import open_file, write_file
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 from heliograph.runtime.server import Server, given_inputs
 
-# More than a mark has.
+# Larger than any mark.
 _MAX_MARK = 1 << 10
 _BLOCK = 1 << 20
 
@@ -88,7 +88,7 @@ class Outputs:
         self._artifact, self._client = artifact.fingerprint, client
         found = hashlib.sha256(f"{self._artifact}/{client}\0".encode())
         for node, value in given_inputs(artifact.program, plain or {}).items():
-            # Shapes are the program's: the bytes cannot be divided otherwise.
+            # The program fixes the shapes, so the bytes can be split in only one way.
             found.update(node.attrs["name"].encode() + b"\0" + np.asarray(value, dtype="<f8").tobytes())
         self._own = found.digest()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heliograph.runtime.native.ciphertext import Ciphertext
     from heliograph.runtime.native.primitives import NativePrimitives
 
-# The rotation that there is a key for.
+# The rotation amount that has a key.
 AMOUNT = 1
 
 
@@ -77,13 +77,13 @@ class Beside:
 @contextlib.contextmanager
 def beside(ring: Ring) -> Iterator[Beside]:
     """The backends that are there, with fresh keys of a ring without bootstraps; the keys are gone afterwards."""
-    # Keys are installed under a name of their own: making keys empties the cryptor's.
+    # Keys are installed under a separate tag, because making keys drops those under the cryptor's own tag.
     cryptor, tag, keys = OpenFHECryptor(ring), secrets.token_hex(16), {}
     try:
         for kind, amount in (("rotation", AMOUNT), ("conjugation", 0), ("relinearization", 0)):
             key = EvaluationKey(kind, ring, kind, amount)
             value = cryptor.evaluation_key(key)
-            # Before it is installed: OpenFHE's map of a name is the first that was given for it, and grows.
+            # Serialize before installing: OpenFHE keeps the first map that was given for a tag and adds later keys to it.
             keys[kind, amount] = serial.serialize(value)
             serial.install_key(key, value, tag)
         native = _native(ring, keys, cryptor.tag) if importlib.util.find_spec("numba") else None

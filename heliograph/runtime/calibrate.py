@@ -28,7 +28,7 @@ from heliograph.runtime.beside import beside, sample_values
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.turns import medians_ms
 
-# Rings of the sizes that programs are planned on; without the security table, so that levels can be chosen freely.
+# Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely.
 _RINGS = (
     Ring(12, 45, 35, 3, 2, None),
     Ring(13, 45, 35, 5, 3, None),
@@ -106,7 +106,7 @@ class Calibration:
         return "\n".join(lines)
 
 
-# What is priced beside the primitives: encoding a plaintext, and making a key.
+# What is priced besides the primitives: encoding a plaintext, and making a key.
 _OTHERS: dict[str, Callable[[Ring, int, CostTable], float]] = {
     "encode": lambda ring, level, costs: costs.encode_ms(ring, level),
     "key": lambda ring, level, costs: costs.key_ms(ring),
@@ -185,7 +185,7 @@ def fit_costs(samples: list[Sample], machine: str) -> CostTable:
             row.append(sample.predicted(unit) / sample.milliseconds)
         rows.append(row)
     matrix = np.array(rows)
-    # Columns of one size, or the smallest coefficients are lost.
+    # Scale the columns to the same size; otherwise the smallest coefficients would be lost.
     size = np.maximum(np.linalg.norm(matrix, axis=0), 1e-30)
     solution, _ = scipy.optimize.nnls(matrix / size, np.ones(len(samples)))
     return CostTable(machine, **{name: float(v) for name, v in zip(_COEFFICIENTS, solution / size, strict=True)})
@@ -194,7 +194,7 @@ def fit_costs(samples: list[Sample], machine: str) -> CostTable:
 def _prepare(ring: Ring, stack: contextlib.ExitStack) -> dict[tuple[str, str, int], Callable[[], Any]]:
     """The primitives by backend and level: at the top of the chain, in the middle and near the bottom."""
     values = sample_values(ring)
-    # Keys are made by OpenFHE in any case; those of a second secret leave the first one's in place.
+    # OpenFHE makes the keys in any case. Making keys of a second secret leaves the first one's in place.
     other = OpenFHECryptor(ring)
     operations: dict[tuple[str, str, int], Callable[[], Any]] = {}
     for backend, (do, encrypted) in stack.enter_context(beside(ring)).backends().items():

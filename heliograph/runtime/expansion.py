@@ -33,7 +33,7 @@ def uniform_into(row: Array, context: bytes, prime: int) -> None:
     limit = (1 << 64) // prime * prime
     q, filled = np.uint64(prime), 0
     while filled < row.size:
-        # A few more than are needed on average, so that hardly ever a second part is drawn.
+        # A few more than needed on average, so that a second draw is hardly ever needed.
         wanted = (row.size - filled) * 2**64 / limit
         words = np.frombuffer(stream.update(bytes(8 * int(wanted + 4 * math.sqrt(wanted) + 8))), dtype="<u8")
         words = words[words < np.uint64(limit)][: row.size - filled]

@@ -13,7 +13,7 @@ from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import Call
 from heliograph.runtime.backend import ServerEvaluator
 
-# Of calls that take seconds (bootstraps, sums of many ciphertexts) a few times are enough.
+# Calls that take seconds (bootstraps, sums of many ciphertexts) need only a few samples.
 _FEW_SAMPLES = 3
 _LONG_SECONDS = 1.0
 
@@ -28,7 +28,7 @@ class Floor:
 
     def __init__(self, evaluator: ServerEvaluator, calls: Mapping[Call, int]) -> None:
         self.calls = dict(calls)
-        # A server that has run nothing has no tables of bootstraps yet.
+        # A server that has not run anything has no bootstrap tables yet.
         evaluator.prepare()
         self._evaluator = evaluator
         self._times: dict[Call, list[float]] = {call: [] for call in self.calls}

@@ -44,7 +44,8 @@ VERSION = 2
 READABLE = (1, 2)
 MAX_BYTES = 512 * 1024**2
 MAX_SHARED = 1 << 30
-# OWASP's row for 2**15: 2**15 * 8 * 128 bytes = 32 MB, three times over, some tenths of a second for each guess.
+# OWASP's recommendation for n = 2**15: 2**15 * 8 * 128 bytes = 32 MB, three times over (p = 3), some tenths of a second per
+# guess.
 _SCRYPT = {"n": 1 << 15, "r": 8, "p": 3}
 _MAX_SCRYPT = {"n": 1 << 20, "r": 32, "p": 16}
 _MAX_SCRYPT_BYTES = 1 << 30
@@ -52,7 +53,8 @@ _SALT_BYTES, _NONCE_BYTES, _KEY_BYTES, _TAG_BYTES = 16, 12, 32, 16
 _PROTECTION = {"scrypt", "nonce"}
 _FIELDS = {1: {"artifact", "client", "public"}, 2: {"artifact", "client", "shared", "interface"}}
 _BLOBS = {1: {"public", "secret"}, 2: {"secret"}}
-# Of version 2, and of the public artifact inside version 1; later formats of public artifacts do not matter here.
+# The fields of version 2, and of the public artifact inside version 1; later formats of public artifacts do not matter
+# here.
 _EMBEDDED = (
     "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots", "predicted",
 )  # fmt: skip

@@ -25,7 +25,7 @@ from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_obj
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
 _INDEX_FILE = "index.keys"
 _INDEX_VERSION = 1
-# Of the keys; in version 1 they are in OpenFHE's own form (runtime/seeded.py).
+# The version of key files. In version 1, keys are in OpenFHE's own form (runtime/seeded.py).
 VERSION = 2
 _READABLE = (1, VERSION)
 _MAX_INDEX_BYTES = 1 << 16
@@ -143,7 +143,8 @@ def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
             contents = Container(_INDEX, _INDEX_VERSION, {"artifact": artifact, "client": client})
             write_file(index, parts(contents), overwrite=False)
         except WireError:
-            # Where another process was faster it is looked at like one that was there; else the error is another.
+            # If another process was faster, its index is checked below like one that was already there. Otherwise it is a
+            # different error.
             if not index.exists():
                 raise
     keys = KeyFolder(folder)
@@ -167,7 +168,7 @@ def _locked(folder: Path) -> Iterator[None]:
                 hint="wait for it to end, or give another folder; the next run resumes where this one stopped",
             ) from None
         except OSError:
-            pass  # A file system without locks: nothing tells whether there is another.
+            pass  # A file system without locks: no way to tell whether another process writes.
         yield
 
 

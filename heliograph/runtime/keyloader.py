@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.key_use import KeyUse
 
-# Keys and what a backend takes for them.
+# Keys, each with what a backend makes of it.
 Keys = Sequence[tuple[EvaluationKey, Any]]
 
 

@@ -9,7 +9,7 @@ from heliograph.errors import HeliographError
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (
-    # Version 2: a limit and a use for the process's own group; the names are relative to its folder.
+    # Version 2: the limit and the usage of the process's own group; names are relative to the group's folder.
     ("memory.max", "memory.current"),
 )
 _CGROUP_ROOT = Path("/sys/fs/cgroup")

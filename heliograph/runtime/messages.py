@@ -20,7 +20,7 @@ from heliograph.errors import WireError
 from heliograph.files import Bytes, write_file
 
 VERSION = 4
-# The last version in which every object is in OpenFHE's own form; outputs, which have no seeds, still are.
+# The last version in which every object is in OpenFHE's own form. Outputs, which have no seeds, still are.
 _WHOLE = 3
 # The first version in which inputs and outputs carry a request.
 _REQUESTS = 3
@@ -99,7 +99,7 @@ class Message:
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
         if len(container.blobs) > _MAX_OBJECTS:
             raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
-        # Of what was written before there were requests, results alone are read.
+        # Of the messages written before requests existed, only results are read.
         unnamed: dict[str, Any] = {"request": ""} if "request" in cls.named and "request" not in named else {}
         return cls(**fields, **unnamed, blobs={name: container.bytes(name) for name in container.blobs})
 

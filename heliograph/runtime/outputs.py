@@ -14,7 +14,7 @@ from heliograph.ir import Array
 from heliograph.ir.interface import TensorSpec
 from heliograph.runtime.noise import secure_normal
 
-# OpenFHE's own estimate of the error may be this much larger than predicted; more is a sign of an overflow.
+# OpenFHE's own estimate of the error may exceed the prediction by this much; more is a sign of an overflow.
 ESTIMATE_SLACK_BITS = 10.0
 
 

@@ -53,7 +53,7 @@ class Factors:
         """The products with values below 2^63, canonical."""
         q = np.uint64(self.prime)
         a0, a1, b0, b1 = values & _LOW, values >> _HALF, self.ratios & _LOW, self.ratios >> _HALF
-        # The quotient is up to three too small: one by the ratio, two by the product of low halves that is left out.
+        # The quotient is at most three too small: one from the ratio, two from the omitted product of the low halves.
         quotient = a1 * b1 + ((a1 * b0) >> _HALF) + ((a0 * b1) >> _HALF)
         rest = values * self.numbers - quotient * q
         rest = np.minimum(rest, rest - (q + q))

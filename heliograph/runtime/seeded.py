@@ -31,7 +31,7 @@ _MAGIC = b"HGSEED1\n"
 _HEADER = struct.Struct("<8scI32s32s3x")
 _PLACE = struct.Struct("<IIQ")
 CIPHERTEXT, PRODUCT, AUTOMORPHISM, PAIR = b"c", b"r", b"a", b"p"
-# Polynomials of the key to the sparse secret, which comes first in the pair: two over three primes.
+# Number of polynomials of the key to the sparse secret, which comes first in the pair: two over three primes.
 SPARSE_BLOCKS = 6
 
 

@@ -32,7 +32,7 @@ from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.template import is_tag
 from heliograph.runtime.security import require_security
 
-# The encoded plaintexts that are kept of a part of a program (Server.look).
+# The bound on encoded plaintexts that are kept for a part of a program (Server.look).
 _PART_CACHE_BYTES = 1 << 28
 
 
@@ -108,7 +108,7 @@ class Server:
         if isinstance(keys, KeyFolder) and not mapped:
             bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
         if check_memory:
-            # Beside what is there already: this process, and the bytes of keys that are in it.
+            # Needed on top of what is already in memory: this process, and the key bytes that it holds.
             held = (0 if mapped else _held_bytes(planned, bound)) + planned["loading"]
             hint = f"{_hint(isinstance(keys, KeyFolder))}, or pass check_memory=False"
             require_memory(planned["working"] + held, f"the server of {artifact.name!r}", hint)
@@ -254,7 +254,7 @@ class Server:
         """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
         (evaluator or self.evaluator).prepare()
         with self.keys.lock if self.keys else contextlib.nullcontext(), self._backend.using():
-            # Another thread may have closed it meanwhile; from here on its keys stay until the evaluation is over.
+            # Another thread may have closed it meanwhile. From here on its keys stay until the evaluation is over.
             self._check_open()
             yield
 

@@ -67,7 +67,7 @@ class Shares:
         count = fields.get("shared")
         if set(fields) != {"client", "shared"} or type(count) is not int or not 0 <= count <= _MAX_COUNT:
             raise WireError(f"{file}: its fields are not those of {KIND}")
-        # The count of a key that was replaced does not matter.
+        # The count of a replaced key does not matter.
         return count if fields["client"] == self.client else 0
 
 

@@ -19,13 +19,13 @@ import scipy.sparse
 from heliograph.errors import RangeError
 from heliograph.ir import Array
 
-# Whole numbers up to this are exact in floating point.
+# Integers up to this are exact in floating point.
 _EXACT = 2.0**53
-# Rounded weights beyond this fit no modulus. (Below, those above 2**53 are whole numbers with zeros at their end.)
+# Rounded weights beyond this fit no modulus. (Below it, weights above 2**53 are integers with trailing zeros.)
 _LARGEST = 2.0**110
-# Coefficients of each ciphertext that are in floating point at once.
+# How many coefficients of each ciphertext are in floating point at once.
 _COLUMNS = 1 << 12
-# A matrix with a smaller share of entries is multiplied as a sparse one.
+# A matrix with a smaller share of nonzero entries is multiplied as a sparse one.
 _DENSE = 0.2
 
 
@@ -69,13 +69,13 @@ def _split(weights: scipy.sparse.csr_array, modulus: int) -> _Split:
         split = _pieces(weights, parts, bits)
         largest = max(float(abs(piece).sum(axis=1).max()) for piece in split)
         each = math.ceil(width / pieces)
-        # What is not split is centred: half the size.
+        # Values that are not split are centred, which halves their size.
         if largest * 2.0 ** (each - 1 if pieces == 1 else each) < _EXACT:
             return _Split(tuple(_dense(piece) for piece in split), bits, pieces, each)
     raise RangeError("weights are too large for an exact sum")
 
 
-# (pieces of the weights, of the coefficients), the fewest products first.
+# (pieces of the weights, pieces of the coefficients), fewest products first.
 _SPLITS = sorted(itertools.product(range(1, 7), repeat=2), key=lambda pair: (pair[0] * pair[1], pair))
 
 
@@ -111,7 +111,7 @@ def _product(split: _Split, taken: Array, modulus: int) -> Array:
             piece = (taken >> np.uint64(split.coefficient_bits * number)) & mask
             parts.append(piece.astype(np.float64))
     total: Array | None = None
-    # Both sums by Horner's rule, from the highest pieces.
+    # Both sums use Horner's rule, starting from the highest pieces.
     for piece in reversed(split.pieces):
         inner: Array | None = None
         for part in reversed(parts):
@@ -133,7 +133,7 @@ def _times(x: Array, bits: int, modulus: int) -> Array:
     factor = pow(2, bits, modulus)
     if modulus.bit_length() + factor.bit_length() <= 63:
         return x * np.uint64(factor) % np.uint64(modulus)
-    # The quotient to 64 bits is off by one at most; the rest wraps around, and is small.
+    # The 64-bit quotient is off by at most one. The remainder is computed with wraparound and is small.
     quotient = (x.astype(np.longdouble) * np.longdouble(factor) / np.longdouble(modulus)).astype(np.uint64)
     rest = (x * np.uint64(factor) - quotient * np.uint64(modulus)).astype(np.int64)
     rest[rest < 0] += modulus

@@ -51,7 +51,7 @@ def _tenant(request: Request, site: Here, _: Annotated[object, Depends(_BEARER)]
         )
     request.state.tenant = known.name
     site.crowd.enter(known.number)
-    # The outermost part of the application calls it when the request is over (answers.py).
+    # Called by the outermost part of the application when the request is over (answers.py).
     request.state.leave = lambda: site.crowd.leave(known.number)
     return known
 

@@ -22,7 +22,7 @@ from heliograph.serving.records import ErrorRecord, RefusalRecord, as_record, re
 from heliograph.serving.refusals import Refused, status_of
 
 _MAX_SHOWN = 300
-# As routes name them, so that the OpenAPI description says what a refusal looks like.
+# In the form that routes take, so that the OpenAPI description says what a refusal looks like.
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalRecord, "description": "The request is refused; the error says why and what to try"},
     "5XX": {"model": RefusalRecord, "description": "The server cannot carry it out now"},
@@ -89,7 +89,8 @@ class Outermost:
             try:
                 await send(message)
             except Exception:
-                # uvicorn refuses an answer where the frame of the request broke after its head; it has closed by itself.
+                # uvicorn refuses an answer if the framing of the request broke after its header; it has already closed the
+                # connection.
                 broken = True
                 raise
 

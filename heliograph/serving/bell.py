@@ -19,7 +19,7 @@ class Bell:
         with self._lock:
             heard, self._heard = self._heard, set()
         for loop, event in heard:
-            # A loop that was closed meanwhile has nobody who waits.
+            # Nobody waits on a loop that was closed meanwhile.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(event.set)
 

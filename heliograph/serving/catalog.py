@@ -68,7 +68,7 @@ class Served:
     keys: Mapping[str, EvaluationKey]
     record: ArtifactRecord
     room: Room
-    # Whether a job is a step: its inputs and its result have carried values with them (runtime/steps.py).
+    # Whether a job is a step, whose inputs and result come with carried values (runtime/steps.py).
     steps: bool
 
     def require_fit(self) -> None:

@@ -35,8 +35,7 @@ CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEX
   bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL);
 """
-# How a queue of one version becomes one of the next. 1: there are no leases any more, and workers (none at a start) have
-# places.
+# How to upgrade a queue from one version to the next. 1: leases no longer exist, and workers (none at a start) have places.
 _STEPS = {
     1: """
 ALTER TABLE jobs DROP COLUMN lease;
@@ -82,7 +81,7 @@ class Database:
             found = sqlite3.connect(self.path, timeout=30.0, isolation_level=None)
             found.row_factory = sqlite3.Row
             found.execute("PRAGMA journal_mode = WAL")
-            # What was accepted stays, through a power cut too.
+            # Whatever was accepted survives a power cut too.
             found.execute("PRAGMA synchronous = FULL")
             self._local.connection = found
         return found
@@ -100,7 +99,8 @@ class Database:
             yield connection
             connection.execute("COMMIT")
         except BaseException:
-            # On a full disk SQLite has undone it already, or not: a transaction that stayed open would lock all others out.
+            # On a full disk SQLite may or may not have rolled back already. A transaction left open would lock all others
+            # out.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise

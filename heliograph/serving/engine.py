@@ -17,9 +17,9 @@ from heliograph.serving.records import DONE, FAILED, RUNNING, ErrorRecord
 
 ENGINES = ("local", "ray")
 STOPPED = "stopped"
-# How often a worker says how far it is, and how long one waits for it to say so.
+# How often a worker reports its progress, and how long to wait for a report.
 BEAT_S = 0.25
-# Of what the machine has left when they are started, workers may have so much; where that is unknown, of 4 GiB.
+# Workers may use this share of the memory that is free when they start or, if that is unknown, of 4 GiB.
 _SHARE, _UNKNOWN_BYTES = 0.8, 1 << 32
 
 

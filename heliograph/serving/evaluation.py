@@ -64,7 +64,7 @@ class Evaluation:
             self._holding.drop(keys.name)
             error = ErrorRecord("TooLittleMemoryError", "the worker ran out of memory over this job")
         except Exception as found:
-            # Our fault; the job ends all the same, and what was held may be broken.
+            # A fault of ours. The job ends all the same, and the keys held for it may be broken.
             self._holding.drop(keys.name)
             error = ErrorRecord("InternalError", "the evaluation failed by a fault of ours", why=type(found).__name__)
             fault = f"{type(found).__name__}: {found}"[:_MAX_FAULT]

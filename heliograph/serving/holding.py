@@ -88,7 +88,7 @@ class Holding:
                 log("unmapped", text=error.what)
                 mapped = False
             except PlaintextFileError as error:
-                # That is the operator's business; jobs go on without.
+                # That is for the operator to solve; jobs go on without the file.
                 log("no plaintexts", text=error.what)
                 self._plaintexts = None
             except TooLittleMemoryError:

@@ -75,7 +75,7 @@ class Jobs:
         name = secrets.token_hex(16)
         path = self._places.input(name)
         try:
-            # A name of its own, so that the upload can go without the job losing its input.
+            # A name of its own, so that the upload can be deleted without the job losing its input.
             os.link(upload, path)
         except FileNotFoundError:
             raise nothing_there("upload") from None
@@ -97,7 +97,7 @@ class Jobs:
                 )
                 count(connection, "jobs_accepted")
         except sqlite3.IntegrityError:
-            # Accepted meanwhile, through another connection.
+            # Accepted meanwhile through another connection.
             path.unlink(missing_ok=True)
             found = self.known(tenant, id, artifact, client, digest)
             if found is None:

@@ -39,7 +39,7 @@ class KeySets:
     def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads, jobs: Jobs) -> None:
         self._database, self._places, self._limits = database, places, limits
         self._uploads, self._jobs = uploads, jobs
-        # One key at a time is read for its check: keys are large.
+        # Only one key at a time is read for its check, because keys are large.
         self._reading = threading.Lock()
 
     def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
@@ -50,7 +50,7 @@ class KeySets:
         elif row.complete:
             self._touch(tenant, artifact, client)
         else:
-            # A server that was killed may have taken keys that it had no time to count.
+            # A killed server may have taken keys that it had no time to count.
             self._count(row.folder, expected)
         return self.record(tenant, artifact, client, expected)
 
@@ -97,7 +97,7 @@ class KeySets:
                 if size > largest:
                     raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
                 keys.adopt(name, path)
-        # Counted as a key before it is no upload any more, so that it is always counted.
+        # Counted as a key before it stops being an upload, so that it is always counted.
         self._count(row.folder, expected, taken=1)
         with contextlib.suppress(Refused):
             self._uploads.delete(tenant, digest)

@@ -47,13 +47,13 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            # Ctrl-C is for who started it: it lets its workers end.
+            # Ctrl-C must reach only the process that started the workers; that process lets them end.
             start_new_session=True,
         )
         self.process = self._process.pid
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="heliograph-reports", daemon=True).start()
-        # Where it is dead already, poll says so.
+        # If it is already dead, poll says so.
         with contextlib.suppress(WorkerGone):
             self._say(asdict(work))
 
@@ -118,7 +118,7 @@ class _Process:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                # A line that was cut off by the worker's death ends the reports too.
+                # A line cut off by the worker's death ends the reports too.
                 with contextlib.suppress(ValueError):
                     self._reports.put(read_report(json.loads(line)))
         self._reports.put(None)

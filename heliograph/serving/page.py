@@ -25,7 +25,7 @@ code { font-size: 12px; }
   td::before { content: attr(data-name); font-weight: bold; flex: none; }
 }
 """
-# Names on the page are escaped; if one were not, no script would run. It is in nobody's frame and nobody's cache.
+# Names on the page are escaped; even if one were not, no script would run. The page cannot be framed and is never cached.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "Cache-Control": "no-store",

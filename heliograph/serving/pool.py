@@ -16,10 +16,10 @@ from heliograph.serving.logs import log
 from heliograph.serving.records import DONE
 from heliograph.serving.settings import Limits, Places
 
-# How often an idle worker is looked after, and looks for jobs that nobody woke it for.
+# How often an idle worker is checked and looks for jobs that it was not woken for; and how often it is noted as alive.
 _LOOK_S = 0.25
 _SEEN_S = 5.0
-# A worker that dies at once is not started again in a hurry.
+# A worker that dies at once is restarted only after a pause.
 _REST_S = 2.0
 
 
@@ -114,7 +114,8 @@ class _Post:
                 released = self._released()
                 log("worker died", worker=self._name, process=process, how=gone.how, jobs=released)
         except Exception as error:
-            # Nothing that a job does may end this thread. What the job lost counts as a death, so that it ends too.
+            # Nothing that a job does may end this thread. Losing the job counts as a death, so a job that always fails ends
+            # too.
             rest = True
             log("fault", worker=self._name, kind=type(error).__name__, text=str(error)[:500], jobs=self._released())
         finally:
@@ -138,14 +139,14 @@ class _Post:
             if claim is not None:
                 self._evaluate(seat, claim)
             elif not seat.alive:
-                # What it has to say tells how it ended.
+                # Its last report tells how it ended.
                 seat.poll(_LOOK_S)
                 raise WorkerGone("it ended")
             else:
                 self.woken.wait(_LOOK_S)
 
     def _evaluate(self, seat: Seat, claim: Claim) -> None:
-        # The attempt's own name: another worker that has the job by now writes another file.
+        # A name for this attempt alone: another worker that has the job by now writes to another file.
         name, begun = f"{claim.number}-{secrets.token_hex(8)}", time.monotonic()
         path, keys = self._places.result(name), self._places.keyset(claim.folder)
         task = task_of(claim.artifact, keys, self._places.input(claim.input), path)

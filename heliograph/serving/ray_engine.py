@@ -29,12 +29,12 @@ from heliograph.serving.evaluation import Evaluation, Output
 from heliograph.serving.logs import log
 from heliograph.serving.records import FAILED, ErrorRecord
 
-# How long a machine may take for a small call, and for a file that it is sent.
+# How long a machine may take for a small call, and for receiving a file.
 _CALL_S, _SEND_S = 60.0, 600.0
 _POLL_S = 1.0
-# Beside the job a worker says how far it is, and hears that it shall stop.
+# While it runs a job, a worker must also report its progress and hear that it should stop.
 _CALLS = 4
-# The digest at the end of each of our files.
+# Size of the digest at the end of each of our files.
 _DIGEST = 32
 
 
@@ -62,7 +62,7 @@ class RayEngine:
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": own},
         )
-        # What lies on the other machines is found again by the next process with the same home.
+        # The next process with the same home finds again what is stored on the other machines.
         self._home = hashlib.sha256(f"{socket.gethostname()}\0{work.home}".encode()).hexdigest()[:32]
         self._sending: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -96,7 +96,7 @@ class RayEngine:
     def _connect(self) -> None:
         if self._ray.is_initialized():
             return
-        # Nothing is reported to anybody unless the operator says so.
+        # No usage statistics are sent unless the operator says so.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             self._ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
@@ -218,7 +218,7 @@ class _Actor:
             plain = {name: f"plain/{_whole_mark(Path(path))}{Path(path).suffix}" for name, path in work.plain.items()}
             self._send({paths[name]: Path(path) for name, path in work.paths.items()})
             self._send({plain[name]: Path(path) for name, path in work.plain.items()})
-            # Each machine has plaintexts of its own, which its workers share.
+            # Each machine has its own plaintexts, which its workers share.
             own = None if work.plaintexts is None else "plaintexts"
             work = replace(work, paths=paths, plain=plain, plaintexts=own)
         self._call("prepare", work)
@@ -231,7 +231,7 @@ class _Actor:
             said = str(keys)
             if not self._here:
                 said = f"keys/{keys.name}"
-                # Once a worker: keys stay as they are, and what is dropped is sent anew.
+                # Once per worker: keys do not change, and dropped keys are sent again.
                 if keys.name not in self._sent:
                     files = [file for file in sorted(keys.iterdir()) if file.is_file() and _is_sent(file)]
                     self._send({f"{said}/{file.name}": file for file in files})

@@ -17,7 +17,7 @@ from heliograph.texts import shown
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 ENDED = (DONE, FAILED)
-# What a record of an error may name; of another kind it is a HeliographError.
+# The error classes that a record may name; any other kind becomes a HeliographError.
 ERRORS: dict[str, type[HeliographError]] = {
     "WireError": errors.WireError,
     "SecurityError": errors.SecurityError,

@@ -259,7 +259,8 @@ class RemoteServer:
                     "PUT", path, {"total": total, "offset": offset}, read(offset, self._part_bytes)
                 )
             except StatusError as error:
-                # The server lost what had not reached its disk, or another process of this client took the upload up.
+                # The server lost data that had not reached its disk, or another process of this client took over the
+                # upload.
                 if error.status not in (404, 409):
                     raise
                 state = self._transport.json("PUT", path, {"total": total})

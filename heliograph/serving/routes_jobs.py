@@ -23,10 +23,10 @@ from heliograph.serving.refusals import Refused, nothing_there
 
 router = APIRouter(tags=["jobs"])
 _BLOCK = 1 << 20
-# How often a job is looked at for those who wait for it, beside every time that one ends.
+# How often a job is checked for those who wait for it, besides every time that some job ends.
 _LOOK_S = 0.25
 _MAX_WAIT_S = 60.0
-# Proxies give up connections on which nothing comes.
+# Proxies close connections on which nothing arrives.
 _KEEP_ALIVE_S = 10.0
 
 

@@ -15,7 +15,7 @@ from heliograph.serving.records import UploadRecord
 from heliograph.serving.refusals import Refused
 
 router = APIRouter(tags=["uploads"])
-# So much of a body is in memory at once.
+# How much of a body is in memory at once.
 _BLOCK = 1 << 20
 
 
@@ -36,7 +36,7 @@ async def send(
     try:
         await _received(request, part.write, site.limits.silence_s)
     finally:
-        # Also where the client is gone: what came of the part stays, and it goes on there.
+        # Also if the client is gone: what arrived of the part is kept, and the upload resumes from there.
         with anyio.CancelScope(shield=True):
             await run_sync(part.close)
     record = await run_sync(site.uploads.record, known.number, digest)
@@ -75,7 +75,7 @@ async def _received(request: Request, write: Callable[[bytes], None], silence_s:
     except TimeoutError:
         raise Refused(408, f"nothing came for {silence_s:g} s", hint="resume where the upload stopped") from None
     except ClientDisconnect:
-        # Nobody hears this; it ends the request.
+        # Nobody receives this; it ends the request.
         raise Refused(400, "the connection ended in the middle of the part") from None
     finally:
         if block:

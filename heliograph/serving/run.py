@@ -14,7 +14,7 @@ from heliograph.serving.connections import Connection
 from heliograph.serving.logs import log, log_to_stderr
 from heliograph.serving.site import Site, SiteSettings
 
-# Connections at once; more are told to come again (503).
+# The most connections at once; further ones are told to come back later (503).
 _CONNECTIONS = 1000
 _GRACE_S = 5
 _DEFAULT_PORT = 8100

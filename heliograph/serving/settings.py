@@ -40,9 +40,9 @@ class Limits:
     worker_s: float = 120.0
     deaths: int = 5
     patience_s: float = 30.0
-    # A client that sends nothing for so long in the middle of a body is given up.
+    # A client that sends nothing for this long in the middle of a body is dropped.
     silence_s: float = 60.0
-    # Beside the sizes of keys and inputs by the bill: the frame of their files.
+    # Allowed on top of the sizes of keys and inputs in the bill, for the framing of their files.
     frame_bytes: int = 1 << 20
 
 

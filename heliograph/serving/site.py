@@ -90,10 +90,10 @@ class Site:
         engine = make_engine(settings.engine, work, settings.workers)
         self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits, self.bell)
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
-        # One input at a time is read for its check, so that many clients do not take the server's own memory.
+        # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()
         self.crowd = Crowd(self.limits.requests)
-        # The long work of requests: digests of uploads, checks of keys, checks of inputs.
+        # The slow work of requests: digests of uploads, checks of keys, checks of inputs.
         self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Site:
         served = self.catalog[artifact]
         known = self.jobs.known(tenant, id, artifact, client, digest)
         if known is not None:
-            # Sent again by a client that could not know.
+            # Sent again by a client that could not know that the job was accepted.
             with contextlib.suppress(Refused):
                 self.uploads.delete(tenant, digest)
             return known
@@ -138,7 +138,7 @@ class Site:
                 kind.load(upload, max_bytes=largest).check(artifact, client)
             record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
         except (HeliographError, FileNotFoundError) as error:
-            # The same request may have been carried out meanwhile, and have taken the upload away.
+            # The same request may have succeeded meanwhile and have taken the upload away.
             known = self.jobs.known(tenant, id, artifact, client, digest)
             if known is not None:
                 return known
@@ -160,5 +160,5 @@ def _taken(places: Places) -> int:
             f"another process serves from {places.root}", hint="stop it, or give this one its own folder (--data)"
         ) from None
     except OSError:
-        pass  # A file system without locks: nothing tells whether there is another.
+        pass  # A file system without locks: no way to tell whether there is another server.
     return handle

@@ -30,7 +30,7 @@ from heliograph.serving.plaintexts import require_plaintexts
 from heliograph.serving.records import DONE, as_error
 from heliograph.serving.settings import Limits
 
-# A worker that died at once is not started again in a hurry.
+# A worker that died at once is restarted only after a pause.
 _REST_S = 1.0
 
 
@@ -112,7 +112,7 @@ class _Crew:
         self._limits = Limits()
         self._targets, self._waiting = targets, deque(targets)
         self._deaths = dict.fromkeys(targets, 0)
-        # Operations that are done of the inputs that run, and of one whole input.
+        # Operations done so far for each running input, and the operations of one whole input.
         self._places: dict[Path, int] = {}
         self._ended, self._each = 0, 0
         self._left = len(targets)
@@ -128,7 +128,7 @@ class _Crew:
             for thread in threads:
                 thread.join()
         except BaseException:
-            # Ctrl-C: workers leave what they have begun.
+            # Ctrl-C: workers abandon what they have begun.
             self._over.set()
             self._engine.close()
             for thread in threads:

@@ -56,7 +56,7 @@ class Tenants:
     def revoke(self, name: str) -> None:
         """Let the tenant's token open nothing from now on; what it has stays until it expires."""
         with self._database.writing() as connection:
-            # The name is free again; what the number owns is nobody's.
+            # The name becomes free; what belongs to the number now belongs to nobody.
             done = connection.execute(
                 "UPDATE tenants SET token = ?, name = name || ' (revoked ' || number || ')' WHERE name = ?",
                 (f"revoked {secrets.token_hex(16)}", name),

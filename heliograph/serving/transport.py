@@ -22,7 +22,7 @@ _MAX_JSON = 1 << 24
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MAX_ERROR = 1 << 16
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
-# What another try may find otherwise; a part that was taken elsewhere too (409) is the upload's business.
+# Statuses for which another try may succeed. A part that was also taken elsewhere (409) is left to the upload to handle.
 _AGAIN = (408, 429, 500, 502, 503, 504)
 Query = Mapping[str, str | int | float]
 
@@ -147,7 +147,7 @@ class Transport:
                     why=error.why,
                     hint=error.hint or "what was sent stays there; call again to resume",
                 ) from None
-            # Spread, so that many clients of a server that was away do not come back at once.
+            # Pauses are random, so that many clients do not all come back at once after an outage.
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_REST_S)
 

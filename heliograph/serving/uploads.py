@@ -59,7 +59,7 @@ class Uploads:
                 )
             else:
                 if not path.exists():
-                    # A server was killed between the file's removal and that of its row.
+                    # A server was killed after it removed the file and before it removed the row.
                     _begin_file(path)
                     connection.execute(
                         "UPDATE uploads SET complete = 0 WHERE tenant = ? AND digest = ?", (tenant, digest)
@@ -147,7 +147,7 @@ class Part:
         self._folder, self._free_bytes = path.parent, free_bytes
 
     def write(self, data: bytes) -> None:
-        # Uploads that were begun together may ask for more than there is.
+        # Uploads begun at the same time may together ask for more space than there is.
         require_free(self._folder, len(data), self._free_bytes)
         if self._place + len(data) > self._total:
             raise Refused(413, f"the part goes beyond the {self._total} bytes that were announced")

@@ -57,7 +57,7 @@ class Voice:
 def main() -> None:
     work = Work(**json.loads(sys.stdin.readline()))
     warnings.simplefilter("ignore", InsecureWarning)
-    # Reports go out alone: what else is printed goes to the standard error.
+    # Only reports go to standard output; anything else that is printed goes to standard error.
     handle = os.dup(1)
     os.dup2(2, 1)
     evaluation = Evaluation(work)

@@ -14,9 +14,9 @@ import numpy as np
 from heliograph.runtime.native.arithmetic import kernel, reduced
 from heliograph.runtime.native.floating import canonical, near, nearest, product_near
 
-# Numbers in a block; no half of a ring is smaller.
+# Numbers in a block. Half of a ring's dimension is never smaller.
 BLOCK = 512
-# Products that are summed before the sum is reduced.
+# How many products are summed before the sum is reduced.
 TERMS = 8
 _PIECE = np.uint64(30)
 _MASK = np.uint64((1 << 30) - 1)

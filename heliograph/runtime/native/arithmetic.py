@@ -18,7 +18,8 @@ from typing import Any
 import numba
 import numpy as np
 
-# Every constant is an unsigned number of 64 bits: numba makes floating-point numbers of unsigned and signed ones together.
+# Every constant is an unsigned 64-bit integer, because numba turns mixed unsigned and signed integers into floating-point
+# numbers.
 _HALF = np.uint64(32)
 _LOW = np.uint64((1 << 32) - 1)
 ONE = np.uint64(1)
@@ -39,7 +40,7 @@ def _guard() -> AbstractContextManager[Any]:
 _ONE_AT_A_TIME = _guard()
 
 
-# The names of kernels that could not be kept on disk.
+# Names of the kernels that could not be cached on disk.
 UNKEPT: set[str] = set()
 
 
@@ -49,7 +50,8 @@ def _compiled(function: Callable[..., Any], **options: bool) -> Any:
     try:
         return numba.njit(cache=True, error_model="numpy", **options)(function)
     except RuntimeError:
-        # Neither the folder of the sources nor NUMBA_CACHE_DIR nor the home directory: numba says so by no class of its own.
+        # Neither the source folder nor NUMBA_CACHE_DIR nor the home directory can be used; numba has no exception class of
+        # its own for this.
         UNKEPT.add(function.__name__)
         return numba.njit(error_model="numpy", **options)(function)
 

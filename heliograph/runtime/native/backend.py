@@ -52,11 +52,11 @@ from heliograph.runtime.openfhe.serial import check_ciphertext, seeded_key_form
 from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
 from heliograph.runtime.openfhe.template import Bytes, Template, relinearization_key_template, rotation_key_template
 
-# Kinds of keys that are not written as rotation keys are.
+# Kinds of keys that are not stored in the form of rotation keys.
 _OTHER = ("relinearization", "encapsulation")
-# The keys of a server: by chain, kind and amount.
+# A server's keys, by chain, kind and amount.
 KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
-# Its bootstraps that are one op: by chain, number of slots, and whether they keep imaginary parts.
+# A server's bootstraps that are a single op, by chain, number of slots, and whether they keep imaginary parts.
 WholeTable = dict[tuple[Ring, int, bool], WholeBootstrap]
 
 
@@ -184,7 +184,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
     def released(self, x: Ciphertext, log_scale: float, tag: str) -> Any:
         made = self._openfhe(x.residues[:2], tag)
         if x.parts == 3:
-            # OpenFHE writes no ciphertexts of three parts for us to know their form.
+            # OpenFHE never serializes ciphertexts of three parts, so we cannot learn their form.
             made.SetElementsMove([*made.GetElements(), self._openfhe(x.residues[1:], tag).GetElements()[1]])
         if log_scale > 1.5 * self.ring.scale_bits:
             made.SetNoiseScaleDeg(2)
@@ -286,7 +286,7 @@ class _Use:
                 self._clear()
 
     def close(self) -> None:
-        # No lock: a finalizer may run in the thread that has it. A reader that ends meanwhile clears as well.
+        # No lock here: a finalizer may run in the thread that holds it. A reader that ends meanwhile clears the tables too.
         self._closed = True
         if not self._readers:
             self._clear()

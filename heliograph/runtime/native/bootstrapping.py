@@ -32,7 +32,7 @@ class Plaintexts(list[Array]):
 
 
 _FACTORS: Shared[Plaintexts] = Shared()
-# What a server's bootstraps multiply with, by `factor_key`.
+# The plaintexts that a server's bootstraps multiply by, by `factor_key`.
 FactorTable = dict[Any, Sequence[Array]]
 
 

@@ -76,7 +76,7 @@ class SparseKeys:
 def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
     """The pair with its residues in `room`, which has this many numbers."""
     there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
-    # The first prime of the chain, and special ones.
+    # The first prime of the chain, and the special primes.
     primes = form.blocks_moduli[: SPARSE_BLOCKS // 2]
     return SparseKeys(
         ChainTables.of(ring, primes[1:], prime_rows(ring.ring_dim, primes), primes[:1]),

@@ -14,16 +14,16 @@ from heliograph.runtime.native.floating import LIMIT
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.native.transforms import forward_numbers, forward_rows
 
-# Coefficients of this many bits are exact as floating-point numbers and as numbers of 64 bits.
+# A rounded coefficient of up to this many bits is exact both as a floating-point number and as a 64-bit integer.
 _EXACT_BITS = 62
-# Those of this many are smaller than every prime that is not worked on in doubles.
+# Coefficients of up to this many bits are smaller than every prime that is not handled in doubles.
 _SMALL_BITS = 49
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
     """The values times 2^log_scale, rounded, as residues in evaluation: (level + 1, N). Raises RangeError if too large."""
     primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known
-    # A number that stands in all slots is a polynomial of that coefficient alone, and its own value everywhere.
+    # The same number in all slots is a constant polynomial: this coefficient alone, and the same value everywhere.
     alone = values.size == 1 and not np.iscomplexobj(values)
     found = values if alone else coefficients_of(values, tables.slots)
     largest = float(np.abs(found).max(initial=0.0))

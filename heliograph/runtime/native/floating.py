@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from heliograph.ir import Array
 from heliograph.runtime.native.arithmetic import inlined
 
-# numba's decorator has no types.
+# numba's decorator is untyped.
 _emitted: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
@@ -43,12 +43,12 @@ def _fused() -> bool:
         return False
 
 
-# Residues modulo primes below this, 2^49.3, are worked on as doubles; others, and all where that would be slow, as whole
-# numbers.
+# Residues modulo primes below this, 2^49.3, are computed as doubles. Larger primes use integers; so do all primes on
+# machines where doubles would be slow.
 LIMIT = np.uint64(5 << 47 if _fused() else 0)
-# A number below 2^51 is rounded to a whole one where this is added and taken off again.
+# Adding this and subtracting it again rounds a number below 2^51 to an integer.
 _ROUNDING = 1.5 * 2.0**52
-# With these bits above it a number below 2^52 is the double that is larger by 2^52.
+# With these bits set above it, an integer below 2^52 becomes the double that is larger by 2^52.
 _EXPONENT = np.uint64(0x433 << 52)
 _MANTISSA = np.uint64((1 << 52) - 1)
 _ABOVE = 2.0**52

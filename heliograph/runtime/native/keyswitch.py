@@ -39,7 +39,7 @@ def _combined(sources: Any, factors: Any, out: Any, q: Any) -> None:
             out[x] = min(value, value - q4)
 
 
-# Sources whose products are summed before the sum is made small again.
+# How many sources' products are summed before the sum is reduced again.
 _SUMMANDS = 4
 _PIECE, _MASK = np.uint64(30), np.uint64((1 << 30) - 1)
 

@@ -32,7 +32,7 @@ _FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _DIGEST = 32
-# Of the disk so much is left free.
+# This much disk space is left free.
 _FREE_BYTES = 1 << 28
 
 
@@ -68,7 +68,7 @@ class MappedKeys:
                 if not _is_whole(path, end):
                     self._make(path, end, folder)
         with open_file(path) as file:
-            # Private: kernels take arrays that can be written to. Nobody writes, so that all pages stay shared.
+            # A private mapping, because kernels take writable arrays. Nothing is written, so all pages stay shared.
             self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_COPY)
         if hasattr(mmap, "MADV_WILLNEED"):
             self._mapping.madvise(mmap.MADV_WILLNEED)
@@ -82,7 +82,7 @@ class MappedKeys:
 
     def _make(self, path: Path, size: int, folder: KeyFolder) -> None:
         for old in path.parent.glob(f"{_PREFIX}*{_SUFFIX}"):
-            # Who has it mapped keeps it.
+            # A process that has it mapped keeps it.
             old.unlink(missing_ok=True)
         remove_parts(path.parent, path.name)
         free = shutil.disk_usage(path.parent).free
@@ -98,7 +98,7 @@ class MappedKeys:
                 with contextlib.suppress(OSError):
                     lock(handle, wait=True)
                 os.truncate(handle, size)
-                # Closed with the last array on it: after an error some are alive.
+                # The mapping closes with the last array on it; after an error some arrays may still be alive.
                 mapping = mmap.mmap(handle, size)
                 for key in self._begins:
                     self._forms.read(folder.blob(key.name), key, folder.client, self._room(mapping, key))

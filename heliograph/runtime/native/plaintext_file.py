@@ -32,15 +32,15 @@ from heliograph.ir import Array
 
 _FORM = b"heliograph plaintexts 1 " + sys.byteorder.encode().ljust(8)
 _DIGEST = 32
-# Before the records: the form, and how much of the file is whole. Before each: its digest, and its size in bytes.
+# File header: the form, and how much of the file is complete. Record header: the digest, and the shape.
 _HEAD = 64
-# What was appended is synced when there is so much of it, and at the end.
+# Appended data is synced whenever this much has accumulated, and at the end.
 _SYNC_BYTES = 1 << 28
-# Of the disk so much is left free.
+# This much disk space is left free.
 _FREE_BYTES = 1 << 30
 _TRIES = 5
 
-# Two servers of a process share a file: locks are between processes.
+# Servers in one process share an open file, because locks only work between processes.
 _OPEN: weakref.WeakValueDictionary[Path, PlaintextFile] = weakref.WeakValueDictionary()
 _OPENING = threading.Lock()
 
@@ -59,7 +59,8 @@ class PlaintextFile:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._known: dict[bytes, Array] = {}
-        # What was appended and is not mapped yet: whoever asked keeps it as it keeps plaintexts that are in no file.
+        # Plaintexts that were appended and are not mapped yet. Whoever asked for one keeps it like a plaintext that is in
+        # no file.
         self._written: set[bytes] = set()
         self._unsynced = 0
         try:
@@ -69,7 +70,7 @@ class PlaintextFile:
         weakref.finalize(self, os.close, self._handle)
         self._path = path
         self._writes, self._full = False, False
-        # Up to where the file is mapped, and where the next record goes.
+        # The end of the mapped part, and where the next record goes.
         self._mapped = self._end = _HEAD
         self.exchange()
 
@@ -133,7 +134,7 @@ class PlaintextFile:
             return
         if whole == self._mapped:
             return
-        # Private: kernels take arrays that can be written to. Nobody writes, so that all pages stay shared.
+        # A private mapping, because kernels take writable arrays. Nothing is written, so all pages stay shared.
         begin = self._mapped // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         mapping = mmap.mmap(self._handle, whole - begin, access=mmap.ACCESS_COPY, offset=begin)
         place, end = self._mapped - begin, whole - begin
@@ -184,7 +185,8 @@ def _opened(path: Path) -> int:
         if _is_ours(handle):
             return handle
         os.close(handle)
-        # Another process may have done it meanwhile, and lose what it has begun; it goes on without.
+        # Another process may have replaced the file meanwhile, and now loses the one that it has begun; it goes on without
+        # it.
         path.unlink(missing_ok=True)
     raise OSError(errno.EPERM, "others can read or write it here")
 

@@ -28,5 +28,5 @@ def _pointer(context: Any, address: Any) -> Any:
     return signature, generate
 
 
-# The pointer of an address, for `numba.carray`.
+# Makes a pointer from an address, for `numba.carray`.
 pointer: Any = intrinsic(_pointer)

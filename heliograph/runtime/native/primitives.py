@@ -229,7 +229,7 @@ class NativePrimitives:
     def _turned(self, x: Ciphertext, digits: Array, key: SwitchingKey, index: int) -> Ciphertext:
         places = self.tables.automorphism(index)
         if self.tables.nearest:
-            # Division rounds to the nearest, so that it may come first: fewer primes are moved then.
+            # Division rounds to nearest, so it can come first; then fewer primes are permuted.
             straight = self._switched(digits, key)
             elementwise.add(straight, x.residues[:1], straight, self._rows(x), self._moduli)
             moved = np.empty_like(straight)

@@ -112,7 +112,7 @@ class ChainTables:
         self.ring_dim, self.primes, self.alpha, self.special, self.known = ring_dim, primes, alpha, special, known
         self.rows = known.rows(primes)
         self.special_rows = known.rows(special)
-        # Kept with this object: a cache of the class would keep every chain that there ever was.
+        # Cached on this object: a cache on the class would keep every chain that ever existed.
         self.digits = functools.cache(self._digits)
         self.special_division = functools.cache(self._special_division)
         self.rescaling = functools.cache(self._rescaling)

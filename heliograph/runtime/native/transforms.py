@@ -28,7 +28,7 @@ from heliograph.runtime.native.arithmetic import (
 from heliograph.runtime.native.floating import LIMIT, canonical, centred, centred_constant, near, nearest, product_near
 from heliograph.runtime.residues import bit_reversed, powers, ratios, smallest_root
 
-# Transforms in one tile: long runs, and a tile of 8 kB and more.
+# Transforms in one tile, for long runs in a tile of 8 kB or more.
 LANES = 32
 
 
@@ -216,8 +216,9 @@ def backward_whole(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
         a[j] = settled(times_constant(a[j], w, ratio, q), q)
 
 
-# A number that has only been added to is made small again at each of so many steps. Forth, numbers stay below 3.7 q then,
-# and products with powers of psi below 0.94 q. Back, sums double: numbers stay below 2 q, products below 0.95 q.
+# A number that has only been added to is reduced once in this many steps. In the forward direction, numbers stay below
+# 3.7 q and products with powers of psi below 0.94 q. In the backward direction sums double: numbers stay below 2 q,
+# products below 0.95 q.
 _STEPS_FORTH, _STEPS_BACK = 4, 2
 
 

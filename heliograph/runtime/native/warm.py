@@ -16,9 +16,9 @@ from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 
 _RING = Ring(10, 59, 40, 2, 2, None)
-# Primes that a larger ring would have: any that are 1 modulo 2N and not in the chain serve as special ones.
+# Primes such as a larger ring has. Any that are 1 modulo 2N and not in the chain can serve as special primes.
 _SPECIAL = Ring(10, 60, 50, 1, 1, None).primes
-# Loading kernels from the disk takes less than this.
+# Loading kernels from disk takes less than this.
 _PATIENCE_S = 3.0
 
 

@@ -22,8 +22,8 @@ from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import normalized, rotation_key_template
 
-# A key of a tiny ring for an automorphism that does not exist, the first of every map: OpenFHE's map of a tag is the first
-# map that was given for it, and grows, so that one of a real key could not be put back without the others.
+# A key of a tiny ring for an automorphism that does not exist, put into every map first. OpenFHE keeps the first map that
+# was given for a tag and adds later keys to it, so a real first key could not be put back without the others.
 _SEED_RING = Ring(10, 60, 40, 1, 1, None)
 _SEED_INDEX = 2
 
@@ -44,7 +44,7 @@ class OpenFHEBackend:
             if key_bytes is None:
                 _install(artifact, keys, tags)
             else:
-                # Learned now: it takes keys of their own, and none are made while an evaluation runs.
+                # Learned now, because learning a form makes keys, and none are made while an evaluation runs.
                 forms = {ring: rotation_key_template(ring) for ring in tags}
 
                 def read(key: EvaluationKey) -> Any:
@@ -120,9 +120,9 @@ def _hold_tables(artifact: Artifact) -> tuple[Ring, ...]:
 
 def _install(artifact: Artifact, keys: SentKeys, tags: Mapping[Ring, str]) -> None:
     expected = artifact.evaluation_keys
-    # One key after the other: the bytes of one are dropped before the next is read.
+    # One key at a time: its bytes are dropped before the next one is read.
     values = [serial.read_key(keys.blob(key.name), key, keys.client) for key in expected]
-    # All at once: a process that serves others lets them finish for a change, once and not for every key.
+    # All keys in one change: a process that serves others waits for their evaluations once, not once per key.
     with registry.changing():
         for key, value in zip(expected, values, strict=True):
             serial.insert_key(key, value, tags[key.ring])

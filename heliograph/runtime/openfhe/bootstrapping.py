@@ -18,10 +18,10 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import bootstrap_context, pair_context
 from heliograph.runtime.openfhe.template import moved, transferred
 
-# What a first iteration leaves over is made larger by this many bits for the second: it is below 2**-16 of a value of size
-# one, and the second adds less than its own floor from ten bits on.
+# The error left by the first iteration is scaled up by this many bits for the second. It is below 2**-16 for a value of
+# size one. From ten bits on, the second iteration adds less than its own error floor.
 _ERROR_BITS = 12
-# Which numbers of slots are set up, with imaginary parts or without, and how many evaluators hold them.
+# The numbers of slots that are set up, with imaginary parts or without; and how many evaluators hold each ring's tables.
 _ready: dict[Ring, set[tuple[int, bool]]] = {}
 _holders: dict[Ring, int] = {}
 
@@ -35,7 +35,7 @@ def prepare(ring: Ring, slots: int, paired: bool = False) -> None:
         ready = _ready.setdefault(ring, set())
         if (slots, paired) not in ready:
             babies = [ring.bootstrap_babies] * 2
-            # The last two: with its tables, and with SlotsToCoeffs at the low end of the chain.
+            # The last two arguments: with its tables, and with SlotsToCoeffs at the low end of the chain.
             _context(ring, paired).EvalBootstrapSetup(list(ring.bootstrap), babies, slots, 0, True, True)
             ready.add((slots, paired))
 
@@ -81,7 +81,7 @@ def bootstrap(ring: Ring, ciphertext: Any, slots: int, paired: bool = False) -> 
         if ring.bootstrap_iterations == 1:
             result = context.EvalBootstrapStCFirst(operand)
         else:
-            # It comes back with the degree of a product: the last step divides by the factor between the iterations.
+            # The result has the degree of a product, because the last step divides by the factor between the iterations.
             result = context.EvalBootstrapStCFirst(operand, ring.bootstrap_iterations, _ERROR_BITS)
             result = context.Rescale(result)
     except RuntimeError as error:

@@ -17,11 +17,11 @@ from heliograph.errors import HeliographError, InternalError, SecurityError
 from heliograph.openmp import OPENMP_WAS_LOADED
 from heliograph.runtime.openfhe.process import note_use, require_own_process
 
-# OpenFHE takes contexts with equal parameters for one; these differ in a parameter that nothing depends on.
+# OpenFHE treats contexts with equal parameters as one. These marks go into a parameter that nothing depends on.
 _MARK = 31.0
 _PAIR_MARK = 32.0
 _KEY_MARK = 33.0
-# OpenFHE's number for data with imaginary parts.
+# OpenFHE's constant for data with imaginary parts.
 _COMPLEX = 1
 
 
@@ -97,7 +97,7 @@ def _marked(context: Any, ring: Ring, mark: float, data_type: int | None = None)
     def edit(parameters: dict[str, Any]) -> None:
         if "ss" not in parameters["value0"] or "cdt" not in parameters:
             raise KeyError("ss or cdt")
-        # The statistical security of a mode of execution that we do not use.
+        # The statistical security of an execution mode that we do not use.
         parameters["value0"]["ss"] = mark
         if data_type is not None:
             parameters["cdt"] = data_type
@@ -122,7 +122,8 @@ def _whole_context(ring: Ring) -> Any:
     require_own_process("making an OpenFHE context")
     note_use()
     parameters = openfhe.CCParamsCKKSRNS()
-    # The latter makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the secret).
+    # The second one makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the
+    # secret).
     dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
     parameters.SetSecretKeyDist(dense if ring.bootstrap is None else encapsulated)
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if ring.security_bits is None else openfhe.HEStd_128_classic)

@@ -37,18 +37,19 @@ from heliograph.runtime.openfhe.template import (
 )
 
 _COUNT_OFFSET = INDEX_OFFSET - 8
-# Where the name of the key stands in an entry of a map: after index, types, number of the object and its context.
+# Offset of the key's tag in an entry of a map: after the index, the types, the object's number and its context.
 _TAG_IN_ENTRY = 28
-# The bytes between the coefficient blocks of the sparse key: before the first of them, and after each.
+# Sizes in bytes of the gaps between the coefficient blocks of the sparse key: before the first block, and after each.
 _SPARSE_GAPS = (89, 73, 73, 229, 33, 33, 32)
-# Where numbers of shared objects stand in those gaps: (gap, offset, which object of the entry, first mention).
+# Where the gaps hold the numbers of shared objects: (gap, offset, which object of the entry, whether this is its first
+# mention).
 _SPARSE_IDS = (
     (0, 8, 0, True), (1, 16, 1, True), (2, 16, 2, True), (3, 16, 3, True), (3, 68, 4, True), (3, 180, 1, False),
     (3, 188, 2, False), (3, 196, 3, False), (4, 16, 1, False), (5, 16, 2, False), (6, 16, 3, False), (6, 28, 4, False),
 )  # fmt: skip
 _FIRST_MENTION = 1 << 31
 _FIRST_ID = 1 << 16
-# Bootstraps of one slot need the fewest rotations; those come with the pair and are thrown away.
+# Bootstraps of one slot need the fewest rotation keys; those are made along with the pair and thrown away.
 _SLOTS = 1
 
 
@@ -79,7 +80,7 @@ def make_encapsulation_keys(
     form, context = _joined_form(ring), key_context(ring)
     with _unnamed_file(folder) as (file, path):
         with registry.changing():
-            # Learned alone: what is set up in this context would be in the form.
+            # Learn the form with nothing else running: whatever is set up in this context would become part of it.
             key = library().DeserializePrivateKeyString(_secret_form(ring).fill(secret, tag), library().BINARY)
             _write_bootstrap_keys(context, key, path)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -165,7 +166,7 @@ def _joined_form(ring: Ring) -> Template:
             raise _unknown("the key to the sparse secret has another layout")
         gaps.append((end + position, bytes(numbered[position:begin])))
         position = begin + 8 * ring.ring_dim
-    # The last gap of the rotation key and the first of the sparse key touch.
+    # The first gap of the sparse key directly follows the last gap of the rotation key.
     return Template(
         end + len(sparse),
         ring.ring_dim,
@@ -186,7 +187,7 @@ def _write_bootstrap_keys(context: Any, secret: Any, path: str) -> None:
         written = context.SerializeEvalAutomorphismKey(path, openfhe.BINARY, tag)
     finally:
         registry.drop({tag})
-        # What is set up would be written into every key of this context.
+        # Otherwise the bootstrap setup would be written into every key of this context.
         context.ClearBootstrapPrecom()
         context.SetCKKSBootCorrectionFactor(0)
     if not written:

@@ -22,7 +22,8 @@ class Gate:
     """Who may begin. `evaluations` are inside, `held_back` wait to begin, `changes` wait for their turn."""
 
     def __init__(self) -> None:
-        # Not re-entrant: a finalizer may run in the thread that has it, at any moment, and must not find it half-way.
+        # Not re-entrant: a finalizer may run at any moment in the thread that holds the lock, and must not see a half-made
+        # change.
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._local = threading.local()
@@ -31,7 +32,7 @@ class Gate:
         self._owner: int | None = None
         self._readers = 0
         self._paused = 0
-        # Each change begins a phase: who was held back in an earlier one is admitted before the next change.
+        # Each change begins a phase. Evaluations held back in an earlier phase are admitted before the next change.
         self._phase = 0
         self._held = 0
         self._admitted = 0
@@ -134,7 +135,7 @@ class Gate:
                 self._held -= 1
             else:
                 self._admitted -= 1
-            # For a change that waited for this one alone, where it gives up.
+            # Wakes a change that was waiting only for this evaluation, in case it gives up.
             self._moved.notify_all()
 
     def _is_barred(self, phase: int) -> bool:
@@ -167,6 +168,6 @@ class Gate:
             try:
                 self._do_later()
                 if self._later:
-                    return  # Whoever is inside does it when it ends.
+                    return  # Whoever is inside will do it on leaving.
             finally:
                 self._lock.release()

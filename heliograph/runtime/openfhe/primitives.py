@@ -45,14 +45,14 @@ class OpenFHEPrimitives:
         degree = 1 if beside is None else beside.GetNoiseScaleDeg()
         vector = np.full(self.ring.slots, values) if isinstance(values, float) else values
         if np.iscomplexobj(vector):
-            # This context says that data are real, and drops imaginary parts: they are a plaintext of their own.
+            # This context is for real data and drops imaginary parts, so they become a separate plaintext.
             return tuple(self.encode(part, log_scale, level, beside) for part in (vector.real, vector.imag))
         slots, spent = vector.size, self.ring.levels - level
         scaled = np.ascontiguousarray(vector * 2.0 ** (log_scale - degree * self.ring.scale_bits))
         try:
             return self.context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
         except RuntimeError as error:
-            # OpenFHE refuses what would be rounded to zero everywhere; zero is then what it is.
+            # OpenFHE refuses values that would all be rounded to zero; the plaintext is then zero.
             if "Scaling factor too small" not in str(error):
                 raise
             return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)

@@ -12,7 +12,7 @@ import os
 
 from heliograph.errors import SecurityError
 
-# The process that used OpenFHE first, as far as it is this one or one that it was forked from.
+# The process that used OpenFHE first, if it is this one or one that this one was forked from.
 _user: int | None = None
 _forked = False
 
@@ -34,7 +34,7 @@ def note_use() -> None:
 
 def is_forked_copy() -> bool:
     """Whether this process was forked from one that had used OpenFHE."""
-    # The number of the process tells a fork that was not Python's.
+    # The process id also reveals forks that were not made by Python.
     return _forked or (_user is not None and _user != os.getpid())
 
 

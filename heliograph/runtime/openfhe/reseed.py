@@ -27,7 +27,7 @@ from heliograph.runtime.residues import (
 )
 from heliograph.runtime.seeded import SeededForm
 
-# More than any error that OpenFHE draws, of standard deviation 3.19; what is not an error is of the size of a prime.
+# Larger than any error that OpenFHE draws, with standard deviation 3.19. Anything else is about the size of a prime.
 _LARGEST_ERROR = 1 << 10
 
 

@@ -19,7 +19,7 @@ from heliograph.runtime import sums
 from heliograph.runtime.openfhe.context import library
 from heliograph.runtime.openfhe.template import TAG_LENGTH, Bytes, ciphertext_template, moved, normalized
 
-# The name of a key in bytes that only pass through: those of lower parts of a chain are longer than a client's.
+# The tag of keys in bytes that only pass through. Tags of lower parts of a chain are longer than a client's.
 _UNNAMED = "0" * TAG_LENGTH
 
 
@@ -52,7 +52,7 @@ def weighted_sums(
 ) -> list[Any]:
     """For each row of the weights the sum of ciphertexts times them: products, not yet rescaled."""
     form = ciphertext_template(ring, level)
-    # One ciphertext may stand in several places.
+    # The same ciphertext may occur in several positions.
     taken_apart = {id(value): _coefficients(value, ring, level) for value in values}
     known = [taken_apart[id(value)].blocks for value in values]
     made = []

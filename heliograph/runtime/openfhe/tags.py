@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.ckks.ring import Ring
 
-# Between the name of the keys of the whole chain and the level of a lower part; no client's name has it.
+# Separates the tag of the whole chain's keys from the level of a lower part; no client's tag contains it.
 _LEVEL_MARK = "/"
 
 

@@ -24,12 +24,12 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, working_context
 
 Bytes = bytes | memoryview
-# One of the contexts of a ring.
+# Returns one of the contexts of a ring.
 ContextOf = Callable[[Ring], Any]
 
 TAG_LENGTH = 32
 _TAG = re.compile(r"[0-9a-f]{32}")
-# Where the automorphism index stands in a map of one key.
+# Offset of the automorphism index in a map of one key.
 INDEX_OFFSET = 13
 
 
