@@ -116,7 +116,7 @@ def _max_count(closeness: float) -> int:
 
 
 def _iterated(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
-    """The fewest polynomials in all; among those the counts of the first sign, then the largest psi2."""
+    """The plan with the fewest polynomials in all; among those, the one with the largest psi2."""
     target = _closeness_for(count)
     width = 2 * classes - 2
     for total in range(2, 2 * _MOST_ITERATED):
@@ -133,10 +133,9 @@ def _iterated(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPl
                     low, high = iterated_image("iterated", phi2, dq2, dp2, scale_bits)
                     closeness2 = max(1 - low, high - 1)
                     if closeness2 < target:
-                        found.append((first, closeness2, first - dp1, dp1, dq2, dp2))
+                        found.append((closeness2, first - dp1, dp1, dq2, dp2))
         if found:
-            # Ties: the polynomials of the first sign act on all pairs; then the closest result.
-            _, _, dq1, dp1, dq2, dp2 = min(found, key=lambda item: item[1])
+            _, dq1, dp1, dq2, dp2 = min(found, key=lambda item: item[0])
             return _published(classes, gap, count, dq1, dp1, dq2, dp2, scale_bits)
     raise _out_of_reach(classes, gap, count, 4 * 2 * _MOST_ITERATED)
 
