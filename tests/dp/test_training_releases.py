@@ -6,6 +6,7 @@ at most one minus their confidence).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class NoNoise(GaussianNoise):
         self.seed = seed
         self.calls = 0
 
-    def like(self, tensor: Tensor, std: float) -> Tensor:
-        return torch.zeros_like(tensor)
+    def release(self, values: Sequence[Tensor], std: float, sensitivity: float) -> list[Tensor]:
+        return list(values)
 
     def uniform(self, n: int) -> Tensor:
         self.calls += 1
@@ -374,8 +375,10 @@ def test_trap_clipping_bounds_stay_in_the_public_range() -> None:
     for released, expected in ((-1e6, 0.25), (1e6, 2.0), (0.75 * 20, 0.75)):
 
         class Told(NoNoise):
-            def like(self, tensor: Tensor, std: float, value: float = released) -> Tensor:
-                return torch.full_like(tensor, value) if not tensor.dim() else torch.zeros_like(tensor)
+            def release(
+                self, values: Sequence[Tensor], std: float, sensitivity: float, noise: float = released
+            ) -> list[Tensor]:
+                return [value if value.dim() else value + noise for value in values]
 
         steps = dpis_steps(data, Told(), size=20.0, batch=3.0, adapt_clipping=True, clip_range=(0.25, 2.0))
         steps.start_epoch(0)

@@ -302,7 +302,7 @@ def test_a_loss_that_is_no_number_is_an_error(programs: tuple[Program, Program])
     student, teacher = pair(programs)
     with torch.no_grad():
         next(student.parameters()).fill_(torch.nan)
-    with pytest.raises(ProgramError, match="not a number any more in step 1 of 5") as caught:
+    with pytest.raises(ProgramError, match="the loss is no longer a number in step 1 of 5") as caught:
         distil(student, teacher, [SAMPLES[:80]], [SAMPLES[80:]], Training(epochs=1, batch=16))
     assert "smaller rate" in caught.value.hint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -225,12 +226,27 @@ for number in range(400):
 
 
 def test_processes_write_at_once_and_some_are_killed(tmp_path: Path) -> None:
-    """Each reads only what is right at any time; afterwards everything is there, once."""
+    """Each reads only what is right at any time; the next process keeps what they did not, and everything is there once.
+
+    Which of them writes is chance: one that ends may have had to leave that to another, which was then killed.
+    """
     running = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "a"), str(seed), "dies" if seed < 4 else "ends"])
         for seed in range(6)
     ]
     assert [process.wait(120) for process in running] == 4 * [-signal.SIGKILL] + 2 * [0]
+    made = list[int]()
+
+    def counted(seed: int) -> Array:
+        made.append(seed)
+        return residues(seed)
+
+    after = PlaintextFile(tmp_path / "a")
+    for seed in range(60):
+        kept = after.get(vector(seed), 40.0, PRIMES, functools.partial(counted, seed))
+        np.testing.assert_array_equal(kept, residues(seed))
+    assert len(made) < 60
+    after.exchange()
     whole = PlaintextFile(tmp_path / "a")
     for seed in range(60):
         np.testing.assert_array_equal(whole.get(vector(seed), 40.0, PRIMES, never), residues(seed))

@@ -431,7 +431,7 @@ def test_a_packed_answer_is_not_unpacked(answering: dict[str, object]) -> None:
 def test_json_that_is_too_deep_is_no_answer(answering: dict[str, object]) -> None:
     answering["body"] = b"[" * 200_000
     with hg.RemoteServer(str(answering["url"]), "token", patience_s=1) as remote:
-        with pytest.raises(HeliographError, match="something else"):
+        with pytest.raises(HeliographError, match="does not answer like a Heliograph server"):
             remote.artifacts()
         answering["body"] = b"data: " + b"[" * 200_000 + b"\n\n"
         assert list(remote._transport.events("/v1/jobs/x/events")) == []
