@@ -222,10 +222,11 @@ def test_audits_of_two_processes(method: str, broken: str, audits: list[dict[str
     first, second = (each[f"{method}, {broken}"] for each in audits)
     assert first[0] is (broken != "sound")
     assert first == second
-    # It is the audit of one process: the same coins, and sums that differ in last digits.
+    # It has the verdict and the claim of one process. Sums differ in last digits: DPIS may draw another record for that, and
+    # a guess or two come out otherwise.
     alone = audited(method, BROKEN[broken])
     assert alone[0] == first[0]
-    assert alone[1] == pytest.approx(first[1], rel=0.05)
+    assert alone[1][2] == pytest.approx(first[1][2], rel=1e-6)
 
 
 def test_processes_with_different_canaries_are_refused(audits: list[dict[str, Any]]) -> None:
