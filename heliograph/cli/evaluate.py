@@ -15,6 +15,7 @@ from heliograph.cli.output import (
     force_option,
     insecure_option,
     output_options,
+    plaintexts_option,
     progress_bar,
     refuse_overwriting,
 )
@@ -57,12 +58,7 @@ if TYPE_CHECKING:
     default=None,
     help="Run on Heliograph's own kernels or on OpenFHE (default: native if numba is installed).",
 )
-@click.option(
-    "--plaintexts",
-    default=None,
-    metavar="DIR",
-    help="Keep encoded plaintexts in this folder, so that later servers need not encode them (native backend).",
-)
+@plaintexts_option
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),

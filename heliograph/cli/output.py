@@ -49,6 +49,12 @@ def insecure_option(command: F) -> F:
     return click.option("--insecure", is_flag=True, help=text)(command)
 
 
+def plaintexts_option(command: F) -> F:
+    """Add --plaintexts, as parameter `plaintexts`."""
+    text = "Keep encoded plaintexts in this folder, so that later servers need not encode them (native backend)."
+    return click.option("--plaintexts", default=None, metavar="DIR", help=text)(command)
+
+
 def emit(text: str, values: Mapping[str, Any], *, as_json: bool, quiet: bool) -> None:
     """Print a command's result: the object where JSON was asked for (even when quiet), else the text."""
     if as_json:

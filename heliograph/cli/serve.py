@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from heliograph.cli.output import emit, insecure_option, output_options
+from heliograph.cli.output import emit, insecure_option, output_options, plaintexts_option
 from heliograph.cli.sections import SectionedCommand
 from heliograph.serving.settings import Limits
 
@@ -68,12 +68,7 @@ _DATA = click.option(
     default=None,
     help="Run on Heliograph's own kernels or on OpenFHE (default: native if numba is installed).",
 )
-@click.option(
-    "--plaintexts",
-    default=None,
-    metavar="DIR",
-    help="Keep encoded plaintexts in this folder, so that later servers need not encode them (native backend).",
-)
+@plaintexts_option
 @click.option("--tls-cert", default=None, metavar="FILE", help="The server's certificate chain (PEM).")
 @click.option("--tls-key", default=None, metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option("--plain-http", is_flag=True, help="Listen without TLS on a public address, behind a proxy that has TLS.")

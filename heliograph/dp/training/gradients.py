@@ -264,8 +264,8 @@ def _wide(value: Any) -> Any:
 
 def _wide_factor(factor: Any) -> Any:
     """A factor whose tensors are float32 at least: norms and sums are then taken of the same numbers, in float32."""
-    narrow = {f.name: getattr(factor, f.name) for f in fields(factor)}
-    changed = {name: _wide(value) for name, value in narrow.items() if _wide(value) is not value}
+    given = {f.name: getattr(factor, f.name) for f in fields(factor)}
+    changed = {name: wide for name, value in given.items() if (wide := _wide(value)) is not value}
     return replace(factor, **changed) if changed else factor
 
 

@@ -204,9 +204,10 @@ def divide(
 ) -> None:
     """(parts, kept, N) from (parts, kept + last, N): less what the last primes have, `scaled`, divided by their product."""
     parts, kept = out.shape[0], out.shape[1]
+    primes = _primes(moduli, rows[kept:])
     for job in prange(parts * kept):
         part, j = job % parts, job // parts
-        row, primes = rows[j], _primes(moduli, rows[kept:])
+        row = rows[j]
         o, x, q = out[part, j], values[part, j], moduli[row, 0]
         _combined_values(scaled[part], primes, down[:, j], o, q, outer[row, 0], inner[row, 0])
         _quotient(x, o, inverse[j], q)
