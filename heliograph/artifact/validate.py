@@ -99,6 +99,8 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
         whole(levels, "a level budget", 1, 8)
     if ring.bootstrap_by not in ("openfhe", "native"):
         raise refuse(f"bootstrap_by is {ring.bootstrap_by!r:.40}, which is unknown")
+    if not isinstance(ring.short_specials, bool):
+        raise refuse(f"short_specials is {_short(ring.short_specials)}, not true or false")
     if ring.bootstrap_by == "native" and (ring.bootstrap is None or ring.bootstrap_iterations > 1):
         raise refuse("native bootstraps have one iteration, and levels of their own")
     if ring.bootstrap is None and ring.bootstrap_iterations > 1:

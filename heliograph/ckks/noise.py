@@ -67,9 +67,8 @@ def switch_std(ring: Ring, level: int) -> float:
     """The random part of a key switch: its own noise and the rounding."""
     towers = level + 1
     digits = ring.digits_at(towers)
-    largest = ring.first_mod_bits + (ring.alpha - 1) * ring.scale_bits
     # Digits are raised without exact reduction, which makes them up to alpha times larger.
-    key = SIGMA * math.sqrt(digits * ring.ring_dim / 12) * ring.alpha * 2.0 ** (largest - 60 * ring.special)
+    key = SIGMA * math.sqrt(digits * ring.ring_dim / 12) * ring.alpha * 2.0**-ring.special_room
     sums = 1 if ring.bootstrap_by == "native" else ring.special
     return math.hypot(_slots_std(ring, key), math.sqrt(sums) * rescale_std(ring))
 

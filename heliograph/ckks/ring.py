@@ -12,7 +12,12 @@ from heliograph.ckks.primes import chain_primes
 from heliograph.ckks.security import max_log_pq
 from heliograph.errors import ProgramError
 
-SPECIAL_PRIME_BITS = 60
+# OpenFHE's own special primes, and the longest that our kernels work on in floating point (native/floating.py).
+_LONG_SPECIAL_BITS = 60
+_MOST_SHORT_SPECIAL_BITS = 49
+# OpenFHE takes special primes for four bits more than the longest digit. With so many more, the error of a key is an eighth
+# of what rounding adds.
+_SPECIAL_ROOM = 8
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
@@ -52,8 +57,9 @@ def bootstrap_levels(by: str, budget: tuple[int, int], iterations: int) -> int:
 class Ring:
     """The parameters of one modulus chain: HYBRID key switching, uniform ternary secret, FIXEDMANUAL scaling.
 
-    `digits` splits the chain for key switching; each digit has at most `alpha` primes, and `special` primes of 60 bits
-    cover the largest digit.
+    `digits` splits the chain for key switching; each digit has at most `alpha` primes, and `special` primes of
+    `special_bits` bits cover the largest digit. OpenFHE takes 60 bits; with `short_specials` they are as short as the digit
+    allows, which leaves up to 50 bits more for the chain, and never above 49, which our kernels multiply faster.
 
     `bootstrap` has the levels that a bootstrap spends on (CoeffsToSlots, SlotsToCoeffs), None where there is none.
     SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and comes back at
@@ -85,6 +91,7 @@ class Ring:
     bootstrap_iterations: int = 1
     bootstrap_babies: int = 0
     bootstrap_by: str = "openfhe"
+    short_specials: bool = False
 
     def __post_init__(self) -> None:
         # A ring read from a text is computed with before it is checked; with primes of any size that would take forever.
@@ -109,20 +116,37 @@ class Ring:
         return -(-self.towers // self.digits)
 
     @property
+    def special_bits(self) -> int:
+        """The size of the special primes: they are the largest below this power of two that are not in the chain."""
+        if not self.short_specials:
+            return _LONG_SPECIAL_BITS
+        # The primes lie on both sides of the powers of two, so the product of a digit has its nominal size or a bit more.
+        needed = self._digit_bits + 1 + _SPECIAL_ROOM
+        return max(SPARSE_SPECIAL_BITS + 1, -(-needed // -(-needed // _MOST_SHORT_SPECIAL_BITS)))
+
+    @property
     def special(self) -> int:
         """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
-        sum_of_bits = self.first_mod_bits + (self.alpha - 1) * self.scale_bits
-        # The primes lie on both sides of the powers of two, so their product has this many bits or one more.
-        if (sum_of_bits + 4) % SPECIAL_PRIME_BITS:
+        if (self._digit_bits + 4) % self.special_bits:
             return self.special_for_security
         primes, alpha = self.primes, self.alpha
         longest = max(math.prod(primes[i : i + alpha]).bit_length() for i in range(0, self.towers, alpha))
-        return -(-(longest + 4) // SPECIAL_PRIME_BITS)
+        return -(-(longest + 4) // self.special_bits)
 
     @property
     def special_for_security(self) -> int:
         """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
-        return -(-(self.first_mod_bits + (self.alpha - 1) * self.scale_bits + 5) // SPECIAL_PRIME_BITS)
+        return -(-(self._digit_bits + 5) // self.special_bits)
+
+    @property
+    def special_room(self) -> int:
+        """By how many bits the special primes are longer than the longest digit."""
+        return self.special * self.special_bits - self._digit_bits
+
+    @property
+    def _digit_bits(self) -> int:
+        """The nominal size of the longest digit."""
+        return self.first_mod_bits + (self.alpha - 1) * self.scale_bits
 
     @property
     def primes(self) -> tuple[int, ...]:
@@ -138,7 +162,7 @@ class Ring:
         """log2 of the largest modulus that a key is published under; infinite where the chain does not exist."""
         if not self.primes:
             return math.inf
-        return sum(self.log_primes) + self.special * SPECIAL_PRIME_BITS
+        return sum(self.log_primes) + self.special * self.special_bits
 
     @property
     def legal(self) -> bool:
@@ -164,12 +188,12 @@ class Ring:
         # OpenFHE wants the sum of the nominal sizes strictly below the limit; we want the true sizes within it.
         if self.nominal_log_pq >= limit:
             return False
-        return self.log_pq + (self.special_for_security - self.special) * SPECIAL_PRIME_BITS <= limit
+        return self.log_pq + (self.special_for_security - self.special) * self.special_bits <= limit
 
     @property
     def nominal_log_pq(self) -> int:
         """The sum of the nominal sizes: no primes are needed for it."""
-        special_bits = self.special_for_security * SPECIAL_PRIME_BITS
+        special_bits = self.special_for_security * self.special_bits
         return self.first_mod_bits + self.levels * self.scale_bits + special_bits
 
     def digits_at(self, towers: int) -> int:
@@ -219,7 +243,7 @@ class Ring:
     @property
     def sent_key_bytes(self) -> int:
         """A rotation key as it is sent: the half that no seed gives, in as many bits as its primes have."""
-        bits = self._prime_bits(self.towers) + self.special * SPECIAL_PRIME_BITS
+        bits = self._prime_bits(self.towers) + self.special * self.special_bits
         return self.digits * bits * self.ring_dim // 8
 
     def ciphertext_bytes(self, level: int, parts: int = 2) -> int:
@@ -249,6 +273,8 @@ class Ring:
             made["bootstrap_babies"] = self.bootstrap_babies
         if self.bootstrap_by != "openfhe":
             made["bootstrap_by"] = self.bootstrap_by
+        if self.short_specials:
+            made["short_specials"] = True
         return made
 
     @staticmethod

@@ -19,8 +19,8 @@ _MAX_LEVELS_BETWEEN = 24
 # OpenFHE's bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
 _OPENFHE_SCALES = (55, 57)
 _OPENFHE_HEADROOM_BITS = 5
-# Scales of chains with native bootstraps: above 53 bits the first modulus is too close, below 28 there are too few primes.
-_NATIVE_SCALES = range(53, 27, -1)
+# Scales of chains with native bootstraps: our kernels are slower with primes above 49 bits; below 28 there are too few primes.
+_NATIVE_SCALES = range(49, 27, -1)
 # The first modulus is this many bits above the scale: fewer bits leave more of the scale, more bits distort values less.
 _NATIVE_HEADROOM_BITS = range(4, 11)
 # Bootstraps coarser than the first are of no use; finer ones than the second are not needed.
@@ -79,6 +79,7 @@ def bootstrapping_rings(log_ring: int, how: Bootstraps, options: Options) -> lis
                 budget,
                 bootstrap_iterations=how.iterations,
                 bootstrap_by=how.by,
+                short_specials=how.by == "native",
             )
             chains = list(_chains(shape, how, options))
             if not chains:

@@ -26,21 +26,32 @@ from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth, spends_carried
 from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
 
-# A scale finer than this gains nothing: errors are then far below float32's.
-_MAX_SCALE_BITS = 50
+# A scale finer than this gains nothing, for errors are then far below float32's, and our kernels are slower with longer primes.
+_MAX_SCALE_BITS = 49
+# So many bits of the scale may be given up for one special prime less.
+_BITS_FOR_A_PRIME = 3
 # The first modulus is at least this many bits above the scale, as room for the size of the outputs.
 _MIN_HEADROOM_BITS = 8
 
 
 def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
-    """The chains with enough levels on a ring, one for each number of digits, cheapest key switch first."""
+    """The chains with enough levels on a ring, cheapest key switch first: for each number of digits the one with the finest
+    scale, and one that saves a special prime where that costs a few bits of it.
+    """
     found = []
     for digits in range(1, levels + 2) if options.digits is None else (options.digits,):
         scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
+        finest: Ring | None = None
         for scale in scales:
-            ring = Ring(log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits)
-            if scale + headroom <= 60 and ring.secure and ring.legal:
+            ring = Ring(
+                log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits, short_specials=True
+            )
+            if scale + headroom > 60 or not (ring.secure and ring.legal):
+                continue
+            if finest is None or ring.special < finest.special:
                 found.append(ring)
+            finest = finest or ring
+            if ring.special < finest.special or scale == finest.scale_bits - _BITS_FOR_A_PRIME:
                 break
     middle = max(1, levels // 2)
     return sorted(found, key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes))
@@ -285,7 +296,13 @@ def _most_levels(log_ring: int, options: Options) -> int:
     levels = 1
     while levels < MOST_LEVELS and any(
         Ring(
-            log_ring, MIN_SCALE_BITS + _MIN_HEADROOM_BITS, MIN_SCALE_BITS, levels + 1, digits, options.security_bits
+            log_ring,
+            MIN_SCALE_BITS + _MIN_HEADROOM_BITS,
+            MIN_SCALE_BITS,
+            levels + 1,
+            digits,
+            options.security_bits,
+            short_specials=True,
         ).secure
         for digits in range(1, levels + 3)
     ):

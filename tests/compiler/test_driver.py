@@ -154,9 +154,8 @@ def test_security_is_the_table(log_ring: int) -> None:
     found = [r for levels in (1, 3, 8) for r in candidates(log_ring, levels, 8, Options())]
     for ring in found:
         product = math.prod(ring.primes)
-        # Special primes have at most 60 bits.
-        assert math.log2(product) + 60 * ring.special <= table[log_ring]
-        assert ring.log_pq == pytest.approx(math.log2(product) + 60 * ring.special)
+        assert math.log2(product) + ring.special_bits * ring.special <= table[log_ring]
+        assert ring.log_pq == pytest.approx(math.log2(product) + ring.special_bits * ring.special)
         assert len(set(ring.primes)) == ring.towers
         assert all(q % (2 * ring.ring_dim) == 1 for q in ring.primes)
     if log_ring >= 13:

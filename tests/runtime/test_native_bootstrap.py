@@ -111,6 +111,7 @@ def test_values_come_back_with_23_bits(ring: Ring, slots: int) -> None:
         (Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native"), 1024),
         (Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native"), 64),
         (Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native"), 2048),
+        (Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native", short_specials=True), 2048),
         (Ring(12, 50, 42, 17, 2, None, (2, 2), bootstrap_by="native"), 512),
         (Ring(12, 60, 53, 17, 2, None, (2, 2), bootstrap_by="native"), 2048),
     ],

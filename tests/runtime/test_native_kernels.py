@@ -33,6 +33,9 @@ RINGS = (
     # Digits of more primes than are summed before a sum is made small; all but the special ones are worked on as doubles.
     Ring(11, 49, 49, 7, 1, None),
     Ring(12, 60, 55, 11, 2, None),
+    # Special primes as short as the digits allow.
+    Ring(11, 40, 32, 8, 2, None, short_specials=True),
+    Ring(11, 60, 55, 5, 3, None, short_specials=True),
 )
 
 

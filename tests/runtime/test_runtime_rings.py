@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from heliograph.ckks.ring import Ring
+from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.template import rotation_key_template
 
@@ -25,6 +27,33 @@ def test_special_primes_are_those_of_openfhe(first: int, scale: int, levels: int
     template = rotation_key_template(ring)
     assert len(template.blocks) == 2 * digits * (ring.towers + ring.special)
     assert ring.rotation_key_bytes <= template.size <= 1.2 * ring.rotation_key_bytes
+
+
+@pytest.mark.parametrize("first", [36, 38, 45, 60])
+@pytest.mark.parametrize(
+    ("scale", "levels", "digits"), [(25, 5, 3), (32, 11, 2), (36, 8, 1), (24, 3, 4), (36, 11, 2), (49, 7, 3), (28, 20, 5)]
+)
+def test_short_special_primes_are_those_of_openfhe(first: int, scale: int, levels: int, digits: int) -> None:
+    """As many as planned, none longer; together they are longer than every digit by the room that the noise counts on."""
+    ring = Ring(10, max(first, scale), scale, levels, digits, None, short_specials=True)
+    assert ring.legal
+    template = rotation_key_template(ring)
+    assert len(template.blocks) == 2 * digits * (ring.towers + ring.special)
+    special = template.blocks_moduli[ring.towers : ring.towers + ring.special]
+    assert len(special) == ring.special
+    assert len({*special, *ring.primes}) == ring.special + ring.towers
+    assert max(special).bit_length() <= ring.special_bits <= 49
+    digit_primes = [ring.primes[i : i + ring.alpha] for i in range(0, ring.towers, ring.alpha)]
+    assert math.prod(special) > max(map(math.prod, digit_primes)) * 2**8
+    # None is so short that OpenFHE's key to the sparse secret could have the same.
+    assert 8 < ring.special_room
+    assert ring.special_room <= 9 + ring.special or ring.special_bits == SPARSE_SPECIAL_BITS + 1
+    long = Ring(10, max(first, scale), scale, levels, digits, None)
+    assert ring.log_pq <= long.log_pq + 8
+    # A lower part of the chain has its own.
+    lower = ring.lower(levels - 2, 1)
+    form = rotation_key_template(lower)
+    assert max(form.blocks_moduli[lower.towers : lower.towers + lower.special]).bit_length() <= lower.special_bits
 
 
 def test_what_counts_as_secure_is_accepted_by_openfhe() -> None:
