@@ -87,15 +87,12 @@ def _trained(name: str, build: Callable[[], nn.Module], epochs: int) -> Callable
 
 
 RESNET = {"margin": 0.6, "spread": 1.5}
-# The squares of residual blocks' ends cost a bootstrap less than those inside the blocks.
-INSIDE_BLOCKS = {f"layer{stage}.{block}.relu": 3 for stage in (1, 2, 3) for block in range(3)}
-SQUARES_AT_ENDS = {"relu": 2} | {name: 3 for name in INSIDE_BLOCKS} | {f"{name}_1": 2 for name in INSIDE_BLOCKS}
 # Polynomials err by far more than a hundredth of the largest score: encryption may add that much (as in cifar_resnet.py).
 PRECISION_BITS = 7
 NETWORKS = {
     each.name: each
     for each in (
-        Network("resnet20", _pretrained(20), 31, RESNET, SQUARES_AT_ENDS, 28, 4e-4),
+        Network("resnet20", _pretrained(20), 31, RESNET, 3, 28, 4e-4),
         Network("resnet32", _pretrained(32), 31, RESNET, 3, 20, 3e-4),
         Network("gelu", _trained("gelu", ResidualGELU, 12), 15, {"margin": 0.6}, 3, 40),
         Network("mixer", _trained("mixer", Mixer, 12), 15, {"margin": 0.6}, 3, 40),

@@ -19,7 +19,7 @@ _MAX_LEVELS_BETWEEN = 24
 # OpenFHE's bootstrapping keeps about scale - 35 bits where the first modulus is five bits above the scale.
 _OPENFHE_SCALES = (55, 57)
 _OPENFHE_HEADROOM_BITS = 5
-# Scales of chains with native bootstraps: our kernels are slower with primes above 49 bits; below 28 there are too few primes.
+# Scales of chains with native bootstraps: above 49 bits our kernels are slower, below 28 there are too few primes.
 _NATIVE_SCALES = range(49, 27, -1)
 # The first modulus is this many bits above the scale: fewer bits leave more of the scale, more bits distort values less.
 _NATIVE_HEADROOM_BITS = range(4, 11)

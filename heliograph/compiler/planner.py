@@ -26,7 +26,7 @@ from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth, spends_carried
 from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
 
-# A scale finer than this gains nothing, for errors are then far below float32's, and our kernels are slower with longer primes.
+# A scale finer than this gains nothing: errors are then far below float32's, and our kernels are slower.
 _MAX_SCALE_BITS = 49
 # So many bits of the scale may be given up for one special prime less.
 _BITS_FOR_A_PRIME = 3

@@ -126,7 +126,7 @@ def _whole_context(ring: Ring) -> Any:
     # secret).
     dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
     parameters.SetSecretKeyDist(dense if ring.bootstrap is None else encapsulated)
-    # OpenFHE judges a chain with its own special primes. With shorter ones our check, whose table is stricter, is the only one.
+    # OpenFHE judges a chain with its own special primes. With shorter ones the only check is ours, whose table is stricter.
     unchecked = ring.security_bits is None or ring.short_specials
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if unchecked else openfhe.HEStd_128_classic)
     parameters.SetRingDim(ring.ring_dim)
