@@ -34,7 +34,7 @@ RINGS = (
     Ring(16, 60, 55, 23, 4, None),
 )
 NAMES = (
-    "add", "accumulate", "add_plain", "mul", "mul_plain", "mul_scalar", "rotate", "rotate_hoisted", "decompose",
+    "add", "accumulate", "add_plain", "mul", "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted", "decompose",
     "conjugate", "relinearize", "rescale", "weighted_sums",
 )  # fmt: skip
 REPEATS = {13: 21, 14: 15, 15: 9, 16: 5}
@@ -55,7 +55,10 @@ def measured(rings: tuple[Ring, ...]) -> Iterator[dict[str, Any]]:
                         calls[backend] = PRIMITIVES[name].ready(do, Sample(ring, level, size, AMOUNT, x))
                     yield {
                         "primitive": name, "ring_dim": ring.ring_dim, "level": level, "digits": ring.digits,
-                        **{f"{backend}_ms": ms for backend, ms in medians_ms(calls, REPEATS[ring.log_ring]).items()},
+                        **{
+                            f"{backend}_ms": ms / PRIMITIVES[name].calls
+                            for backend, ms in medians_ms(calls, REPEATS[ring.log_ring]).items()
+                        },
                     }  # fmt: skip
                 encoders = {
                     backend: lambda do=do, level=level: do.encode(values, float(ring.scale_bits), level)  # noqa: B023

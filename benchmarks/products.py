@@ -71,7 +71,7 @@ def counts(artifact: hg.Artifact) -> dict[str, int]:
         for call, number in calls.items():
             found[call.primitive] += number
     return {
-        "plain_products": found["mul_plain"],
+        "plain_products": found["mul_plain"] + found["summed_product"],
         "products": found["mul"],
         "rotations": found["rotate"] + found["rotate_hoisted"],
         "conjugations": found["conjugate"],

@@ -228,12 +228,12 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
     return sum(
         number * costs.encode_ms(ring, call.level)
         for call, number in calls.items()
-        if call.primitive in ("mul_plain", "add_plain")
+        if call.primitive in ("mul_plain", "summed_product", "add_plain")
     )
 
 
 def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
-    products = count(calls, "mul_plain", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale")
+    products = count(calls, "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale")
     entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
     return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
 

@@ -21,7 +21,7 @@ class CostTable:
 
     `ntt_ns` is the time of one butterfly layer for one coefficient, `mul_ns` of one modular product of one coefficient,
     `conv_ns` of one product in a base conversion, `add_ns` of one sum, `encode_ns` of one layer of the encoder's
-    complex transform. `call_us` is the overhead of a call, `switch_us` that of each half of a key switch, and
+    complex transform, `term_ns` that of one coefficient of one term of a sum of products. `call_us` is the overhead of a call, `switch_us` that of each half of a key switch, and
     `sample_ns` the time of one random coefficient of a key. Fitted to medians on `machine`.
     """
 
@@ -34,6 +34,7 @@ class CostTable:
     call_us: float
     switch_us: float
     sample_ns: float = 30.0
+    term_ns: float = 0.52
 
     def _ms(self, ring: Ring, ntts: float, muls: float, convs: float) -> float:
         n = ring.ring_dim
@@ -68,6 +69,10 @@ class CostTable:
 
     def mul_plain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return self._ms(ring, 0, parts * (level + 1), 0)
+
+    def summed_product_ms(self, ring: Ring, level: int) -> float:
+        """One term of a sum of products with plaintexts: the product and its addition."""
+        return 2 * (level + 1) * ring.ring_dim * self.term_ns * 1e-6
 
     def weighted_sums_ms(self, ring: Ring, level: int, sums: int, ciphertexts: int) -> float:
         """Sums of ciphertexts times numbers, by products of matrices of floating-point numbers."""
@@ -111,7 +116,7 @@ class CostTable:
             total += self.decompose_ms(ring, level + 1)
             total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
             total += (giants - 1) * self.rotate_ms(ring, level)
-            total += diagonals * self.mul_plain_ms(ring, level) + self.rescale_ms(ring, level)
+            total += diagonals * self.summed_product_ms(ring, level) + self.rescale_ms(ring, level)
         begin = ring.levels - ring.bootstrap[0]
         for i in range(MODULAR_REDUCTION_PRODUCTS):
             level = begin - i * NATIVE_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS

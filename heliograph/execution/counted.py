@@ -65,10 +65,8 @@ class Counted(Generic[C]):
 
     def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
         def counted() -> Iterator[tuple[C, Any]]:
-            for number, term in enumerate(terms):
-                self._calls[Call("mul_plain", self.level, 2)] += 1
-                if number:
-                    self._calls[Call("accumulate", self.level, 2)] += 1
+            for term in terms:
+                self._calls[Call("summed_product", self.level, 2)] += 1
                 yield term
 
         return self._do.sum_of_products(counted())
@@ -76,10 +74,7 @@ class Counted(Generic[C]):
     def sums_of_products(
         self, values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[C]:
-        self._calls[Call("mul_plain", self.level, 2)] += sum(map(len, groups))
-        added = sum(len(group) - 1 for group in groups)
-        if added:
-            self._calls[Call("accumulate", self.level, 2)] += added
+        self._calls[Call("summed_product", self.level, 2)] += sum(map(len, groups))
         return self._do.sums_of_products(values, plains, groups)
 
     def mul_pt(self, x: C, values: Array, log_scale: float) -> C:

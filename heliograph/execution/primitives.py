@@ -54,7 +54,8 @@ class Primitive:
     refreshes (`bootstraps`), of weighted sums how many of how many ciphertexts (`sums_size`). `methods` are those of
     `Primitives` that a call stands for, the name itself where none are named. `switches_keys`: it reads an evaluation
     key, once; `rotates`: it is an automorphism; `plain_product`: a product with what the server knows; `own_chain`: it
-    works in the chain that its call names, whatever its level, for not every chain has its keys.
+    works in the chain that its call names, whatever its level, for not every chain has its keys. What `ready` returns does
+    the work of `calls` calls.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Primitive:
     plain_product: bool = False
     bootstraps: bool = False
     own_chain: bool = False
+    calls: int = 1
 
 
 def _hoisted(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
@@ -81,6 +83,11 @@ def _accumulated(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 def _plain_product(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     plain = s.factor(do)
     return lambda: do.mul_plain(s.x, plain)
+
+
+def _summed_products(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    plain = s.factor(do)
+    return lambda: do.sum_of_products([(s.x, plain)] * _TERMS)
 
 
 def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
@@ -101,6 +108,9 @@ def _raised(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     low = do.level_drop(s.x, s.level)
     return lambda: do.raise_modulus(low, s.size)
 
+
+# Sums of products are timed with so many terms.
+_TERMS = 8
 
 PRIMITIVES = {
     primitive.name: primitive
@@ -129,8 +139,16 @@ PRIMITIVES = {
             "mul_plain",
             lambda costs, ring, level, parts: costs.mul_plain_ms(ring, level, parts),
             _plain_product,
-            methods=("mul_plain", "sum_of_products", "sums_of_products"),
             plain_product=True,
+        ),
+        Primitive(
+            # One term of a sum of products with plaintexts.
+            "summed_product",
+            lambda costs, ring, level, parts: costs.summed_product_ms(ring, level),
+            _summed_products,
+            methods=("sum_of_products", "sums_of_products"),
+            plain_product=True,
+            calls=_TERMS,
         ),
         Primitive(
             "mul_pt",

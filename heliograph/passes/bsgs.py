@@ -45,7 +45,7 @@ class StepCosts:
 
     @staticmethod
     def at(ring: Ring, level: int, costs: CostTable, encoded: bool = False) -> StepCosts:
-        product = costs.mul_plain_ms(ring, level) + costs.add_ms(ring, level)
+        product = costs.summed_product_ms(ring, level)
         return StepCosts(
             product + (costs.encode_ms(ring, level) if encoded else 0.0),
             costs.rotate_ms(ring, level, hoisted=True),

@@ -24,6 +24,8 @@ class Count:
     products: int = 0
     relinearizations: int = 0
     plain_products: int = 0
+    # Those of them that are terms of sums.
+    terms: int = 0
     sums: int = 0
     conjugations: int = 0
     _turned: dict[object, int] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class Count:
             self.hoisted += len(used - made)
             made |= used
             self.plain_products += sum(map(len, pairs.values()))
+            self.terms += sum(map(len, pairs.values()))
         self.rotations += sum(g != 0 for g in giant)
         return object()
 
@@ -100,7 +103,8 @@ class Count:
             + self.decompositions * costs.decompose_ms(ring, level + 1)
             + self.products * costs.mul_ms(ring, level)
             + self.relinearizations * costs.relinearize_ms(ring, level)
-            + self.plain_products * costs.mul_plain_ms(ring, level)
+            + (self.plain_products - self.terms) * costs.mul_plain_ms(ring, level)
+            + self.terms * costs.summed_product_ms(ring, level)
             + self.sums * costs.add_ms(ring, level)
         )
 

@@ -265,7 +265,7 @@ class _Prices:
             by_level(lambda level: costs.rotate_ms(ring, level, hoisted=True)),
             by_level(lambda level: costs.rotate_ms(ring, level)),
             # Without the encoding, as in the bill: a run finds its plaintexts encoded, or encodes them alongside its work.
-            by_level(lambda level: costs.mul_plain_ms(ring, level)),
+            by_level(lambda level: costs.summed_product_ms(ring, level)),
             by_level(
                 lambda level: (
                     costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level)

@@ -36,7 +36,7 @@ _RINGS = (
     Ring(15, 50, 40, 9, 3, None),
 )
 _REPEATS = 15
-_PRIMITIVES = ("rotate", "rotate_hoisted", "decompose", "relinearize", "rescale", "mul", "mul_plain", "add")
+_PRIMITIVES = ("rotate", "rotate_hoisted", "decompose", "relinearize", "rescale", "mul", "mul_plain", "summed_product", "add")
 _COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
 
 
@@ -144,7 +144,7 @@ def calibrate(
     seconds, made = time.perf_counter() - begun, {}
     for backend in dict.fromkeys(key[0] for key in medians):
         samples = [
-            Sample(name, rings[number], level, milliseconds)
+            Sample(name, rings[number], level, milliseconds / (PRIMITIVES[name].calls if name in PRIMITIVES else 1))
             for (of, name, number, level), milliseconds in medians.items()
             if of == backend
         ]

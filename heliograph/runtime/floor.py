@@ -48,7 +48,7 @@ class Floor:
             operation = self._operation(call)
             begun = time.perf_counter()
             operation()
-            times.append(time.perf_counter() - begun)
+            times.append((time.perf_counter() - begun) / PRIMITIVES[call.primitive].calls)
 
     def milliseconds(self) -> float:
         return 1e3 * sum(count * statistics.median(self._times[call]) for call, count in self.calls.items())

@@ -211,7 +211,7 @@ def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
 def test_a_plaintext_product_costs_what_the_bill_says() -> None:
     """Without its encoding: allocations compared by other prices than the bill's ended above dearer ones."""
     plain = _Prices.of(RING, BUILT_IN).plain / 1e6
-    price = PRIMITIVES["mul_plain"].price
+    price = PRIMITIVES["summed_product"].price
     assert plain.tolist() == pytest.approx([price(BUILT_IN, RING, level, 2) for level in range(RING.towers)])
 
 

@@ -68,7 +68,7 @@ def test_the_groups_of_primitives() -> None:
     assert set(BOOTSTRAPS) == {"raise_modulus", "bootstrap", "bootstrap_pair"}
     assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "conjugate"}
     assert set(KEY_SWITCHES) == {*ROTATIONS, "relinearize"}
-    assert set(PLAIN_PRODUCTS) == {"mul_plain", "mul_scalar", "mul_pt", "weighted_sums"}
+    assert set(PLAIN_PRODUCTS) == {"mul_plain", "summed_product", "mul_scalar", "mul_pt", "weighted_sums"}
     assert {name for name, primitive in PRIMITIVES.items() if primitive.own_chain} == {*BOOTSTRAPS, "conjugate"}
 
 

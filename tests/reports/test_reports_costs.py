@@ -96,6 +96,7 @@ def test_the_fit_recovers_a_known_table():
         "rescale",
         "mul",
         "mul_plain",
+        "summed_product",
         "add",
         "encode",
         "key",
@@ -138,6 +139,6 @@ def test_a_machine_is_measured(tmp_path):
         assert found.costs.machine.startswith("measured on ")
         assert found.costs.machine.endswith(f", {backend}")
         assert found.costs.ntt_ns + found.costs.mul_ns > 0
-        assert len(found.samples) == 2 * (1 + 3 * 9)
+        assert len(found.samples) == 2 * (1 + 3 * 10)
         assert "primitives measured" in str(found)
         assert load_costs(save_costs(found.costs, tmp_path / "costs.json")) == found.costs
