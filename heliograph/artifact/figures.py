@@ -233,7 +233,9 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
 
 
 def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
-    products = count(calls, "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale")
+    products = count(
+        calls, "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale"
+    )
     entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
     return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
 

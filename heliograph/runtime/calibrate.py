@@ -36,7 +36,17 @@ _RINGS = (
     Ring(15, 50, 40, 9, 3, None),
 )
 _REPEATS = 15
-_PRIMITIVES = ("rotate", "rotate_hoisted", "decompose", "relinearize", "rescale", "mul", "mul_plain", "summed_product", "add")
+_PRIMITIVES = (
+    "rotate",
+    "rotate_hoisted",
+    "decompose",
+    "relinearize",
+    "rescale",
+    "mul",
+    "mul_plain",
+    "summed_product",
+    "add",
+)
 _COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
 
 
