@@ -38,7 +38,7 @@ from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 from heliograph.report.figures import Certified, to_json
 
-VERSION = 7
+VERSION = 8
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2

@@ -109,9 +109,7 @@ def _read(kind: Any, value: object, figure: Figure, what: str) -> Any:
             raise refuse(f"{what} is not a list")
         return tuple(_read(arguments[0], entry, figure, what) for entry in value)
     if origin is Mapping:
-        if not isinstance(value, Mapping) or (
-            figure.keys is not None and not figure.keys - figure.later <= set(value) <= figure.keys
-        ):
+        if not isinstance(value, Mapping) or (figure.keys is not None and set(value) != figure.keys):
             raise refuse(f"{what} is malformed")
         if arguments[1] is not Any:
             for key, entry in value.items():

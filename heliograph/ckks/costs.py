@@ -21,8 +21,9 @@ class CostTable:
 
     `ntt_ns` is the time of one butterfly layer for one coefficient, `mul_ns` of one modular product of one coefficient,
     `conv_ns` of one product in a base conversion, `add_ns` of one sum, `encode_ns` of one layer of the encoder's
-    complex transform, `term_ns` that of one coefficient of one term of a sum of products. `call_us` is the overhead of a call, `switch_us` that of each half of a key switch, and
-    `sample_ns` the time of one random coefficient of a key. Fitted to medians on `machine`.
+    complex transform, `term_ns` of one coefficient of one term of a sum of products. `call_us` is the overhead of a
+    call, `switch_us` that of each half of a key switch, and `sample_ns` the time of one random coefficient of a key.
+    Fitted to medians on `machine`.
     """
 
     machine: str

@@ -32,7 +32,6 @@ class Figure:
     label, unit: what tables call it, and how they write it (`text.figure_text`).
     low, high: the bounds of a number, or of each in a table or list, both included.
     keys: the names that a table has, where they are known.
-    later: those of them that older artifacts may lack.
     key: its name in the JSON, where that is not the field's.
     optional: the JSON lacks it where it is None.
     """
@@ -42,7 +41,6 @@ class Figure:
     low: float | None = None
     high: float = LARGEST
     keys: frozenset[str] | None = None
-    later: frozenset[str] = frozenset()
     key: str = ""
     optional: bool = False
 
@@ -380,7 +378,6 @@ class Stored:
             low=0.0,
             high=_LARGEST_PRICE,
             keys=frozenset(entry.name for entry in fields(CostTable) if entry.name != "machine"),
-            later=frozenset({"term_ns"}),
         )
     )
     depth_by_line: tuple[SpentLevels, ...]
