@@ -28,12 +28,14 @@ from heliograph.runtime.beside import beside, sample_values
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.turns import medians_ms
 
-# Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely.
+# Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely. The last
+# is that of a deep network, whose keys fit no cache.
 _RINGS = (
-    Ring(12, 45, 35, 3, 2, None),
-    Ring(13, 45, 35, 5, 3, None),
-    Ring(14, 50, 40, 7, 4, None),
-    Ring(15, 50, 40, 9, 3, None),
+    Ring(12, 45, 35, 3, 2, None, short_specials=True),
+    Ring(13, 45, 35, 5, 3, None, short_specials=True),
+    Ring(14, 50, 40, 7, 4, None, short_specials=True),
+    Ring(15, 50, 40, 9, 3, None, short_specials=True),
+    Ring(15, 36, 32, 20, 5, None, short_specials=True),
 )
 _REPEATS = 15
 _PRIMITIVES = (
