@@ -167,6 +167,13 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             "reach; give a few hundred, or an input_range from which the ranges can be proved",
             stacklevel=4,
         )
+    if observation.too_far:
+        warnings.warn(
+            f"{program.name}: the polynomials move the outputs of held-out samples by {observation.too_far:.0%} of their "
+            "spread, whatever the degrees up to 63; more calibration samples give narrower ranges, degree=127 halves the "
+            "error of each polynomial for one more level, and hg.to_torch gives a module to train with the polynomials",
+            stacklevel=4,
+        )
     approximate = planned if observation.trial is None else unseen.outputs
     figures = bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate, allocation)
     report = Report(figures)

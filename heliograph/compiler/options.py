@@ -161,7 +161,7 @@ class Options:
     security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
     degree, degrees: polynomial degree of all activations; or of single layers by name, which override it, or a list
         with one for each activation in program order. By default 15, or 31 or 63 if the margin that the samples need
-        requires it.
+        or the error of the outputs requires it; a smooth function takes a lower one whose error encryption hides.
     allocate: "plan" chooses the degree of each layer so that the whole plan, bootstraps included, is fastest; "paper"
         works like OLA, with a separate cost for each layer. Degrees given for single layers are kept.
     accuracy_loss: the share of calibration samples whose class an allocation may change.

@@ -18,8 +18,8 @@ import numpy as np
 
 from heliograph import rounding
 from heliograph.compiler.options import Options
-from heliograph.interpret import run_nodes
-from heliograph.ir import Array, Node, Program
+from heliograph.interpret import interpret_many, run_nodes
+from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ops import OPS
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.approximate import Approximate
@@ -34,6 +34,14 @@ _CHUNK = 64
 # If a held-out sample left a layer's range, the new range reaches this many times as far as the sample did, but at least and
 # at most this many times as far as the old range.
 _BEYOND, _LEAST_ROOM, _MOST_ROOM = 1.1, 1.25, 16.0
+# Degrees are raised while the root mean square error of the outputs is above this share of their spread over the samples:
+# the error of each polynomial is to be at most these shares of the usual one. A raise that takes off less than a tenth is
+# not made.
+_OUTPUT_ERROR = 0.1
+_CLOSER = (1.0, 0.5, 0.25)
+_WORTH_A_LEVEL = 0.9
+# With fewer held-out samples nothing is raised; outputs whose spread is a smaller share of their size are the same for all.
+_FEWEST, _SAME = 8, 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ def approximate_pass(
         spread=options.spread,
         observed=observed,
         chooser=chooser,
+        precision=2.0**-options.precision_bits,
     )
 
 
@@ -108,7 +117,8 @@ class Observation:
 
     `partly` is what the other samples alone showed, and `trial` the polynomial program that was made from it, before
     scaling: errors on the held-out samples are its errors. `approximated` is what `Approximate` makes of `observed`, where
-    that was needed to choose the degrees.
+    that was needed to choose the degrees. `too_far` is the error of the outputs, as a share of their spread, where no degree
+    of the compiler's made it small enough; else zero.
     """
 
     observed: Mapping[Node, Observed]
@@ -116,6 +126,7 @@ class Observation:
     partly: Mapping[Node, Observed] | None = None
     trial: Program | None = None
     approximated: Program | None = None
+    too_far: float = 0.0
 
 
 # What all calibration samples showed of each value, and what every second one of them showed.
@@ -143,24 +154,86 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
         return Observation(observed, Unseen(count))
     setting, apart = setting_of(fused), apart_of(fused, options.samples_apart)
     partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
-    approximated = None
+    too_far = 0.0
     if options.margin is None and options.target_error is None:
-        # The degrees are those of the compiled program, because its polynomials are what is measured.
-        chooser = Chooser.of(fused, observed)
-        chosen = apply(approximate_pass(options, observed, chooser), fused)
-        # Functions that read the same value take one degree from now on; until now they may have chosen different ones.
-        approximated = None if _shared(fused, chooser.degrees) else chosen
-        observed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
-        partly = {node: replace(seen, degree=observed[node].degree) for node, seen in partly.items()}
-    made = apply(approximate_pass(options, partly), fused)
-    unseen = _look(made, apart, setting[0].shape[0])
+        chosen = _close_enough(fused, options, observed, partly, apart)
+        observed, partly = chosen.observed, chosen.partly
+        approximated, made, unseen = chosen.approximated, chosen.made, chosen.unseen
+        too_far = chosen.error if options.degree is None and chosen.error > _OUTPUT_ERROR else 0.0
+    else:
+        approximated, made = None, apply(approximate_pass(options, partly), fused)
+        unseen = _look(made, apart, setting[0].shape[0])
     if unseen.left and options.margin is None:
         room = _room(fused, made, unseen)
         observed = {node: replace(seen, room=room.get(node, 1.0)) for node, seen in observed.items()}
         approximated = None
     if not unseen.samples or not unseen.samples[0].shape[0]:
         return Observation(observed, unseen, approximated=approximated)
-    return Observation(observed, unseen, partly, made, approximated)
+    return Observation(observed, unseen, partly, made, approximated, too_far)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Polynomials of chosen degrees: `observed`, `partly` and `approximated` as in `Observation`, the program `made` from
+    what was partly observed, what the held-out samples show of it, and the `error` of their outputs.
+    """
+
+    observed: Mapping[Node, Observed]
+    partly: Mapping[Node, Observed]
+    approximated: Program | None
+    made: Program
+    unseen: Unseen
+    degrees: Mapping[Node, int]
+    error: float
+
+
+def _close_enough(
+    fused: Program,
+    options: Options,
+    observed: Mapping[Node, Observed],
+    partly: Mapping[Node, Observed],
+    apart: tuple[Array, ...],
+) -> _Trial:
+    """The usual degrees, if the outputs of the held-out samples are near enough with them; else higher ones.
+
+    A network's error grows with its depth. So while it is too large, every polynomial is to have half of its error.
+    """
+    best: _Trial | None = None
+    for closeness in _CLOSER if options.degree is None else _CLOSER[:1]:
+        chooser = Chooser.of(fused, observed, 2.0**-options.precision_bits, closeness)
+        chosen = apply(approximate_pass(options, observed, chooser), fused)
+        if best is not None and chooser.degrees == best.degrees:
+            break
+        # The degrees are those of the compiled program, because its polynomials are what is measured.
+        fixed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
+        fixed_partly = {node: replace(seen, degree=fixed[node].degree) for node, seen in partly.items()}
+        made = apply(approximate_pass(options, fixed_partly), fused)
+        unseen = _look(made, apart, math.ceil(fused.calibration[0].shape[0] / 2))
+        error = _output_error(fused, unseen)
+        if best is None or error <= _WORTH_A_LEVEL * best.error:
+            # Functions that read the same value take one degree from now on; until now they may have chosen others.
+            approximated = None if _shared(fused, chooser.degrees) else chosen
+            best = _Trial(fixed, fixed_partly, approximated, made, unseen, chooser.degrees, error)
+        if error <= _OUTPUT_ERROR:
+            break
+    assert best is not None
+    return best
+
+
+def _output_error(fused: Program, unseen: Unseen) -> float:
+    """The root mean square error of the outputs as a share of their spread over the samples; the largest of all outputs.
+
+    Zero where no sample tells. An output that is the same for all samples counts by its size.
+    """
+    if not unseen.samples or unseen.samples[0].shape[0] < _FEWEST:
+        return 0.0
+    shares = [0.0]
+    for exact, made in zip(interpret_many(fused, list(unseen.samples)), unseen.outputs, strict=True):
+        error = math.sqrt(float(np.square(made - exact).mean()))
+        spread = math.sqrt(float(exact.var(axis=0).mean()))
+        size = math.sqrt(float(np.square(exact).mean()))
+        shares.append(error / (spread if spread > _SAME * size else max(size, 1e-300)))
+    return max(shares)
 
 
 def _shared(program: Program, degrees: Mapping[Node, int]) -> bool:
@@ -208,18 +281,22 @@ def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
 
 def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
     """More room for the layers that were left first: what follows them may have left because of it, and gets a little."""
-    readers = {entry: node for node, entry in _activations(fused, made).items()}
-    room = {}
+    readers = {entry: node for node, entries in _activations(fused, made).items() for entry in entries}
+    room: dict[Node, float] = {}
     for place, left in enumerate(unseen.left_by_entry):
         if left and place in readers:
             further = unseen.largest[place] * _BEYOND
             first = not any(unseen.left_by_entry[:place])
-            room[readers[place].inputs[0]] = min(max(further, _LEAST_ROOM), _MOST_ROOM) if first else _LEAST_ROOM
+            wanted = min(max(further, _LEAST_ROOM), _MOST_ROOM) if first else _LEAST_ROOM
+            operand = readers[place].inputs[0]
+            room[operand] = max(room.get(operand, 1.0), wanted)
     return room
 
 
-def _activations(fused: Program, made: Program) -> dict[Node, int]:
-    """The place in the range table of each node of the fused program that has one, by layer, line and function."""
+def _activations(fused: Program, made: Program) -> dict[Node, list[int]]:
+    """The places in the range table of each node of the fused program that has some, by layer, line and function: one,
+    but for a maximum over rows, which has one for each round.
+    """
     places: dict[tuple[str, str, str], list[int]] = {}
     for place, entry in enumerate(made.ranges):
         places.setdefault((entry.layer, entry.location, entry.function), []).append(place)
@@ -229,5 +306,6 @@ def _activations(fused: Program, made: Program) -> dict[Node, int]:
             (node.loc.layer, node.loc.short, node.op.removesuffix("_rows")), []
         )
         if queue and node.type.secret:
-            table[node] = queue.pop(0)
+            count = shape_of(node.inputs[0])[0].bit_length() - 1 if node.op == "max_rows" else 1
+            table[node], queue[:] = queue[:count], queue[count:]
     return table

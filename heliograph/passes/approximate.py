@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from heliograph.passes.calibrate import Observed
 from heliograph.passes.intervals import Interval, hull, transfer
 from heliograph.passes.lower_functions import Argument, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
-from heliograph.passes.margins import WORTH_A_PROOF, Chooser, Normals
+from heliograph.passes.margins import WORTH_A_PROOF, Chooser, Normals, degree_of_maximum, degrees_of, negligible
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -37,6 +38,8 @@ _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
 # An error below this share of a polynomial's size is smaller than that of encryption; how much smaller does not matter.
 _NEGLIGIBLE = 2.0**-36
+# The number of points by which a function's size is told.
+_SIZED = 257
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class Approximate:
     (`margins.py`), by a `chooser` that the pass makes where it is given none. `observed` is what `Calibrate` saw. A range is
     proved (intervals from the input range), observed, or declared at the op.
     `spread` widens the normal distribution that method gaussian weighs with (OLA's r). `activations`, where it is given,
-    gets what is known of each activation whose degree nobody asked for, by its entry in the table of ranges.
+    gets what is known of each activation whose degree nobody asked for, by its entry in the table of ranges. `precision` is
+    the error that encryption may add to a result, as a share of its size: a smooth function takes a lower degree whose
+    error is far below that (0: none does).
 
     Between linear maps, sums included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) =
     r f(x / r), and the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
@@ -64,6 +69,7 @@ class Approximate:
     observed: Mapping[Node, Observed] = field(default_factory=dict)
     chooser: Chooser | None = None
     activations: dict[int, Activation] | None = None
+    precision: float = 0.0
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -73,7 +79,7 @@ class Approximate:
         if not isinstance(self.degrees, Mapping):
             return replace(self, degrees=degrees_by_layer(program, self.degrees)).run(program)
         if self.margin is None and self.chooser is None:
-            return replace(self, chooser=Chooser.of(program, self.observed)).run(program)
+            return replace(self, chooser=Chooser.of(program, self.observed, self.precision)).run(program)
         degrees_by_layer(program, self.degrees)
         return _Approximator(self, program).run()
 
@@ -83,6 +89,20 @@ class Approximate:
             return self.margin
         assert self.chooser is not None
         return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
+
+    def of_maximum(self, operand: Node) -> tuple[tuple[float, ...], Callable[[Mapping[int, float]], int]]:
+        """How far the differences reach that the rounds of a maximum over the operand's rows compare, and what chooses the
+        degree of their polynomials by its error.
+        """
+        seen = self.observed.get(operand)
+        if seen is None or not seen.rounds:
+            return (), min
+        if self.chooser is not None:
+            return self.chooser.wide[operand].rounds, partial(self.chooser.maximum, operand)
+        # An interval of both signs, widened by a share of its width on each side.
+        return tuple(float(each.peaks.max()) * (1.0 + 2.0 * self.margin_of(operand)) for each in seen.rounds), partial(
+            degree_of_maximum, seen
+        )
 
     def interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "spread" in node.attrs:
@@ -162,8 +182,10 @@ class Approximate:
         def polynomial(degree: int | None) -> Fit:
             if chooses:
                 assert self.chooser is not None
-                return self.chooser.polynomial(node, of.evaluate, make, low, high, degree, sizes)
-            return make(DEFAULT_DEGREE if degree is None else degree, low, high, mean, std, None)
+                return self.chooser.polynomial(node, of, make, low, high, degree, sizes)
+            if degree is not None:
+                return make(degree, low, high, mean, std, None)
+            return self._usual(of, lambda degree: make(degree, low, high, mean, std, None))
 
         degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
         if degree is None and self.target_error is not None:
@@ -183,6 +205,15 @@ class Approximate:
         else:
             chosen = polynomial(degree)
         return chosen, bound(chosen), polynomial
+
+    def _usual(self, of: Function, make: Callable[[int], Fit]) -> Fit:
+        """The polynomial of the usual degree; of a smaller one where the error of that is negligible."""
+        for degree in degrees_of(of):
+            made = make(degree)
+            size = float(np.ptp(made(np.linspace(made.low, made.high, _SIZED, dtype=np.float64)))) / 2
+            if degree == DEFAULT_DEGREE or made.max_error <= negligible(self.precision, size):
+                break
+        return made
 
     def note(
         self,
@@ -373,6 +404,7 @@ class _Approximator:
             self.options.margin_of(old),
             frozenset(operands if shared else ()),
             self.options.target_error,
+            *self.options.of_maximum(old),
         )
         argument = Argument(operand, _settled(interval, source), source, seen, proved)
         return COMPOSITIONS[node.op].lower(lowering, argument)

@@ -34,6 +34,16 @@ class Tails:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """The differences that one round of a maximum over rows compares, without their signs: each sample's largest
+    (`peaks`), and `sizes`, quantiles of all of them in equal steps of share.
+    """
+
+    peaks: Array
+    sizes: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What the samples showed of one value: extremes, mean and standard deviation over all elements.
 
@@ -43,6 +53,7 @@ class Observed:
     x from zero, of the largest of rows from the next; `spread` is the largest distance between two rows of a column.
     Where a polynomial reads the value it has `tails`; `room` is the factor by which samples that were kept apart asked for a
     wider interval than these give, and `degree` the one that its polynomial takes (None: still to be chosen).
+    Where a maximum over rows reads it, `rounds` has what each round of that compares.
     """
 
     low: float
@@ -56,6 +67,7 @@ class Observed:
     tails: Tails | None = None
     room: float = 1.0
     degree: int | None = None
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,11 @@ class Calibrate:
         read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
         units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
 
+        rounds = {
+            node.inputs[0]: _Rounds(shape_of(node.inputs[0])[0])
+            for node in program.nodes
+            if node.op == "max_rows" and node.type.secret
+        }
         decisions = {
             node.inputs[0]: _Decision(rows=node.op == "argmax_rows")
             for node in program.nodes
@@ -101,6 +118,8 @@ class Calibrate:
                 units[node].add(value)
             if node in decisions:
                 decisions[node].add(value)
+            if node in rounds:
+                rounds[node].add(value)
 
         for start in range(0, count, _CHUNK):
             chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
@@ -113,7 +132,19 @@ class Calibrate:
             tails = units[node].tails() if node in units else None
             decision = decisions.get(node)
             near, spread = (decision.near(), decision.spread) if decision else (None, None)
-            table[node] = Observed(low[node], high[node], mean, math.sqrt(variance), count, reach, near, spread, tails)
+            compared = rounds[node].result() if node in rounds else ()
+            table[node] = Observed(
+                low[node],
+                high[node],
+                mean,
+                math.sqrt(variance),
+                count,
+                reach,
+                near,
+                spread,
+                tails,
+                rounds=compared,
+            )
         return table
 
 
@@ -186,6 +217,35 @@ def row_distances(program: Program) -> tuple[float | None, float | None]:
         (value,) = run_nodes(program, dict(zip(program.inputs, chunk, strict=True)))
         decision.add(value)
     return decision.near(), decision.spread
+
+
+class _Rounds:
+    """What each round of a maximum over so many rows compares, if all are exact."""
+
+    # So many quantiles, from so many differences of each chunk of samples, picked evenly.
+    _QUANTILES, _PICKED = 512, 1 << 14
+
+    def __init__(self, rows: int) -> None:
+        self.count = rows.bit_length() - 1
+        self.peaks: list[list[Array]] = [[] for _ in range(self.count)]
+        self.picked: list[list[Array]] = [[] for _ in range(self.count)]
+
+    def add(self, value: Array) -> None:
+        for number in range(self.count):
+            # The distances of rows from those half of them away are the same for both halves.
+            first, second = np.split(value, 2, axis=1)
+            distance = np.abs(first - second).reshape(value.shape[0], -1)
+            self.peaks[number].append(distance.max(axis=1))
+            flat = distance.ravel()
+            self.picked[number].append(flat[:: max(1, flat.size // self._PICKED)])
+            value = np.maximum(first, second)
+
+    def result(self) -> tuple[Round, ...]:
+        shares = (np.arange(self._QUANTILES) + 0.5) / self._QUANTILES
+        return tuple(
+            Round(np.concatenate(peaks), np.quantile(np.concatenate(picked), shares))
+            for peaks, picked in zip(self.peaks, self.picked, strict=True)
+        )
 
 
 class _Units:

@@ -7,7 +7,8 @@ or of a thousand units, is passed by the next samples far more often than that o
 
 A wider interval makes a polynomial worse inside it. So margin and degree are chosen together: the degree is the smallest of
 `DEGREES` at which the error under the distribution of the samples is no larger than that of the usual degree on an interval
-a tenth wider than the samples, nor a large part of what the function varies by.
+a tenth wider than the samples, nor a large part of what the function varies by. For a smooth function that may be a thousand
+times less than the encryption's error, so it takes the first degree, a lower one too, whose error is `negligible`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from heliograph.approx.fit import Fit, Moments, density
+from heliograph.functions import Function
 from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.passes.calibrate import Observed, Tails
 from heliograph.passes.units import UnitGroup, unit_groups
@@ -29,6 +31,14 @@ RATE = 1e-4
 # The reference that a degree is compared with: this margin, at the first of the degrees. Each degree uses up its levels.
 USUAL_MARGIN = 0.1
 DEGREES = (15, 31, 63)
+# Degrees that smooth functions take as well, if their error is negligible: each uses up its levels.
+LOW_DEGREES = (3, 7)
+# Those of the rounds of a maximum over rows, all of one degree: the first whose root mean square error is at most this share
+# of the standard deviation of the values.
+MAX_DEGREES = (31, 63, 127)
+_MAXIMUM = 0.08
+# An error is negligible if its largest value is below this share of what encryption may add to a result of the same size.
+_BELOW_ENCRYPTION = 1 / 16
 # A proved interval is used if it is wider by no more than this factor.
 WORTH_A_PROOF = 1.2
 # A degree whose error is larger by no more than this factor is kept: less error is not worth a level.
@@ -72,12 +82,16 @@ def positive_low(lows: Array) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """The interval of what a polynomial reads, the reach of each unit, and the margin as a share of the samples' width."""
+    """The interval of what a polynomial reads, the reach of each unit, and the margin as a share of the samples' width.
+
+    For what a maximum over rows reads, `rounds` is how far the differences reach that each round compares.
+    """
 
     low: float
     high: float
     reach: Array | None
     margin: float
+    rounds: tuple[float, ...] = ()
 
 
 def widened(observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
@@ -96,10 +110,11 @@ def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
     middle, half = (high + low) / 2, (high - low) / 2 * room
     low, high = min(middle - half, seen.low), max(middle + half, seen.high)
     margin = max(seen.low - low, high - seen.high) / width
+    rounds = tuple(tail(each.peaks, float(each.peaks.max())) * room for each in seen.rounds)
     if seen.reach is None:
-        return Wide(low, high, None, margin)
+        return Wide(low, high, None, margin, rounds)
     reach = _unit_sizes(tails.peaks) * room
-    return Wide(low, high, reach.reshape(np.shape(seen.reach)), margin)
+    return Wide(low, high, reach.reshape(np.shape(seen.reach)), margin, rounds)
 
 
 def _unit_sizes(peaks: Array) -> Array:
@@ -177,21 +192,47 @@ class Normals:
 Maker: TypeAlias = "Callable[[int, float, float, Moments, Moments, Array | None], Fit]"
 
 
+def degrees_of(of: Function) -> tuple[int, ...]:
+    """The degrees that a function may take, from the smallest on: at a kink a low one never is good enough."""
+    return DEGREES if of.kinks else (*LOW_DEGREES, *DEGREES)
+
+
+def degree_of_maximum(seen: Observed, errors: Mapping[int, float], closeness: float = 1.0) -> int:
+    """The smallest degree of a maximum over rows whose error is small enough; the largest where none is.
+
+    `closeness` is the share of the usual error that is wanted.
+    """
+    if seen.degree is not None and seen.degree in errors:
+        return seen.degree
+    return next((d for d, error in errors.items() if error <= _MAXIMUM * closeness * seen.std), max(errors))
+
+
+def negligible(precision: float, size: float) -> float:
+    """The largest error that encryption hides in values of that size; `precision` is what it may add, as a share of it."""
+    return _BELOW_ENCRYPTION * precision * size
+
+
 @dataclass(slots=True)
 class Chooser:
     """Chooses polynomials for intervals that are wider than the samples; `degrees` are those that it chose.
 
-    `usual` are the unit groups as the usual margin has them.
+    `usual` are the unit groups as the usual margin has them; `closeness` is the share of the usual error that is wanted, and
+    `precision` the error that encryption may add to a result, as a share of its size.
     """
 
     observed: Mapping[Node, Observed]
     wide: Mapping[Node, Wide]
     usual: Mapping[Node, UnitGroup]
+    precision: float = 0.0
+    closeness: float = 1.0
     degrees: dict[Node, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program, observed: Mapping[Node, Observed]) -> Chooser:
-        return cls(observed, widened(observed), unit_groups(program, observed, USUAL_MARGIN))
+    def of(
+        cls, program: Program, observed: Mapping[Node, Observed], precision: float = 0.0, closeness: float = 1.0
+    ) -> Chooser:
+        usual = unit_groups(program, observed, USUAL_MARGIN)
+        return cls(observed, widened(observed), usual, precision, closeness)
 
     def groups(self, program: Program) -> dict[Node, UnitGroup]:
         """The unit groups with the reach that was chosen."""
@@ -204,30 +245,42 @@ class Chooser:
     def polynomial(
         self,
         node: Node,
-        function: Callable[[Array], Array],
+        of: Function,
         make: Maker,
         low: float,
         high: float,
         degree: int | None,
         sizes: Array | None,
     ) -> Fit:
-        """The polynomial of that degree, or of the smallest that is as good as usual; `sizes` are those of the units."""
+        """The polynomial of that degree, or of the smallest that serves; `sizes` are those of the units.
+
+        A degree serves if the error is as small as usual, or negligible.
+        """
         operand = node.inputs[0]
         seen = self.observed[operand]
         assert seen.tails is not None
         normals = Normals.of(seen.tails, sizes)
         degree = degree or seen.degree
         size = 1.0 if sizes is None else float(np.sqrt(np.mean(sizes**2)))
-        allowed = math.inf
-        if not degree:
-            usual = self._usual_error(node, function, make, seen, low, high)
-            allowed = min(_SLACK * usual, _WORST * normals.deviation(function, low, high) * size)
-        for tried in (degree,) if degree else DEGREES:
+        if degree:
+            self.degrees[operand] = degree
+            return make(degree, low, high, normals.mean, normals.std, normals.shares)
+        deviation = normals.deviation(of.evaluate, low, high)
+        usual = self._usual_error(node, of.evaluate, make, seen, low, high)
+        allowed = self.closeness * min(_SLACK * usual, _WORST * deviation * size)
+        for tried in degrees_of(of):
             made = make(tried, low, high, normals.mean, normals.std, normals.shares)
-            if normals.error(made, function) * size <= allowed:
+            if made.max_error <= negligible(self.precision, deviation):
+                break
+            if tried in DEGREES and normals.error(made, of.evaluate) * size <= allowed:
                 break
         self.degrees[operand] = tried
         return made
+
+    def maximum(self, operand: Node, errors: Mapping[int, float]) -> int:
+        """The degree of a maximum over the operand's rows, of those whose errors are given."""
+        self.degrees[operand] = degree_of_maximum(self.observed[operand], errors, self.closeness)
+        return self.degrees[operand]
 
     def _usual_error(
         self, node: Node, function: Callable[[Array], Array], make: Maker, seen: Observed, low: float, high: float

@@ -13,11 +13,12 @@ from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes, linear_passes
 from heliograph.compiler.polynomials import approximate
-from heliograph.compiler.unseen import observe, rate_bound
+from heliograph.compiler.unseen import approximate_pass, observe, rate_bound
 from heliograph.errors import RangeError
 from heliograph.interpret import interpret_many, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.depth import program_depth
+from heliograph.ir.depth import depth_of_degree, program_depth
+from heliograph.ir.ops import OPS, Context
 from heliograph.passes.base import apply
 from heliograph.passes.margins import RATE, tail
 from heliograph.passes.output_ranges import OutputRanges
@@ -236,3 +237,103 @@ def test_results_that_left_are_caught_by_their_range() -> None:
     assert garbage.sum() > 0
     assert np.mean([refused(output) for output in outputs[garbage]]) >= 0.8
     assert not any(refused(output) for output in exact[:500])
+
+
+def test_degrees_are_raised_until_the_outputs_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of the usual degrees are near enough, ten are not."""
+
+    def outcome(layers: int) -> tuple[float, int]:
+        program, samples = network(layers, inputs(256, 1)), inputs(1000, 2)
+        (exact,) = interpret_many(program, [samples])
+        polynomial = front_passes(program, Options())[-1].program
+        error = np.square(interpret_many(polynomial, [samples])[0] - exact).mean() ** 0.5
+        return float(error / exact.var(axis=0).mean() ** 0.5), program_depth(polynomial)
+
+    shallow, deep = outcome(2), outcome(10)
+    monkeypatch.setattr("heliograph.compiler.unseen._CLOSER", (1.0,))
+    assert outcome(2) == shallow
+    usual = outcome(10)
+    assert usual[0] > 0.1
+    assert deep[0] < 0.7 * usual[0]
+    assert deep[1] > usual[1]
+
+
+def test_outputs_that_stay_too_far_off_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.compiler.unseen._CLOSER", (1.0,))
+    with pytest.warns(UserWarning, match=r"by \d+% of their spread, .* more calibration samples"):
+        compile(network(10, inputs(256, 1)), TOY)
+
+
+def pooled(calibration: Array, gap: float | None = None) -> Program:
+    """The maximum of each four channels of a ReLU, behind which many are equal."""
+    b = Builder("pooled", Stage.TENSOR)
+    x = b.input("x", shape=(4, 32))
+    x = b.op("relu", (x,), Location("net.py", 1, 0, "act"))
+    y = b.op("max", (x,), Location("net.py", 2, 0, "pool"), axis=0, **({} if gap is None else {"gap": gap}))
+    return replace(b.finish([y]), calibration=(calibration,))
+
+
+def test_a_maximum_is_fitted_to_the_differences_that_the_samples_show() -> None:
+    random = np.random.default_rng(0)
+    calibration, samples = random.normal(size=(256, 4, 32)) - 1.0, random.normal(size=(500, 4, 32)) - 1.0
+    exact = np.maximum(samples, 0).max(axis=1)
+
+    def outcome(program: Program) -> tuple[float, int]:
+        # Before scaling.
+        polynomial = front_passes(program, Options())[-2].program
+        rounds = [entry for entry in polynomial.ranges if entry.function == "max_rows"]
+        error = with_exact_relu(polynomial, samples) - exact
+        assert np.abs(error).max() <= rounds[0].max_error
+        return float(np.square(error).mean() ** 0.5), rounds[0].degree
+
+    (fitted, degree), (least_largest, other) = outcome(pooled(calibration)), outcome(pooled(calibration, 0.05))
+    assert depth_of_degree(degree) == depth_of_degree(other)
+    assert fitted < 0.7 * least_largest
+
+
+def with_exact_relu(polynomial: Program, samples: Array) -> Array:
+    """The output where ReLUs are not approximated."""
+    table: dict[Node, Array] = {}
+    context = Context(polynomial.constants, polynomial.log_primes)
+    for node in polynomial.nodes:
+        operands = [table[operand] for operand in node.inputs]
+        if node.op == "input":
+            table[node] = samples
+        elif node.attrs.get("range") is not None and polynomial.ranges[node.attrs["range"]].function == "relu":
+            table[node] = np.maximum(operands[0], 0)
+        else:
+            table[node] = np.asarray(OPS[node.op].evaluate(operands, node.attrs, context))
+    return table[polynomial.outputs[0]]
+
+
+def test_a_sample_that_leaves_a_later_round_of_a_maximum_makes_room() -> None:
+    random = np.random.default_rng(0)
+    calibration = random.normal(size=(64, 4, 32)) - 1.0
+    # Rows that the first round compares are alike, those of the second are not: in one sample that sets no range.
+    calibration[1, [0, 2]], calibration[1, [1, 3]] = 40.0, 0.0
+    program = pooled(calibration)
+    linear = linear_passes(program)[-1].program
+    seen = observe(linear, Options())
+    polynomial = apply(approximate_pass(Options(), seen.observed), linear)
+    assert seen.unseen.left == 1
+    assert [entry.high >= 40.0 * factor for entry, factor in zip(polynomial.ranges[1:], (0.25, 0.5), strict=True)][1]
+
+
+@pytest.mark.parametrize("act", ["gelu", "tanh", "sigmoid", "silu", "softplus"])
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_smooth_functions_take_the_smallest_degree_that_encryption_hides(act: str, calibrated: bool) -> None:
+    samples = np.random.default_rng(0).uniform(-0.2, 0.2, size=(256, 16))
+    source = network(1, samples, act)
+    if not calibrated:
+        b = Builder("net", Stage.TENSOR)
+        x = b.input("x", shape=(16,), low=-0.5, high=0.5)
+        source = b.finish([b.op(act, (x,), Location("net.py", 1, 0, "act"))])
+    coarse, fine = (front_passes(source, Options(precision_bits=bits))[-1].program.ranges[0] for bits in (10.0, 40.0))
+    assert coarse.degree <= min(fine.degree, 15)
+    assert coarse.max_error < 2.0**-14
+    assert fine.max_error <= coarse.max_error
+
+
+def test_kinks_take_no_low_degree() -> None:
+    program = network(1, np.random.default_rng(0).uniform(-1, 1, size=(256, 16)))
+    assert front_passes(program, Options(precision_bits=0.0))[-1].program.ranges[0].degree >= 15
