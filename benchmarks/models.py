@@ -96,11 +96,13 @@ def tried(entry: Entry) -> dict[str, Any]:
     }
     kept = interpret_batch(polynomial[0], *(_as_read(node, x) for node, x in zip(program.inputs, apart, strict=True)))
     specs = artifact.program.interface.outputs
-    found["error_polynomial"] = _error([spec.finished(out) for spec, out in zip(specs, kept, strict=True)], expected)
+    sizes = [float(np.abs(y).max()) for y in expected]
+    finished = [spec.finished(out) for spec, out in zip(specs, kept, strict=True)]
+    found["error_polynomial"] = _error(finished, expected, sizes)
     some = [hg.simulate(artifact, *(x[i] for x in apart)) for i in range(_SIMULATED)]
     rows = [one if isinstance(one, tuple) else (one,) for one in some]
     simulated = [np.stack(parts) for parts in zip(*rows, strict=True)]
-    found["error_simulated"] = _error(simulated, [y[:_SIMULATED] for y in expected])
+    found["error_simulated"] = _error(simulated, [y[:_SIMULATED] for y in expected], sizes)
     return found
 
 
@@ -116,11 +118,11 @@ def _tensors(out: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
 
 
-def _error(got: Any, expected: list[np.ndarray]) -> float:
-    """The largest difference, as a share of the largest output."""
+def _error(got: Any, expected: list[np.ndarray], sizes: list[float]) -> float:
+    """The largest difference, as a share of the largest output of all samples that were kept apart."""
     return max(
-        float(np.abs(np.asarray(a).reshape(b.shape) - b).max()) / max(1e-9, float(np.abs(b).max()))
-        for a, b in zip(got, expected, strict=True)
+        float(np.abs(np.asarray(a).reshape(b.shape) - b).max()) / max(1e-9, size)
+        for a, b, size in zip(got, expected, sizes, strict=True)
     )
 
 
