@@ -34,8 +34,8 @@ RINGS = (
     Ring(16, 60, 55, 23, 4, None),
 )
 NAMES = (
-    "add", "accumulate", "add_plain", "mul", "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted", "decompose",
-    "conjugate", "relinearize", "rescale", "weighted_sums",
+    "add", "accumulate", "add_plain", "mul", "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted",
+    "decompose", "conjugate", "relinearize", "rescale", "weighted_sums",
 )  # fmt: skip
 REPEATS = {13: 21, 14: 15, 15: 9, 16: 5}
 
