@@ -16,6 +16,7 @@ pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
 import heliograph as hg
+from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import unpack
 from heliograph.artifact.validate import check_program
 from heliograph.artifact.wire import RAISING
@@ -303,7 +304,7 @@ def test_texts_that_no_writer_wrote_are_refused(change: tuple[str, str]) -> None
 @pytest.mark.parametrize("raising", [[], [1], [0, 0], "0", [True], None, [0.0], [-1]])
 def test_lists_of_chains_that_cannot_be_are_refused(raising: object, artifact: hg.Artifact) -> None:
     public = artifact.public()
-    container = unpack(public.to_bytes(), "public artifact", 7, 1 << 26, "it")
+    container = unpack(public.to_bytes(), "public artifact", VERSION, 1 << 26, "it")
     assert container.fields[RAISING] == [0]
     with pytest.raises(WireError):
         hg.PublicArtifact._read(replace(container, fields={**container.fields, RAISING: raising}), "it")

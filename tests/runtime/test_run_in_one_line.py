@@ -66,6 +66,9 @@ def test_an_artifact_runs_with_its_plain_inputs_and_its_security() -> None:
 
 def test_a_program_is_compiled_at_full_security() -> None:
     found = hg.run(
-        hg.parse("program a\ninput x: secret tensor[4] in [-1, 1]\noutput y = 2 * x"), np.full(4, 0.25), quiet=True
+        hg.parse("program a\ninput x: secret tensor[4] in [-1, 1]\noutput y = 2 * x"),
+        np.full(4, 0.25),
+        options=hg.Options(precision_bits=20),
+        quiet=True,
     )
     assert np.abs(found - 0.5).max() < 1e-6

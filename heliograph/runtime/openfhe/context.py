@@ -121,6 +121,8 @@ def _whole_context(ring: Ring) -> Any:
     openfhe = library()
     require_own_process("making an OpenFHE context")
     note_use()
+    if ring.short_specials and not ring.secure:
+        raise _too_much(ring)
     parameters = openfhe.CCParamsCKKSRNS()
     # The second one makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the
     # secret).
@@ -141,15 +143,19 @@ def _whole_context(ring: Ring) -> Any:
         context = openfhe.GenCryptoContext(parameters)
     except RuntimeError as error:
         if not ring.secure:
-            raise SecurityError(
-                f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
-            ) from None
+            raise _too_much(ring) from None
         raise InternalError(f"OpenFHE refuses {ring}", why=str(error).splitlines()[-1]) from None
     for feature in (openfhe.PKE, openfhe.KEYSWITCH, openfhe.LEVELEDSHE, openfhe.ADVANCEDSHE):
         context.Enable(feature)
     if ring.bootstrap is not None:
         context.Enable(openfhe.FHE)
     return _edited(context, functools.partial(_with_specials, ring=ring)) if ring.short_specials else context
+
+
+def _too_much(ring: Ring) -> SecurityError:
+    return SecurityError(
+        f"log2(PQ) = {ring.log_pq:.1f} is too much for ring dimension {ring.ring_dim} at {ring.security_bits} bits"
+    )
 
 
 def _with_specials(parameters: dict[str, Any], ring: Ring) -> None:
