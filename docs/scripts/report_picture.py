@@ -43,7 +43,7 @@ def screenshot(chromium: str, html: str, target: Path) -> None:
         subprocess.run(
             [
                 chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-                "--disable-background-networking", f"--user-data-dir={folder}/profile",
+                "--disable-background-networking", "--virtual-time-budget=5000", f"--user-data-dir={folder}/profile",
                 f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={taken}", source.as_uri(),
             ],
             check=True, capture_output=True, timeout=120,
