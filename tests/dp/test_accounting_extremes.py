@@ -444,3 +444,12 @@ def test_a_line_of_too_much_work_is_refused() -> None:
     with pytest.raises(PlanningError, match="proves no bracket"):
         epsilon(composition, 3.77e-9, method="inversion")
     assert time.process_time() - began < 15
+
+
+def test_a_loss_that_is_one_number_up_to_rounding_divides_by_nothing() -> None:
+    """With so little noise the tilted loss has no variance that doubles can hold."""
+    with pytest.raises(PlanningError, match="too few effective steps"):
+        epsilon(SampledGaussian(0.332, 0.0179) * 344_801, 4.6e-5, method="inversion")
+    found = epsilon(SampledGaussian(1.88e-7, 0.0208) * 160_205, 4.7e-6)
+    assert 2500 < found.lower <= found.upper < 2501
+    assert delta(SampledGaussian(1.88e-7, 0.0208) * 160_205, found.upper).lower <= 4.7e-6

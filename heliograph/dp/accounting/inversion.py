@@ -323,6 +323,9 @@ class _Step:
             return math.sqrt(2 * _CUT / count) / self.mu
         v = self.variance * 0.99
         m4 = 2 * (self.fourth + 3 * self.variance**2) * 1.01
+        if not (v > 0 and m4 > 0):
+            # With little noise the tilted loss is one number, up to what doubles can hold.
+            return math.inf
         near = math.sqrt(12 * v / m4)  # up to here |phi|^2 <= 1 - v t^2 / 2
         start = math.sqrt(4 * _CUT / (count * v))
         if start >= near:
