@@ -80,6 +80,15 @@ def test_a_claim_of_128_bits_is_compared_with_the_table() -> None:
         hg.Client(lie, allow_insecure=True)
 
 
+@pytest.mark.parametrize("value", ["yes", 1, None, []])
+def test_a_ring_whose_special_primes_are_neither_short_nor_long_is_refused(value: object) -> None:
+    container = unpack(toy_artifact().public().to_bytes(), "public artifact", VERSION, 1 << 26)
+    fields = json.loads(json.dumps(dict(container.fields)))
+    fields["ring"]["short_specials"] = value
+    with pytest.raises(WireError, match="short_specials"):
+        PublicArtifact.from_bytes(pack(Container(container.kind, VERSION, fields)))
+
+
 def test_weakness_follows_the_table() -> None:
     for log_ring in (12, 13, 14):
         for levels in range(1, 12):
