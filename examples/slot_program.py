@@ -5,7 +5,7 @@ from pathlib import Path
 import heliograph as hg
 import numpy as np
 
-artifact = hg.compile(hg.parse(Path(__file__).with_name("filter.hg")))
+artifact = hg.compile(hg.parse(Path(__file__).with_name("filter.hg")), hg.Options(precision_bits=16))
 signal = np.array([0.48, -1.0, 0.24, 0.72, 0.0, -0.52, 1.0, 0.12])
 
 client = hg.Client(artifact.public())
