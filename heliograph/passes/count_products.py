@@ -85,8 +85,9 @@ class Count:
             self.decompositions += bool(used) and not made
             self.hoisted += len(used - made)
             made |= used
-            self.plain_products += sum(map(len, pairs.values()))
-            self.terms += sum(map(len, pairs.values()))
+            terms = sum(map(len, pairs.values()))
+            self.plain_products += terms
+            self.terms += terms
         self.rotations += sum(g != 0 for g in giant)
         return object()
 

@@ -88,19 +88,7 @@ def test_an_interrupted_save_leaves_the_old_table(cache, monkeypatch):
 
 def test_the_fit_recovers_a_known_table():
     rings = [Ring(12, 45, 35, 3, 2, None), Ring(14, 50, 40, 7, 4, None), Ring(15, 50, 40, 9, 3, None)]
-    names = [
-        "rotate",
-        "rotate_hoisted",
-        "decompose",
-        "relinearize",
-        "rescale",
-        "mul",
-        "mul_plain",
-        "summed_product",
-        "add",
-        "encode",
-        "key",
-    ]
+    names = [*calibrate._PRIMITIVES, *calibrate._OTHERS]
     samples = []
     for ring in rings:
         for level in (1, 2, ring.levels):

@@ -118,6 +118,12 @@ def _own_context(ring: Ring) -> Any:
 
 
 def _whole_context(ring: Ring) -> Any:
+    context = _generated(ring)
+    return _edited(context, functools.partial(_with_specials, ring=ring)) if ring.short_specials else context
+
+
+def _generated(ring: Ring) -> Any:
+    """The context as OpenFHE generates it, with its own special primes."""
     openfhe = library()
     require_own_process("making an OpenFHE context")
     note_use()
@@ -149,7 +155,7 @@ def _whole_context(ring: Ring) -> Any:
         context.Enable(feature)
     if ring.bootstrap is not None:
         context.Enable(openfhe.FHE)
-    return _edited(context, functools.partial(_with_specials, ring=ring)) if ring.short_specials else context
+    return context
 
 
 def _too_much(ring: Ring) -> SecurityError:
@@ -191,7 +197,7 @@ def lower_context(whole: Ring, ring: Ring) -> Any:
         parameters["dnum"] = ring.digits
         _with_specials(parameters, ring)
 
-    return _edited(_whole_context(whole), cut)
+    return _edited(_generated(whole), cut)
 
 
 def _edited(context: Any, edit: Callable[[dict[str, Any]], None]) -> Any:
