@@ -6,7 +6,7 @@ both of its ends, which must not contradict it. (For references with 50 digits, 
 accounting.py and tests/dp.) The bracket on delta may be a tenth wide, and takes three seconds: it is there to contradict,
 not to be quoted.
 
-    python benchmarks/accounting_random.py [--count 2000] [--seed 1] [--minutes M] [--budget 300] [--out FILE]
+    python benchmarks/accounting_random.py [--count 2000] [--first 0] [--seed 1] [--minutes M] [--budget 300] [--out FILE]
 
 Every composition has a number, and its parameters follow from seed and number. It is computed in a process of its own
 behind this one, which is ended after --budget seconds (bracket and checks together) and may hold 4 GB. Seconds are those of
@@ -153,6 +153,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0, help="begin with this number (several may write one file)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no composition after this many")
     parser.add_argument("--budget", type=float, default=300, help="seconds for one composition and its checks")
@@ -162,7 +163,7 @@ def main() -> None:
     rows = [row for row in map(json.loads, lines) if row["seed"] == chosen.seed and row["number"] < chosen.count]
     done, began = {row["number"] for row in rows}, time.perf_counter()
     worker = Worker(chosen.seed, chosen.budget)
-    for number in range(chosen.count):
+    for number in range(chosen.first, chosen.count):
         if number in done:
             continue
         if time.perf_counter() - began > 60 * chosen.minutes:

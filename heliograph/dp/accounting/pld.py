@@ -41,6 +41,8 @@ _FIRST_LENGTH = 1 << 20
 
 _SEARCHED = 16
 """Of no more kinds than these the best offsets are searched for."""
+_CANDIDATES = 1 << 18
+"""Steps that are tried for one on which all atoms lie; their phases cover all that finer ones would."""
 _WIDEN = 1e-12
 """Relative widening of every bracket, for the few roundings that are not bounded one by one."""
 
@@ -110,16 +112,17 @@ def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
     fewest = max(math.ceil(lead / step), 1)
     if len(gaps) == 1:
         return lead / fewest
-    best, price = lead / fewest, np.inf
-    for parts in range(fewest, 2 * fewest + 64):
-        candidate = lead / parts
-        # Atoms that miss a node are rounded down by the miss, in each of their steps.
-        miss = sum(
-            count * mass * candidate * ((gap / candidate + 1e-7) % 1.0) for gap, count, mass in gaps if gap != lead
-        )
-        if miss < 0.98 * price:
-            best, price = candidate, miss
-    return best
+    candidates = lead / np.arange(fewest, min(2 * fewest + 64, fewest + _CANDIDATES))
+    # Atoms that miss a node are rounded down by the miss, in each of their steps.
+    miss = np.zeros_like(candidates)
+    for gap, count, mass in gaps:
+        if gap != lead:
+            miss += count * mass * candidates * ((gap / candidates + 1e-7) % 1.0)
+    # A finer step has to be better by more than round-off.
+    best = 0
+    while (better := miss[best + 1 :] < 0.98 * miss[best]).any():
+        best += 1 + int(np.argmax(better))
+    return float(candidates[best])
 
 
 def _lattices(pairs: PairTerms, meshes: Sequence[Mesh], log_tail: float, goal: float) -> tuple[Terms, Terms]:
