@@ -33,6 +33,30 @@ def coefficients_of(values: Array, slots: int) -> Array:
     return found.reshape(-1)
 
 
+def coefficients_of_real(values: Array, slots: int) -> Array:
+    """The first N / 2 coefficients for real `values`: m_(N - k) = -m_k gives the others, and m_(N / 2) = 0.
+
+    The transform of real numbers has half of its results, and c_(N / 2 - k) mirrors c_k: half the work of
+    `coefficients_of`.
+    """
+    size = values.size
+    if size == 1:
+        found = np.zeros(slots)
+        found[0] = values[0]
+        return found
+    spectrum = np.empty(size)
+    spectrum[_places(size)] = values
+    twisted = scipy.fft.rfft(spectrum, norm="forward", overwrite_x=True) * _twists(size)[: size // 2 + 1]
+    run = np.empty(size)
+    run[: size // 2 + 1] = twisted.real
+    run[size // 2 + 1 :] = -twisted.imag[size // 2 - 1 : 0 : -1]
+    if size == slots:
+        return run
+    found = np.zeros(slots)
+    found[:: slots // size] = run
+    return found
+
+
 def slots_of(coefficients: Array) -> Array:
     """The slots of the polynomial with these N real coefficients: the inverse of `coefficients_of`."""
     half = coefficients.size // 2

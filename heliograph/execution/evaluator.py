@@ -171,11 +171,11 @@ class Evaluator(Generic[C]):
             if often:
                 assert isinstance(node.type, CipherType)
                 diagonals = self.diagonals(node)[position].offsets
-                total += len(diagonals) * self.plaintext_bytes(node.type.level)
+                total += len(diagonals) * self.plaintext_bytes(node.type.level, real=True)
         return total
 
-    def plaintext_bytes(self, level: int) -> int:
-        """What an encoded plaintext takes in memory."""
+    def plaintext_bytes(self, level: int, real: bool = False) -> int:
+        """What an encoded plaintext takes in memory, at most; those of diagonals are `real`."""
         # One polynomial, and the complex vector that it was encoded from.
         return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
 
@@ -186,7 +186,7 @@ class Evaluator(Generic[C]):
             a, diagonals = node.attrs, self.diagonals(node)
             assert isinstance(node.type, CipherType)
             groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
-            size = self.plaintext_bytes(node.type.level)
+            size = self.plaintext_bytes(node.type.level, real=True)
             kept = [self._kept[plaintexts] for plaintexts in _plaintexts(node)]
             found = Transform(node, self.index[node], kept, diagonals, groups, self.part(node.type.chain), size)
             self._last = node, found

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
-from heliograph.ckks.embedding import coefficients_of
+from heliograph.ckks.embedding import coefficients_of, coefficients_of_real
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
 from heliograph.runtime.native import arithmetic, floating, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext
+from heliograph.runtime.native.encoding import halved
+from heliograph.runtime.native.tables import prime_rows
 
 # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
 RINGS = (
@@ -259,7 +261,33 @@ def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int,
     assert np.array_equal(values, polynomial)
 
 
+@pytest.mark.parametrize("ring_dim", [1 << 11, 1 << 12, 1 << 15])
+def test_half_a_transform_of_mirrored_coefficients_makes_the_first_half(ring_dim: int) -> None:
+    """With coefficients as large as they get, too, and primes of both kinds."""
+    if not halved(ring_dim):
+        pytest.skip("this processor has no fused multiply-add")
+    log_ring, random = ring_dim.bit_length() - 1, np.random.default_rng(ring_dim)
+    primes = Ring(log_ring, 60, 30, 2, 1, None).primes + Ring(log_ring, 50, 49, 3, 1, None).primes
+    rows, known = np.arange(len(primes)), prime_rows(ring_dim, primes)
+    extreme = np.full(ring_dim // 2, 2.0**49 - 1)
+    for half in (random.integers(-(2**48), 2**48, ring_dim // 2).astype(float), extreme, -extreme):
+        whole = np.concatenate([half, [0.0], -half[:0:-1]])
+        expected, found = (np.empty((len(primes), size), np.uint64) for size in (ring_dim, ring_dim // 2))
+        transforms.forward_numbers(whole, expected, rows, known.moduli, known.outer, known.inner)
+        transforms.forward_mirrored(half, found, rows, known.moduli, known.outer, known.inner)
+        assert np.array_equal(found, expected[:, : ring_dim // 2])
+        assert np.array_equal(found, expected[:, : ring_dim // 2 - 1 : -1])
+
+
 # ----------------------------------------------------------------------------------------------- encoding
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 64, 512])
+def test_real_slots_have_mirrored_coefficients(size: int) -> None:
+    slots, values = 512, np.random.default_rng(size).normal(size=size)
+    half, whole = coefficients_of_real(values, slots), coefficients_of(values, slots)
+    np.testing.assert_allclose(half, whole[:slots], atol=1e-14)
+    np.testing.assert_allclose(np.concatenate([[0.0], -half[:0:-1]]), whole[slots:], atol=1e-14)
 
 
 @pytest.mark.parametrize("size", [1, 8, 512])
@@ -344,6 +372,28 @@ def test_plaintexts_are_openfhe_s_up_to_rounding(both: Beside) -> None:
                 transforms.backward(apart, table.outer[1], table.inner[1], table.last, np.uint64(prime))
                 # Values have 53 bits; at larger scales they are rounded before they are whole.
                 assert float(np.minimum(apart, prime - apart).max()) <= 2 ** max(1.0, scale - 46)
+
+
+def test_halves_of_plaintexts_give_what_the_whole_gives(both: Beside) -> None:
+    ring, do, random = both.ring, both.native, np.random.default_rng(6)
+    scale = float(min(ring.scale_bits, 40))
+    for level in _levels(ring):
+        values = [pair(both, level, seed)[1] for seed in range(3)]
+        halves = [do.encode(random.normal(size=size), scale, level) for size in (ring.slots, 8) * 6]
+        assert {plain.shape[1] for plain in halves} == {ring.ring_dim >> halved(ring.ring_dim)}
+        wholes = [each if each.shape[1] == ring.ring_dim else np.hstack([each, each[:, ::-1]]) for each in halves]
+        product = do.mul(values[0], values[1])
+        groups = [[(i % 3, i) for i in range(12)], [(0, 3)], [(2, i) for i in range(9)]]
+        mixed = [one if i % 2 else other for i, (one, other) in enumerate(zip(halves, wholes, strict=True))]
+        for plains in (halves, mixed):
+            for x in (values[0], product):
+                for name in ("add_plain", "mul_plain"):
+                    found, expected = (getattr(do, name)(x, each[0]).residues for each in (plains, wholes))
+                    assert np.array_equal(found, expected), name
+            for one, other in zip(
+                do.sums_of_products(values, plains, groups), do.sums_of_products(values, wholes, groups), strict=True
+            ):
+                assert np.array_equal(one.residues, other.residues)
 
 
 def test_sums_are_openfhe_s_to_the_last_bit(both: Beside) -> None:

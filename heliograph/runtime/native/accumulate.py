@@ -14,8 +14,8 @@ import numpy as np
 from heliograph.runtime.native.arithmetic import kernel, reduced
 from heliograph.runtime.native.floating import canonical, near, nearest, product_near
 
-# Numbers in a block. Half of a ring's dimension is never smaller.
-BLOCK = 512
+# Numbers in a block. A quarter of a ring's dimension is never smaller.
+BLOCK = 256
 # How many products are summed before the sum is reduced.
 TERMS = 8
 _PIECE = np.uint64(30)
@@ -61,8 +61,11 @@ def gather(pieces: Any, out: Any, modulus: Any) -> None:
 
 
 @kernel
-def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus: Any) -> None:
-    """Add the products of two blocks with a third to those of doubles, `sums` (2, BLOCK), as in `multiply_add`."""
+def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus: Any, mirrored: bool) -> None:
+    """Add the products of two blocks with a third to those of doubles, `sums` (2, BLOCK), as in `multiply_add`.
+
+    The third is read from its end where it is `mirrored`.
+    """
     q = float(modulus[0])
     inverse = 1.0 / q
     s0, s1 = sums[0], sums[1]
@@ -72,6 +75,12 @@ def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus:
     elif not number % TERMS:
         for x in range(BLOCK):
             s0[x], s1[x] = nearest(s0[x], q, inverse), nearest(s1[x], q, inverse)
+    if mirrored:
+        for x in range(BLOCK):
+            factor = near(b[BLOCK - 1 - x])
+            s0[x] += product_near(near(a0[x]), factor, q, inverse)
+            s1[x] += product_near(near(a1[x]), factor, q, inverse)
+        return
     for x in range(BLOCK):
         factor = near(b[x])
         s0[x] += product_near(near(a0[x]), factor, q, inverse)

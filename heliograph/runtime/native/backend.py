@@ -43,6 +43,7 @@ from heliograph.runtime.native.ciphertext import (
     special_primes,
     write_ciphertext,
 )
+from heliograph.runtime.native.encoding import halved
 from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
@@ -171,8 +172,9 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
                     self._whole[key] = WholeBootstrap.of(*key, do, self.factors)
                     self._whole[key].prepare()
 
-    def plaintext_bytes(self, level: int) -> int:
-        return self.ring.ciphertext_bytes(level, parts=1)
+    def plaintext_bytes(self, level: int, real: bool = False) -> int:
+        whole = self.ring.ciphertext_bytes(level, parts=1)
+        return whole // 2 if real and halved(self.ring.ring_dim) else whole
 
     def example(self, level: int) -> Ciphertext:
         random = np.random.default_rng(0)

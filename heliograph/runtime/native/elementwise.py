@@ -25,7 +25,25 @@ def add(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
             for i in range(o.size):
                 o[i] = total(a[i], b[i], q)
         else:
-            o[:] = a
+            for i in range(o.size):
+                o[i] = a[i]
+
+
+@parallel_kernel
+def add_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """x (parts, towers, N) and a plaintext (towers, N), or (towers, N / 2) of real slots."""
+    towers, size = x.shape[1], x.shape[2]
+    for job in prange(x.shape[0] * towers):
+        part, j = job // towers, job % towers
+        q, a, b, o = moduli[rows[j], 0], x[part, j], plain[j], out[part, j]
+        if part > 0:
+            for i in range(size):
+                o[i] = a[i]
+        else:
+            for i in range(b.size):
+                o[i] = total(a[i], b[i], q)
+            for i in range(b.size, size):
+                o[i] = total(a[i], b[size - 1 - i], q)
 
 
 @parallel_kernel
@@ -64,8 +82,8 @@ def multiply(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
 
 @parallel_kernel
 def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) times a plaintext (towers, N)."""
-    parts = x.shape[0]
+    """x (parts, towers, N) times a plaintext (towers, N), or (towers, N / 2) of real slots."""
+    parts, size = x.shape[0], x.shape[2]
     for job in prange(parts * x.shape[1]):
         part, j = job % parts, job // parts
         q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
@@ -73,11 +91,15 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None
         if q < LIMIT:
             prime = float(q)
             inverse = 1.0 / prime
-            for i in range(o.size):
+            for i in range(b.size):
                 o[i] = canonical(product_near(near(a[i]), near(b[i]), prime, inverse), prime)
+            for i in range(b.size, size):
+                o[i] = canonical(product_near(near(a[i]), near(b[size - 1 - i]), prime, inverse), prime)
             continue
-        for i in range(o.size):
+        for i in range(b.size):
             o[i] = product(a[i], b[i], q, bits, ratio)
+        for i in range(b.size, size):
+            o[i] = product(a[i], b[size - 1 - i], q, bits, ratio)
 
 
 @parallel_kernel
@@ -113,33 +135,46 @@ def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, moduli: Any
 
 
 @parallel_kernel
-def sums_of_products(ciphertexts: Any, plains: Any, terms: Any, begins: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Several sums of ciphertexts (2, towers, N) times plaintexts (towers, N), both given by address.
+def sums_of_products(
+    ciphertexts: Any, plains: Any, sizes: Any, terms: Any, begins: Any, out: Any, rows: Any, moduli: Any
+) -> None:
+    """Several sums of ciphertexts (2, towers, N) times plaintexts (towers, size), both given by address.
 
     `out` is (sums, 2, towers, N). Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext,
-    plaintext). All sums of a block are made together, so that the ciphertexts are read from memory once.
+    plaintext). `sizes` of plaintexts are N, or N / 2 of real slots. A block and its mirror image are worked on together, so
+    that such a plaintext is read from memory once, and all sums of a block, so that the ciphertexts are.
     """
     towers, size = out.shape[2], out.shape[3]
     for job in prange(2 * towers):
         half, j = job % 2, job // 2
         modulus = moduli[rows[j]]
-        doubles, pieces = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64)
-        for begin in range(half * size // 2, (half + 1) * size // 2, BLOCK):
+        doubles, pieces = np.empty((2, 2, BLOCK)), np.empty((2, 2, 3, BLOCK), np.uint64)
+        image = np.empty(BLOCK, np.uint64)
+        for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
             for s in range(out.shape[0]):
                 first, end = begins[s], begins[s + 1]
                 for t in range(first, end):
                     x = carray(pointer(ciphertexts[terms[t, 0]]), (2, towers, size))
-                    plain = carray(pointer(plains[terms[t, 1]]), (towers, size))
-                    b = plain[j, begin : begin + BLOCK]
-                    if modulus[0] < LIMIT:
-                        a0, a1 = x[0, j, begin : begin + BLOCK], x[1, j, begin : begin + BLOCK]
-                        multiply_add_near(a0, a1, b, doubles, t - first, modulus)
-                        continue
-                    for part in range(2):
-                        a, o = x[part, j, begin : begin + BLOCK], out[s, part, j, begin : begin + BLOCK]
-                        multiply_add(a, b, pieces[part], t - first, o)
-                        if (t - first) % TERMS == TERMS - 1 or t == end - 1:
-                            gather(pieces[part], o, modulus)
+                    plain = carray(pointer(plains[terms[t, 1]]), (towers, sizes[terms[t, 1]]))[j]
+                    for side in range(2):
+                        begin = size - BLOCK - block if side else block
+                        mirrored = side == 1 and plain.size < size
+                        b = plain[block : block + BLOCK] if mirrored else plain[begin : begin + BLOCK]
+                        if modulus[0] < LIMIT:
+                            a0, a1 = x[0, j, begin : begin + BLOCK], x[1, j, begin : begin + BLOCK]
+                            multiply_add_near(a0, a1, b, doubles[side], t - first, modulus, mirrored)
+                            continue
+                        if mirrored:
+                            for i in range(BLOCK):
+                                image[i] = b[BLOCK - 1 - i]
+                            b = image
+                        for part in range(2):
+                            a, o = x[part, j, begin : begin + BLOCK], out[s, part, j, begin : begin + BLOCK]
+                            multiply_add(a, b, pieces[side, part], t - first, o)
+                            if (t - first) % TERMS == TERMS - 1 or t == end - 1:
+                                gather(pieces[side, part], o, modulus)
                 if modulus[0] < LIMIT:
-                    for part in range(2):
-                        gather_near(doubles[part], out[s, part, j, begin : begin + BLOCK], modulus)
+                    for side in range(2):
+                        begin = size - BLOCK - block if side else block
+                        for part in range(2):
+                            gather_near(doubles[side, part], out[s, part, j, begin : begin + BLOCK], modulus)

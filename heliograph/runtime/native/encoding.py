@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from heliograph.ckks.embedding import coefficients_of
+from heliograph.ckks.embedding import coefficients_of, coefficients_of_real
 from heliograph.errors import RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.elementwise import scaled_residues
 from heliograph.runtime.native.floating import LIMIT
 from heliograph.runtime.native.tables import ChainTables, with_ratio
-from heliograph.runtime.native.transforms import forward_numbers, forward_rows
+from heliograph.runtime.native.transforms import LANES, forward_mirrored, forward_numbers, forward_rows, rows_of
 
 # A rounded coefficient of up to this many bits is exact both as a floating-point number and as a 64-bit integer.
 _EXACT_BITS = 62
@@ -20,12 +20,26 @@ _EXACT_BITS = 62
 _SMALL_BITS = 49
 
 
+def halved(ring_dim: int) -> bool:
+    """Whether only half of the residues of real values is kept."""
+    return bool(LIMIT) and rows_of(ring_dim) >= 2 * LANES
+
+
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
-    """The values times 2^log_scale, rounded, as residues in evaluation: (level + 1, N). Raises RangeError if too large."""
+    """The values times 2^log_scale, rounded, as residues in evaluation. Raises RangeError if too large.
+
+    (level + 1, N), or (level + 1, N / 2) for real values at the usual scales where they are `halved`: the second half of
+    their residues mirrors the first.
+    """
     primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known
     # The same number in all slots is a constant polynomial: this coefficient alone, and the same value everywhere.
-    alone = values.size == 1 and not np.iscomplexobj(values)
-    found = values if alone else coefficients_of(values, tables.slots)
+    real = not np.iscomplexobj(values)
+    alone = real and values.size == 1
+    mirrored = real and not alone and halved(tables.ring_dim)
+    if alone:
+        found = values
+    else:
+        found = (coefficients_of_real if mirrored else coefficients_of)(values, tables.slots)
     largest = float(np.abs(found).max(initial=0.0))
     if not math.isfinite(largest):
         raise RangeError("a plaintext holds NaN or infinity")
@@ -37,8 +51,12 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> 
     whole = np.rint(found * 2.0 ** (log_scale - shift))
     out = np.empty((level + 1, whole.size), dtype=np.uint64)
     if LIMIT and bits < _SMALL_BITS and not alone:
-        forward_numbers(whole, out, rows, known.moduli, known.outer, known.inner)
+        forward = forward_mirrored if mirrored else forward_numbers
+        forward(whole, out, rows, known.moduli, known.outer, known.inner)
         return out
+    if mirrored:
+        whole = np.concatenate([whole, [0.0], -whole[:0:-1]])
+        out = np.empty((level + 1, whole.size), dtype=np.uint64)
     factors = with_ratio([1 << shift] * (level + 1), primes)
     scaled_residues(whole.astype(np.int64), factors, out, rows, known.moduli)
     if alone:

@@ -37,7 +37,7 @@ class NativePrimitives:
         return x.level, x.parts
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Array:
-        """Residues (level + 1, N). What stands beside it does not matter: its scale is `log_scale`."""
+        """See `encoding.encode`. What stands beside it does not matter: its scale is `log_scale`."""
         vector = np.full(1, values) if isinstance(values, float) else values
         return encode(vector, log_scale, level, self.tables)
 
@@ -80,11 +80,11 @@ class NativePrimitives:
         return Ciphertext(out)
 
     def add_plain(self, x: Ciphertext, plain: Array) -> Ciphertext:
-        _check_alike(x.residues, plain)
-        return self._elementwise(elementwise.add, x, plain[np.newaxis])
+        _check_plain(x.residues, plain)
+        return self._elementwise(elementwise.add_plain, x, plain)
 
     def mul_plain(self, x: Ciphertext, plain: Array) -> Ciphertext:
-        _check_alike(x.residues, plain)
+        _check_plain(x.residues, plain)
         return self._elementwise(elementwise.multiply_plain, x, plain)
 
     def sum_of_products(self, terms: Iterable[tuple[Ciphertext, Array]]) -> Ciphertext:
@@ -102,10 +102,11 @@ class NativePrimitives:
         for x in values:
             _check_alike(x.residues, first.residues)
         for plain in plains:
-            _check_alike(first.residues, plain)
+            _check_plain(first.residues, plain)
         sums = np.empty((begins.size - 1, *first.residues.shape), dtype=np.uint64)
         where = addresses([x.residues for x in values]), addresses(plains)
-        elementwise.sums_of_products(*where, terms, begins, sums, self._rows(first), self._moduli)
+        sizes = np.array([plain.shape[1] for plain in plains], dtype=np.int64)
+        elementwise.sums_of_products(*where, sizes, terms, begins, sums, self._rows(first), self._moduli)
         return [Ciphertext(each) for each in sums]
 
     def mul_scalar(self, x: Ciphertext, value: float, log_scale: float) -> Ciphertext:
@@ -245,6 +246,14 @@ def _check_alike(x: Array, y: Array) -> None:
     if x.shape[-2:] != y.shape[-2:]:
         raise InternalError(
             f"operands have {x.shape[-2]} and {y.shape[-2]} primes, {x.shape[-1]} and {y.shape[-1]} values"
+        )
+
+
+def _check_plain(x: Array, plain: Array) -> None:
+    """The same of a plaintext, of which half may be kept."""
+    if plain.shape[0] != x.shape[-2] or plain.shape[1] not in (x.shape[-1], x.shape[-1] // 2):
+        raise InternalError(
+            f"a plaintext has {plain.shape[0]} primes and {plain.shape[1]} values beside {x.shape[-2]} and {x.shape[-1]}"
         )
 
 

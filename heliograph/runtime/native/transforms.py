@@ -7,6 +7,9 @@ N = R C. The first log2 R steps work in place on runs of at least C numbers. The
 some of them are taken into a tile that fits the cache, one in each column, so that every step is on runs there too.
 
 Modulo primes below `floating.LIMIT` the steps are on doubles (`forward_near`, `backward_near`).
+
+Of a plaintext whose slots are real, value N - 1 - j is value j, for psi^-1 in the place of psi gives the same. Half of the
+transform makes the first half, which is all that is kept (`forward_mirrored`).
 """
 
 from __future__ import annotations
@@ -143,14 +146,18 @@ def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
 
 @kernel
 def forward_whole(a: Any, outer: Any, inner: Any, q: Any) -> None:
-    """The transform of a polynomial, in place: numbers below 8 q become canonical values."""
-    n, rows = a.size, outer.shape[1]
-    columns = n // rows
+    """The transform of a polynomial, in place: numbers below 8 q become canonical values.
+
+    Of half as many numbers, which are what the first step left, it makes the first half.
+    """
+    columns = inner.shape[2] + 1
+    n, rows = a.size, a.size // columns
+    half = outer.shape[1] // rows - 1
     q4 = np.uint64(4) * q
-    run, count = n, 1
-    while count < rows:
+    run, count = n, 1 << half
+    while count < outer.shape[1]:
         run >>= 1
-        for i in range(count):
+        for i in range(count >> half):
             w, ratio, begin = outer[0, count + i], outer[1, count + i], 2 * i * run
             x, y = a[begin : begin + run], a[begin + run : begin + 2 * run]
             for j in range(run):
@@ -239,18 +246,22 @@ def _back_near(x: Any, y: Any, w: Any, q: Any, inverse: Any, small: Any) -> Any:
 
 @kernel
 def forward_near(a: Any, outer: Any, inner: Any, prime: Any) -> None:
-    """The transform, in place, of a polynomial of doubles up to q in size. Its values are canonical, as whole numbers."""
-    n, rows = a.size, outer.shape[1]
-    columns = n // rows
+    """The transform, in place, of a polynomial of doubles up to q in size. Its values are canonical, as whole numbers.
+
+    Of half as many numbers up to 1.1 q, which are what the first step left, it makes the first half.
+    """
+    columns = inner.shape[2] + 1
+    n, rows = a.size, a.size // columns
+    half = outer.shape[1] // rows - 1
     q = float(prime)
     inverse = 1.0 / q
     doubles, w_outer, w_inner = a.view(np.float64), outer.view(np.float64)[0], inner.view(np.float64)[0]
-    run, count, step = n, 1, 0
-    while count < rows:
+    run, count, step = n, 1 << half, half
+    while count < outer.shape[1]:
         run >>= 1
         step += 1
         small = step % _STEPS_FORTH == 0
-        for i in range(count):
+        for i in range(count >> half):
             w, begin = w_outer[count + i], 2 * i * run
             x, y = doubles[begin : begin + run], doubles[begin + run : begin + 2 * run]
             for j in range(run):
@@ -353,4 +364,35 @@ def forward_numbers(numbers: Any, out: Any, rows: Any, moduli: Any, outer: Any, 
             for j in range(o.size):
                 number = np.int64(numbers[j])
                 o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+            forward_whole(o, outer[row, 0], inner[row, 0], q)
+
+
+@parallel_kernel
+def forward_mirrored(numbers: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
+    """The first halves of the transforms of a polynomial with mirrored coefficients, m_(N - k) = -m_k: (n, N / 2).
+
+    `numbers` are its first half, whole doubles below 2^49. The first step takes m_(N / 2 + k) = -m_(N / 2 - k) times
+    psi^(N / 2) to them.
+    """
+    for i in prange(out.shape[0]):
+        row, o = rows[i], out[i]
+        q, size = moduli[row, 0], o.size
+        if q < LIMIT:
+            prime, doubles = float(q), o.view(np.float64)
+            inverse, root = 1.0 / prime, outer[row, 0].view(np.float64)[0, 1]
+            doubles[0] = nearest(numbers[0], prime, inverse)
+            for j in range(1, size):
+                other = product_near(nearest(numbers[size - j], prime, inverse), root, prime, inverse)
+                doubles[j] = nearest(numbers[j], prime, inverse) - other
+            forward_near(o, outer[row, 0], inner[row, 0], q)
+        else:
+            w, ratio, q4 = outer[row, 0, 0, 1], outer[row, 0, 1, 1], np.uint64(4) * q
+            for j in range(size):
+                number = np.int64(numbers[j])
+                o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+            # Pairs of places change together.
+            for j in range(1, size // 2 + 1):
+                x, y = o[j], o[size - j]
+                o[j] = x + q4 - times_constant(y, w, ratio, q)
+                o[size - j] = y + q4 - times_constant(x, w, ratio, q)
             forward_whole(o, outer[row, 0], inner[row, 0], q)
