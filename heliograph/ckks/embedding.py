@@ -22,38 +22,37 @@ def coefficients_of(values: Array, slots: int) -> Array:
     Slot j is the value at zeta^(5^j), zeta = exp(pi i / N). With 5^j = 4 t + 1 these are the values at zeta omega^t, with
     omega of order N / 2: a Fourier transform of c_k = (m_k + i m_(k + N/2)) zeta^k.
     """
+    return spread(coefficients_of_run(values), 2 * slots)
+
+
+def coefficients_of_run(values: Array) -> Array:
+    """Those in a ring that has as many slots as values, whose dimension is twice their number."""
     size = values.size
     spectrum = np.empty(size, dtype=np.complex128)
     spectrum[_places(size)] = values
     twisted = scipy.fft.fft(spectrum, norm="forward", overwrite_x=True) * _twists(size)
-    found = np.zeros((2, slots))
-    # Repeated values give a polynomial in X^(slots / size).
-    found[0, :: slots // size] = twisted.real
-    found[1, :: slots // size] = twisted.imag
-    return found.reshape(-1)
+    return np.concatenate([twisted.real, twisted.imag])
 
 
-def coefficients_of_real(values: Array, slots: int) -> Array:
-    """The first N / 2 coefficients for real `values`: m_(N - k) = -m_k gives the others, and m_(N / 2) = 0.
+def half_of_coefficients(values: Array) -> Array:
+    """The first half of `coefficients_of_run` for real values: m_(N - k) = -m_k gives the others, and m_(N / 2) = 0.
 
-    The transform of real numbers has half of its results, and c_(N / 2 - k) mirrors c_k: half the work of
-    `coefficients_of`.
+    The transform of real numbers has half of its results, and c_(N / 2 - k) mirrors c_k: half the work.
     """
     size = values.size
-    if size == 1:
-        found = np.zeros(slots)
-        found[0] = values[0]
-        return found
     spectrum = np.empty(size)
     spectrum[_places(size)] = values
-    twisted = scipy.fft.rfft(spectrum, norm="forward", overwrite_x=True) * _twists(size)[: size // 2 + 1]
-    run = np.empty(size)
-    run[: size // 2 + 1] = twisted.real
-    run[size // 2 + 1 :] = -twisted.imag[size // 2 - 1 : 0 : -1]
-    if size == slots:
-        return run
-    found = np.zeros(slots)
-    found[:: slots // size] = run
+    middle = size // 2 + 1
+    twisted = scipy.fft.rfft(spectrum, norm="forward", overwrite_x=True) * _twists(size)[:middle]
+    return np.concatenate([twisted.real[:size], -twisted.imag[size - middle : 0 : -1]])
+
+
+def spread(coefficients: Array, count: int) -> Array:
+    """Repeated values give a polynomial in a power of X: its coefficients with the zeros between, `count` in all."""
+    if coefficients.size == count:
+        return coefficients
+    found = np.zeros(count)
+    found[:: count // coefficients.size] = coefficients
     return found
 
 

@@ -29,8 +29,9 @@ from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
 class Transform(Generic[C]):
     """How a `linear_transform` is evaluated: for each giant step its (operand, baby step, offset), in this order.
 
-    `number` is its position in the program, `size` what each encoded diagonal takes in bytes. `kept` has for each operand
-    the number of the first transform with the same plaintexts and its operand, and whether there are more than one.
+    `number` is its position in the program, `sizes` what each encoded diagonal of an operand takes in bytes. `kept` has for
+    each operand the number of the first transform with the same plaintexts and its operand, and whether there are more than
+    one.
     """
 
     node: Node
@@ -39,7 +40,7 @@ class Transform(Generic[C]):
     diagonals: Sequence[DiagonalMap]
     groups: Mapping[int, Sequence[tuple[int, int, int]]]
     do: Primitives[C]
-    size: int
+    sizes: Sequence[int]
 
     def encoding(self, g: int, position: int, b: int, offset: int) -> Encoding:
         """The plaintext of one diagonal."""
@@ -48,10 +49,10 @@ class Transform(Generic[C]):
             assert isinstance(self.node.type, CipherType)
             # Values that repeat over the slots are encoded in only as many slots as one period fills: a smaller transform.
             values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
-            return self.do.constant(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
+            return self.do.diagonal(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
 
         first, often = self.kept[position]
-        return Encoding((self.number, position, offset), make, self.size, (*first, offset), often)
+        return Encoding((self.number, position, offset), make, self.sizes[position], (*first, offset), often)
 
     def encodings(self) -> Iterator[Encoding]:
         """All of them, in the order of their use."""
@@ -165,19 +166,28 @@ class Evaluator(Generic[C]):
     @functools.cached_property
     def _often_bytes(self) -> int:
         """What the plaintexts take that a run uses more than once, at most: those of all diagonals."""
+        return self.diagonals_bytes(self.diagonal_bytes, often=True)
+
+    def diagonals_bytes(self, size: Callable[[int, DiagonalMap], int], often: bool = False) -> int:
+        """What the plaintexts of all diagonals take, or of those that a run uses more than once; `size` as
+        `diagonal_bytes`."""
         total = 0
-        for (number, position), often in self._kept.values():
+        for (number, position), repeated in self._kept.values():
             node = self.program.nodes[number]
-            if often:
+            if repeated or not often:
                 assert isinstance(node.type, CipherType)
-                diagonals = self.diagonals(node)[position].offsets
-                total += len(diagonals) * self.plaintext_bytes(node.type.level, real=True)
+                diagonals = self.diagonals(node)[position]
+                total += len(diagonals.offsets) * size(node.type.level, diagonals)
         return total
 
-    def plaintext_bytes(self, level: int, real: bool = False) -> int:
-        """What an encoded plaintext takes in memory, at most; those of diagonals are `real`."""
+    def plaintext_bytes(self, level: int) -> int:
+        """What an encoded plaintext takes in memory."""
         # One polynomial, and the complex vector that it was encoded from.
         return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
+
+    def diagonal_bytes(self, level: int, diagonals: DiagonalMap) -> int:
+        """What the plaintext of one of these diagonals takes in memory."""
+        return self.plaintext_bytes(level)
 
     def transform(self, node: Node) -> Transform[C]:
         """How a `linear_transform` is evaluated. That of the node last asked for is kept."""
@@ -186,9 +196,9 @@ class Evaluator(Generic[C]):
             a, diagonals = node.attrs, self.diagonals(node)
             assert isinstance(node.type, CipherType)
             groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
-            size = self.plaintext_bytes(node.type.level, real=True)
+            sizes = [self.diagonal_bytes(node.type.level, each) for each in diagonals]
             kept = [self._kept[plaintexts] for plaintexts in _plaintexts(node)]
-            found = Transform(node, self.index[node], kept, diagonals, groups, self.part(node.type.chain), size)
+            found = Transform(node, self.index[node], kept, diagonals, groups, self.part(node.type.chain), sizes)
             self._last = node, found
         assert found is not None
         return found

@@ -238,7 +238,7 @@ PRIMITIVES = {
     )
 }
 # Methods of `Primitives` that count as no call: they take little time compared to the others, or run alongside them.
-UNCOUNTED = frozenset({"describe", "encode", "constant", "level_drop", "reread"})
+UNCOUNTED = frozenset({"describe", "encode", "constant", "diagonal", "level_drop", "reread"})
 
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
 ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)

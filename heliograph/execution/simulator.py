@@ -117,7 +117,7 @@ class SimulatedPrimitives:
                 values = np.asarray(values + self._errors.gaussian(values.shape) * std)
         return SimulatedPlaintext(values, log_scale)
 
-    constant = encode
+    constant = diagonal = encode
 
     def add(self, x: SimulatedCiphertext, y: SimulatedCiphertext) -> SimulatedCiphertext:
         return self._sum(x, y, x.slots + y.slots, "add")

@@ -25,7 +25,7 @@ class NoValues:
     def encode(self, values: Array | float, log_scale: float, level: int, beside: object = None) -> object:
         return _NOTHING
 
-    constant = encode
+    constant = diagonal = encode
 
     def _one(self, x: object) -> object:
         return _NOTHING

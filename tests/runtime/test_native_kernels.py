@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
-from heliograph.ckks.embedding import coefficients_of, coefficients_of_real
+from heliograph.ckks.embedding import coefficients_of, coefficients_of_run, half_of_coefficients, spread
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
 from heliograph.runtime.native import arithmetic, floating, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext
-from heliograph.runtime.native.encoding import halved
+from heliograph.runtime.native.encoding import evaluated, halved, rounded
+from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import prime_rows
 
 # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
@@ -262,21 +263,40 @@ def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int,
 
 
 @pytest.mark.parametrize("ring_dim", [1 << 11, 1 << 12, 1 << 15])
-def test_half_a_transform_of_mirrored_coefficients_makes_the_first_half(ring_dim: int) -> None:
+def test_transforms_of_repeated_and_of_real_slots_are_parts_of_the_whole(ring_dim: int) -> None:
     """With coefficients as large as they get, too, and primes of both kinds."""
-    if not halved(ring_dim):
-        pytest.skip("this processor has no fused multiply-add")
     log_ring, random = ring_dim.bit_length() - 1, np.random.default_rng(ring_dim)
-    primes = Ring(log_ring, 60, 30, 2, 1, None).primes + Ring(log_ring, 50, 49, 3, 1, None).primes
+    # Coefficients are below the primes that are not worked on as doubles; without such work, below all.
+    small, size = (30, 49) if floating.LIMIT else (50, 29)
+    primes = Ring(log_ring, 60, small, 2, 1, None).primes + Ring(log_ring, 50, 49, 3, 1, None).primes
     rows, known = np.arange(len(primes)), prime_rows(ring_dim, primes)
-    extreme = np.full(ring_dim // 2, 2.0**49 - 1)
-    for half in (random.integers(-(2**48), 2**48, ring_dim // 2).astype(float), extreme, -extreme):
-        whole = np.concatenate([half, [0.0], -half[:0:-1]])
-        expected, found = (np.empty((len(primes), size), np.uint64) for size in (ring_dim, ring_dim // 2))
-        transforms.forward_numbers(whole, expected, rows, known.moduli, known.outer, known.inner)
-        transforms.forward_mirrored(half, found, rows, known.moduli, known.outer, known.inner)
-        assert np.array_equal(found, expected[:, : ring_dim // 2])
-        assert np.array_equal(found, expected[:, : ring_dim // 2 - 1 : -1])
+
+    def transformed(numbers: list[Any], mirrored: bool) -> Any:
+        out = np.empty((len(numbers), len(primes), ring_dim >> mirrored), np.uint64)
+        sizes = np.array([each.size for each in numbers])
+        where = addresses([each.view(np.uint64) for each in numbers])
+        transforms.forward_numbers(where, sizes, mirrored, out, rows, known.moduli, known.outer, known.inner)
+        return out
+
+    extreme = np.full(ring_dim, 2.0**size - 1)
+    for numbers in (random.integers(-(2**size), 2**size, ring_dim).astype(float), extreme, -extreme):
+        whole = transformed([numbers], False)[0]
+        for j, prime in enumerate(primes):
+            table, expected = (
+                transforms.prime_tables(ring_dim, prime),
+                (numbers.astype(np.int64).astype(object) % prime).astype(np.uint64),
+            )
+            transforms.forward(expected, table.outer[0], table.inner[0], np.uint64(prime))
+            assert np.array_equal(whole[j], expected)
+        short = [numbers[: ring_dim // times].copy() for times in (1, 2, 4, 32)]
+        for found, each in zip(transformed(short, False), short, strict=True):
+            assert np.array_equal(found, transformed([spread(each, ring_dim)], False)[0])
+        halves = [numbers[: ring_dim // times].copy() for times in (2, 4, 8, 64)]
+        for found, half in zip(transformed(halves, True), halves, strict=True):
+            mirrored = np.concatenate([half, [0.0], -half[:0:-1]])
+            (expected,) = transformed([mirrored], False)
+            assert np.array_equal(found, expected[:, : ring_dim // 2])
+            assert np.array_equal(found, expected[:, : ring_dim // 2 - 1 : -1])
 
 
 # ----------------------------------------------------------------------------------------------- encoding
@@ -284,10 +304,10 @@ def test_half_a_transform_of_mirrored_coefficients_makes_the_first_half(ring_dim
 
 @pytest.mark.parametrize("size", [1, 2, 4, 64, 512])
 def test_real_slots_have_mirrored_coefficients(size: int) -> None:
-    slots, values = 512, np.random.default_rng(size).normal(size=size)
-    half, whole = coefficients_of_real(values, slots), coefficients_of(values, slots)
-    np.testing.assert_allclose(half, whole[:slots], atol=1e-14)
-    np.testing.assert_allclose(np.concatenate([[0.0], -half[:0:-1]]), whole[slots:], atol=1e-14)
+    values = np.random.default_rng(size).normal(size=size)
+    half, whole = half_of_coefficients(values), coefficients_of_run(values)
+    np.testing.assert_allclose(half, whole[:size], atol=1e-14)
+    np.testing.assert_allclose(np.concatenate([[0.0], -half[:0:-1]]), whole[size:], atol=1e-14)
 
 
 @pytest.mark.parametrize("size", [1, 8, 512])
@@ -394,6 +414,12 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(both: Beside) -> None:
                 do.sums_of_products(values, plains, groups), do.sums_of_products(values, wholes, groups), strict=True
             ):
                 assert np.array_equal(one.residues, other.residues)
+        # As they wait as coefficients, among others; of more terms than are made residues at once.
+        waiting = [rounded(random.normal(size=size), scale, level, do.tables) for size in (ring.slots, 8) * 20]
+        terms = [(values[i % 3], plain) for i, plain in enumerate([*waiting, *wholes])]
+        found = do.sum_of_products(terms)
+        expected = do.sum_of_products([(x, evaluated([plain], do.tables)[0]) for x, plain in terms])
+        assert np.array_equal(found.residues, expected.residues)
 
 
 def test_sums_are_openfhe_s_to_the_last_bit(both: Beside) -> None:

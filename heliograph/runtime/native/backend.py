@@ -21,6 +21,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps import factors, whole_slots
+from heliograph.ir.diagonals import DiagonalMap
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader, Keys
@@ -43,7 +44,7 @@ from heliograph.runtime.native.ciphertext import (
     special_primes,
     write_ciphertext,
 )
-from heliograph.runtime.native.encoding import halved
+from heliograph.runtime.native.encoding import coefficient_bytes, halved
 from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
@@ -149,6 +150,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
             return found
 
         self._whole = bootstraps.whole
+        self._in_file, self._kept_bytes = kept is not None, cache_bytes // 2
 
         def primitives(chain: Chain) -> BootstrappingPrimitives:
             return BootstrappingPrimitives(
@@ -159,6 +161,10 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
             )
 
         super().__init__(program, primitives, cache_bytes, bootstraps.factors)
+        for number in range(len(self.chains)):
+            do = self.part(number)
+            assert isinstance(do, BootstrappingPrimitives)
+            do.compact = self._compact
 
     def prepare(self) -> None:
         for node in factors(self.program).values():
@@ -172,9 +178,21 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
                     self._whole[key] = WholeBootstrap.of(*key, do, self.factors)
                     self._whole[key].prepare()
 
-    def plaintext_bytes(self, level: int, real: bool = False) -> int:
-        whole = self.ring.ciphertext_bytes(level, parts=1)
-        return whole // 2 if real and halved(self.ring.ring_dim) else whole
+    def plaintext_bytes(self, level: int) -> int:
+        return self.ring.ciphertext_bytes(level, parts=1)
+
+    def diagonal_bytes(self, level: int, diagonals: DiagonalMap) -> int:
+        if self._compact:
+            return coefficient_bytes(diagonals.run * diagonals.stride, self.ring.ring_dim)
+        return self._evaluated_bytes(level)
+
+    def _evaluated_bytes(self, level: int, diagonals: DiagonalMap | None = None) -> int:
+        return self.plaintext_bytes(level) >> halved(self.ring.ring_dim)
+
+    @functools.cached_property
+    def _compact(self) -> bool:
+        """Whether diagonals wait as coefficients: where their residues take more than may be kept, and are in no file."""
+        return not self._in_file and self.diagonals_bytes(self._evaluated_bytes) > self._kept_bytes
 
     def example(self, level: int) -> Ciphertext:
         random = np.random.default_rng(0)

@@ -1,18 +1,25 @@
-"""Vectors of slots as plaintexts: coefficients by the canonical embedding, scaled, rounded, as residues."""
+"""Vectors of slots as plaintexts: coefficients by the canonical embedding, scaled, rounded, as residues.
+
+A plaintext may also wait as its coefficients, which take a tenth of the memory; its residues are then made for each use
+(`evaluated`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.ckks.embedding import coefficients_of, coefficients_of_real
+from heliograph.ckks.embedding import coefficients_of_run, half_of_coefficients, spread
 from heliograph.errors import RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.elementwise import scaled_residues
 from heliograph.runtime.native.floating import LIMIT
+from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import ChainTables, with_ratio
-from heliograph.runtime.native.transforms import LANES, forward_mirrored, forward_numbers, forward_rows, rows_of
+from heliograph.runtime.native.transforms import LANES, forward_numbers, forward_rows, rows_of
 
 # A rounded coefficient of up to this many bits is exact both as a floating-point number and as a 64-bit integer.
 _EXACT_BITS = 62
@@ -20,9 +27,29 @@ _EXACT_BITS = 62
 _SMALL_BITS = 49
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Coefficients:
+    """A plaintext as rounded coefficients, whole doubles below 2^49, of a polynomial in a power of X.
+
+    Of a `mirrored` one, m_(N - k) = -m_k, they are the first half.
+    """
+
+    numbers: Array
+    level: int
+    mirrored: bool
+
+
+Plaintext = Array | Coefficients
+
+
 def halved(ring_dim: int) -> bool:
     """Whether only half of the residues of real values is kept."""
     return bool(LIMIT) and rows_of(ring_dim) >= 2 * LANES
+
+
+def coefficient_bytes(run: int, ring_dim: int) -> int:
+    """What the coefficients take of real values that repeat after so many slots."""
+    return 8 * max(run, rows_of(ring_dim)) if halved(ring_dim) else 8 * ring_dim
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
@@ -30,6 +57,31 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> 
 
     (level + 1, N), or (level + 1, N / 2) for real values at the usual scales where they are `halved`: the second half of
     their residues mirrors the first.
+    """
+    return evaluated([rounded(values, log_scale, level, tables)], tables)[0]
+
+
+def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
+    """The plaintexts as residues. Those of one level are made together."""
+    made: list[Array | None] = [None if isinstance(plain, Coefficients) else plain for plain in plains]
+    waiting = {i: plain for i, plain in enumerate(plains) if isinstance(plain, Coefficients)}
+    known = tables.known
+    for level, mirrored in {(plain.level, plain.mirrored) for plain in waiting.values()}:
+        places = [i for i, plain in waiting.items() if (plain.level, plain.mirrored) == (level, mirrored)]
+        numbers = [waiting[i].numbers.view(np.uint64) for i in places]
+        sizes = np.array([each.size for each in numbers], dtype=np.int64)
+        out = np.empty((len(places), level + 1, tables.ring_dim >> mirrored), dtype=np.uint64)
+        rows = tables.rows[: level + 1]
+        forward_numbers(addresses(numbers), sizes, mirrored, out, rows, known.moduli, known.outer, known.inner)
+        for i, residues in zip(places, out, strict=True):
+            made[i] = residues
+    return [residues for residues in made if residues is not None]
+
+
+def rounded(values: Array, log_scale: float, level: int, tables: ChainTables) -> Plaintext:
+    """The values times 2^log_scale, rounded: coefficients, or residues at scales so large that they are not small.
+
+    Raises RangeError as `encode`.
     """
     primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known
     # The same number in all slots is a constant polynomial: this coefficient alone, and the same value everywhere.
@@ -39,26 +91,25 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> 
     if alone:
         found = values
     else:
-        found = (coefficients_of_real if mirrored else coefficients_of)(values, tables.slots)
+        found = (half_of_coefficients if mirrored else coefficients_of_run)(values)
     largest = float(np.abs(found).max(initial=0.0))
     if not math.isfinite(largest):
         raise RangeError("a plaintext holds NaN or infinity")
     bits = log_scale + (math.log2(largest) if largest else -log_scale)
-    room = math.log2(math.prod(tables.primes[: level + 1])) - 1
+    room = math.log2(math.prod(primes)) - 1
     if bits >= room:
         raise RangeError(f"a plaintext of size {np.abs(values).max():.3g} is too large at scale 2^{log_scale:.1f}")
     shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
     whole = np.rint(found * 2.0 ** (log_scale - shift))
-    out = np.empty((level + 1, whole.size), dtype=np.uint64)
     if LIMIT and bits < _SMALL_BITS and not alone:
-        forward = forward_mirrored if mirrored else forward_numbers
-        forward(whole, out, rows, known.moduli, known.outer, known.inner)
-        return out
+        # A transform has no fewer numbers than rows.
+        return Coefficients(spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored)), level, mirrored)
     if mirrored:
         whole = np.concatenate([whole, [0.0], -whole[:0:-1]])
-        out = np.empty((level + 1, whole.size), dtype=np.uint64)
-    factors = with_ratio([1 << shift] * (level + 1), primes)
-    scaled_residues(whole.astype(np.int64), factors, out, rows, known.moduli)
+    if not alone:
+        whole = spread(whole, tables.ring_dim)
+    out = np.empty((level + 1, whole.size), dtype=np.uint64)
+    scaled_residues(whole.astype(np.int64), with_ratio([1 << shift] * (level + 1), primes), out, rows, known.moduli)
     if alone:
         return np.repeat(out, tables.ring_dim, axis=1)
     forward_rows(out, rows, known.moduli, known.outer, known.inner)

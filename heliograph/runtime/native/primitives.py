@@ -11,12 +11,14 @@ from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native import elementwise, keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
-from heliograph.runtime.native.encoding import encode
+from heliograph.runtime.native.encoding import Coefficients, Plaintext, encode, evaluated, rounded
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
 
+# Of so many plaintexts that wait as coefficients the residues are there at once.
+_TOGETHER = 32
 # (kind, amount) -> the key of the chain; kinds are those of ckks.keys.EvaluationKey.
 KeyOf = Callable[[str, int], Any]
 
@@ -32,6 +34,8 @@ class NativePrimitives:
         self.tables, self._key_of, self._kept = tables, key_of, kept
         known = tables.known
         self._moduli, self._outer, self._inner = known.moduli, known.outer, known.inner
+        # Whether the plaintexts of diagonals wait as their coefficients.
+        self.compact = False
 
     def describe(self, x: Ciphertext) -> tuple[int, int]:
         return x.level, x.parts
@@ -48,6 +52,12 @@ class NativePrimitives:
         vector = np.full(1, values) if isinstance(values, float) else values
         primes = self.tables.primes[: level + 1]
         return self._kept.get(vector, log_scale, primes, lambda: encode(vector, log_scale, level, self.tables))
+
+    def diagonal(self, values: Array, log_scale: float, level: int, beside: Any = None) -> Plaintext:
+        """As `constant`, or as its coefficients, where plaintexts of diagonals are to be `compact`."""
+        return (
+            rounded(values, log_scale, level, self.tables) if self.compact else self.constant(values, log_scale, level)
+        )
 
     def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         if x.parts < y.parts:
@@ -87,10 +97,17 @@ class NativePrimitives:
         _check_plain(x.residues, plain)
         return self._elementwise(elementwise.multiply_plain, x, plain)
 
-    def sum_of_products(self, terms: Iterable[tuple[Ciphertext, Array]]) -> Ciphertext:
+    def sum_of_products(self, terms: Iterable[tuple[Ciphertext, Plaintext]]) -> Ciphertext:
         values, plains = zip(*terms, strict=True)
-        (found,) = self.sums_of_products(values, plains, [[(i, i) for i in range(len(values))]])
-        return found
+        step = _TOGETHER if any(isinstance(plain, Coefficients) for plain in plains) else len(plains)
+        total: Ciphertext | None = None
+        for begin in range(0, len(plains), step):
+            some = plains[begin : begin + step]
+            places = [(i, i) for i in range(len(some))]
+            (found,) = self.sums_of_products(values[begin : begin + step], evaluated(some, self.tables), [places])
+            total = found if total is None else self.accumulate(total, found)
+        assert total is not None, "a sum of no products"
+        return total
 
     def sums_of_products(
         self, values: Sequence[Ciphertext], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]

@@ -8,8 +8,9 @@ some of them are taken into a tile that fits the cache, one in each column, so t
 
 Modulo primes below `floating.LIMIT` the steps are on doubles (`forward_near`, `backward_near`).
 
-Of a plaintext whose slots are real, value N - 1 - j is value j, for psi^-1 in the place of psi gives the same. Half of the
-transform makes the first half, which is all that is kept (`forward_mirrored`).
+Plaintexts take less (`forward_numbers`). Where the slots are real, value N - 1 - j is value j, for psi^-1 in the place of
+psi gives the same: half of the transform makes the first half, which is all that is kept. Where the slots repeat, it is
+that of a shorter polynomial, in a power of X: the first steps on fewer numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import prange
+from numba import carray, prange
 
 from heliograph.ir import Array
 from heliograph.runtime.native.arithmetic import (
@@ -29,6 +30,7 @@ from heliograph.runtime.native.arithmetic import (
     times_constant,
 )
 from heliograph.runtime.native.floating import LIMIT, canonical, centred, centred_constant, near, nearest, product_near
+from heliograph.runtime.native.pointers import pointer
 from heliograph.runtime.residues import bit_reversed, powers, ratios, smallest_root
 
 # Transforms in one tile, for long runs in a tile of 8 kB or more.
@@ -145,14 +147,13 @@ def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
 
 
 @kernel
-def forward_whole(a: Any, outer: Any, inner: Any, q: Any) -> None:
+def forward_whole(a: Any, outer: Any, inner: Any, q: Any, half: int = 0) -> None:
     """The transform of a polynomial, in place: numbers below 8 q become canonical values.
 
-    Of half as many numbers, which are what the first step left, it makes the first half.
+    With `half` = 1 its first half, from what the first step left. Of a shorter polynomial fewer steps are taken.
     """
-    columns = inner.shape[2] + 1
-    n, rows = a.size, a.size // columns
-    half = outer.shape[1] // rows - 1
+    n, rows = a.size, outer.shape[1] >> half
+    columns = n // rows
     q4 = np.uint64(4) * q
     run, count = n, 1 << half
     while count < outer.shape[1]:
@@ -245,14 +246,13 @@ def _back_near(x: Any, y: Any, w: Any, q: Any, inverse: Any, small: Any) -> Any:
 
 
 @kernel
-def forward_near(a: Any, outer: Any, inner: Any, prime: Any) -> None:
+def forward_near(a: Any, outer: Any, inner: Any, prime: Any, half: int = 0) -> None:
     """The transform, in place, of a polynomial of doubles up to q in size. Its values are canonical, as whole numbers.
 
-    Of half as many numbers up to 1.1 q, which are what the first step left, it makes the first half.
+    `half` as in `forward_whole`; then they are up to 1.1 q.
     """
-    columns = inner.shape[2] + 1
-    n, rows = a.size, a.size // columns
-    half = outer.shape[1] // rows - 1
+    n, rows = a.size, outer.shape[1] >> half
+    columns = n // rows
     q = float(prime)
     inverse = 1.0 / q
     doubles, w_outer, w_inner = a.view(np.float64), outer.view(np.float64)[0], inner.view(np.float64)[0]
@@ -348,51 +348,73 @@ def forward_rows(values: Any, rows: Any, moduli: Any, outer: Any, inner: Any) ->
         forward(values[i], outer[row, 0], inner[row, 0], moduli[row, 0])
 
 
-@parallel_kernel
-def forward_numbers(numbers: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """The transforms of a polynomial of whole doubles below 2^49, modulo the prime of each row: (n, N)."""
-    for i in prange(out.shape[0]):
-        row, o = rows[i], out[i]
-        q = moduli[row, 0]
-        if q < LIMIT:
-            prime, doubles = float(q), o.view(np.float64)
-            inverse = 1.0 / prime
-            for j in range(o.size):
-                doubles[j] = nearest(numbers[j], prime, inverse)
-            forward_near(o, outer[row, 0], inner[row, 0], q)
-        else:
-            for j in range(o.size):
-                number = np.int64(numbers[j])
-                o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
-            forward_whole(o, outer[row, 0], inner[row, 0], q)
+@kernel
+def _numbers_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
+    """The transform of whole doubles below 2^49 modulo a prime, as many as `o` has."""
+    if q < LIMIT:
+        prime, doubles = float(q), o.view(np.float64)
+        inverse = 1.0 / prime
+        for j in range(o.size):
+            doubles[j] = nearest(numbers[j], prime, inverse)
+        forward_near(o, outer, inner, q)
+    else:
+        for j in range(o.size):
+            number = np.int64(numbers[j])
+            o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+        forward_whole(o, outer, inner, q)
 
 
-@parallel_kernel
-def forward_mirrored(numbers: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """The first halves of the transforms of a polynomial with mirrored coefficients, m_(N - k) = -m_k: (n, N / 2).
+@kernel
+def _mirrored_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
+    """The first half of the transform of mirrored coefficients, m_(N - k) = -m_k, from their first half.
 
-    `numbers` are its first half, whole doubles below 2^49. The first step takes m_(N / 2 + k) = -m_(N / 2 - k) times
-    psi^(N / 2) to them.
+    The first step takes m_(N / 2 + k) = -m_(N / 2 - k) times psi^(N / 2) to them.
     """
-    for i in prange(out.shape[0]):
-        row, o = rows[i], out[i]
-        q, size = moduli[row, 0], o.size
-        if q < LIMIT:
-            prime, doubles = float(q), o.view(np.float64)
-            inverse, root = 1.0 / prime, outer[row, 0].view(np.float64)[0, 1]
-            doubles[0] = nearest(numbers[0], prime, inverse)
-            for j in range(1, size):
-                other = product_near(nearest(numbers[size - j], prime, inverse), root, prime, inverse)
-                doubles[j] = nearest(numbers[j], prime, inverse) - other
-            forward_near(o, outer[row, 0], inner[row, 0], q)
+    size = o.size
+    if q < LIMIT:
+        prime, doubles = float(q), o.view(np.float64)
+        inverse, root = 1.0 / prime, outer.view(np.float64)[0, 1]
+        doubles[0] = nearest(numbers[0], prime, inverse)
+        for j in range(1, size):
+            other = product_near(nearest(numbers[size - j], prime, inverse), root, prime, inverse)
+            doubles[j] = nearest(numbers[j], prime, inverse) - other
+        forward_near(o, outer, inner, q, 1)
+    else:
+        w, ratio, q4 = outer[0, 1], outer[1, 1], np.uint64(4) * q
+        for j in range(size):
+            number = np.int64(numbers[j])
+            o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+        # Pairs of places change together.
+        for j in range(1, size // 2 + 1):
+            x, y = o[j], o[size - j]
+            o[j] = x + q4 - times_constant(y, w, ratio, q)
+            o[size - j] = y + q4 - times_constant(x, w, ratio, q)
+        forward_whole(o, outer, inner, q, 1)
+
+
+@parallel_kernel
+def forward_numbers(
+    polynomials: Any, sizes: Any, mirrored: bool, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any
+) -> None:
+    """The transforms of polynomials of whole doubles below 2^49, by address, modulo the prime of each row: (P, n, N).
+
+    `sizes` are how many coefficients each has, in a power of X. Where they are `mirrored` they are the first halves, and
+    `out` are the first halves of the transforms, (P, n, N / 2).
+    """
+    towers, width = out.shape[1], out.shape[2]
+    for job in prange(out.shape[0] * towers):
+        p, i = job // towers, job % towers
+        row, size, o = rows[i], sizes[p], out[p, i]
+        numbers = carray(pointer(polynomials[p]), (size,)).view(np.float64)
+        run = o[:size]
+        if mirrored:
+            _mirrored_forward(numbers, run, moduli[row, 0], outer[row, 0], inner[row, 0])
         else:
-            w, ratio, q4 = outer[row, 0, 0, 1], outer[row, 0, 1, 1], np.uint64(4) * q
-            for j in range(size):
-                number = np.int64(numbers[j])
-                o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
-            # Pairs of places change together.
-            for j in range(1, size // 2 + 1):
-                x, y = o[j], o[size - j]
-                o[j] = x + q4 - times_constant(y, w, ratio, q)
-                o[size - j] = y + q4 - times_constant(x, w, ratio, q)
-            forward_whole(o, outer[row, 0], inner[row, 0], q)
+            _numbers_forward(numbers, run, moduli[row, 0], outer[row, 0], inner[row, 0])
+        times = width // size
+        if times > 1:
+            # Each value stands for as many; from the end on, so that none is written over before it was read.
+            for j in range(size - 1, -1, -1):
+                value = o[j]
+                for k in range(times):
+                    o[j * times + k] = value

@@ -57,7 +57,7 @@ class OpenFHEPrimitives:
                 raise
             return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
 
-    constant = encode
+    constant = diagonal = encode
 
     def add(self, x: Any, y: Any) -> Any:
         return self.context.EvalAdd(x, y)
