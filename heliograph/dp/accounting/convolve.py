@@ -295,9 +295,9 @@ def combine(
     """The composition from the spectra of its mechanisms and their counts; each is taken in turn, and let go."""
     frequencies = length // 2 + 1
     # A product below e^-55 is negligible next to round-off. Factors are at most 1, so it stays that small.
-    kept: npt.NDArray[np.int64] = np.arange(frequencies)
-    zeros: Array = np.zeros(frequencies)
-    bound, log_size, angle, drift, noise = (zeros.copy() for _ in range(5))
+    # None are left out at first: then nothing is copied, and the longest circles need less memory.
+    kept: npt.NDArray[np.int64] | slice = slice(None)
+    bound, log_size, angle, drift, noise = (np.zeros(frequencies) for _ in range(5))
     log_scale = relative = origin = shift = 0.0
     log_total = log_finite = 0.0
     for each, count in spectra:
@@ -318,11 +318,15 @@ def combine(
         log_finite += count * math.log1p(-min(each.infinite / total, 1.0)) if each.infinite < total else -np.inf
         still = bound > -55.0
         if not bool(still.all()):
-            kept = kept[still]
+            kept = np.flatnonzero(still) if isinstance(kept, slice) else kept[still]
             bound, log_size, angle, drift, noise = (array[still] for array in (bound, log_size, angle, drift, noise))
     size = np.exp(np.minimum(log_size, 50.0))
     product = np.zeros(frequencies, dtype=np.complex128)
-    product[kept] = size * np.exp(1j * angle)
+    turned = 1j * angle
+    np.exp(turned, out=turned)
+    turned *= size
+    product[kept] = turned
+    del turned
     error = size * np.expm1(np.minimum(drift + 8 * UNIT * noise + 32 * UNIT, 200.0))
     values = fft.irfft(product, length)
     transform = _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2)
