@@ -1,6 +1,6 @@
 """Encrypt, evaluate and decrypt images with a compiled artifact, one by one.
 
-    encrypted_images.py FOLDER COUNT THREADS [BACKEND]
+    encrypted_images.py FOLDER COUNT THREADS [BACKEND] [CACHE_BYTES]
 
 FOLDER has `artifact.helio` and `images.npy`. The client's key, the evaluation keys and every image's result are written
 there as they are finished; a run that was stopped goes on where it stood. No torch is loaded: the peak of memory is that
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.runtime.keyfolder import KeyFolder
@@ -42,7 +43,9 @@ def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
     return client
 
 
-def main(folder: Path, count: int, threads: int, backend: str = "native") -> None:
+def main(
+    folder: Path, count: int, threads: int, backend: str = "native", cache_bytes: int = PLAINTEXT_CACHE_BYTES
+) -> None:
     """Run what is missing, and write the figures of the first `count` images. The process keeps to `threads` cores."""
     # Beside OpenMP's threads there is one that encodes plaintexts ahead. Both come later and inherit this; what numpy
     # made already, where there are several, has no part in the homomorphic work.
@@ -59,7 +62,7 @@ def main(folder: Path, count: int, threads: int, backend: str = "native") -> Non
         begun = time.perf_counter()
         keys: KeyFolder = client.write_evaluation_keys(folder / "keys")
         print(f"evaluation keys: {time.perf_counter() - begun:.1f} s", flush=True)
-        with hg.Server(artifact, keys, allow_insecure=True, backend=backend) as server:
+        with hg.Server(artifact, keys, allow_insecure=True, backend=backend, cache_bytes=cache_bytes) as server:
             for number in missing:
                 entry = run(client, server, images[number])
                 entry["first"] = number == missing[0]
@@ -125,4 +128,4 @@ def simulated_calls(artifact: hg.Artifact) -> Counter[Call]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5], *map(int, sys.argv[5:]))
