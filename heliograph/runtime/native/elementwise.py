@@ -37,6 +37,7 @@ def add_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
         part, j = job // towers, job % towers
         q, a, b, o = moduli[rows[j], 0], x[part, j], plain[j], out[part, j]
         if part > 0:
+            # Not o[:] = a: numba 0.68 drops that in this loop.
             for i in range(size):
                 o[i] = a[i]
         else:
