@@ -297,7 +297,9 @@ def combine(
     # A product below e^-55 is negligible next to round-off. Factors are at most 1, so it stays that small.
     # None are left out at first: then nothing is copied, and the longest circles need less memory.
     kept: npt.NDArray[np.int64] | slice = slice(None)
-    bound, log_size, angle, drift, noise = (np.zeros(frequencies) for _ in range(5))
+    zeros: Array = np.zeros(frequencies)
+    bound, log_size, angle, drift, noise = (zeros.copy() for _ in range(5))
+    del zeros
     log_scale = relative = origin = shift = 0.0
     log_total = log_finite = 0.0
     for each, count in spectra:
