@@ -149,7 +149,7 @@ def main() -> None:
         "simulated": [],
     }
     with torch.no_grad():
-        wanted = module(images[32:]).numpy()
+        wanted = module(images[32 : 32 + max(options.simulated, 1)]).numpy()
     for number in range(options.simulated):
         begun = time.perf_counter()
         found = np.asarray(hg.simulate(artifact, images[32 + number].numpy()))

@@ -87,7 +87,8 @@ class Evaluator(Generic[C]):
         self.ring = self.chains[0].ring
         self._parts = [primitives(chain) for chain in self.chains]
         self.index = {node: i for i, node in enumerate(program.nodes)}
-        self.cache = PlaintextCache(cache_bytes - cache_bytes // 2, self._often_bytes)
+        self.kept_bytes = cache_bytes - cache_bytes // 2
+        self.cache = PlaintextCache(self.kept_bytes, self._often_bytes)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
         self.paths = program.planned.rotation_paths
         self._paired = [frozenset(whole_slots(program, number, True)) for number in range(len(self.chains))]

@@ -150,7 +150,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
             return found
 
         self._whole = bootstraps.whole
-        self._in_file, self._kept_bytes = kept is not None, cache_bytes // 2
+        self._in_file = kept is not None
 
         def primitives(chain: Chain) -> BootstrappingPrimitives:
             return BootstrappingPrimitives(
@@ -192,7 +192,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
     @functools.cached_property
     def _compact(self) -> bool:
         """Whether diagonals wait as coefficients: where their residues take more than may be kept, and are in no file."""
-        return not self._in_file and self.diagonals_bytes(self._evaluated_bytes) > self._kept_bytes
+        return not self._in_file and self.diagonals_bytes(self._evaluated_bytes) > self.kept_bytes
 
     def example(self, level: int) -> Ciphertext:
         random = np.random.default_rng(0)

@@ -349,6 +349,14 @@ def forward_rows(values: Any, rows: Any, moduli: Any, outer: Any, inner: Any) ->
 
 
 @kernel
+def _residues_of(numbers: Any, o: Any, q: Any) -> None:
+    """Whole doubles that are smaller than a prime as residues, up to the prime itself."""
+    for j in range(o.size):
+        number = np.int64(numbers[j])
+        o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+
+
+@kernel
 def _numbers_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
     """The transform of whole doubles below 2^49 modulo a prime, as many as `o` has."""
     if q < LIMIT:
@@ -358,9 +366,7 @@ def _numbers_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> No
             doubles[j] = nearest(numbers[j], prime, inverse)
         forward_near(o, outer, inner, q)
     else:
-        for j in range(o.size):
-            number = np.int64(numbers[j])
-            o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+        _residues_of(numbers, o, q)
         forward_whole(o, outer, inner, q)
 
 
@@ -381,9 +387,7 @@ def _mirrored_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> N
         forward_near(o, outer, inner, q, 1)
     else:
         w, ratio, q4 = outer[0, 1], outer[1, 1], np.uint64(4) * q
-        for j in range(size):
-            number = np.int64(numbers[j])
-            o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
+        _residues_of(numbers, o, q)
         # Pairs of places change together.
         for j in range(1, size // 2 + 1):
             x, y = o[j], o[size - j]
