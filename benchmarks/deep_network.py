@@ -238,17 +238,24 @@ def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray
 
 
 def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """What `encrypted_images.py` found: an entry for each image, and the figures of all."""
-    np.save(folder / "images.npy", test[: options.encrypted])
+    """What `run_encrypted` found of the first images."""
     threads = options.threads or len(os.sched_getaffinity(0))
+    return run_encrypted(test[: options.encrypted], folder, threads, options.backend)
+
+
+def run_encrypted(
+    images: np.ndarray, folder: Path, threads: int, backend: str = "native", *more: object
+) -> dict[str, Any]:
+    """What `encrypted_images.py` found: an entry for each image, and the figures of all; `more` are its last arguments."""
+    np.save(folder / "images.npy", images)
     script = Path(__file__).with_name("encrypted_images.py")
     subprocess.run(
-        [sys.executable, str(script), str(folder), str(options.encrypted), str(threads), options.backend],
+        [sys.executable, str(script), str(folder), str(len(images)), str(threads), backend, *map(str, more)],
         check=True,
         stdout=sys.stderr,
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
     )
-    found: dict[str, Any] = json.loads((folder / f"encrypted-{options.backend}-{threads}.summary.json").read_text())
+    found: dict[str, Any] = json.loads((folder / f"encrypted-{backend}-{threads}.summary.json").read_text())
     return found
 
 

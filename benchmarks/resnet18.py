@@ -11,13 +11,11 @@ artifact is kept, and not compiled again.
 
 from __future__ import annotations
 
-from common import ROOT, hg, machine  # first: it imports heliograph  # isort: skip
+from deep_network import ROOT, hg, machine, run_encrypted  # first: it imports heliograph  # isort: skip
 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -84,11 +82,7 @@ def error(found: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
 
 def encrypted(path: Path, x: np.ndarray, wanted: np.ndarray, threads: int) -> dict[str, Any]:
     """One encrypted image, by a process without torch."""
-    np.save(path.parent / "images.npy", x[np.newaxis])
-    script = Path(__file__).with_name("encrypted_images.py")
-    command = [sys.executable, str(script), str(path.parent), "1", str(threads)]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, stdout=sys.stderr)
-    found = json.loads((path.parent / f"encrypted-native-{threads}.summary.json").read_text())
+    found = run_encrypted(x[np.newaxis], path.parent, threads)
     return {
         "seconds": found["seconds"],
         "floor_seconds": found["floor_seconds"],

@@ -7,14 +7,12 @@ The network is that of ola.py, trained once (an hour on one core) and kept. An e
 
 from __future__ import annotations
 
-from deep_network import ROOT, accuracy, cifar10, hg, machine  # first: it imports heliograph  # isort: skip
+from deep_network import ROOT, accuracy, cifar10, hg, machine, run_encrypted  # first: it imports heliograph  # isort: skip
 
 import argparse
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -64,11 +62,8 @@ def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, An
     """Encrypted batches: the second and the next ones find rounded plaintexts."""
     images, folder, batch, count = cifar10(), Path(entry["folder"]), entry["batch"], options.runs
     test = images.test[: count * batch]
-    np.save(folder / "images.npy", test.reshape(count, batch, *test.shape[1:]) if batch > 1 else test)
-    script = Path(__file__).with_name("encrypted_images.py")
-    command = [sys.executable, str(script), str(folder), str(count), str(options.threads), "native", str(CACHE_BYTES)]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)}, stdout=sys.stderr)
-    found = json.loads((folder / f"encrypted-native-{options.threads}.summary.json").read_text())
+    batches = test.reshape(count, batch, *test.shape[1:]) if batch > 1 else test
+    found = run_encrypted(batches, folder, options.threads, "native", CACHE_BYTES)
     scores = np.concatenate([np.array(each["scores"]).reshape(batch, -1) for each in found["images"]])
     return {
         "measured_seconds": found["seconds"],
