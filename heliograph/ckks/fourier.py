@@ -81,7 +81,8 @@ class FourierFactor:
         return _values(self)
 
 
-@functools.lru_cache(maxsize=4)
+# A bootstrap has six factors at most.
+@functools.lru_cache(maxsize=8)
 def _values(factor: FourierFactor) -> list[Array]:
     slots, scale = factor.slots, factor.scale
     heights = [scale << layer for layer in range(factor.layers)]

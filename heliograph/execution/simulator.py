@@ -399,19 +399,22 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             # Without errors the order of the steps does not matter.
             total = np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
             return self._errors.made(total, x.level, scales[0], 2, 0.0, node.op)
-        total = np.zeros(ring.slots, dtype=np.complex128)
+        # Each value twice in a row: turned by a giant step it is a part of that.
+        slots = ring.slots
+        parts = {key: [np.tile(part, 2) for part in (value.real, value.imag)] for key, value in rotated.items()}
         # The error from rounding the plaintexts is Gaussian, and its variances add up over the products.
-        power: Array = np.zeros(ring.slots)
         rounding = [noise.encoding_std(ring) * 2.0**-plain for plain in a["plain_log_scales"]]
         squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()}
+        power: Array = np.zeros(slots)
+        sums: list[Array] = [np.zeros(slots), np.zeros(slots)]
         for g, terms in groups.items():
-            products, spread = np.zeros_like(total), np.zeros(ring.slots)
             for position, b, offset in terms:
-                diagonal = diagonals[position].diagonal(offset, g + b)
-                products += rotated[position, b] * (np.roll(diagonal, g) if g else diagonal)
-                spread += squares[position, b]
-            total += np.roll(products, -g)
-            power += np.roll(spread, -g)
+                diagonal = diagonals[position].one_run(offset, g + b)
+                for total, part in zip(sums, parts[position, b], strict=True):
+                    of = part[g % slots :][:slots].reshape(-1, diagonal.size)
+                    total += (of * diagonal).reshape(-1)
+            power += np.roll(sum(squares[position, b] for position, b, _ in terms), -g)
+        total = sums[0] + 1j * sums[1]
         total = total + self._errors.gaussian(total.shape) * np.sqrt(power)
         total = total + len(giants) * self._errors.bias * 2.0 ** -scales[0]
         std = math.sqrt(len(giants)) * do.switch_std(x.level)

@@ -425,7 +425,7 @@ def diagonal_offsets(matrix: Matrix, geometry: MapGeometry) -> tuple[int, ...]:
 
 # Several readers map the same matrix in turn (packing, cost, execution); they share the arrays instead of copying them.
 _maps: dict[tuple[int, MapGeometry], tuple[Matrix, DiagonalMap]] = {}
-_MAPS_KEPT = 256
+_MAPS_KEPT = 1 << 12
 # Entries take eight bytes each. Readers go through a program again and again. Evicting the oldest map would drop each one
 # just before it is needed, so the one to evict is drawn at random.
 _ENTRIES_KEPT = 1 << 27

@@ -156,15 +156,61 @@ def _side(layout: Layout, channels: int, places: int) -> _Side | None:
     return _Side(ciphertext, channel % layout.period, place)
 
 
-class _Term(NamedTuple):
-    """An outer product: pairs of channels, down, and pairs of places, across. Rows and columns add up, values multiply."""
+class _Channels(NamedTuple):
+    """Pairs of channels that lie equally far apart: which they are, and where they stand, down."""
 
-    channel_rows: Array
-    channel_columns: Array
-    channel_values: Array
+    out: Array
+    own: Array
+    rows: Array
+    columns: Array
+    apart: int
+
+
+class _Places(NamedTuple):
+    """Pairs of places that lie equally far apart, across, and the values that they are multiplied by."""
+
     rows: Array
     columns: Array
     values: Array
+    apart: int
+
+
+class _Term(NamedTuple):
+    """An outer product: rows and columns add up, values multiply."""
+
+    weight: Array
+    channels: _Channels
+    places: _Places
+
+    @property
+    def rows(self) -> Array:
+        return self.channels.rows + self.places.rows
+
+    @property
+    def columns(self) -> Array:
+        return self.channels.columns + self.places.columns
+
+    @property
+    def values(self) -> Array:
+        factors = self.weight[self.channels.out, self.channels.own]
+        return np.asarray(factors[:, np.newaxis] * self.places.values)
+
+    def edges(self) -> tuple[int, int]:
+        """The least and the greatest row."""
+        channels, places = self.channels.rows, self.places.rows
+        return int(channels.min() + places.min()), int(channels.max() + places.max())
+
+
+@functools.lru_cache(maxsize=64)
+def _places(map: KroneckerMatrix, result: _Side, operand: _Side, modulus: int) -> list[list[_Places]]:
+    """The pairs of places of each term of a map. All blocks of a map share them."""
+    made = []
+    for place in map.places:
+        rows = result.places[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))].astype(np.int32)
+        columns = operand.places[place.indices].astype(np.int32)
+        groups = _groups((columns - rows) % modulus)
+        made.append([_Places(rows[here], columns[here], place.data[here], apart) for here, apart in groups])
+    return made
 
 
 class _Kernel:
@@ -172,42 +218,46 @@ class _Kernel:
 
     def __init__(self, matrix: PlacedMatrix, modulus: int) -> None:
         weights, at_out, at_in = matrix._part()
-        result, operand = matrix._sides
         out, own = np.nonzero((weights != 0).any(axis=0))
-        pairs = [(out[here], own[here], d) for here, d in _groups((at_in[own] - at_out[out]) % modulus)]
+        rows, columns = at_out[out].astype(np.int32), at_in[own].astype(np.int32)
+        pairs = [
+            _Channels(out[here], own[here], rows[here, np.newaxis], columns[here, np.newaxis], apart)
+            for here, apart in _groups((columns - rows) % modulus)
+        ]
         self._terms: dict[int, list[_Term]] = {}
-        self.held = 0
-        for weight, place in zip(weights, matrix.map.places, strict=True):
-            rows = result.places[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))].astype(np.int32)
-            columns = operand.places[place.indices].astype(np.int32)
-            for here, apart in _groups((columns - rows) % modulus):
-                places = rows[here], columns[here], place.data[here]
-                self.held += here.size
-                for outs, owns, between in pairs:
-                    factors = weight[outs, owns]
-                    there = np.flatnonzero(factors)
-                    if not there.size:
-                        continue
-                    down, across = (at[each[there]].astype(np.int32) for at, each in ((at_out, outs), (at_in, owns)))
-                    channels = down[:, np.newaxis], across[:, np.newaxis], factors[there][:, np.newaxis]
-                    term = _Term(*channels, *places)
-                    self._terms.setdefault((apart + between) % modulus, []).append(term)
-                    self.held += 2 * there.size
+        self.held = weights.size + 4 * out.size
+        for weight, groups in zip(weights, _places(matrix.map, *matrix._sides, modulus), strict=True):
+            there = pairs if weight[out, own].all() else _there(pairs, weight)
+            for places in groups:
+                for channels in there:
+                    term = _Term(weight, channels, places)
+                    self._terms.setdefault((channels.apart + places.apart) % modulus, []).append(term)
+                    # A tuple in a list takes as much as sixteen numbers.
+                    self.held += 16
         self.distances = tuple(sorted(self._terms))
 
     def edges(self, distance: int) -> tuple[int, int]:
-        terms = self._terms[distance]
-        least = min(int(term.rows.min() + term.channel_rows.min()) for term in terms)
-        return least, max(int(term.rows.max() + term.channel_rows.max()) for term in terms)
+        edges = [term.edges() for term in self._terms[distance]]
+        return min(least for least, _ in edges), max(most for _, most in edges)
 
     def rows(self, distance: int) -> Array:
-        return _joined([term.channel_rows + term.rows for term in self._terms[distance]])
+        return _joined([term.rows for term in self._terms[distance]])
 
     def columns(self, distance: int) -> Array:
-        return _joined([term.channel_columns + term.columns for term in self._terms[distance]])
+        return _joined([term.columns for term in self._terms[distance]])
 
     def values(self, distance: int) -> Array:
-        return _joined([term.channel_values * term.values for term in self._terms[distance]])
+        return _joined([term.values for term in self._terms[distance]])
+
+
+def _there(pairs: list[_Channels], weight: Array) -> list[_Channels]:
+    """The pairs of channels whose weights are not zero."""
+    found = []
+    for pair in pairs:
+        kept = np.flatnonzero(weight[pair.out, pair.own])
+        if kept.size:
+            found.append(_Channels(pair.out[kept], pair.own[kept], pair.rows[kept], pair.columns[kept], pair.apart))
+    return found
 
 
 def _joined(tables: list[Array]) -> Array:
