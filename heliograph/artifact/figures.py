@@ -497,7 +497,8 @@ def _assumed(figures: Figures) -> list[str]:
     )
     lines.append(
         f"Times: predicted for an idle machine (costs: {figures.costs}). Plaintexts are encoded in the first run and "
-        "cached; those that do not fit the cache are encoded again in every run, in a background thread."
+        "kept. Where they do not all fit, the native backend keeps their coefficients, a tenth as large; what does not fit "
+        "even so is encoded again in every run, in a background thread."
     )
     keys = (
         "in a folder, made, written and read one by one (Client.write_evaluation_keys)"
