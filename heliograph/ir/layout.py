@@ -77,6 +77,14 @@ class Layout:
             np.arange(columns) * g,
         )
 
+    def parts(self) -> tuple[tuple[Array, Array], ...] | None:
+        """What channel, row and column add to the ciphertext and to the position there of an element; None where these
+        are no sums.
+        """
+        parts = tuple(np.divmod(axis, self.period) for axis in self.axes())
+        fits = sum(int(position.max(initial=0)) for _, position in parts) < self.period
+        return parts if fits else None
+
     def places(self) -> Array:
         """The place of each element, (size,)."""
         c, y, x = self.axes()

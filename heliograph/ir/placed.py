@@ -57,25 +57,27 @@ class PlacedMatrix(Matrix):
             raise InternalError("positions do not add up: made without `fits`")
         return sides[0], sides[1]
 
-    def _part(self) -> tuple[Array, Array, Array]:
-        """The weights between the channels of the two ciphertexts, and where these stand."""
-        (at_out, out), (at_in, own) = (side.channels(k) for side, k in zip(self._sides, self.block, strict=True))
-        return self.map.weights[:, out][:, :, own], at_out, at_in
+    def _part(self) -> _Part:
+        """What the two ciphertexts have of the map."""
+        result, operand = (side.within(k) for side, k in zip(self._sides, self.block, strict=True))
+        weights = self.map.weights[:, result.channels][:, :, operand.channels]
+        return _Part(weights, _between(self.map, result.spots, operand.spots), result, operand)
 
     @property
     def nnz(self) -> int:
-        counts = np.count_nonzero(self._part()[0], axis=(1, 2))
-        return int(sum(int(count) * place.nnz for count, place in zip(counts, self.map.places, strict=True)))
+        part = self._part()
+        counts = np.count_nonzero(part.weights, axis=(1, 2))
+        return int(sum(int(count) * place.nnz for count, place in zip(counts, part.places, strict=True)))
 
     def csr(self) -> scipy.sparse.csr_array:
-        weights, at_out, at_in = self._part()
-        result, operand = self._sides
+        part = self._part()
+        result, operand = part.result, part.operand
         rows_of, columns_of, values = [], [], []
-        for weight, place in zip(weights, self.map.places, strict=True):
+        for weight, place in zip(part.weights, part.places, strict=True):
             out, own = np.nonzero(weight)
-            rows = result.places[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))]
-            rows_of.append((at_out[out][:, np.newaxis] + rows).ravel())
-            columns_of.append((at_in[own][:, np.newaxis] + operand.places[place.indices]).ravel())
+            rows = result.spots.at[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))]
+            rows_of.append((result.channels_at[out][:, np.newaxis] + rows).ravel())
+            columns_of.append((operand.channels_at[own][:, np.newaxis] + operand.spots.at[place.indices]).ravel())
             values.append((weight[out, own][:, np.newaxis] * place.data).ravel())
         entries = np.concatenate(rows_of), np.concatenate(columns_of)
         return scipy.sparse.csr_array((np.concatenate(values), entries), shape=self.shape)
@@ -84,12 +86,12 @@ class PlacedMatrix(Matrix):
         return SparseMatrix.of(self.csr())
 
     def apply(self, x: Array) -> Array:
-        weights, at_out, at_in = self._part()
-        result, operand = self._sides
-        taken = (at_in[:, np.newaxis] + operand.places).ravel()
-        found = KroneckerMatrix(weights, self.map.places).apply(np.ascontiguousarray(x[:, taken]))
+        part = self._part()
+        result, operand = part.result, part.operand
+        taken = (operand.channels_at[:, np.newaxis] + operand.spots.at).ravel()
+        found = KroneckerMatrix(part.weights, part.places).apply(np.ascontiguousarray(x[:, taken]))
         made = np.zeros((x.shape[0], self.result.period), dtype=found.dtype)
-        made[:, (at_out[:, np.newaxis] + result.places).ravel()] = found
+        made[:, (result.channels_at[:, np.newaxis] + result.spots.at).ravel()] = found
         return made
 
     def absolute(self) -> Matrix:
@@ -129,31 +131,78 @@ def fits(matrix: KroneckerMatrix, operand: Layout, result: Layout) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Side:
-    """Where channels and places of one layout stand: the positions of an element are the sum of both."""
+class _Spots:
+    """The places in one ciphertext: which they are, what they add to a position, and whether they are all."""
 
-    # For each channel, its ciphertext and its position there.
-    ciphertext: Array
-    position: Array
     places: Array
+    at: Array
+    whole: bool
 
-    def channels(self, ciphertext: int) -> tuple[Array, Array]:
-        """The positions of the channels in one ciphertext, and which they are."""
-        there = np.flatnonzero(self.ciphertext == ciphertext)
-        return self.position[there], there
+
+class _Within(NamedTuple):
+    """Of one ciphertext the channels, what they add to a position, and the places."""
+
+    channels: Array
+    channels_at: Array
+    spots: _Spots
+
+
+class _Part(NamedTuple):
+    """Of the map between two ciphertexts the weights between their channels, and how its terms connect their places."""
+
+    weights: Array
+    places: tuple[SparseMatrix, ...]
+    result: _Within
+    operand: _Within
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """Where channels and places of one layout stand. The ciphertext and the position of an element are sums of what its
+    channel and its place add to them.
+    """
+
+    # (ciphertext, position) of each channel, and of each place.
+    channels: tuple[Array, Array]
+    places: tuple[Array, Array]
+
+    def within(self, ciphertext: int) -> _Within:
+        of, at = self.channels
+        # There is one sum that gives it, or it holds nothing.
+        base = next((base for base in np.unique(self.places[0]).tolist() if (of == ciphertext - base).any()), 0)
+        channels = np.flatnonzero(of == ciphertext - base)
+        return _Within(channels, at[channels], _spots(self, base))
+
+
+@functools.lru_cache(maxsize=256)
+def _spots(side: _Side, ciphertext: int) -> _Spots:
+    of, at = side.places
+    places = np.flatnonzero(of == ciphertext)
+    return _Spots(places, at[places], places.size == of.size)
 
 
 @functools.lru_cache(maxsize=64)
 def _side(layout: Layout, channels: int, places: int) -> _Side | None:
-    """None where positions are not sums, or a channel is spread over ciphertexts."""
+    """None where positions are not sums, or where two sums give one ciphertext."""
     if layout.size != channels * places:
         return None
     table = layout.places().reshape(channels, places)
     channel, place = table[:, 0], table[0] - table[0, 0]
-    ciphertext = channel // layout.period
-    if (table != channel[:, np.newaxis] + place).any() or (table // layout.period != ciphertext[:, np.newaxis]).any():
+    (of_channel, at_channel), (of_place, at_place) = (np.divmod(each, layout.period) for each in (channel, place))
+    if (table != channel[:, np.newaxis] + place).any() or at_channel.max() + at_place.max() >= layout.period:
         return None
-    return _Side(ciphertext, channel % layout.period, place)
+    sums = np.unique(of_channel)[:, np.newaxis] + np.unique(of_place)
+    if np.unique(sums).size != sums.size:
+        return None
+    return _Side((of_channel, at_channel), (of_place, at_place))
+
+
+@functools.lru_cache(maxsize=256)
+def _between(map: KroneckerMatrix, result: _Spots, operand: _Spots) -> tuple[SparseMatrix, ...]:
+    """How each term of a map connects the places of two ciphertexts."""
+    if result.whole and operand.whole:
+        return map.places
+    return tuple(SparseMatrix.of(place.csr()[result.places][:, operand.places]) for place in map.places)
 
 
 class _Channels(NamedTuple):
@@ -202,12 +251,12 @@ class _Term(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _places(map: KroneckerMatrix, result: _Side, operand: _Side, modulus: int) -> list[list[_Places]]:
-    """The pairs of places of each term of a map. All blocks of a map share them."""
+def _places(map: KroneckerMatrix, result: _Spots, operand: _Spots, modulus: int) -> list[list[_Places]]:
+    """The pairs of places of each term of a map. All blocks that connect the same places share them."""
     made = []
-    for place in map.places:
-        rows = result.places[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))].astype(np.int32)
-        columns = operand.places[place.indices].astype(np.int32)
+    for place in _between(map, result, operand):
+        rows = result.at[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))].astype(np.int32)
+        columns = operand.at[place.indices].astype(np.int32)
         groups = _groups((columns - rows) % modulus)
         made.append([_Places(rows[here], columns[here], place.data[here], apart) for here, apart in groups])
     return made
@@ -217,16 +266,17 @@ class _Kernel:
     """The entries of one block by the distance from row to column, modulo a power of two."""
 
     def __init__(self, matrix: PlacedMatrix, modulus: int) -> None:
-        weights, at_out, at_in = matrix._part()
+        part = matrix._part()
+        weights, result, operand = part.weights, part.result, part.operand
         out, own = np.nonzero((weights != 0).any(axis=0))
-        rows, columns = at_out[out].astype(np.int32), at_in[own].astype(np.int32)
+        rows, columns = result.channels_at[out].astype(np.int32), operand.channels_at[own].astype(np.int32)
         pairs = [
             _Channels(out[here], own[here], rows[here, np.newaxis], columns[here, np.newaxis], apart)
             for here, apart in _groups((columns - rows) % modulus)
         ]
         self._terms: dict[int, list[_Term]] = {}
         self.held = weights.size + 4 * out.size
-        for weight, groups in zip(weights, _places(matrix.map, *matrix._sides, modulus), strict=True):
+        for weight, groups in zip(weights, _places(matrix.map, result.spots, operand.spots, modulus), strict=True):
             there = pairs if weight[out, own].all() else _there(pairs, weight)
             for places in groups:
                 for channels in there:
@@ -266,6 +316,8 @@ def _joined(tables: list[Array]) -> Array:
 
 def _groups(values: Array) -> list[tuple[Array, int]]:
     """The indices of each distinct value, and the value."""
+    if not values.size:
+        return []
     order = np.argsort(values, kind="stable")
     there, starts = np.unique(values[order], return_index=True)
     return list(zip(np.split(order, starts[1:]), (int(value) for value in there), strict=True))

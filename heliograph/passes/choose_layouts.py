@@ -28,6 +28,8 @@ from heliograph.ir.row_ops import ROW_OPS
 
 _MOST_CELLS = 1 << 22
 _ROUNDS = 3
+# Layouts whose elements' places are sums over their axes may take this many times as many ciphertexts as others.
+_MOST_FOR_EVEN = 4 / 3
 # A value that takes more ciphertexts than this is refused: nothing else limits what a program takes.
 MOST_CIPHERTEXTS = 256
 # If each element is a ciphertext of its own: roughly how many nodes a polynomial becomes, and the most nodes for a program.
@@ -137,16 +139,25 @@ def candidate_layouts(
         if len(shape) in (2, 3) and number not in pinned:
             rows, columns = (shape[-2] if len(shape) == 3 else 1), shape[-1]
             for frame_rows, frame_columns in sorted(frames):
+                # Frames that fill more than a ciphertext end where a row does.
+                wide = frame_rows * frame_columns > slots // stride
+                width = next_power_of_two(frame_columns) if wide else frame_columns
                 gap = 1
                 while rows * gap <= max(frame_rows, gap if rows == 1 else 0) and columns * gap <= frame_columns:
-                    area = max(frame_rows, rows * gap) * frame_columns
+                    area = max(frame_rows, rows * gap) * width
                     for block in {area, next_power_of_two(area)}:
-                        made = Layout(shape, slots, 1, 0, gap, frame_columns, block, stride=stride)
+                        made = Layout(shape, slots, 1, 0, gap, width, block, stride=stride)
                         layouts.append(_with_period(made))
                     gap *= 2
         distinct = list({layout.places().tobytes(): layout for layout in reversed(layouts)}.values())
         # More ciphertexts than necessary make everything more expensive.
         fewest = min(layout.ciphertexts for layout in distinct)
+        if fewest > 1:
+            # But maps between layouts where no channel begins in one ciphertext and ends in another are far smaller.
+            even = [layout for layout in distinct if layout.parts()]
+            count = min((layout.ciphertexts for layout in even), default=0)
+            if fewest <= count <= _MOST_FOR_EVEN * fewest:
+                distinct, fewest = even, count
         most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
         if fewest > most:
             raise PlanningError(

@@ -55,10 +55,6 @@ class _Form:
         return joined(self.named) if self.named else self.at
 
 
-def _entries(form: _Form) -> int:
-    return sum(int(matrix.nnz) for matrix in form.terms.values())
-
-
 def _general(matrix: Any) -> Any:
     """The matrix entry by entry, as a `csr_array`."""
     return matrix.csr() if isinstance(matrix, Matrix) else scipy.sparse.csr_array(matrix)
@@ -121,6 +117,35 @@ def _is_diagonal(matrix: Any) -> bool:
     """Whether a square matrix has one entry in each row, on the diagonal."""
     size = matrix.shape[0]
     return np.array_equal(matrix.indices, np.arange(size)) and np.array_equal(matrix.indptr, np.arange(size + 1))
+
+
+def _scales(matrix: Any, channels: int) -> bool:
+    """Whether a map multiplies each of so many channels by a number, as batch norms do."""
+    if isinstance(matrix, KroneckerMatrix):
+        (terms, out, own), (rows, columns) = matrix.weights.shape, matrix.places[0].shape
+        square = terms == 1 and out == own == channels and rows == columns and matrix.nnz == out * rows
+        place = matrix.places[0].csr()
+        return (
+            square and bool(np.diagonal(matrix.weights[0]).all()) and _is_diagonal(place) and len(set(place.data)) == 1
+        )
+    rows, columns = matrix.shape
+    if rows != columns or matrix.nnz != rows or rows % channels or not _is_diagonal(matrix):
+        return False
+    factors = matrix.data.reshape(channels, -1)
+    return bool((factors == factors[:, :1]).all())
+
+
+def _work(matrix: Any, operand: _Form) -> float:
+    """How many entries the products of a map with those of a form have; of small forms that it only scales, how many
+    numbers these hold.
+    """
+    work = 0.0
+    for inner in operand.terms.values():
+        if isinstance(inner, KroneckerMatrix) and _scales(matrix, inner.weights.shape[1]):
+            work += sum(part.size for part in inner.numbers)
+        else:
+            work += matrix.nnz * inner.nnz / max(1, operand.size)
+    return work
 
 
 def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
@@ -219,8 +244,7 @@ class _Fuser:
         names: tuple[Location, ...] = ()
         for operand, matrix in zip(operands, matrices, strict=True):
             matrix = _kept(matrix)
-            work = matrix.nnz * max(1, _entries(operand)) / max(1, operand.size)
-            if operand.terms and work > _MAX_ENTRIES:
+            if operand.terms and _work(matrix, operand) > _MAX_ENTRIES:
                 operand = self._anchor(operand)
             names += operand.named
             # A long sum adds its many terms unchanged; a product with the identity for each of them would be slow.

@@ -107,24 +107,29 @@ class MapOffsets:
         return self._connections[key]
 
     def _by_axes(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks | None:
-        connected = self._connected(matrix, layout, out)
-        if not connected.whole or not (_split_by_channels(layout) and _split_by_channels(out)):
+        connected, parts_in, parts_out = self._connected(matrix, layout, out), layout.parts(), out.parts()
+        if not connected.whole or parts_in is None or parts_out is None:
             return None
-        places = [
-            (at_in[index_in], at_out[index_out])
-            for (index_in, index_out), at_in, at_out in zip(connected.axes, layout.axes(), out.axes(), strict=True)
-        ]
-        (channel_in, channel_out), *spatial = places
-        distances: Array = np.zeros(1, dtype=np.int64)
-        for place_in, place_out in spatial:
-            distances = _sums(distances, distinct((place_in - place_out) % modulus, modulus), modulus)
-        block = channel_out // out.period * layout.ciphertexts + channel_in // layout.period
-        blocks = {}
-        for number in np.unique(block):
-            here = block == number
-            apart = distinct((channel_in[here] - channel_out[here]) % modulus, modulus)
-            blocks[divmod(int(number), layout.ciphertexts)] = _sums(distances, apart, modulus)
-        return blocks
+        # Ciphertexts and positions are sums over the axes, and so are blocks and distances.
+        blocks: Blocks = {(0, 0): np.zeros(1, dtype=np.int64)}
+        for (index_in, index_out), part_in, part_out in reversed(
+            list(zip(connected.axes, parts_in, parts_out, strict=True))
+        ):
+            (block_in, at_in), (block_out, at_out) = (
+                [table[index] for table in part] for part, index in ((part_in, index_in), (part_out, index_out))
+            )
+            apart, block = (at_in - at_out) % modulus, block_out * layout.ciphertexts + block_in
+            added: dict[tuple[int, int], list[Array]] = {}
+            for number in np.unique(block).tolist():
+                o, i = divmod(number, layout.ciphertexts)
+                distances = distinct(apart[block == number], modulus)
+                for (more_o, more_i), others in blocks.items():
+                    added.setdefault((o + more_o, i + more_i), []).append(_sums(others, distances, modulus))
+            blocks = {
+                key: found[0] if len(found) == 1 else distinct(np.concatenate(found), modulus)
+                for key, found in added.items()
+            }
+        return {key: blocks[key] for key in sorted(blocks)}
 
     def _by_entries(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
         matrix = matrix.sparse()
@@ -190,13 +195,3 @@ def distinct(values: Array, modulus: int) -> Array:
 
 def _sums(a: Array, b: Array, modulus: int) -> Array:
     return distinct(((a[:, np.newaxis] + b) % modulus).reshape(-1), modulus)
-
-
-def _split_by_channels(layout: Layout) -> bool:
-    """Whether the channel alone says in which ciphertext an element is."""
-    if layout.ciphertexts == 1:
-        return True
-    _, rows, columns = layout.channels_rows_columns
-    width = layout.width or columns * layout.gap
-    block = layout.block or rows * layout.gap * width
-    return layout.period % block == 0 and layout.gap * rows * width <= block and layout.gap * columns <= width

@@ -56,7 +56,8 @@ CASES = st.fixed_dictionaries(
         "zeros": st.booleans(),
         "gap_in": st.sampled_from([1, 2]),
         "gap_out": st.sampled_from([1, 2]),
-        "period": st.sampled_from([64, 128]),
+        # In 16 and 32 positions the rows of an image with gaps are spread over several ciphertexts.
+        "period": st.sampled_from([16, 32, 64, 128]),
         "seed": st.integers(0, 1000),
     }
 )
@@ -135,7 +136,7 @@ def test_blocks_of_one_map_are_told_apart() -> None:
     assert constant_digest(first) == constant_digest(again)
 
 
-@pytest.mark.parametrize("wrong", [Layout((4, 2, 2), SLOTS, 16), replace(layout(4, 2, 16, 64), period=16)])
+@pytest.mark.parametrize("wrong", [Layout((4, 2, 2), SLOTS, 16), Layout((4, 4, 4), SLOTS, 16, width=4, block=18)])
 def test_what_does_not_add_up_is_listed(wrong: Layout) -> None:
     matrix = kernel(np.random.default_rng(1), 4, 4, False)
     assert blocks_of(matrix, wrong, layout(4, 1, 16, 64)) is None

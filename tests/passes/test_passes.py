@@ -147,6 +147,25 @@ def test_runs_of_linear_ops_become_one_map() -> None:
     assert program_depth(replace(program, stage=Stage.POLYNOMIAL)) == 1
 
 
+def test_batch_norms_of_large_maps_are_merged_and_their_poolings_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is merged is bounded by entries, but a map that only scales channels adds none."""
+
+    def body(b: Builder, x: Node) -> Node:
+        w = b.constant(R.normal(size=(16, 8, 3, 3)), "conv.weight")
+        y = b.op("conv", (x,), loc("conv"), weight=w, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
+        m, v = b.constant(R.normal(size=16), "bn.mean"), b.constant(R.uniform(1, 2, 16), "bn.var")
+        y = b.op("batch_norm", (y,), loc("bn"), mean=m, variance=v, eps=1e-5)
+        return b.op("avg_pool", (y,), kernel=(2, 2), stride=(2, 2), padding=(0, 0), count_include_pad=True)
+
+    program = tensor(body, 8, 16, 16)
+    monkeypatch.setattr("heliograph.passes.fuse_linear._MAX_ENTRIES", 100_000)
+    made = apply(FuseLinear(), program)
+    assert next(node.loc.layer for node in made.nodes if node.op == "affine") == "conv+bn"
+    assert ops(made) == {"input": 1, "affine": 2}
+    x = R.normal(size=(8, 16, 16))
+    np.testing.assert_allclose(interpret(made, x)[0], interpret(program, x)[0], atol=1e-12)
+
+
 def test_a_map_is_named_by_the_layers_that_it_was() -> None:
     """Each once, within their module, on the line of the last; of many the first and the last."""
 
