@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from mpmath import mp, mpf
 
 from heliograph.dp.accounting import Tolerance, convolve, delta, epsilon
 from heliograph.dp.accounting.curves import group_epsilon
-from heliograph.dp.accounting.discretize import Lattice
+from heliograph.dp.accounting.discretize import Lattice, _ratio
 from heliograph.dp.accounting.inversion import _Line
 from heliograph.dp.accounting.pld import _aligned
 from heliograph.dp.accounting.result import Estimate
@@ -464,3 +465,10 @@ def test_a_loss_that_is_one_number_up_to_rounding_divides_by_nothing() -> None:
     found = epsilon(SampledGaussian(1.88e-7, 0.0208) * 160_205, 4.7e-6)
     assert 2500 < found.lower <= found.upper < 2501
     assert delta(SampledGaussian(1.88e-7, 0.0208) * 160_205, found.upper).lower <= 4.7e-6
+
+
+def test_a_share_of_next_to_nothing_is_infinite_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = _ratio(np.array([1.0, 1.0, 1.0]), np.array([5e-324, 0.0, 2.0]))
+    assert found.tolist() == [math.inf, 0.0, 0.5]

@@ -379,5 +379,6 @@ def _split(u1: Array, u2: Array, v1: Array, v2: Array, want_u: Array, want_v: Ar
 
 
 def _ratio(over: Array, under: Array) -> Array:
-    """over / under, 0 where under is 0: an empty half takes no part."""
-    return np.divide(over, under, out=np.zeros_like(under), where=under > 0)
+    """over / under, 0 where under is 0: an empty half takes no part. Infinite where under is next to nothing."""
+    with np.errstate(over="ignore"):
+        return np.divide(over, under, out=np.zeros_like(under), where=under > 0)
