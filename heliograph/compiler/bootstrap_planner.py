@@ -336,7 +336,7 @@ def _written_out(planned: _Planned, options: Options) -> _Planned:
 def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
     ring, program = planned.choice.ring, planned.program
     try:
-        found = simulated(program, wanted.inputs)
+        found = simulated(program, wanted.inputs, wanted.refuses)
         wrong = wanted.refuses(found)
         # At least one bit finer; errors grow at most in proportion to those of bootstraps.
         share = min(0.5, wanted.tolerance / found.error) if wrong else 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +109,8 @@ class AmplifiedError(RangeError):
     """Errors of encryption take a value out of its range; without them it stays inside."""
 
 
-def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
-    """What encryption adds on these samples, by the simulator.
+def simulated(program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None) -> Simulated:
+    """What encryption adds on these samples, by the simulator; no more of them once `refuses` has words for it.
 
     Of a program that carries values from run to run the samples are runs that follow each other: each goes on from what the
     one before left, its error included. Raises a RangeError where a value leaves its range, an AmplifiedError where only the
@@ -121,7 +121,7 @@ def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
         for node, (entry, chunk) in polynomial_inputs(program).items()
         if program.ranges[entry].gap is not None and program.ranges[entry].function.startswith("argmax")
     }
-    worst, decisions, trace = 0.0, 0.0, Trace()
+    found, worst, decisions = Simulated(0.0, 0.0, Trace()), 0.0, 0.0
     left: dict[bool, dict[Node, Any]] = {False: {}, True: {}}
     for position in range(samples[0].shape[0]):
         vectors = pack_inputs(program, one_sample(program, samples, position))
@@ -153,4 +153,7 @@ def simulated(program: Program, samples: Sequence[Array]) -> Simulated:
             known = program.ranges[entry]
             apart = float(np.abs(differences[0][node] - differences[1][node]).max(initial=0.0))
             decisions = max(decisions, apart * (known.high - known.low) / 2 / float(known.gap or 1.0))
-    return Simulated(worst, decisions, trace)
+        found = Simulated(worst, decisions, trace)
+        if refuses is not None and refuses(found):
+            break
+    return found

@@ -234,12 +234,12 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             if smaller is not None and _total_ms(smaller) < run_ms(executable, options.costs):
                 # Larger scales, and keys that do not fit, would only add to the time.
                 return smaller
-            found = simulated(executable, wanted.inputs)
+            found = simulated(executable, wanted.inputs, wanted.refuses)
             if wanted.refuses(found):
                 # If it is rotations that err, this is cheaper than a finer scale.
                 trail = back_passes(program, ring, options, packed=packed, exact_rotations=True)
                 executable = trail[-1].program
-                found = simulated(executable, wanted.inputs)
+                found = simulated(executable, wanted.inputs, wanted.refuses)
         except TooFewLevelsError as few:
             levels = few.needed
             rings = candidates(log_ring, levels, headroom, options)
