@@ -109,7 +109,9 @@ class AmplifiedError(RangeError):
     """Errors of encryption take a value out of its range; without them it stays inside."""
 
 
-def simulated(program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None) -> Simulated:
+def simulated(
+    program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None
+) -> Simulated:
     """What encryption adds on these samples, by the simulator; no more of them once `refuses` has words for it.
 
     Of a program that carries values from run to run the samples are runs that follow each other: each goes on from what the
