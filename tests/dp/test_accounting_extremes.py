@@ -17,7 +17,7 @@ from heliograph.dp.accounting import Tolerance, convolve, delta, epsilon
 from heliograph.dp.accounting.curves import group_epsilon
 from heliograph.dp.accounting.discretize import Lattice, _ratio
 from heliograph.dp.accounting.inversion import _Line
-from heliograph.dp.accounting.pld import _aligned
+from heliograph.dp.accounting.pld import _aligned, _Clock
 from heliograph.dp.accounting.result import Estimate
 from heliograph.dp.composition import Composition
 from heliograph.dp.custom import Densities, Table
@@ -410,6 +410,18 @@ def test_a_fine_step_for_two_lattices_is_found_in_a_moment() -> None:
     assert 0 < found <= 2e-11
     gap = max(float(np.diff(pair.atoms.loss).max()) for pair, _ in pairs)
     assert abs(gap / found - round(gap / found)) < 1e-4
+
+
+def test_atoms_force_no_finer_mesh_once_time_is_up() -> None:
+    """They did, four rounds in a row: 60 s of the processor for a bracket that was to take 20."""
+    pairs = [
+        (SampledLaplace(0.0014318852361693936, 0.005545617738698544).pair("remove"), 59_186_128),
+        (SampledLaplace(0.006384099629925721, 0.005120334964472886).pair("remove"), 60),
+    ]
+    step = 1.54e-7
+    assert _aligned(pairs, step, 1e-3) < 0.5 * step
+    assert _Clock(0.0).refined(pairs, step, 0.7 * step, 1e-3) == step
+    assert _Clock(1e9).refined(pairs, step, 0.7 * step, 1e-3) == _aligned(pairs, 0.7 * step, 1e-3)
 
 
 def test_moments_of_many_kinds_take_a_moment() -> None:

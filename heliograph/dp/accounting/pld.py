@@ -308,6 +308,13 @@ class _Clock:
         # Work grows with the number of nodes, and faster once they no longer fit the processor's caches.
         return max(finer, step * min(1.6 * last / left, 1.0)) if left > 0 else step
 
+    def refined(self, pairs: PairTerms, step: float, finer: float, goal: float) -> float:
+        """The next step: what is affordable, or finer where only that puts atoms on nodes; `step` itself to end."""
+        admitted = self.affordable(step, finer)
+        # Atoms would make a finer step of any, so without time none is asked for.
+        aligned = step if admitted > 0.9 * step else _aligned(pairs, admitted, goal)
+        return step if aligned > 0.9 * step else aligned
+
 
 def epsilon_interval(
     pairs: PairTerms, delta: float, tolerance: float, relative: float, seconds: float = math.inf
@@ -364,8 +371,8 @@ def epsilon_interval(
         order = _order(earlier, (step, best.width))
         earlier = (step, best.width)
         shrink = 0.85 * (goal / best.width) ** (1 / order) if math.isfinite(best.width) else 0.1
-        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)), goal)
-        if finer > 0.9 * step:
+        finer = clock.refined(pairs, step, step * min(max(shrink, 1 / 40), 0.8), goal)
+        if finer == step:
             break
         step = finer
         meshes = _meshes(above, law, epsilon, step, goal)
@@ -430,8 +437,8 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
         # Far from the goal, the width does not follow a power of the mesh: use a fixed factor.
         shrink = 0.85 * math.sqrt(goal / best.width) if best.lower > 0.3 * best.upper else 0.2
         goal = relative / (1 + theta)
-        finer = _aligned(pairs, clock.affordable(step, step * min(max(shrink, 1 / 40), 0.8)), goal)
-        if finer > 0.9 * step:
+        finer = clock.refined(pairs, step, step * min(max(shrink, 1 / 40), 0.8), goal)
+        if finer == step:
             break
         step = finer
         meshes = _meshes(above, law, epsilon, step, goal)

@@ -14,8 +14,8 @@ from heliograph.dp.mechanisms import Direction
 class Tolerance:
     """How wide a bracket may be: on epsilon the larger of `absolute` and `relative` times it; on delta a share of it.
 
-    No refinement is begun that would take both directions together past `seconds` of the processor: the bracket is then
-    wider, and says so.
+    No refinement is begun that, going by the one before, would take both directions together past `seconds` of the
+    processor: the bracket is then wider, and says so.
     """
 
     absolute: float = 1e-3
