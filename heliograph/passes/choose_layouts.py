@@ -150,15 +150,15 @@ def candidate_layouts(
                         layouts.append(_with_period(made))
                     gap *= 2
         distinct = list({layout.places().tobytes(): layout for layout in reversed(layouts)}.values())
+        most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
         # More ciphertexts than necessary make everything more expensive.
         fewest = min(layout.ciphertexts for layout in distinct)
         if fewest > 1:
             # But maps between layouts where no channel begins in one ciphertext and ends in another are far smaller.
             even = [layout for layout in distinct if layout.parts()]
             count = min((layout.ciphertexts for layout in even), default=0)
-            if fewest <= count <= _MOST_FOR_EVEN * fewest:
+            if fewest <= count <= min(_MOST_FOR_EVEN * fewest, most):
                 distinct, fewest = even, count
-        most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
         if fewest > most:
             raise PlanningError(
                 f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are "
