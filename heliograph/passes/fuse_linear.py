@@ -122,12 +122,12 @@ def _is_diagonal(matrix: Any) -> bool:
 def _scales(matrix: Any, channels: int) -> bool:
     """Whether a map multiplies each of so many channels by a number, as batch norms do."""
     if isinstance(matrix, KroneckerMatrix):
-        (terms, out, own), (rows, columns) = matrix.weights.shape, matrix.places[0].shape
-        square = terms == 1 and out == own == channels and rows == columns and matrix.nnz == out * rows
-        place = matrix.places[0].csr()
-        return (
-            square and bool(np.diagonal(matrix.weights[0]).all()) and _is_diagonal(place) and len(set(place.data)) == 1
-        )
+        (terms, out, own), place = matrix.weights.shape, matrix.places[0]
+        rows, columns = place.shape
+        if terms > 1 or not out == own == channels or rows != columns or matrix.nnz != out * rows:
+            return False
+        diagonal = bool(np.diagonal(matrix.weights[0]).all()) and _is_diagonal(place)
+        return diagonal and bool((place.data == place.data[0]).all())
     rows, columns = matrix.shape
     if rows != columns or matrix.nnz != rows or rows % channels or not _is_diagonal(matrix):
         return False
