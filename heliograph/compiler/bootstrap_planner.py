@@ -41,6 +41,8 @@ _SPARE = (0, 1, 2)
 _MOST_WITH_ENTRIES = 16
 # Numbers of baby steps for the maps in bootstraps, used where OpenFHE's own number takes more keys.
 _BABIES = (8, 4)
+# Bootstraps that are written out take no less than this share of the bytes of whole ones.
+_WRITTEN_OUT = 0.4
 # At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
 # If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
@@ -77,6 +79,13 @@ class _Choice:
             keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
             total += keys + sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
         return total
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What bootstraps certainly take of a bound on memory. Our own, written out, share keys with the program and have
+        them only as high as they use them.
+        """
+        return int((_WRITTEN_OUT if self.ring.bootstrap_by == "native" else 1.0) * self.bootstrap_bytes)
 
     def with_babies(self, babies: int, options: Options) -> _Choice | None:
         """The same with so many baby steps in the maps of its bootstraps, where that takes fewer keys."""
@@ -297,10 +306,10 @@ def _tries(
         yield from ((choice, options) for choice in filter(roomy, choices))
         return
     # Choices that would not fit with any keys of the program itself need not be tried.
-    possible = [choice for choice in choices if choice.bootstrap_bytes < options.memory_bytes]
+    possible = [choice for choice in choices if choice.reserved_bytes < options.memory_bytes]
     for share, most in _KEY_SHARES.items():
         for choice in itertools.islice(filter(roomy, possible), most):
-            left = int(share * (options.memory_bytes - choice.bootstrap_bytes))
+            left = int(share * (options.memory_bytes - choice.reserved_bytes))
             yield choice, options if share == 1.0 else replace(options, key_bytes=min(left, options.key_bytes or left))
 
 
@@ -321,19 +330,15 @@ class _Planned:
 
 
 def _written_out(planned: _Planned, options: Options) -> _Planned:
-    """The same with its bootstraps written out, where they are our own: once, for one that was chosen by their prices."""
-    choice = planned.choice
-    trail = bootstrap_passes(planned.trail, choice.ring, options, choice.lower)
-    if trail is planned.trail:
-        return planned
-    fitting: tuple[Program, float] | None = trail[-1].program, 0.0
-    if options.memory_bytes is not None:
-        fitting = within(trail[-1].program, choice.ring, options.memory_bytes)
-    # Written out, bootstraps take fewer bytes of keys. If they did not, the plan would stay as it is, which fits.
-    return planned if fitting is None else replace(planned, program=fitting[0], loading_ms=fitting[1], trail=trail)
+    """The same with its bootstraps written out, where they are our own."""
+    trail = bootstrap_passes(planned.trail, planned.choice.ring, options, planned.choice.lower)
+    return planned if trail is planned.trail else replace(planned, program=trail[-1].program, trail=trail)
 
 
 def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
+    """The plan, simulated. With a bound on memory its bootstraps have been written out before."""
+    if options.memory_bytes is None:
+        planned = _written_out(planned, options)
     ring, program = planned.choice.ring, planned.program
     try:
         found = simulated(program, wanted.inputs, wanted.refuses)
@@ -384,50 +389,60 @@ def wanted_fastest(program: Program, options: Options) -> bool:
 def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Plan:
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
+    first: tuple[_Planned, Plan] | None = None
     few: TooFewLevelsError | None = None
-    # The fewest levels between bootstraps that may still fit the program; fewer have already proved too few.
-    least_room, compared = 0, 0
+    # Numbers of levels between bootstraps that proved too few for how bootstraps are placed with them.
+    too_few: set[int] = set()
+    compared = 0
     for_time = wanted_fastest(packing[-1].program, options)
-    tries = _tries(choices, options, lambda choice: choice.room >= least_room)
+    tries = _tries(choices, options, lambda choice: choice.room not in too_few)
     for choice, tried in tries:
         if best is not None and tried is not options:
             # Reading keys again costs less than composing rotations from several others.
             break
         try:
             room = choice.ring.first_mod_bits - choice.ring.scale_bits
-            trail = _lowered(choice, tried, max(0, wanted.headroom - room), pairs)
+            trail = (*packing, *_lowered(choice, tried, max(0, wanted.headroom - room), pairs))
+            found = _Planned(choice, trail[-1].program, 0.0, trail, choice.cost_ms)
+            if options.memory_bytes is not None:
+                found = _written_out(found, tried)
         except TooFewLevelsError as found_few:
             # Making scales meet took levels that the placement of bootstraps did not know of.
-            few, least_room = found_few, choice.room + 1
+            few = found_few
+            too_few.add(choice.room)
             continue
         except PlanningError as refused:
             if tried is options or refused.where != "Options.key_bytes":
                 raise
             continue
-        executable = trail[-1].program
-        fitting: tuple[Program, float] | None = executable, 0.0
+        fitting: tuple[Program, float] | None = found.program, 0.0
         if options.memory_bytes is not None:
-            needed = least_server_bytes(executable, choice.ring)
+            needed = least_server_bytes(found.program, choice.ring)
             least_bytes = needed if least_bytes is None else min(needed, least_bytes)
-            fitting = within(executable, choice.ring, options.memory_bytes)
+            fitting = within(found.program, choice.ring, options.memory_bytes)
         if fitting is None or fitting[1]:
             unbounded_ms = unbounded_ms or choice.cost_ms
         if fitting is not None:
-            own_ms = run_ms(executable, options.costs) if for_time else choice.cost_ms
-            found = _Planned(choice, *fitting, (*packing, *trail), own_ms)
+            own_ms = run_ms(found.program, options.costs) if for_time else choice.cost_ms
+            found = replace(found, program=fitting[0], loading_ms=fitting[1], own_ms=own_ms)
             best = found if best is None or found.cost_ms < best.cost_ms else best
             compared += 1
             if not best.loading_ms and (not for_time or compared == _COMPARED):
                 break
+            if for_time and first is None:
+                # If its bootstraps are too coarse, most of the others need not be planned.
+                first = found, _finished(found, options, wanted, unbounded_ms)
     if best is not None:
-        return _finished(_written_out(best, options), options, wanted, unbounded_ms)
+        if first is not None and best is first[0]:
+            return first[1]
+        return _finished(best, options, wanted, unbounded_ms)
     if few is not None and least_bytes is None:
         raise few
     raise PlanningError(
-        f"the server would need {least_bytes or min(choice.bootstrap_bytes for choice in choices)} bytes at least, "
+        f"the server would need {least_bytes or min(choice.reserved_bytes for choice in choices)} bytes at least, "
         f"memory_bytes allows {options.memory_bytes}",
         where="Options.memory_bytes",
         why="keys and tables of bootstraps alone take "
-        f"{min(choice.bootstrap_bytes for choice in choices)} bytes or more in this ring",
+        f"{min(choice.reserved_bytes for choice in choices)} bytes or more in this ring",
         hint="allow more, or lower degrees so that no value needs a bootstrap",
     )

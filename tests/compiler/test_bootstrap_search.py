@@ -1,0 +1,109 @@
+"""How the planner goes through chains that bootstrap: which of them it plans to the end, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import heliograph as hg
+from heliograph.compiler import bootstrap_planner as planner
+from heliograph.compiler.bootstrap_planner import _Choice, _TooCoarseError
+from heliograph.errors import PlanningError
+from heliograph.passes.plan_levels import TooFewLevelsError
+
+# Squared forty times: a value near one, which is bootstrapped several times.
+PROGRAM = "program deep\ninput x: secret slots[8] in [-1, 1]\na = x\n" + 40 * "a = a * a\n" + "output y = a\n"
+TOY = {"security_bits": None, "log_ring": 12, "bootstrap": True, "precision_bits": 6.0}
+
+
+class Search:
+    """What the planner did: the choices it had, those it planned, and how often it simulated a finished plan."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[Sequence[_Choice]] = []
+        self.lowered: list[_Choice] = []
+        self.finished: list[_Choice] = []
+        # What lowering and finishing raise, where something is given.
+        self.refuses: Any = lambda choice: None
+        self.coarse: Any = lambda choice: None
+        choices, lower, finish = planner._choices, planner._lowered, planner._finished
+
+        def _choices(*given: Any) -> Any:
+            made = choices(*given)
+            self.found.append(made[0])
+            return made
+
+        def _lowered(choice: _Choice, *given: Any) -> Any:
+            self.lowered.append(choice)
+            if (error := self.refuses(choice)) is not None:
+                raise error
+            return lower(choice, *given)
+
+        def _finished(planned: Any, *given: Any) -> Any:
+            self.finished.append(planned.choice)
+            if (error := self.coarse(planned.choice)) is not None:
+                raise error
+            return finish(planned, *given)
+
+        monkeypatch.setattr(planner, "_choices", _choices)
+        monkeypatch.setattr(planner, "_lowered", _lowered)
+        monkeypatch.setattr(planner, "_finished", _finished)
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Search:
+    return Search(monkeypatch)
+
+
+def compiled(**options: Any) -> hg.Artifact:
+    return hg.compile(hg.parse(PROGRAM), hg.Options(**{**TOY, **options}))
+
+
+def test_where_one_placement_is_a_level_short_others_with_less_room_are_tried(search: Search) -> None:
+    compiled()
+    searches, first = len(search.found), search.lowered[-1].room
+    assert any(choice.room < first for choice in search.found[-1])
+    search.found, search.lowered = [], []
+    search.refuses = lambda choice: TooFewLevelsError(40, 39) if choice.room >= first else None
+    compiled()
+    # Found in the same search, without levels to spare. Each number of levels between bootstraps was tried once.
+    assert len(search.found) == searches
+    rooms = [choice.room for choice in search.lowered]
+    assert rooms[-1] < first
+    assert len(set(rooms)) == len(rooms)
+
+
+def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "wanted_fastest", lambda *given: True)
+    error, refused = planner.bootstrap_error, []
+
+    def coarse(choice: _Choice) -> _TooCoarseError | None:
+        if refused:
+            return None
+        refused.append(len(search.lowered))
+        return _TooCoarseError("its error would be large", False, 0.5 * error(choice.ring))
+
+    search.coarse = coarse
+    compiled()
+    first, second, *last = search.finished
+    # Nothing was planned beside the one that was refused, and of the others many, each finer.
+    assert search.lowered[refused[0] - 1] is first
+    assert len(search.lowered) > refused[0] + 5
+    assert all(error(choice.ring) <= 0.5 * error(first.ring) for choice in search.lowered[refused[0] :])
+    # The fastest of those was simulated beside the first of them, where it was another.
+    assert len(last) <= 1
+    assert second in search.lowered[refused[0] :]
+
+
+def test_our_own_bootstraps_count_in_a_bound_on_memory_as_they_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written out, they may fit where whole ones would not; where they would by no means, no plan is tried."""
+    bound = compiled().report.to_dict()["server_peak_bytes"]
+    monkeypatch.setattr(_Choice, "bootstrap_bytes", property(lambda choice: 2 * bound))
+    assert compiled(memory_bytes=bound).report.to_dict()["server_peak_bytes"] <= bound
+    monkeypatch.setattr(_Choice, "bootstrap_bytes", property(lambda choice: 3 * bound))
+    with pytest.raises(PlanningError, match="keys and tables of bootstraps alone"):
+        compiled(memory_bytes=bound)
