@@ -108,12 +108,12 @@ class BootstrappingPrimitives(NativePrimitives):
         keys: SparseKeys = self._key_of("encapsulation", 0)
         tables, known = self.tables, self.tables.known
         sparse = _switched(NativePrimitives(keys.tables, _no_key), x.residues, keys.there)
-        scaled = np.empty((2, tables.ring_dim), dtype=np.uint64)
-        first = np.repeat(tables.rows[:1], 2)
-        keyswitch.coefficients(sparse[:, 0], scaled, first, known.last[first], known.moduli, known.outer, known.inner)
+        scaled = np.empty((2, 1, tables.ring_dim), dtype=np.uint64)
+        first = tables.rows[:1]
+        keyswitch.coefficients(sparse[:, :1], scaled, first, known.last[first], known.moduli, known.outer, known.inner)
         raised = np.empty((2, len(tables.primes), tables.ring_dim), dtype=np.uint64)
         prime = np.uint64(tables.primes[0])
-        keyswitch.raise_modulus(scaled, prime, raised, tables.rows, known.moduli, known.outer, known.inner)
+        keyswitch.raise_modulus(scaled[:, 0], prime, raised, tables.rows, known.moduli, known.outer, known.inner)
         return Ciphertext(_switched(self, raised, keys.back))
 
     def bootstrap(self, x: Ciphertext, slots: int) -> Ciphertext:

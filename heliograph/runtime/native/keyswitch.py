@@ -128,30 +128,43 @@ def _quotient(x: Any, rest: Any, inverse: Any, prime: Any) -> None:
 
 @parallel_kernel
 def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """Values (n, N) as coefficients times constants, in which 1/N is, each modulo the prime of its row, into `scaled`."""
-    for i in prange(values.shape[0]):
-        row = rows[i]
-        scaled[i] = values[i]
-        backward(scaled[i], outer[row, 1], inner[row, 1], constants[i], moduli[row, 0])
+    """Values (parts, n, N) as coefficients times constants, in which 1/N is, each modulo the prime of its row, into the
+    first n rows of `scaled`."""
+    parts = values.shape[0]
+    for job in prange(parts * values.shape[1]):
+        part, i = job % parts, job // parts
+        row, a, o = rows[i], values[part, i], scaled[part, i]
+        for x in range(o.size):
+            o[x] = a[x]
+        backward(o, outer[row, 1], inner[row, 1], constants[i], moduli[row, 0])
 
 
 @parallel_kernel
 def raise_digits(
     values: Any, scaled: Any, digits: Any, alpha: int, rows: Any, up: Any, moduli: Any, outer: Any, inner: Any
 ) -> None:
-    """The digits of a polynomial modulo every prime: (digits, rows, N) from values (towers, N) and `scaled` ones."""
+    """The digits of a polynomial modulo every prime: (digits, rows, N) from values (towers, N) and `scaled` ones.
+
+    A digit modulo its own primes is a copy. The other jobs take equally long, so that threads share them evenly.
+    """
     towers, count = values.shape[0], digits.shape[0]
-    for job in prange(count * rows.size):
-        g, j = job % count, job // count
-        begin, end = g * alpha, min(towers, (g + 1) * alpha)
-        out = digits[g, j]
-        if begin <= j < end:
-            out[:] = values[j]
+    for j in prange(towers):
+        a, o = values[j], digits[j // alpha, j]
+        for x in range(o.size):
+            o[x] = a[x]
+    # Of the primes of a value all digits but one are raised, of the special primes all.
+    others = towers * (count - 1)
+    for job in prange(count * rows.size - towers):
+        if job < others:
+            j, other = job // (count - 1), job % (count - 1)
+            g = other + 1 if other >= j // alpha else other
         else:
-            row, primes = rows[j], _primes(moduli, rows[begin:end])
-            _combined_values(
-                scaled[begin:end], primes, up[begin:end, j], out, moduli[row, 0], outer[row, 0], inner[row, 0]
-            )
+            j, g = towers + (job - others) // count, (job - others) % count
+        begin, end = g * alpha, min(towers, (g + 1) * alpha)
+        row, primes = rows[j], _primes(moduli, rows[begin:end])
+        _combined_values(
+            scaled[begin:end], primes, up[begin:end, j], digits[g, j], moduli[row, 0], outer[row, 0], inner[row, 0]
+        )
 
 
 @parallel_kernel

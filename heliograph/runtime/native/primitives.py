@@ -198,10 +198,7 @@ class NativePrimitives:
         """(parts, n, N) values as coefficients times constants, with room for `one_more` row."""
         parts, count, size = values.shape
         scaled = np.empty((parts, count + one_more, size), dtype=np.uint64)
-        for part in range(parts):
-            keyswitch.coefficients(
-                values[part], scaled[part, :count], rows, own, self._moduli, self._outer, self._inner
-            )
+        keyswitch.coefficients(values, scaled, rows, own, self._moduli, self._outer, self._inner)
         return scaled
 
     def _digits(self, values: Array) -> Array:
