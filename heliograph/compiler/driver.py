@@ -31,6 +31,8 @@ from heliograph.report.text import Report
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
 _ERROR_SAMPLES = 64
+# A plan that takes this much longer than its allocation was priced is compared with that of OLA's allocation.
+_DEARER = 1.25
 # With fewer held-out samples than this, a warning is issued.
 _FEW_APART = 8
 
@@ -103,7 +105,38 @@ def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
     begun = time.perf_counter()
     program, before = portable(program)
     with told_by(before):
-        return _made(program, options, watch, begun)
+        made = _made(program, options, watch, begun)
+        return made if options.allocate != "plan" else _by_paper_or(made, program, options, watch, begun)
+
+
+def _by_paper_or(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
+    """The artifact of OLA's own allocation in place of `made`, where that is faster.
+
+    Allocations are priced before it is known how precise their chains must be. Where that made the plan dearer than it was
+    priced, OLA's allocation is planned too.
+    """
+    figures = made.report.figures
+    assert figures.allocation is not None
+    price = next(point.ms for point in figures.allocation.curve if point.chosen)
+    if figures.predicted_ms <= _DEARER * price:
+        return made
+    steps: list[tuple[str, Program]] = []
+    try:
+        other = _made(
+            program, replace(options, allocate="paper", dump_ir=None), lambda *step: steps.append(step), begun
+        )
+    except PlanningError:
+        return made
+    found = other.report.figures
+    assert found.allocation is not None
+    served = max(figures.allocation.allowed, figures.allocation.measured)
+    if found.predicted_ms >= figures.predicted_ms or found.allocation.measured > served:
+        return made
+    dump = dumper(options.dump_ir)
+    for step in steps:
+        dump(*step)
+        watch(*step)
+    return other
 
 
 def _made(program: Program, options: Options, watch: Watch, begun: float) -> Artifact:

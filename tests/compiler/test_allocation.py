@@ -15,6 +15,7 @@ import pytest
 import heliograph as hg
 from heliograph.approx.fit import fit
 from heliograph.approx.hermite import errors as hermite_errors
+from heliograph.compiler import driver
 from heliograph.compiler.allocation import Allocator, allocation_curve, chosen
 from heliograph.compiler.pipeline import linear_passes
 from heliograph.errors import ProgramError
@@ -22,6 +23,7 @@ from heliograph.functions import known
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Location, Node, Program, Stage
 from heliograph.passes.allocate_degrees import Activation, paper_points, products_of, worthwhile
+from heliograph.report.text import Report
 
 SIZE, CLASSES, SAMPLES = 12, 4, 400
 
@@ -88,6 +90,28 @@ def test_the_papers_own_allocation_is_taken_where_it_serves_and_costs_less() -> 
     assert [each.chosen for each in record.curve] == [True, False]
     # Where OLA has none, the plan's stays.
     assert chosen(replace(allocator, points=(dear,), papers=()))[0] == dear
+
+
+def test_a_plan_that_became_dearer_than_its_price_gives_way_to_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allocations are priced before the precision of their chains is known."""
+    options = replace(TOY, allocate="plan", accuracy_loss=0.02)
+    figures, seen = compiled("plan").report.figures, dict[str, Program]()
+    assert figures.allocation is not None
+
+    def planned(measured: float) -> hg.Artifact:
+        """As if the plan took a quarter of an hour."""
+        found = replace(figures.allocation, measured=measured, allowed=measured)
+        dear = replace(compiled("plan"), report=Report(replace(figures, predicted_ms=1e6, allocation=found)))
+        return driver._by_paper_or(dear, network(), options, seen.__setitem__, 0.0)
+
+    assert planned(0.02).fingerprint == compiled("paper").fingerprint
+    assert "fold-scaling" in seen
+    # Not one that changes more classes, and not a slower one.
+    assert planned(-1.0).report.figures.predicted_ms == 1e6
+    seen.clear()
+    monkeypatch.setattr(driver, "_DEARER", 0.0)
+    assert driver._by_paper_or(compiled("plan"), network(), options, seen.__setitem__, 0.0) is compiled("plan")
+    assert not seen
 
 
 def test_an_artifact_keeps_its_allocation(tmp_path: object) -> None:
