@@ -94,8 +94,8 @@ NETWORKS = {
     for each in (
         Network("resnet20", _pretrained(20), 31, RESNET, 3, 28, 4e-4),
         Network("resnet32", _pretrained(32), 31, RESNET, 3, 20, 3e-4),
-        Network("gelu", _trained("gelu", ResidualGELU, 12), 15, {"margin": 0.6}, 3, 40),
-        Network("mixer", _trained("mixer", Mixer, 12), 15, {"margin": 0.6}, 3, 40),
+        Network("gelu", _trained("gelu", ResidualGELU, 12), 15, {"margin": 0.6}, 7, 40),
+        Network("mixer", _trained("mixer", Mixer, 12), 15, {"margin": 0.6}, 7, 40),
     )
 }
 
