@@ -31,8 +31,6 @@ from heliograph.report.text import Report
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
 _ERROR_SAMPLES = 64
-# A plan that takes this much longer than its allocation was priced is compared with that of OLA's allocation.
-_DEARER = 1.25
 # With fewer held-out samples than this, a warning is issued.
 _FEW_APART = 8
 
@@ -112,13 +110,12 @@ def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
 def _by_paper_or(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
     """The artifact of OLA's own allocation in place of `made`, where that is faster.
 
-    Allocations are priced before it is known how precise their chains must be. Where that made the plan dearer than it was
-    priced, OLA's allocation is planned too.
+    Allocations are priced before it is known how precise their chains must be, and how many digits that takes. Where values
+    are bootstrapped that makes half of the time and more, so OLA's allocation is planned too.
     """
     figures = made.report.figures
     assert figures.allocation is not None
-    price = next(point.ms for point in figures.allocation.curve if point.chosen)
-    if figures.predicted_ms <= _DEARER * price:
+    if not figures.bootstraps:
         return made
     steps: list[tuple[str, Program]] = []
     try:

@@ -92,25 +92,26 @@ def test_the_papers_own_allocation_is_taken_where_it_serves_and_costs_less() -> 
     assert chosen(replace(allocator, points=(dear,), papers=()))[0] == dear
 
 
-def test_a_plan_that_became_dearer_than_its_price_gives_way_to_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_with_bootstraps_gives_way_to_the_papers_where_that_is_faster() -> None:
     """Allocations are priced before the precision of their chains is known."""
     options = replace(TOY, allocate="plan", accuracy_loss=0.02)
     figures, seen = compiled("plan").report.figures, dict[str, Program]()
     assert figures.allocation is not None
 
-    def planned(measured: float) -> hg.Artifact:
-        """As if the plan took a quarter of an hour."""
+    def planned(ms: float, measured: float = 0.02, bootstraps: int = 1) -> hg.Artifact:
+        """As if the plan took so long and changed so many classes."""
         found = replace(figures.allocation, measured=measured, allowed=measured)
-        dear = replace(compiled("plan"), report=Report(replace(figures, predicted_ms=1e6, allocation=found)))
-        return driver._by_paper_or(dear, network(), options, seen.__setitem__, 0.0)
+        other = replace(figures, predicted_ms=ms, bootstraps=bootstraps, allocation=found)
+        made = replace(compiled("plan"), report=Report(other))
+        return driver._by_paper_or(made, network(), options, seen.__setitem__, 0.0)
 
-    assert planned(0.02).fingerprint == compiled("paper").fingerprint
+    assert planned(1e6).fingerprint == compiled("paper").fingerprint
     assert "fold-scaling" in seen
-    # Not one that changes more classes, and not a slower one.
-    assert planned(-1.0).report.figures.predicted_ms == 1e6
     seen.clear()
-    monkeypatch.setattr(driver, "_DEARER", 0.0)
-    assert driver._by_paper_or(compiled("plan"), network(), options, seen.__setitem__, 0.0) is compiled("plan")
+    # Not one that changes more classes, not a slower one, and without bootstraps none is tried.
+    assert planned(1e6, measured=-1.0).report.figures.predicted_ms == 1e6
+    assert planned(1e-6).report.figures.predicted_ms == 1e-6
+    assert planned(1e6, bootstraps=0).report.figures.predicted_ms == 1e6
     assert not seen
 
 
