@@ -41,7 +41,8 @@ _SPARE = (0, 1, 2)
 _MOST_WITH_ENTRIES = 16
 # Numbers of baby steps for the maps in bootstraps, used where OpenFHE's own number takes more keys.
 _BABIES = (8, 4)
-# Bootstraps that are written out take no less than this share of the bytes of whole ones.
+# Written out, bootstraps are taken to need at least this share of the bytes of whole ones: what they really need is known
+# only then, and choices should not be planned in vain.
 _WRITTEN_OUT = 0.4
 # At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
@@ -82,7 +83,7 @@ class _Choice:
 
     @property
     def reserved_bytes(self) -> int:
-        """What bootstraps certainly take of a bound on memory. Our own, written out, share keys with the program and have
+        """What bootstraps take of a bound on memory at least. Our own, written out, share keys with the program and have
         them only as high as they use them.
         """
         return int((_WRITTEN_OUT if self.ring.bootstrap_by == "native" else 1.0) * self.bootstrap_bytes)

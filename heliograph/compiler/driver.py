@@ -102,9 +102,15 @@ def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
         )
     begun = time.perf_counter()
     program, before = portable(program)
+    dump = dumper(options.dump_ir)
+
+    def seen(name: str, made: Program) -> None:
+        dump(name, made)
+        watch(name, made)
+
     with told_by(before):
-        made = _made(program, options, watch, begun)
-        return made if options.allocate != "plan" else _by_paper_or(made, program, options, watch, begun)
+        made = _made(program, options, seen, begun)
+        return made if options.allocate != "plan" else _by_paper_or(made, program, options, seen, begun)
 
 
 def _by_paper_or(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
@@ -119,32 +125,26 @@ def _by_paper_or(made: Artifact, program: Program, options: Options, watch: Watc
         return made
     steps: list[tuple[str, Program]] = []
     try:
-        other = _made(
-            program, replace(options, allocate="paper", dump_ir=None), lambda *step: steps.append(step), begun
-        )
+        other = _made(program, replace(options, allocate="paper"), lambda *step: steps.append(step), begun)
     except PlanningError:
         return made
     found = other.report.figures
     assert found.allocation is not None
     served = max(figures.allocation.allowed, figures.allocation.measured)
-    if found.predicted_ms >= figures.predicted_ms or found.allocation.measured > served:
+    if found.predicted.evaluate_ms >= figures.predicted.evaluate_ms or found.allocation.measured > served:
         return made
-    dump = dumper(options.dump_ir)
     for step in steps:
-        dump(*step)
         watch(*step)
     return other
 
 
 def _made(program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
     verify(program)
-    dump = dumper(options.dump_ir)
     # The last program of each stage: only these are printed.
     last = {program.stage: program}
 
     def show(trail: Trail) -> None:
         for name, made in trail:
-            dump(name, made)
             watch(name, made)
             last[made.stage] = made
 

@@ -101,7 +101,8 @@ def test_a_plan_with_bootstraps_gives_way_to_the_papers_where_that_is_faster() -
     def planned(ms: float, measured: float = 0.02, bootstraps: int = 1) -> hg.Artifact:
         """As if the plan took so long and changed so many classes."""
         found = replace(figures.allocation, measured=measured, allowed=measured)
-        other = replace(figures, predicted_ms=ms, bootstraps=bootstraps, allocation=found)
+        predicted = replace(figures.predicted, evaluate_ms=ms)
+        other = replace(figures, predicted=predicted, bootstraps=bootstraps, allocation=found)
         made = replace(compiled("plan"), report=Report(other))
         return driver._by_paper_or(made, network(), options, seen.__setitem__, 0.0)
 
@@ -109,9 +110,9 @@ def test_a_plan_with_bootstraps_gives_way_to_the_papers_where_that_is_faster() -
     assert "fold-scaling" in seen
     seen.clear()
     # Not one that changes more classes, not a slower one, and without bootstraps none is tried.
-    assert planned(1e6, measured=-1.0).report.figures.predicted_ms == 1e6
-    assert planned(1e-6).report.figures.predicted_ms == 1e-6
-    assert planned(1e6, bootstraps=0).report.figures.predicted_ms == 1e6
+    assert planned(1e6, measured=-1.0).report.figures.predicted.evaluate_ms == 1e6
+    assert planned(1e-6).report.figures.predicted.evaluate_ms == 1e-6
+    assert planned(1e6, bootstraps=0).report.figures.predicted.evaluate_ms == 1e6
     assert not seen
 
 
