@@ -100,7 +100,8 @@ class Epoch:
 
 @dataclass(slots=True)
 class Distilled:
-    """The best state by agreement (the one before training is among them), and how it came about.
+    """The best state by agreement (the one before training is among them), and how it came about. Samples that diverge count
+    against it, also those that are trained on.
 
     `before` and `agreement` are shares of the samples kept apart that have the teacher's class, before training and in
     the best state; where outputs are not class scores, the share of the outputs' variance that is explained.
@@ -138,7 +139,7 @@ def distil(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         if resume is None:
-            run.best = run.look()
+            run.best = run.among_all(run.look())
             run.result = Distilled(run.best[2], run.best[2], copy.deepcopy(student.state_dict()))
         else:
             run.resume(resume)
@@ -166,25 +167,25 @@ class Judge:
         with torch.no_grad():
             self.wanted = [_outputs(teacher, part)[0] for part in self.parts]
         self.classes = _are_scores(self.wanted)
+        self.count = sum(len(part[0]) for part in self.parts)
 
     def look(self) -> tuple[float, float, float]:
         """How good the student is, which is left in eval mode: the agreement less what samples that diverge cost, minus the
         loss, and the agreement.
         """
         self.student.eval()
-        losses, agreed, diverged, count = [], 0.0, 0, 0
+        losses, agreed, diverged = [], 0.0, 0
         with torch.no_grad(), watched(self.student) as reached:
             for part, wanted in zip(self.parts, self.wanted, strict=True):
                 found, _ = _outputs(self.student, part)
                 losses.append(float(self.loss(found, wanted)) * len(part[0]))
-                count += len(part[0])
                 diverged += int((_diverged(found, wanted) | (reached() > TOO_FAR)).sum())
                 if self.classes:
                     agreed += float((found[0].argmax(1) == wanted[0].argmax(1)).sum())
-        loss = sum(losses) / count
+        loss = sum(losses) / self.count
         loss = loss if math.isfinite(loss) else math.inf
-        agreement = agreed / count if self.classes else max(0.0, 1.0 - loss)
-        return agreement - _DIVERGED * diverged / count, -loss, agreement
+        agreement = agreed / self.count if self.classes else max(0.0, 1.0 - loss)
+        return agreement - _DIVERGED * diverged / self.count, -loss, agreement
 
     def loss(self, found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
         """Cross entropy in excess of the teacher's own, in units of a temperature of 1; or relative squared errors."""
@@ -237,6 +238,23 @@ class _Run:
         self.still()
         return self.judge.look()
 
+    def among_all(self, found: tuple[float, float, float]) -> tuple[float, float, float]:
+        """The same where each training sample that diverges costs as much as one kept apart: there are several times as many
+        of them, and the few that explode need not be among those kept apart.
+        """
+        diverged = int((self.reached() > TOO_FAR).sum())
+        return (found[0] - _DIVERGED * diverged / self.judge.count, found[1], found[2])
+
+    def reached(self) -> Tensor:
+        """How far out each training sample's arguments are (`watched`), with polynomials as they are set."""
+        self.student.eval()
+        found = []
+        with torch.no_grad(), watched(self.student) as reached:
+            for part in zip(*(each.split(self.batch) for each in self.samples), strict=True):
+                self.student(*part)
+                found.append(reached())
+        return torch.cat(found)
+
     def still(self) -> None:
         """Nothing fades, bounds are the intervals, and nothing is folded."""
         for step in self.student.polynomials:
@@ -262,6 +280,9 @@ class _Run:
             progress(number * self.steps + step + 1, self.total)
         found = self.look()
         if found > self.best:
+            # A look at all samples takes as long as a third of an epoch: only what is better on those kept apart is worth it.
+            found = self.among_all(found)
+        if found > self.best:
             self.best = found
             self.result.agreement, self.result.state = found[2], copy.deepcopy(self.student.state_dict())
         seconds = time.perf_counter() - begun
@@ -275,13 +296,7 @@ class _Run:
             return torch.zeros(0, dtype=torch.long)
         self.still()
         self.set_polynomials(done)
-        self.student.eval()
-        found = []
-        with torch.no_grad(), watched(self.student) as reached:
-            for part in zip(*(each.split(self.batch) for each in self.samples), strict=True):
-                self.student(*part)
-                found.append(reached() > 1.0)
-        return torch.cat(found).nonzero()[:, 0]
+        return (self.reached() > 1.0).nonzero()[:, 0]
 
     def step(self, number: int, inputs: Sequence[Tensor]) -> float:
         """One step of the optimizer; the loss."""

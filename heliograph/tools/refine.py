@@ -402,15 +402,24 @@ class _Refiner:
         return builder.rewrite(self.original, emit)
 
     def finished(self) -> Refined:
-        """The result, its intervals those of the samples."""
+        """The result, its intervals those of the samples; a warning where some go beyond all bounds."""
+        from heliograph.frontends.torch_distill import TOO_FAR
         from heliograph.frontends.torch_modules import to_torch
 
-        program = self.on_intervals(self.program)
+        program, fits = self.on_intervals(self.program)
         agreement = [each for each in self.rounds if each.kept][-1].agreement
         if not self.interrupted:
-            spared, agreement = self.spared(program)
+            spared, found = self.spared(program)
             # Values that depend on a changed polynomial reach other ranges.
-            program = program if spared is program else self.on_intervals(spared)
+            moved, still_fits = (program, fits) if spared is program else self.on_intervals(spared)
+            if still_fits >= fits:
+                program, agreement, fits = moved, found, still_fits
+        if not fits:
+            warnings.warn(
+                f"{self.original.name}: of some samples values reach beyond {TOO_FAR:g} times the intervals that were "
+                "trained; longer training, a larger penalty or higher degrees bring them back",
+                stacklevel=3,
+            )
         return Refined(
             program,
             to_torch(program, train_coefficients=True),
@@ -423,8 +432,8 @@ class _Refiner:
             self.interrupted,
         )
 
-    def on_intervals(self, program: Program) -> Program:
-        """The program with its polynomials on the intervals that the samples reach, with room; a warning where one goes
+    def on_intervals(self, program: Program) -> tuple[Program, bool]:
+        """The program with its polynomials on the intervals that the samples reach, with room; and whether no sample goes
         beyond all bounds.
         """
         from heliograph.frontends.torch_distill import TOO_FAR, reaches
@@ -438,13 +447,8 @@ class _Refiner:
         seen = reaches(module, self._tensors(everything))
         calibration = reaches(module, self._tensors(program.calibration))
         ends = [(min(a.low, b.low), max(a.high, b.high)) for a, b in zip(seen, calibration, strict=True)]
-        if any(max(-low, high) > TOO_FAR for low, high in ends):
-            warnings.warn(
-                f"{self.original.name}: of some samples values reach beyond {TOO_FAR:g} times the intervals that were "
-                "trained; longer training, a larger penalty or higher degrees bring them back",
-                stacklevel=4,
-            )
-        return _on_intervals(program, np.clip(ends, -TOO_FAR, TOO_FAR).tolist())
+        fits = all(max(-low, high) <= TOO_FAR for low, high in ends)
+        return _on_intervals(program, np.clip(ends, -TOO_FAR, TOO_FAR).tolist()), fits
 
     def spared(self, program: Program) -> tuple[Program, float]:
         """The program without the degrees that training has left unused, and its agreement.

@@ -154,6 +154,34 @@ def test_a_state_with_arguments_far_out_is_worse(programs: tuple[Program, Progra
     assert score == pytest.approx(agreement - 10)
 
 
+def test_a_training_sample_that_diverges_counts_against_a_state(programs: tuple[Program, Program]) -> None:
+    """Though none of the samples kept apart does: here one of the training samples is a thousand times as bright."""
+    samples = SAMPLES.clone()
+    samples[5] = 1000 * samples[5]
+    student, teacher = pair(programs)
+    run = _Run(student, teacher, [samples], [SAMPLES[:16]], Training(batch=10), (), None)
+    apart = run.look()
+    score, loss, agreement = run.among_all(apart)
+    assert (loss, agreement) == apart[1:]
+    assert score == pytest.approx(apart[0] - 10 / 16)
+    fine = _Run(student, teacher, [SAMPLES], [SAMPLES[:16]], Training(batch=10), (), None)
+    assert fine.among_all(fine.look()) == fine.look()
+
+
+def test_the_best_state_is_one_without_samples_that_diverge(
+    programs: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state after the first epoch agrees best, but a training sample diverges in it."""
+    student, teacher = pair(programs)
+    epochs = []
+    monkeypatch.setattr(_Run, "look", lambda run: (epochs.append(1), (0.5 if len(epochs) == 2 else 0.4, 0.0, 0.4))[1])
+    monkeypatch.setattr(_Run, "reached", lambda run: torch.tensor([np.inf if len(epochs) == 2 else 1.0, 1.0]))
+    training = Training(epochs=1, batch=8, rate=1e-3)
+    before = {key: tensor.clone() for key, tensor in student.state_dict().items()}
+    state = distil(student, teacher, [SAMPLES], [SAMPLES[:16]], training).state
+    assert all(torch.equal(state[key], before[key]) for key in before)
+
+
 def test_samples_that_go_beyond_the_bounds_are_part_of_every_batch(
     programs: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
