@@ -65,6 +65,25 @@ class CostTable:
         ms = self.switch_ms(ring, towers) + self._ms(ring, 0, 2 * towers, 0)
         return ms if hoisted else ms + self.decompose_ms(ring, towers)
 
+    def rotate_wide_ms(self, ring: Ring, level: int) -> float:
+        """A hoisted rotation that is not divided by the special primes: the product with a key, and its permutation."""
+        primes = level + 1 + ring.special
+        return self._ms(ring, 0, 2 * (ring.digits_at(level + 1) + 1) * primes, 0)
+
+    def narrow_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
+        """The division by the special primes."""
+        towers, k = level + 1, ring.special
+        return self._ms(ring, parts * (k + towers), 0, parts * k * towers) + self.switch_us * 1e-3
+
+    def step_wide_ms(self, ring: Ring, level: int) -> float:
+        """A giant step: one of two parts is divided, and split into digits again."""
+        rotated = self.decompose_ms(ring, level + 1) + self.rotate_wide_ms(ring, level)
+        return rotated + self.narrow_ms(ring, level, parts=1)
+
+    def wide_product_ms(self, ring: Ring, level: int) -> float:
+        """One term of a sum of products with plaintexts, over the special primes too."""
+        return 2 * (level + 1 + ring.special) * ring.ring_dim * self.term_ns * 1e-6
+
     def relinearize_ms(self, ring: Ring, level: int) -> float:
         return self.switch_ms(ring, level + 1) + self.decompose_ms(ring, level + 1)
 
@@ -115,9 +134,10 @@ class CostTable:
             diagonals = min(factor.diagonals, slots // factor.scale)
             giants = -(-diagonals // factor.giant)
             total += self.decompose_ms(ring, level + 1)
-            total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
-            total += (giants - 1) * self.rotate_ms(ring, level)
-            total += diagonals * self.summed_product_ms(ring, level) + self.rescale_ms(ring, level)
+            total += (factor.giant - 1) * self.rotate_wide_ms(ring, level)
+            total += (giants - 1) * self.step_wide_ms(ring, level)
+            total += diagonals * self.wide_product_ms(ring, level)
+            total += self.narrow_ms(ring, level) + self.rescale_ms(ring, level)
         begin = ring.levels - ring.bootstrap[0]
         for i in range(MODULAR_REDUCTION_PRODUCTS):
             level = begin - i * NATIVE_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS

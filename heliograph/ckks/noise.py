@@ -65,12 +65,21 @@ def rescale_std(ring: Ring) -> float:
 
 def switch_std(ring: Ring, level: int) -> float:
     """The random part of a key switch: its own noise and the rounding."""
-    towers = level + 1
-    digits = ring.digits_at(towers)
+    return math.hypot(key_std(ring, level), division_std(ring))
+
+
+def key_std(ring: Ring, level: int) -> float:
+    """The noise of the key in a key switch."""
+    digits = ring.digits_at(level + 1)
     # Digits are raised without exact reduction, which makes them up to alpha times larger.
     key = SIGMA * math.sqrt(digits * ring.ring_dim / 12) * ring.alpha * 2.0**-ring.special_room
+    return _slots_std(ring, key)
+
+
+def division_std(ring: Ring) -> float:
+    """The rounding where a key switch divides by the special primes."""
     sums = 1 if ring.bootstrap_by == "native" else ring.special
-    return math.hypot(_slots_std(ring, key), math.sqrt(sums) * rescale_std(ring))
+    return math.sqrt(sums) * rescale_std(ring)
 
 
 def switch_bias(ring: Ring, random: np.random.Generator) -> Array:

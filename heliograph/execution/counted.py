@@ -106,6 +106,26 @@ class Counted(Generic[C]):
         self._calls[Call("rotate_hoisted", self.level, 2)] += 1
         return self._do.rotate_hoisted(x, amount, digits)
 
+    def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
+        """Of an amount of 0 it is no rotation, and costs next to nothing."""
+        if amount:
+            self._calls[Call("rotate_wide", self.level, 2)] += 1
+        return self._do.rotate_wide(x, amount, digits)
+
+    def wide_sums(
+        self, values: Sequence[Any], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Any]:
+        self._calls[Call("wide_product", self.level, 2)] += sum(map(len, groups))
+        return self._do.wide_sums(values, plains, groups)
+
+    def step_wide(self, total: Any, amount: int, part: Any) -> Any:
+        self._calls[Call("step_wide", self.level, 2)] += 1
+        return self._do.step_wide(total, amount, part)
+
+    def narrow(self, wide: Any) -> C:
+        self._calls[Call("narrow", self.level, 2)] += 1
+        return self._do.narrow(wide)
+
     def conjugate(self, x: C) -> C:
         self._calls[Call("conjugate", self.level, 2, self._chain)] += 1
         return self._do.conjugate(x)

@@ -215,7 +215,7 @@ class Evaluator(Generic[C]):
         """The plaintexts of a `fourier_factor`, encoded here."""
         kind = cipher(node)
         do, log_scale = self.part(kind.chain), node.attrs["plain_log_scale"]
-        return [do.constant(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
+        return [do.wide_constant(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""

@@ -106,7 +106,9 @@ def table_bytes(program: Program) -> int:
     total = sum(bootstrap_table_bytes(chain.ring, slots) for chain, counts in by_chain for slots in counts)
     for node in factors(program).values():
         assert isinstance(node.type, CipherType)
-        total += fourier_factor(node.attrs).diagonals * program.ring.ciphertext_bytes(node.type.level, parts=1)
+        ring = program.planned.chains[node.type.chain].ring
+        polynomial = ring.ciphertext_bytes(node.type.level, parts=1) + 8 * ring.ring_dim * ring.special
+        total += fourier_factor(node.attrs).diagonals * polynomial
     return total
 
 

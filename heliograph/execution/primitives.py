@@ -75,6 +75,31 @@ def _hoisted(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     return lambda: do.rotate_hoisted(s.x, s.amount, digits)
 
 
+def _wide(do: Primitives[Any], s: Sample) -> Any:
+    """The ciphertext rotated, wide."""
+    return do.rotate_wide(s.x, s.amount, do.decompose(s.x))
+
+
+def _hoisted_wide(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    digits = do.decompose(s.x)
+    return lambda: do.rotate_wide(s.x, s.amount, digits)
+
+
+def _wide_products(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    wide, plain = _wide(do, s), do.wide_constant(1j * s.values, s.ring.scale_bits, s.level)
+    return lambda: do.wide_sums([wide], [plain], [[(0, 0)] * _TERMS])
+
+
+def _step(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    wide = _wide(do, s)
+    return lambda: do.step_wide(wide, s.amount, wide)
+
+
+def _narrowed(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    wide = _wide(do, s)
+    return lambda: do.narrow(wide)
+
+
 def _accumulated(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     total = do.add(s.x, s.x)
     return lambda: do.accumulate(total, s.x)
@@ -185,6 +210,30 @@ PRIMITIVES = {
             rotates=True,
         ),
         Primitive(
+            # Hoisted, and not divided by the special primes.
+            "rotate_wide",
+            lambda costs, ring, level, parts: costs.rotate_wide_ms(ring, level),
+            _hoisted_wide,
+            switches_keys=True,
+            rotates=True,
+        ),
+        Primitive(
+            "wide_product",
+            lambda costs, ring, level, parts: costs.wide_product_ms(ring, level),
+            _wide_products,
+            methods=("wide_sums",),
+            plain_product=True,
+            calls=_TERMS,
+        ),
+        Primitive(
+            "step_wide",
+            lambda costs, ring, level, parts: costs.step_wide_ms(ring, level),
+            _step,
+            switches_keys=True,
+            rotates=True,
+        ),
+        Primitive("narrow", lambda costs, ring, level, parts: costs.narrow_ms(ring, level), _narrowed),
+        Primitive(
             "decompose",
             lambda costs, ring, level, parts: costs.decompose_ms(ring, level + 1),
             lambda do, s: lambda: do.decompose(s.x),
@@ -238,7 +287,7 @@ PRIMITIVES = {
     )
 }
 # Methods of `Primitives` that count as no call: they take little time compared to the others, or run alongside them.
-UNCOUNTED = frozenset({"describe", "encode", "constant", "diagonal", "level_drop", "reread"})
+UNCOUNTED = frozenset({"describe", "encode", "constant", "diagonal", "wide_constant", "level_drop", "reread"})
 
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
 ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)

@@ -114,6 +114,32 @@ class Primitives(Protocol[C]):
 
     def rotate_hoisted(self, x: C, amount: int, digits: Any) -> C: ...
 
+    # Wide values are key switches whose division by the special primes is put off. They are the backend's own, of two
+    # parts; sums of their products with plaintexts are divided once ("double hoisting": Bossuat, Mouchet, Troncoso-Pastoriza
+    # and Hubaux, "Efficient Bootstrapping for Approximate Homomorphic Encryption", 2021).
+
+    def wide_constant(self, values: Array, log_scale: float, level: int) -> Any:
+        """As `constant`, for products with wide values alone."""
+        ...
+
+    def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
+        """As `rotate_hoisted`, wide; of an amount of 0 the value itself."""
+        ...
+
+    def wide_sums(
+        self, values: Sequence[Any], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Any]:
+        """As `sums_of_products`, of wide values."""
+        ...
+
+    def step_wide(self, total: Any, amount: int, part: Any) -> Any:
+        """A wide value rotated, and another one added."""
+        ...
+
+    def narrow(self, wide: Any) -> C:
+        """The ciphertext that a wide value is."""
+        ...
+
     def conjugate(self, x: C) -> C:
         """The complex conjugate of each slot. Only in a chain that has the key for it."""
         ...
@@ -162,3 +188,27 @@ def summed_products(do: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
         total = term if total is None else do.accumulate(total, term)
     assert total is not None
     return total
+
+
+class NothingWide:
+    """Wide values that are ciphertexts, for backends that divide each key switch."""
+
+    def wide_constant(self: Primitives[C], values: Array, log_scale: float, level: int) -> Any:
+        return self.constant(values, log_scale, level)
+
+    def rotate_wide(self: Primitives[C], x: C, amount: int, digits: Any) -> Any:
+        return self.rotate_hoisted(x, amount, digits) if amount else x
+
+    def wide_sums(
+        self: Primitives[C],
+        values: Sequence[Any],
+        plains: Sequence[Any],
+        groups: Sequence[Sequence[tuple[int, int]]],
+    ) -> list[Any]:
+        return self.sums_of_products(values, plains, groups)
+
+    def step_wide(self: Primitives[C], total: Any, amount: int, part: Any) -> Any:
+        return self.add(self.rotate(total, amount), part)
+
+    def narrow(self, wide: Any) -> Any:
+        return wide

@@ -205,6 +205,33 @@ class SimulatedPrimitives:
     def rotate_hoisted(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
         return self.rotate(x, amount)
 
+    def wide_constant(self, values: Array, log_scale: float, level: int) -> SimulatedPlaintext:
+        return self.encode(values, log_scale, level)
+
+    def rotate_wide(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
+        """The noise of a key without the rounding of the division."""
+        _two_parts(x, "rotate_wide")
+        if amount == 0:
+            return x
+        self.needs_key(amount, x.level)
+        std = noise.key_std(self._chain.ring, x.level)
+        return self._errors.made(np.roll(x.slots, -amount), x.level, x.log_scale, 2, std, "rotate_wide")
+
+    def wide_sums(
+        self,
+        values: Sequence[SimulatedCiphertext],
+        plains: Sequence[SimulatedPlaintext],
+        groups: Sequence[Sequence[tuple[int, int]]],
+    ) -> list[SimulatedCiphertext]:
+        return grouped_products(self, values, plains, groups)
+
+    def step_wide(self, total: SimulatedCiphertext, amount: int, part: SimulatedCiphertext) -> SimulatedCiphertext:
+        return self.add(self.rotate(total, amount), part)
+
+    def narrow(self, wide: SimulatedCiphertext) -> SimulatedCiphertext:
+        biased = wide.slots + self._errors.bias * 2.0**-wide.log_scale
+        return self._errors.made(biased, wide.level, wide.log_scale, 2, noise.division_std(self._chain.ring), "narrow")
+
     def conjugate(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
         _two_parts(x, "conjugate")
         # A lower part of the chain has this key only if it bootstraps.
@@ -428,7 +455,7 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         do = self.part(kind.chain)
         assert isinstance(do, SimulatedPrimitives)
         plain = node.attrs["plain_log_scale"]
-        rotated = [do.rotate(x, amount % ring.slots).slots for amount in factor.babies]
+        rotated = [do.rotate_wide(x, amount % ring.slots, None).slots for amount in factor.babies]
         if factor.giant_step:
             do.needs_key(factor.giant_step % ring.slots, x.level)
         diagonals, copies = factor.values(), ring.slots // factor.slots
@@ -447,7 +474,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             )
             mean = float(np.mean(power))
             total = total + self._errors.gaussian(total.shape) * (rounding * math.sqrt(mean))
-            giants = len(factor.groups) - 1
-            total = total + giants * self._errors.bias * 2.0**-scale
-            std = math.sqrt(giants) * do.switch_std(x.level)
+            # Each giant step divides one part, and the end of the factor both: about as much noise as a key switch each.
+            divisions = len(factor.groups)
+            total = total + divisions * self._errors.bias * 2.0**-scale
+            std = math.sqrt(divisions) * do.switch_std(x.level)
         return self._errors.made(total, x.level, scale, 2, std, node.op)

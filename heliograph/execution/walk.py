@@ -25,7 +25,7 @@ class NoValues:
     def encode(self, values: Array | float, log_scale: float, level: int, beside: object = None) -> object:
         return _NOTHING
 
-    constant = diagonal = encode
+    constant = diagonal = wide_constant = encode
 
     def _one(self, x: object) -> object:
         return _NOTHING
@@ -50,7 +50,9 @@ class NoValues:
     def rotate_hoisted(self, x: object, amount: int, digits: Any) -> object:
         return _NOTHING
 
-    negate = relinearize = times_i = decompose = conjugate = rescale = _one
+    rotate_wide = step_wide = rotate_hoisted
+    wide_sums = sums_of_products
+    negate = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
     add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
     raise_modulus = bootstrap = bootstrap_pair = _with
 

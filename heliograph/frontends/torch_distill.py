@@ -280,7 +280,7 @@ class _Run:
             progress(number * self.steps + step + 1, self.total)
         found = self.look()
         if found > self.best:
-            # A look at all samples takes as long as a third of an epoch: only what is better on those kept apart is worth it.
+            # A look at all samples takes a third of an epoch: only what is better on those kept apart is worth it.
             found = self.among_all(found)
         if found > self.best:
             self.best = found

@@ -119,11 +119,11 @@ def inside_bootstraps(program: Program) -> frozenset[Node]:
 
 
 def factor_key(program: Program, node: Node) -> Hashable:
-    """What the plaintexts of a `fourier_factor` depend on: its attributes, its level, and the primes of the chain."""
+    """What the plaintexts of a `fourier_factor` depend on: its attributes, its level, and the primes of its chain, the
+    special ones too.
+    """
     assert isinstance(node.type, CipherType)
-    ring = program.ring
-    primes = ring.log_ring, ring.first_mod_bits, ring.scale_bits, ring.chain_levels or ring.levels
-    return primes, node.type.level, tuple(sorted(node.attrs.items()))
+    return program.planned.chains[node.type.chain].ring, node.type.level, tuple(sorted(node.attrs.items()))
 
 
 def factors(program: Program) -> dict[Hashable, Node]:

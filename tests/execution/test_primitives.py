@@ -41,15 +41,20 @@ def test_every_call_is_counted_once_under_its_name(name: str) -> None:
     arguments = {
         "negate": 0, "times_i": 0, "move": 0,
         "decompose": 0, "conjugate": 0, "rotate_hoisted": 2, "mul_scalar": 2, "mul_pt": 2,
-        "add_pt": 2,
+        "add_pt": 2, "rotate_wide": 2, "step_wide": 2, "narrow": 0,
     }  # fmt: skip
     given = [nothing] * (1 + arguments.get(name, 1))
     if name == "weighted_sums":
         given = [[nothing], np.ones((1, 1)), 40.0]
-    if name == "sums_of_products":
+    if name in ("sums_of_products", "wide_sums"):
         given = [[nothing], [nothing], [[(0, 0)]]]
     if name == "sum_of_products":
         given = [[(nothing, nothing)]]
+    if name == "rotate_wide":
+        # By nothing it is no rotation.
+        counted.rotate_wide(nothing, 0, nothing)
+        assert not calls
+        given[1] = 5
     getattr(counted, name)(*given)
     ((counted_as, level, _, _),) = calls
     assert (level, sum(calls.values())) == (3, 1)
@@ -66,9 +71,10 @@ def test_what_is_not_counted_calls_nothing_that_is() -> None:
 
 def test_the_groups_of_primitives() -> None:
     assert set(BOOTSTRAPS) == {"raise_modulus", "bootstrap", "bootstrap_pair"}
-    assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "conjugate"}
+    assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "rotate_wide", "step_wide", "conjugate"}
     assert set(KEY_SWITCHES) == {*ROTATIONS, "relinearize"}
-    assert set(PLAIN_PRODUCTS) == {"mul_plain", "summed_product", "mul_scalar", "mul_pt", "weighted_sums"}
+    products = {"mul_plain", "summed_product", "wide_product", "mul_scalar", "mul_pt", "weighted_sums"}
+    assert set(PLAIN_PRODUCTS) == products
     assert {name for name, primitive in PRIMITIVES.items() if primitive.own_chain} == {*BOOTSTRAPS, "conjugate"}
 
 

@@ -422,6 +422,56 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(both: Beside) -> None:
         assert np.array_equal(found.residues, expected.residues)
 
 
+def test_wide_values_are_what_they_become(both: Beside) -> None:
+    """Divided by the special primes they are what the same calls on ciphertexts give, bit for bit: what was multiplied by
+    these primes is divided by them without a rest.
+    """
+    do, random = both.native, np.random.default_rng(7)
+    scale = float(min(both.ring.scale_bits, 40))
+    for level in _levels(both.ring):
+        x, y = (pair(both, level, seed)[1] for seed in (1, 2))
+        digits = do.decompose(x)
+        turned = do.rotate_wide(x, AMOUNT, digits)
+        wide_x, wide_y = (do.rotate_wide(each, 0, None) for each in (x, y))
+        one = do.wide_constant(np.ones(1), 0.0, level)
+        (same,) = do.wide_sums([turned], [one], [[(0, 0)]])
+        vectors = [random.normal(size=both.ring.slots), random.normal(size=8) + 1j * random.normal(size=8)]
+        plains = [do.encode(each, scale, level) for each in vectors]
+        wide_plains = [do.wide_constant(each, scale, level) for each in vectors]
+        groups = [[(0, 0), (1, 1)] * 5, [(1, 0)]]
+        for found, expected in (
+            (turned, do.rotate_hoisted(x, AMOUNT, digits)),
+            (same, do.rotate_hoisted(x, AMOUNT, digits)),
+            (wide_x, x),
+            (do.step_wide(wide_x, AMOUNT, wide_y), do.add(do.rotate(x, AMOUNT), y)),
+            *zip(
+                do.wide_sums([wide_x, wide_y], wide_plains, groups),
+                do.sums_of_products([x, y], plains, groups),
+                strict=True,
+            ),
+        ):
+            assert np.array_equal(do.narrow(found).residues, expected.residues), level
+
+
+def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(both: Beside) -> None:
+    do, ring, random = both.native, both.ring, np.random.default_rng(8)
+    # Coefficients are below half of every prime.
+    scale = 20.0
+    for level in _levels(ring):
+        for values in (random.normal(size=8), random.normal(size=ring.slots) * 1j):
+            wide, narrow = do.wide_constant(values, scale, level), do.encode(values, scale, level)
+            assert np.array_equal(wide[: level + 1], narrow)
+            if wide.shape[1] < ring.ring_dim:
+                wide = np.hstack([wide, wide[:, ::-1]])
+            found = []
+            for row, prime in zip(wide, do.tables.basis(level, True)[0], strict=True):
+                table, residues = transforms.prime_tables(ring.ring_dim, prime), row.copy()
+                transforms.backward(residues, table.outer[1], table.inner[1], table.last, np.uint64(prime))
+                whole = residues.astype(object)
+                found.append(np.where(whole > prime // 2, whole - prime, whole))
+            assert all((each == found[0]).all() for each in found)
+
+
 def test_sums_are_openfhe_s_to_the_last_bit(both: Beside) -> None:
     import scipy.sparse
 

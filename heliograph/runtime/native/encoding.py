@@ -31,12 +31,13 @@ _SMALL_BITS = 49
 class Coefficients:
     """A plaintext as rounded coefficients, whole doubles below 2^49, of a polynomial in a power of X.
 
-    Of a `mirrored` one, m_(N - k) = -m_k, they are the first half.
+    Of a `mirrored` one, m_(N - k) = -m_k, they are the first half. A `wide` one has residues modulo the special primes too.
     """
 
     numbers: Array
     level: int
     mirrored: bool
+    wide: bool
 
 
 Plaintext = Array | Coefficients
@@ -52,13 +53,13 @@ def coefficient_bytes(run: int, ring_dim: int) -> int:
     return 8 * max(run, rows_of(ring_dim)) if halved(ring_dim) else 8 * ring_dim
 
 
-def encode(values: Array, log_scale: float, level: int, tables: ChainTables) -> Array:
+def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Array:
     """The values times 2^log_scale, rounded, as residues in evaluation. Raises RangeError if too large.
 
     (level + 1, N), or (level + 1, N / 2) for real values at the usual scales where they are `halved`: the second half of
-    their residues mirrors the first.
+    their residues mirrors the first. The special primes stand behind those of the level where it is `wide`.
     """
-    return evaluated([rounded(values, log_scale, level, tables)], tables)[0]
+    return evaluated([rounded(values, log_scale, level, tables, wide)], tables)[0]
 
 
 def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
@@ -66,24 +67,25 @@ def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
     made: list[Array | None] = [None if isinstance(plain, Coefficients) else plain for plain in plains]
     waiting = {i: plain for i, plain in enumerate(plains) if isinstance(plain, Coefficients)}
     known = tables.known
-    for level, mirrored in {(plain.level, plain.mirrored) for plain in waiting.values()}:
-        places = [i for i, plain in waiting.items() if (plain.level, plain.mirrored) == (level, mirrored)]
+    kinds = {i: (plain.level, plain.mirrored, plain.wide) for i, plain in waiting.items()}
+    for level, mirrored, wide in set(kinds.values()):
+        places = [i for i, kind in kinds.items() if kind == (level, mirrored, wide)]
         numbers = [waiting[i].numbers.view(np.uint64) for i in places]
         sizes = np.array([each.size for each in numbers], dtype=np.int64)
-        out = np.empty((len(places), level + 1, tables.ring_dim >> mirrored), dtype=np.uint64)
-        rows = tables.rows[: level + 1]
+        rows = tables.basis(level, wide)[1]
+        out = np.empty((len(places), rows.size, tables.ring_dim >> mirrored), dtype=np.uint64)
         forward_numbers(addresses(numbers), sizes, mirrored, out, rows, known.moduli, known.outer, known.inner)
         for i, residues in zip(places, out, strict=True):
             made[i] = residues
     return [residues for residues in made if residues is not None]
 
 
-def rounded(values: Array, log_scale: float, level: int, tables: ChainTables) -> Plaintext:
+def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Plaintext:
     """The values times 2^log_scale, rounded: coefficients, or residues at scales so large that they are not small.
 
     Raises RangeError as `encode`.
     """
-    primes, rows, known = tables.primes[: level + 1], tables.rows[: level + 1], tables.known
+    (primes, rows), known = tables.basis(level, wide), tables.known
     # The same number in all slots is a constant polynomial: this coefficient alone, and the same value everywhere.
     real = not np.iscomplexobj(values)
     alone = real and values.size == 1
@@ -96,20 +98,20 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables) ->
     if not math.isfinite(largest):
         raise RangeError("a plaintext holds NaN or infinity")
     bits = log_scale + (math.log2(largest) if largest else -log_scale)
-    room = math.log2(math.prod(primes)) - 1
+    room = math.log2(math.prod(primes[: level + 1])) - 1
     if bits >= room:
         raise RangeError(f"a plaintext of size {np.abs(values).max():.3g} is too large at scale 2^{log_scale:.1f}")
     shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
     whole = np.rint(found * 2.0 ** (log_scale - shift))
     if LIMIT and bits < _SMALL_BITS and not alone:
         # A transform has no fewer numbers than rows.
-        return Coefficients(spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored)), level, mirrored)
+        return Coefficients(spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored)), level, mirrored, wide)
     if mirrored:
         whole = np.concatenate([whole, [0.0], -whole[:0:-1]])
     if not alone:
         whole = spread(whole, tables.ring_dim)
-    out = np.empty((level + 1, whole.size), dtype=np.uint64)
-    scaled_residues(whole.astype(np.int64), with_ratio([1 << shift] * (level + 1), primes), out, rows, known.moduli)
+    out = np.empty((len(primes), whole.size), dtype=np.uint64)
+    scaled_residues(whole.astype(np.int64), with_ratio([1 << shift] * len(primes), primes), out, rows, known.moduli)
     if alone:
         return np.repeat(out, tables.ring_dim, axis=1)
     forward_rows(out, rows, known.moduli, known.outer, known.inner)

@@ -196,6 +196,89 @@ def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, modul
 
 
 @parallel_kernel
+def rotated(
+    digits: Any,
+    key: Any,
+    key_rows: Any,
+    base: Any,
+    lift: Any,
+    more: Any,
+    targets: Any,
+    out: Any,
+    rows: Any,
+    moduli: Any,
+) -> None:
+    """A key switch and an automorphism, wide: (2, rows, N), the modulus and the special primes behind it, whose product P
+    is not divided by yet.
+
+    Digits (d, rows, N) times a key (2, digits, its rows, N), to whose first part `base` is added, over its primes: times
+    `lift`, P modulo each prime (towers, 2), or as it is where that is empty. The value at x comes to targets[x], where
+    `more`, (2, rows, N) or empty, is added. `key_rows` are the places of the digits' primes in the key.
+    """
+    for j in prange(rows.size):
+        modulus = moduli[rows[j]]
+        q = modulus[0]
+        sums, pieces, made = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64), np.empty((2, BLOCK), np.uint64)
+        for begin in range(0, out.shape[2], BLOCK):
+            for g in range(digits.shape[0]):
+                a = digits[g, j, begin : begin + BLOCK]
+                b0, b1 = key[0, g, key_rows[j], begin : begin + BLOCK], key[1, g, key_rows[j], begin : begin + BLOCK]
+                if q < LIMIT:
+                    multiply_add_near(b0, b1, a, sums, g, modulus, False)
+                    continue
+                for part in range(2):
+                    multiply_add(a, b0 if part == 0 else b1, pieces[part], g, made[part])
+                    if g % TERMS == TERMS - 1 or g == digits.shape[0] - 1:
+                        gather(pieces[part], made[part], modulus)
+            if q < LIMIT:
+                for part in range(2):
+                    gather_near(sums[part], made[part], modulus)
+            if j < base.shape[0]:
+                _add_lifted(made[0], base[j, begin : begin + BLOCK], lift, j, q)
+            for part in range(2):
+                m, o = made[part], out[part, j]
+                if more.shape[0] > 0:
+                    summand = more[part, j]
+                    for x in range(BLOCK):
+                        target = targets[begin + x]
+                        o[target] = total(m[x], summand[target], q)
+                else:
+                    for x in range(BLOCK):
+                        o[targets[begin + x]] = m[x]
+
+
+@kernel
+def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
+    """Add values times lift[j], or as they are where there is no `lift`."""
+    if lift.shape[0] == 0:
+        for x in range(sums.size):
+            sums[x] = total(sums[x], values[x], q)
+        return
+    w, ratio = lift[j, 0], lift[j, 1]
+    if q < LIMIT:
+        prime, factor = float(q), centred_constant(w, q)
+        inverse = 1.0 / prime
+        for x in range(sums.size):
+            sums[x] = total(sums[x], canonical(product_near(near(values[x]), factor, prime, inverse), prime), q)
+        return
+    for x in range(sums.size):
+        sums[x] = total(sums[x], settled(times_constant(values[x], w, ratio, q), q), q)
+
+
+@parallel_kernel
+def widened(values: Any, lift: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """Values (2, towers, N) times P, wide: (2, rows, N), nothing modulo the special primes."""
+    parts = out.shape[0]
+    for job in prange(parts * out.shape[1]):
+        part, j = job % parts, job // parts
+        o = out[part, j]
+        for x in range(o.size):
+            o[x] = 0
+        if j < values.shape[1]:
+            _add_lifted(o, values[part, j], lift, j, moduli[rows[j], 0])
+
+
+@parallel_kernel
 def wholes(scaled: Any, rows: Any, moduli: Any) -> None:
     """How often the product of primes P is in the sum of `scaled` coefficients (parts, primes, N) times P over each prime,
     to the nearest, into the row behind them."""
@@ -239,25 +322,6 @@ def divide_by_last(
         q, o = moduli[row, 0], out[part, j]
         _centred(scaled[part, 0], last, o, moduli[row], outer[row, 0], inner[row, 0])
         _quotient(values[part, j], o, inverse[j], q)
-
-
-@parallel_kernel
-def turned(values: Any, places: Any, out: Any) -> None:
-    """An automorphism of (parts, rows, N), by the places that values come from."""
-    parts = values.shape[0]
-    for job in prange(parts * values.shape[1]):
-        x, o = values[job % parts, job // parts], out[job % parts, job // parts]
-        for i in range(o.size):
-            o[i] = x[places[i]]
-
-
-@parallel_kernel
-def add_turned(sums: Any, values: Any, places: Any, rows: Any, moduli: Any) -> None:
-    """An automorphism of (towers, N), added in place."""
-    for j in prange(values.shape[0]):
-        q, x, o = moduli[rows[j], 0], values[j], sums[j]
-        for i in range(o.size):
-            o[i] = total(o[i], x[places[i]], q)
 
 
 @parallel_kernel

@@ -19,6 +19,9 @@ from heliograph.runtime.sums import weighted_sums
 
 # Of so many plaintexts that wait as coefficients the residues are there at once.
 _TOGETHER = 32
+# Nothing to multiply `base` by, and nothing to add, in `keyswitch.rotated`.
+_NO_LIFT = np.empty((0, 2), dtype=np.uint64)
+_NO_SUMMAND = np.empty((0, 0, 0), dtype=np.uint64)
 # (kind, amount) -> the key of the chain; kinds are those of ckks.keys.EvaluationKey.
 KeyOf = Callable[[str, int], Any]
 
@@ -47,11 +50,17 @@ class NativePrimitives:
 
     def constant(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Array:
         """As `encode`; from the server's file of plaintexts where it has one."""
-        if self._kept is None:
-            return self.encode(values, log_scale, level)
         vector = np.full(1, values) if isinstance(values, float) else values
-        primes = self.tables.primes[: level + 1]
-        return self._kept.get(vector, log_scale, primes, lambda: encode(vector, log_scale, level, self.tables))
+        return self._constant(vector, log_scale, level, False)
+
+    def wide_constant(self, values: Array, log_scale: float, level: int) -> Array:
+        return self._constant(values, log_scale, level, True)
+
+    def _constant(self, values: Array, log_scale: float, level: int, wide: bool) -> Array:
+        if self._kept is None:
+            return encode(values, log_scale, level, self.tables, wide)
+        primes = self.tables.basis(level, wide)[0]
+        return self._kept.get(values, log_scale, primes, lambda: encode(values, log_scale, level, self.tables, wide))
 
     def diagonal(self, values: Array, log_scale: float, level: int, beside: Any = None) -> Plaintext:
         """As `constant`, or as its coefficients, where plaintexts of diagonals are to be `compact`."""
@@ -113,18 +122,34 @@ class NativePrimitives:
         self, values: Sequence[Ciphertext], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Ciphertext]:
         """In one pass over memory; the ciphertexts are of two parts."""
-        first = values[0]
+        found = self._sums_of_products([x.residues for x in values], plains, groups, self._rows(values[0]))
+        return [Ciphertext(each) for each in found]
+
+    def wide_sums(
+        self, values: Sequence[Array], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[Array]:
+        towers = values[0].shape[1] - len(self.tables.special)
+        return list(self._sums_of_products(values, plains, groups, self.tables.basis(towers - 1, True)[1]))
+
+    def _sums_of_products(
+        self,
+        values: Sequence[Array],
+        plains: Sequence[Array],
+        groups: Sequence[Sequence[tuple[int, int]]],
+        rows: Array,
+    ) -> Array:
+        """(groups, 2, rows, N) of values (2, rows, N)."""
         terms = np.array([term for group in groups for term in group], dtype=np.int64)
         begins = np.cumsum([0, *map(len, groups)])
         for x in values:
-            _check_alike(x.residues, first.residues)
+            _check_alike(x, values[0])
         for plain in plains:
-            _check_plain(first.residues, plain)
-        sums = np.empty((begins.size - 1, *first.residues.shape), dtype=np.uint64)
-        where = addresses([x.residues for x in values]), addresses(plains)
+            _check_plain(values[0], plain)
+        sums = np.empty((begins.size - 1, *values[0].shape), dtype=np.uint64)
         sizes = np.array([plain.shape[1] for plain in plains], dtype=np.int64)
-        elementwise.sums_of_products(*where, sizes, terms, begins, sums, self._rows(first), self._moduli)
-        return [Ciphertext(each) for each in sums]
+        where = addresses(values), addresses(plains)
+        elementwise.sums_of_products(*where, sizes, terms, begins, sums, rows, self._moduli)
+        return sums
 
     def mul_scalar(self, x: Ciphertext, value: float, log_scale: float) -> Ciphertext:
         return self._times(x, [[_whole(value, log_scale)] * (x.level + 1)])
@@ -149,14 +174,32 @@ class NativePrimitives:
         return self._digits(x.residues[1])
 
     def rotate_hoisted(self, x: Ciphertext, amount: int, digits: Array) -> Ciphertext:
-        index = pow(5, amount % self.tables.slots, 2 * self.tables.ring_dim)
-        return self._turned(x, digits, self._key_of("rotation", amount % self.tables.slots), index)
+        # Multiples of the special primes' product are divided without a rest: the sum may come before the division.
+        return self.narrow(self.rotate_wide(x, amount, digits))
+
+    def rotate_wide(self, x: Ciphertext, amount: int, digits: Any) -> Array:
+        """(2, towers and special primes, N)."""
+        lift, (_, rows) = self.tables.lift(x.level + 1), self.tables.basis(x.level, True)
+        if amount:
+            return self._turned(digits, x.residues[0], lift, _NO_SUMMAND, amount)
+        out = np.empty((2, rows.size, self.tables.ring_dim), dtype=np.uint64)
+        keyswitch.widened(x.residues, lift, out, rows, self._moduli)
+        return out
+
+    def step_wide(self, total: Array, amount: int, part: Array) -> Array:
+        (second,) = self._divided(total[1:])
+        return self._turned(self._digits(second), total[0], _NO_LIFT, part, amount)
+
+    def narrow(self, wide: Array) -> Ciphertext:
+        return Ciphertext(self._divided(wide))
 
     def conjugate(self, x: Ciphertext) -> Ciphertext:
-        return self._turned(x, self.decompose(x), self._key_of("conjugation", 0), 2 * self.tables.ring_dim - 1)
+        key, index = self._key_of("conjugation", 0), 2 * self.tables.ring_dim - 1
+        lift = self.tables.lift(x.level + 1)
+        return self.narrow(self._switched_wide(self.decompose(x), key, x.residues[0], lift, _NO_SUMMAND, index))
 
     def relinearize(self, x: Ciphertext) -> Ciphertext:
-        switched = self._switched(self._digits(x.residues[2]), self._key_of("relinearization", 0))
+        switched = self.switched(x.residues[2], self._key_of("relinearization", 0))
         elementwise.add(switched, x.residues[:2], switched, self._rows(x), self._moduli)
         return Ciphertext(switched)
 
@@ -214,45 +257,46 @@ class NativePrimitives:
 
     def switched(self, values: Array, key: SwitchingKey) -> Array:
         """A polynomial (towers, N) times the secret that a key comes from, under the secret that it leads to."""
-        return self._switched(self._digits(values), key)
-
-    def _switched(self, digits: Array, key: SwitchingKey, places: Array | None = None) -> Array:
-        """The product of digits with a key, divided by the special primes: (2, towers, N).
-
-        With `places` of an automorphism, which OpenFHE applies before the division: roundings are the same then.
-        """
-        special = len(self.tables.special)
-        towers = digits.shape[1] - special
-        division = self.tables.special_division(towers)
-        last = key.residues.shape[2]
-        key_rows = np.concatenate([np.arange(towers), np.arange(last - special, last)])
+        digits = self._digits(values)
+        division = self.tables.special_division(values.shape[0])
         wide = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
-        keyswitch.key_product(digits, key.residues, key_rows, wide, division.rows, self._moduli)
-        if places is not None:
-            straight, wide = wide, np.empty_like(wide)
-            keyswitch.turned(straight, places, wide)
+        keyswitch.key_product(digits, key.residues, self._key_rows(digits, key), wide, division.rows, self._moduli)
+        return self._divided(wide)
+
+    def _turned(self, digits: Array, base: Array, lift: Array, more: Array, amount: int) -> Array:
+        amount %= self.tables.slots
+        index = pow(5, amount, 2 * self.tables.ring_dim)
+        return self._switched_wide(digits, self._key_of("rotation", amount), base, lift, more, index)
+
+    def _switched_wide(
+        self, digits: Array, key: SwitchingKey, base: Array, lift: Array, more: Array, index: int
+    ) -> Array:
+        """See `keyswitch.rotated`; the automorphism is that of X -> X^index."""
+        rows = self.tables.special_division(digits.shape[1] - len(self.tables.special)).rows
+        targets = self.tables.automorphism(pow(index, -1, 2 * self.tables.ring_dim))
+        out = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
+        key_rows = self._key_rows(digits, key)
+        keyswitch.rotated(digits, key.residues, key_rows, base, lift, more, targets, out, rows, self._moduli)
+        return out
+
+    def _key_rows(self, digits: Array, key: SwitchingKey) -> Array:
+        """Where a key has the primes of these digits."""
+        last, special = key.residues.shape[2], len(self.tables.special)
+        return np.concatenate([np.arange(digits.shape[1] - special), np.arange(last - special, last)])
+
+    def _divided(self, wide: Array) -> Array:
+        """(parts, rows, N) divided by the special primes: (parts, towers, N)."""
+        towers = wide.shape[1] - len(self.tables.special)
+        division = self.tables.special_division(towers)
         last_rows = division.rows[towers:]
         scaled = self._coefficients(wide[:, towers:], last_rows, division.own, division.nearest)
         if division.nearest:
             keyswitch.wholes(scaled, last_rows, self._moduli)
-        out = np.empty((2, towers, self.tables.ring_dim), dtype=np.uint64)
+        out = np.empty((wide.shape[0], towers, self.tables.ring_dim), dtype=np.uint64)
         keyswitch.divide(
             wide, scaled, out, division.rows, division.down, division.inverse, self._moduli, self._outer, self._inner
         )
         return out
-
-    def _turned(self, x: Ciphertext, digits: Array, key: SwitchingKey, index: int) -> Ciphertext:
-        places = self.tables.automorphism(index)
-        if self.tables.nearest:
-            # Division rounds to nearest, so it can come first; then fewer primes are permuted.
-            straight = self._switched(digits, key)
-            elementwise.add(straight, x.residues[:1], straight, self._rows(x), self._moduli)
-            moved = np.empty_like(straight)
-            keyswitch.turned(straight, places, moved)
-            return Ciphertext(moved)
-        switched = self._switched(digits, key, places)
-        keyswitch.add_turned(switched[0], x.residues[0], places, self._rows(x), self._moduli)
-        return Ciphertext(switched)
 
 
 def _check_alike(x: Array, y: Array) -> None:

@@ -116,6 +116,7 @@ class ChainTables:
         self.digits = functools.cache(self._digits)
         self.special_division = functools.cache(self._special_division)
         self.rescaling = functools.cache(self._rescaling)
+        self.lift = functools.cache(self._lift)
 
     @staticmethod
     def of(ring: Ring, special: tuple[int, ...], known: Primes, primes: tuple[int, ...] | None = None) -> ChainTables:
@@ -126,6 +127,15 @@ class ChainTables:
     @property
     def slots(self) -> int:
         return self.ring_dim // 2
+
+    def basis(self, level: int, wide: bool) -> tuple[tuple[int, ...], Array]:
+        """The primes of a level and their rows; the special primes behind them where it is `wide`."""
+        primes, rows = self.primes[: level + 1], self.rows[: level + 1]
+        return (primes + self.special, np.concatenate([rows, self.special_rows])) if wide else (primes, rows)
+
+    def _lift(self, towers: int) -> Array:
+        """The product of the special primes modulo each of the first primes, for `times_constant`: (towers, 2)."""
+        return with_ratio([math.prod(self.special)] * towers, self.primes[:towers])
 
     def _digits(self, towers: int) -> Digits:
         """The digits of a polynomial with this many primes."""

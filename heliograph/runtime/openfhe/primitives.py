@@ -9,7 +9,7 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
-from heliograph.execution.protocol import grouped_products, summed_products
+from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
@@ -19,7 +19,7 @@ from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
 from heliograph.runtime.openfhe.template import moved
 
 
-class OpenFHEPrimitives:
+class OpenFHEPrimitives(NothingWide):
     """The primitives in the part of the chain with the primes of `ring`; `whole` is the ring of the whole chain.
 
     Evaluation keys are found by the tag that ciphertexts carry (see `chain_tag`). True scales are the plan's: OpenFHE
