@@ -40,7 +40,9 @@ _SPARE = (0, 1, 2)
 # Combinations are tried on this many of the fastest chains.
 _MOST_WITH_ENTRIES = 16
 # Numbers of baby steps for the maps in bootstraps, used where OpenFHE's own number takes more keys.
-_BABIES = (8, 4)
+_BABIES = (16, 8, 4)
+# If a plan is too coarse, the next one is finer by half a bit at least: chains of other digits alone are not tried.
+_FINER = 2.0**-0.5
 # Written out, bootstraps are taken to need at least this share of the bytes of whole ones: what they really need is known
 # only then, and choices should not be planned in vain.
 _WRITTEN_OUT = 0.4
@@ -344,8 +346,8 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
     try:
         found = simulated(program, wanted.inputs, wanted.refuses)
         wrong = wanted.refuses(found)
-        # At least one bit finer; errors grow at most in proportion to those of bootstraps.
-        share = min(0.5, wanted.tolerance / found.error) if wrong else 1.0
+        # Of finer scales; errors grow at most in proportion to those of bootstraps.
+        share = min(_FINER, wanted.tolerance / found.error) if wrong else 1.0
     except AmplifiedError as amplified:
         # How much finer it must be is not known.
         wrong, share = amplified.what, 2.0**-3
