@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,3 +108,38 @@ def test_our_own_bootstraps_count_in_a_bound_on_memory_as_they_are_written_out(m
     monkeypatch.setattr(_Choice, "bootstrap_bytes", property(lambda choice: 3 * bound))
     with pytest.raises(PlanningError, match="keys and tables of bootstraps alone"):
         compiled(memory_bytes=bound)
+
+
+@pytest.mark.parametrize(("excess", "share"), [(1.02, 2.0**-0.5), (4.0, 0.25)])
+def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
+    search: Search, monkeypatch: pytest.MonkeyPatch, excess: float, share: float
+) -> None:
+    """A chain of one bit more is among them where little is missing, though it errs by a little more than half as much."""
+    fit, finish, simulate = planner._first_fitting, planner._finished, planner.simulated
+    wanted: list[Any] = []
+    served: list[float] = []
+
+    def _first_fitting(*given: Any) -> Any:
+        wanted.append(given[3])
+        return fit(*given)
+
+    def _finished(*given: Any) -> Any:
+        try:
+            return finish(*given)
+        except _TooCoarseError as error:
+            served.append(error.serves)
+            raise
+
+    def simulated(*given: Any) -> Any:
+        found = simulate(*given)
+        # Only the first plan is refused.
+        return found if served else replace(found, error=excess * wanted[0].tolerance)
+
+    monkeypatch.setattr(planner, "_first_fitting", _first_fitting)
+    monkeypatch.setattr(planner, "_finished", _finished)
+    monkeypatch.setattr(planner, "simulated", simulated)
+    compiled()
+    first, *others = (planner.bootstrap_error(choice.ring) for choice in search.finished)
+    assert served == [pytest.approx(share * first)]
+    assert others
+    assert max(others) <= share * first

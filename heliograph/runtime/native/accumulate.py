@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 
 from heliograph.runtime.native.arithmetic import kernel, reduced
-from heliograph.runtime.native.floating import canonical, near, nearest, product_near
+from heliograph.runtime.native.floating import canonical, centred_constant, fma, near, nearest, product_near
 
 # Numbers in a block. A quarter of a ring's dimension is never smaller.
 BLOCK = 256
 # How many products are summed before the sum is reduced.
 TERMS = 8
+# Modulo primes of up to so many bits a factor is split into halves, whose products with residues around zero are exact as
+# doubles, and so are sums of `TERMS` of them.
+SPLIT_BITS = 33
+# So many of these products are added at once, because the sums are read and written each time.
+TOGETHER = 4
+_SPLIT = np.uint64(17)
+_LOWER = np.uint64((1 << 17) - 1)
 _PIECE = np.uint64(30)
 _MASK = np.uint64((1 << 30) - 1)
 _FOUR, _SIXTY = np.uint64(4), np.uint64(60)
@@ -61,11 +68,8 @@ def gather(pieces: Any, out: Any, modulus: Any) -> None:
 
 
 @kernel
-def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus: Any, mirrored: bool) -> None:
-    """Add the products of two blocks with a third to those of doubles, `sums` (2, BLOCK), as in `multiply_add`.
-
-    The third is read from its end where it is `mirrored`.
-    """
+def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus: Any) -> None:
+    """Add the products of two blocks with a third to those of doubles, `sums` (2, BLOCK), as in `multiply_add`."""
     q = float(modulus[0])
     inverse = 1.0 / q
     s0, s1 = sums[0], sums[1]
@@ -75,12 +79,6 @@ def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus:
     elif not number % TERMS:
         for x in range(BLOCK):
             s0[x], s1[x] = nearest(s0[x], q, inverse), nearest(s1[x], q, inverse)
-    if mirrored:
-        for x in range(BLOCK):
-            factor = near(b[BLOCK - 1 - x])
-            s0[x] += product_near(near(a0[x]), factor, q, inverse)
-            s1[x] += product_near(near(a1[x]), factor, q, inverse)
-        return
     for x in range(BLOCK):
         factor = near(b[x])
         s0[x] += product_near(near(a0[x]), factor, q, inverse)
@@ -94,3 +92,47 @@ def gather_near(sums: Any, out: Any, modulus: Any) -> None:
     inverse = 1.0 / q
     for x in range(BLOCK):
         out[x] = canonical(nearest(sums[x], q, inverse), q)
+
+
+@kernel
+def around_zero(a: Any, out: Any, modulus: Any) -> None:
+    """Residues as doubles between -q / 2 and q / 2."""
+    q, half = float(modulus[0]), float(modulus[0] >> np.uint64(1))
+    for x in range(BLOCK):
+        value = near(a[x])
+        out[x] = value - q if value > half else value
+
+
+@kernel
+def add_split(values: Any, i0: Any, i1: Any, i2: Any, i3: Any, b0: Any, b1: Any, b2: Any, b3: Any, sums: Any) -> None:
+    """Add the products of the two blocks values[i], around zero, with the block b, for each of four i and b.
+
+    `sums` are (2, 2, BLOCK): of the blocks' products with the upper halves of b and with the lower ones.
+    """
+    for x in range(BLOCK):
+        h0, h1, h2, h3 = near(b0[x] >> _SPLIT), near(b1[x] >> _SPLIT), near(b2[x] >> _SPLIT), near(b3[x] >> _SPLIT)
+        l0, l1, l2, l3 = near(b0[x] & _LOWER), near(b1[x] & _LOWER), near(b2[x] & _LOWER), near(b3[x] & _LOWER)
+        for part in range(2):
+            v0, v1, v2, v3 = values[i0, part, x], values[i1, part, x], values[i2, part, x], values[i3, part, x]
+            sums[part, 0, x] = fma(v3, h3, fma(v2, h2, fma(v1, h1, fma(v0, h0, sums[part, 0, x]))))
+            sums[part, 1, x] = fma(v3, l3, fma(v2, l2, fma(v1, l1, fma(v0, l0, sums[part, 1, x]))))
+
+
+@kernel
+def settle_split(sums: Any, modulus: Any) -> None:
+    """Reduce these sums, so that `TERMS` more can be added."""
+    q = float(modulus[0])
+    inverse = 1.0 / q
+    flat = sums.reshape(4 * BLOCK)
+    for x in range(flat.size):
+        flat[x] = nearest(flat[x], q, inverse)
+
+
+@kernel
+def gather_split(sums: Any, out: Any, modulus: Any) -> None:
+    """Settled sums of one block's products as canonical residues."""
+    q = float(modulus[0])
+    inverse = 1.0 / q
+    upper = centred_constant(np.uint64(1) << _SPLIT, modulus[0])
+    for x in range(BLOCK):
+        out[x] = canonical(nearest(product_near(sums[0, x], upper, q, inverse) + sums[1, x], q, inverse), q)

@@ -7,8 +7,29 @@ from typing import Any
 import numpy as np
 from numba import carray, prange
 
-from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, gather_near, multiply_add, multiply_add_near
-from heliograph.runtime.native.arithmetic import difference, parallel_kernel, product, settled, times_constant, total
+from heliograph.runtime.native.accumulate import (
+    BLOCK,
+    SPLIT_BITS,
+    TERMS,
+    TOGETHER,
+    add_split,
+    around_zero,
+    gather,
+    gather_near,
+    gather_split,
+    multiply_add,
+    multiply_add_near,
+    settle_split,
+)
+from heliograph.runtime.native.arithmetic import (
+    difference,
+    kernel,
+    parallel_kernel,
+    product,
+    settled,
+    times_constant,
+    total,
+)
 from heliograph.runtime.native.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
 from heliograph.runtime.native.pointers import pointer
 
@@ -143,39 +164,121 @@ def sums_of_products(
 
     `out` is (sums, 2, towers, N). Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext,
     plaintext). `sizes` of plaintexts are N, or N / 2 of real slots. A block and its mirror image are worked on together, so
-    that such a plaintext is read from memory once, and all sums of a block, so that the ciphertexts are.
+    that such a plaintext is read from memory once, and all sums of a block, so that the ciphertexts are. Their blocks are
+    copied first: where they come from they are powers of two apart, and displace each other from the caches.
     """
     towers, size = out.shape[2], out.shape[3]
     for job in prange(2 * towers):
         half, j = job % 2, job // 2
         modulus = moduli[rows[j]]
-        doubles, pieces = np.empty((2, 2, BLOCK)), np.empty((2, 2, 3, BLOCK), np.uint64)
-        image = np.empty(BLOCK, np.uint64)
+        values = np.empty((2, ciphertexts.size, 2, BLOCK), np.uint64)
+        images = np.zeros((TOGETHER + 1, BLOCK), np.uint64)
         for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
+            for i in range(ciphertexts.size):
+                x = carray(pointer(ciphertexts[i]), (2, towers, size))
+                for side in range(2):
+                    begin = size - BLOCK - block if side else block
+                    for part in range(2):
+                        a, copy = x[part, j, begin : begin + BLOCK], values[side, i, part]
+                        if modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT:
+                            around_zero(a, copy.view(np.float64), modulus)
+                        else:
+                            for k in range(BLOCK):
+                                copy[k] = a[k]
             for s in range(out.shape[0]):
-                first, end = begins[s], begins[s + 1]
-                for t in range(first, end):
-                    x = carray(pointer(ciphertexts[terms[t, 0]]), (2, towers, size))
-                    plain = carray(pointer(plains[terms[t, 1]]), (towers, sizes[terms[t, 1]]))[j]
-                    for side in range(2):
-                        begin = size - BLOCK - block if side else block
-                        mirrored = side == 1 and plain.size < size
-                        b = plain[block : block + BLOCK] if mirrored else plain[begin : begin + BLOCK]
-                        if modulus[0] < LIMIT:
-                            a0, a1 = x[0, j, begin : begin + BLOCK], x[1, j, begin : begin + BLOCK]
-                            multiply_add_near(a0, a1, b, doubles[side], t - first, modulus, mirrored)
-                            continue
-                        if mirrored:
-                            for i in range(BLOCK):
-                                image[i] = b[BLOCK - 1 - i]
-                            b = image
-                        for part in range(2):
-                            a, o = x[part, j, begin : begin + BLOCK], out[s, part, j, begin : begin + BLOCK]
-                            multiply_add(a, b, pieces[side, part], t - first, o)
-                            if (t - first) % TERMS == TERMS - 1 or t == end - 1:
-                                gather(pieces[side, part], o, modulus)
-                if modulus[0] < LIMIT:
-                    for side in range(2):
-                        begin = size - BLOCK - block if side else block
-                        for part in range(2):
-                            gather_near(doubles[side, part], out[s, part, j, begin : begin + BLOCK], modulus)
+                some = terms[begins[s] : begins[s + 1]]
+                sums = out[s, :, j]
+                if modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT:
+                    _sum_split(values.view(np.float64), plains, sizes, some, images, sums, block, j, towers, modulus)
+                else:
+                    _sum(values, plains, sizes, some, images, sums, block, j, towers, modulus)
+
+
+@kernel
+def _factor(
+    plains: Any, sizes: Any, place: Any, towers: Any, j: Any, block: Any, side: Any, size: Any, image: Any
+) -> Any:
+    """A block of a plaintext, or of its mirror image, which is copied to `image` where only half of it is there."""
+    plain = carray(pointer(plains[place]), (towers, sizes[place]))[j]
+    if side == 0:
+        return plain[block : block + BLOCK]
+    if plain.size == size:
+        return plain[size - BLOCK - block : size - block]
+    b = plain[block : block + BLOCK]
+    for k in range(BLOCK):
+        image[k] = b[BLOCK - 1 - k]
+    return image
+
+
+@kernel
+def _sum_split(
+    values: Any,
+    plains: Any,
+    sizes: Any,
+    terms: Any,
+    images: Any,
+    out: Any,
+    block: Any,
+    j: Any,
+    towers: Any,
+    modulus: Any,
+) -> None:
+    """One of the sums at a block and its mirror image, `TOGETHER` terms at a time: zeros fill the last ones up."""
+    size = out.shape[1]
+    sums = np.zeros((2, 2, 2, BLOCK))
+    for t in range(0, terms.shape[0], TOGETHER):
+        for side in range(2):
+            if t and t % TERMS == 0:
+                settle_split(sums[side], modulus)
+            last = terms.shape[0] - 1
+            p0, p1, p2, p3 = terms[t], terms[min(t + 1, last)], terms[min(t + 2, last)], terms[min(t + 3, last)]
+            b0 = _factor(plains, sizes, p0[1], towers, j, block, side, size, images[0])
+            b1, b2, b3 = images[TOGETHER], images[TOGETHER], images[TOGETHER]
+            if t + 1 <= last:
+                b1 = _factor(plains, sizes, p1[1], towers, j, block, side, size, images[1])
+            if t + 2 <= last:
+                b2 = _factor(plains, sizes, p2[1], towers, j, block, side, size, images[2])
+            if t + 3 <= last:
+                b3 = _factor(plains, sizes, p3[1], towers, j, block, side, size, images[3])
+            add_split(values[side], p0[0], p1[0], p2[0], p3[0], b0, b1, b2, b3, sums[side])
+    for side in range(2):
+        settle_split(sums[side], modulus)
+        begin = size - BLOCK - block if side else block
+        for part in range(2):
+            gather_split(sums[side, part], out[part, begin : begin + BLOCK], modulus)
+
+
+@kernel
+def _sum(
+    values: Any,
+    plains: Any,
+    sizes: Any,
+    terms: Any,
+    images: Any,
+    out: Any,
+    block: Any,
+    j: Any,
+    towers: Any,
+    modulus: Any,
+) -> None:
+    """The same modulo other primes, term by term."""
+    size = out.shape[1]
+    doubles, pieces = np.empty((2, 2, BLOCK)), np.empty((2, 2, 3, BLOCK), np.uint64)
+    for t in range(terms.shape[0]):
+        for side in range(2):
+            x = values[side, terms[t, 0]]
+            b = _factor(plains, sizes, terms[t, 1], towers, j, block, side, size, images[0])
+            if modulus[0] < LIMIT:
+                multiply_add_near(x[0], x[1], b, doubles[side], t, modulus)
+                continue
+            begin = size - BLOCK - block if side else block
+            for part in range(2):
+                o = out[part, begin : begin + BLOCK]
+                multiply_add(x[part], b, pieces[side, part], t, o)
+                if t % TERMS == TERMS - 1 or t == terms.shape[0] - 1:
+                    gather(pieces[side, part], o, modulus)
+    if modulus[0] < LIMIT:
+        for side in range(2):
+            begin = size - BLOCK - block if side else block
+            for part in range(2):
+                gather_near(doubles[side, part], out[part, begin : begin + BLOCK], modulus)

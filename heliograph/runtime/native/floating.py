@@ -56,7 +56,7 @@ _ONE = np.uint64(1)
 
 
 @_emitted
-def _fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     """a b + c, rounded once."""
     double = numba.float64
 
@@ -104,7 +104,7 @@ def product_near(a: Any, b: Any, q: Any, inverse: Any) -> Any:
     """
     h = a * b
     quotient = (h * inverse + _ROUNDING) - _ROUNDING
-    return _fma(-quotient, q, h) + _fma(a, b, -h)
+    return fma(-quotient, q, h) + fma(a, b, -h)
 
 
 @inlined

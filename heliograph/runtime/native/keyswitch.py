@@ -183,7 +183,7 @@ def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, modul
                 a = digits[g, j, begin : begin + BLOCK]
                 b0, b1 = key[0, g, key_rows[j], begin : begin + BLOCK], key[1, g, key_rows[j], begin : begin + BLOCK]
                 if modulus[0] < LIMIT:
-                    multiply_add_near(b0, b1, a, sums, g, modulus, False)
+                    multiply_add_near(b0, b1, a, sums, g, modulus)
                     continue
                 for part in range(2):
                     o = out[part, j, begin : begin + BLOCK]
@@ -224,7 +224,7 @@ def rotated(
                 a = digits[g, j, begin : begin + BLOCK]
                 b0, b1 = key[0, g, key_rows[j], begin : begin + BLOCK], key[1, g, key_rows[j], begin : begin + BLOCK]
                 if q < LIMIT:
-                    multiply_add_near(b0, b1, a, sums, g, modulus, False)
+                    multiply_add_near(b0, b1, a, sums, g, modulus)
                     continue
                 for part in range(2):
                     multiply_add(a, b0 if part == 0 else b1, pieces[part], g, made[part])
