@@ -422,6 +422,25 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(both: Beside) -> None:
         assert np.array_equal(found.residues, expected.residues)
 
 
+@pytest.mark.parametrize("halves", [False, True])
+def test_sums_of_products_are_exact(both: Beside, halves: bool) -> None:
+    """Of random residues and of those that are farthest from zero, against whole numbers; of up to 33 terms."""
+    do, ring, random = both.native, both.ring, np.random.default_rng(9)
+    primes = ring.primes
+    size = ring.ring_dim >> (halves and halved(ring.ring_dim))
+    half, most = (np.array([[f(q)] for q in primes], dtype=np.uint64) for f in (lambda q: q // 2, lambda q: q - 1))
+    everywhere = np.zeros((2, len(primes), ring.ring_dim), dtype=np.uint64)
+    values = [everywhere + half, everywhere + half + np.uint64(1), everywhere + most]
+    values += [random.integers(most + np.uint64(1), size=everywhere.shape, dtype=np.uint64) for _ in range(2)]
+    plains = [np.repeat(most, size, axis=1), random.integers(most, size=(len(primes), size), dtype=np.uint64)]
+    groups = [[(0, 0)] * 33, [(1, 0)] * 9, [(i % 5, i % 2) for i in range(17)], [(2, 0)] * 8, [(3, 1)]]
+    modulus = np.array(primes, dtype=object)[:, np.newaxis]
+    wholes = [each if size == ring.ring_dim else np.hstack([each, each[:, ::-1]]) for each in plains]
+    for group, found in zip(groups, do.sums_of_products(list(map(Ciphertext, values)), plains, groups), strict=True):
+        expected = sum(values[i].astype(object) * wholes[k].astype(object) for i, k in group) % modulus
+        assert (found.residues == expected.astype(np.uint64)).all()
+
+
 def test_wide_values_are_what_they_become(both: Beside) -> None:
     """Divided by the special primes they are what the same calls on ciphertexts give, bit for bit: what was multiplied by
     these primes is divided by them without a rest.
