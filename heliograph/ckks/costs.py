@@ -133,11 +133,14 @@ class CostTable:
             # The offsets of the factor with the largest scale wrap around, so half of its diagonals coincide with others.
             diagonals = min(factor.diagonals, slots // factor.scale)
             giants = -(-diagonals // factor.giant)
-            total += self.decompose_ms(ring, level + 1)
-            total += (factor.giant - 1) * self.rotate_wide_ms(ring, level)
-            total += (giants - 1) * self.step_wide_ms(ring, level)
-            total += diagonals * self.wide_product_ms(ring, level)
-            total += self.narrow_ms(ring, level) + self.rescale_ms(ring, level)
+            total += self.decompose_ms(ring, level + 1) + self.rescale_ms(ring, level)
+            if ring.hoists_twice(level):
+                total += (factor.giant - 1) * self.rotate_wide_ms(ring, level)
+                total += (giants - 1) * self.step_wide_ms(ring, level) + self.narrow_ms(ring, level)
+                total += diagonals * self.wide_product_ms(ring, level)
+            else:
+                total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
+                total += (giants - 1) * self.rotate_ms(ring, level) + diagonals * self.summed_product_ms(ring, level)
         begin = ring.levels - ring.bootstrap[0]
         for i in range(MODULAR_REDUCTION_PRODUCTS):
             level = begin - i * NATIVE_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS

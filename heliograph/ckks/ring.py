@@ -133,6 +133,12 @@ class Ring:
         longest = max(math.prod(primes[i : i + alpha]).bit_length() for i in range(0, self.towers, alpha))
         return -(-(longest + 4) // self.special_bits)
 
+    def hoists_twice(self, level: int) -> bool:
+        """Whether baby steps at a level stay undivided by the special primes until their products are summed: each product
+        then takes these primes too, which pays while they are few beside the others.
+        """
+        return 2 * self.special <= level + 1
+
     @property
     def special_for_security(self) -> int:
         """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""

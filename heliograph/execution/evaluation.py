@@ -123,21 +123,31 @@ class Run(Generic[C]):
         return self.shared.factor(node)
 
     def fourier_factor(self, node: Node, x: C) -> C:
-        """The value of a `fourier_factor`: hoisted baby steps, all sums of products, giant steps from the farthest on; wide,
-        so that the baby steps are never divided by the special primes, and the giant steps only in one part.
+        """The value of a `fourier_factor`: hoisted baby steps, all sums of products, giant steps from the farthest on.
+
+        Where they are wide, baby steps are never divided by the special primes, and giant steps only in one part.
         """
         on, factor, slots = self.at(cipher(node)), fourier_factor(node.attrs), self.shared.ring.slots
+        wide = self.shared.is_wide(node)
         digits = None
         rotated = []
         for amount in factor.babies:
             if amount and digits is None:
                 digits = on.decompose(x)
-            rotated.append(on.rotate_wide(x, amount % slots, digits))
+            if wide:
+                rotated.append(on.rotate_wide(x, amount % slots, digits))
+            else:
+                rotated.append(on.rotate_hoisted(x, amount % slots, digits) if amount else x)
         groups = [[(place - group.start, place) for place in group] for group in factor.groups]
-        *sums, total = on.wide_sums(rotated, self.factor(node), groups)
+        if wide:
+            *sums, total = on.wide_sums(rotated, self.factor(node), groups)
+            for part in reversed(sums):
+                total = on.step_wide(total, factor.giant_step % slots, part)
+            return on.narrow(total)
+        *sums, total = on.sums_of_products(rotated, self.factor(node), groups)
         for part in reversed(sums):
-            total = on.step_wide(total, factor.giant_step % slots, part)
-        return on.narrow(total)
+            total = on.accumulate(on.rotate(total, factor.giant_step % slots), part)
+        return total
 
     def weighted_sum(self, node: Node, values: Sequence[C]) -> C:
         """One sum of a stack: the first that is asked for makes all that the program has of this matrix."""

@@ -215,7 +215,13 @@ class Evaluator(Generic[C]):
         """The plaintexts of a `fourier_factor`, encoded here."""
         kind = cipher(node)
         do, log_scale = self.part(kind.chain), node.attrs["plain_log_scale"]
-        return [do.wide_constant(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
+        encode = do.wide_constant if self.is_wide(node) else do.constant
+        return [encode(each, log_scale, kind.level) for each in fourier_factor(node.attrs).values()]
+
+    def is_wide(self, node: Node) -> bool:
+        """Whether a `fourier_factor` is evaluated on wide values."""
+        kind = cipher(node)
+        return self.chains[kind.chain].ring.hoists_twice(kind.level)
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """A diagonal as it is kept, or as it was encoded ahead."""

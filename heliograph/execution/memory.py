@@ -107,8 +107,9 @@ def table_bytes(program: Program) -> int:
     for node in factors(program).values():
         assert isinstance(node.type, CipherType)
         ring = program.planned.chains[node.type.chain].ring
-        polynomial = ring.ciphertext_bytes(node.type.level, parts=1) + 8 * ring.ring_dim * ring.special
-        total += fourier_factor(node.attrs).diagonals * polynomial
+        level = node.type.level
+        special = ring.special if ring.hoists_twice(level) else 0
+        total += fourier_factor(node.attrs).diagonals * (ring.ciphertext_bytes(level, 1) + 8 * ring.ring_dim * special)
     return total
 
 

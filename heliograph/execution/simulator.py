@@ -455,7 +455,9 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         do = self.part(kind.chain)
         assert isinstance(do, SimulatedPrimitives)
         plain = node.attrs["plain_log_scale"]
-        rotated = [do.rotate_wide(x, amount % ring.slots, None).slots for amount in factor.babies]
+        wide = self.shared.is_wide(node)
+        turn = do.rotate_wide if wide else do.rotate_hoisted
+        rotated = [turn(x, amount % ring.slots, None).slots for amount in factor.babies]
         if factor.giant_step:
             do.needs_key(factor.giant_step % ring.slots, x.level)
         diagonals, copies = factor.values(), ring.slots // factor.slots
@@ -474,8 +476,9 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             )
             mean = float(np.mean(power))
             total = total + self._errors.gaussian(total.shape) * (rounding * math.sqrt(mean))
-            # Each giant step divides one part, and the end of the factor both: about as much noise as a key switch each.
-            divisions = len(factor.groups)
+            # Where they are wide, each giant step divides one part, and the end of the factor both: about as much noise as a
+            # key switch each.
+            divisions = len(factor.groups) - 1 + wide
             total = total + divisions * self._errors.bias * 2.0**-scale
             std = math.sqrt(divisions) * do.switch_std(x.level)
         return self._errors.made(total, x.level, scale, 2, std, node.op)

@@ -112,8 +112,11 @@ class NativePrimitives:
         total: Ciphertext | None = None
         for begin in range(0, len(plains), step):
             some = plains[begin : begin + step]
-            places = [(i, i) for i in range(len(some))]
-            (found,) = self.sums_of_products(values[begin : begin + step], evaluated(some, self.tables), [places])
+            # Baby steps come back with each giant step.
+            distinct = {id(x): x for x in values[begin : begin + step]}
+            numbers = {key: i for i, key in enumerate(distinct)}
+            places = [(numbers[id(x)], i) for i, x in enumerate(values[begin : begin + step])]
+            (found,) = self.sums_of_products(list(distinct.values()), evaluated(some, self.tables), [places])
             total = found if total is None else self.accumulate(total, found)
         assert total is not None, "a sum of no products"
         return total
