@@ -57,6 +57,7 @@ def arguments(description: str, degree: int | None, networks: Sequence[str] = ()
     parser.add_argument(
         "--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives and bootstraps are run"
     )
+    parser.add_argument("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     if networks:
         parser.add_argument("--network", choices=networks, default=networks[0])
@@ -169,6 +170,8 @@ def benchmark(
     """Print what the arguments ask for, and one JSON object with KEYS; null for what was not run."""
     say, test, labels = speaker(options), images.test, images.test_labels
     say(f"{machine()}; load average {os.getloadavg()[0]:.2f}")
+    if options.memory is not None:
+        chosen = replace(chosen, memory_bytes=int(options.memory * 1e9))
     # In a process that ends: the memory is for the encrypted images.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         made = pool.submit(compiled, name, module, images, chosen, options).result()
