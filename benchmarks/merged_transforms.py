@@ -1,4 +1,4 @@
-"""What it would take to multiply the first factor of SlotsToCoeffs into the linear map before it, for each map of an artifact.
+"""What multiplying the first factor of SlotsToCoeffs into the linear map before it would take, for each map of an artifact.
 
     python benchmarks/resnet20.py
     python benchmarks/merged_transforms.py build/benchmarks/resnet20-*/artifact.helio
