@@ -27,7 +27,7 @@ from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import calls_table
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes, table_bytes
 from heliograph.execution.prices import priced_ms, total_ms
-from heliograph.execution.primitives import BOOTSTRAPS, PLAIN_PRODUCTS, ROTATIONS
+from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, ROTATIONS
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
@@ -126,7 +126,7 @@ def complete(program: Program, known: Stored) -> Figures:
         bootstraps=count(calls, *BOOTSTRAPS),
         bootstrapping=_bootstrapping(program, ring, count(calls, *BOOTSTRAPS)),
         lower_chains=tuple(_lower_chain(chain, keys, calls, number) for number, chain in enumerate(chains) if number),
-        key_switches=rotations + count(calls, "relinearize"),
+        key_switches=count(calls, *KEY_SWITCHES),
         ciphertext_products=count(calls, "mul"),
         plaintext_products=count(calls, *PLAIN_PRODUCTS),
         operations={_call_text(call, chains): number for call, number in sorted(calls.items())},
@@ -228,14 +228,12 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
     return sum(
         number * costs.encode_ms(ring, call.level)
         for call, number in calls.items()
-        if call.primitive in ("mul_plain", "summed_product", "add_plain")
+        if call.primitive in ("mul_plain", "summed_product", "wide_product", "add_plain")
     )
 
 
 def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
-    products = count(
-        calls, "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted", "relinearize", "rescale"
-    )
+    products = count(calls, *PLAIN_PRODUCTS, *KEY_SWITCHES, "rescale")
     entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
     return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
 
