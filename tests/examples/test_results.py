@@ -186,6 +186,7 @@ def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[...
             "json": True,
             "threads": 1,
             "backend": "native",
+            "memory": None,
             "folder": tmp_path,
             **options,
         }

@@ -166,7 +166,7 @@ def test_a_server_that_is_closed_ends_the_run_that_goes_on_and_lets_everything_g
     artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=11, scale_bits=43))
     _closed_while_it_runs(artifact)
     gc.collect()
-    assert not any(log_ring == 11 and scale == 43 for (log_ring, _, scale, _), *_ in _FACTORS._known)
+    assert not any(ring.log_ring == 11 and ring.scale_bits == 43 for ring, *_ in _FACTORS._known)
     assert not any(
         dim == artifact.ring.ring_dim and artifact.ring.primes[1] in primes for dim, primes in _PRIMES._known
     )
