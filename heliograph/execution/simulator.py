@@ -20,7 +20,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
-from heliograph.execution.protocol import grouped_products, summed_products
+from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.bootstrap_ops import fourier_factor
@@ -97,7 +97,7 @@ def _two_parts(x: SimulatedCiphertext, what: str) -> None:
     _needs(x.parts == 2, what, "a ciphertext of two parts")
 
 
-class SimulatedPrimitives:
+class SimulatedPrimitives(NothingWide):
     """The primitives on numpy, in one part of the chain."""
 
     def __init__(self, errors: _Errors, chain: Chain) -> None:
@@ -205,9 +205,6 @@ class SimulatedPrimitives:
     def rotate_hoisted(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
         return self.rotate(x, amount)
 
-    def wide_constant(self, values: Array, log_scale: float, level: int) -> SimulatedPlaintext:
-        return self.encode(values, log_scale, level)
-
     def rotate_wide(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
         """The noise of a key without the rounding of the division."""
         _two_parts(x, "rotate_wide")
@@ -216,17 +213,6 @@ class SimulatedPrimitives:
         self.needs_key(amount, x.level)
         std = noise.key_std(self._chain.ring, x.level)
         return self._errors.made(np.roll(x.slots, -amount), x.level, x.log_scale, 2, std, "rotate_wide")
-
-    def wide_sums(
-        self,
-        values: Sequence[SimulatedCiphertext],
-        plains: Sequence[SimulatedPlaintext],
-        groups: Sequence[Sequence[tuple[int, int]]],
-    ) -> list[SimulatedCiphertext]:
-        return grouped_products(self, values, plains, groups)
-
-    def step_wide(self, total: SimulatedCiphertext, amount: int, part: SimulatedCiphertext) -> SimulatedCiphertext:
-        return self.add(self.rotate(total, amount), part)
 
     def narrow(self, wide: SimulatedCiphertext) -> SimulatedCiphertext:
         biased = wide.slots + self._errors.bias * 2.0**-wide.log_scale

@@ -171,6 +171,7 @@ def sums_of_products(
     for job in prange(2 * towers):
         half, j = job % 2, job // 2
         modulus = moduli[rows[j]]
+        split = modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT
         values = np.empty((2, ciphertexts.size, 2, BLOCK), np.uint64)
         images = np.zeros((TOGETHER + 1, BLOCK), np.uint64)
         for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
@@ -180,7 +181,7 @@ def sums_of_products(
                     begin = size - BLOCK - block if side else block
                     for part in range(2):
                         a, copy = x[part, j, begin : begin + BLOCK], values[side, i, part]
-                        if modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT:
+                        if split:
                             around_zero(a, copy.view(np.float64), modulus)
                         else:
                             for k in range(BLOCK):
@@ -188,7 +189,7 @@ def sums_of_products(
             for s in range(out.shape[0]):
                 some = terms[begins[s] : begins[s + 1]]
                 sums = out[s, :, j]
-                if modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT:
+                if split:
                     _sum_split(values.view(np.float64), plains, sizes, some, images, sums, block, j, towers, modulus)
                 else:
                     _sum(values, plains, sizes, some, images, sums, block, j, towers, modulus)

@@ -167,6 +167,30 @@ def raise_digits(
         )
 
 
+@kernel
+def _key_block(
+    digits: Any, key: Any, j: Any, key_row: Any, begin: Any, sums: Any, pieces: Any, o0: Any, o1: Any, modulus: Any
+) -> None:
+    """A block of the digits' product with a key modulo their prime j, into two blocks; `sums` (2, BLOCK) and `pieces`
+    (2, 3, BLOCK) are room for it.
+    """
+    last = digits.shape[0] - 1
+    for g in range(digits.shape[0]):
+        a = digits[g, j, begin : begin + BLOCK]
+        b0, b1 = key[0, g, key_row, begin : begin + BLOCK], key[1, g, key_row, begin : begin + BLOCK]
+        if modulus[0] < LIMIT:
+            multiply_add_near(b0, b1, a, sums, g, modulus)
+            continue
+        for part in range(2):
+            o = o0 if part == 0 else o1
+            multiply_add(a, b0 if part == 0 else b1, pieces[part], g, o)
+            if g % TERMS == TERMS - 1 or g == last:
+                gather(pieces[part], o, modulus)
+    if modulus[0] < LIMIT:
+        gather_near(sums[0], o0, modulus)
+        gather_near(sums[1], o1, modulus)
+
+
 @parallel_kernel
 def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, moduli: Any) -> None:
     """Digits (d, rows, N) times a key (2, digits, its rows, N), summed over the digits: (2, rows, N).
@@ -179,20 +203,8 @@ def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, modul
         modulus = moduli[rows[j]]
         sums, pieces = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64)
         for begin in range(half * half_size, (half + 1) * half_size, BLOCK):
-            for g in range(digits.shape[0]):
-                a = digits[g, j, begin : begin + BLOCK]
-                b0, b1 = key[0, g, key_rows[j], begin : begin + BLOCK], key[1, g, key_rows[j], begin : begin + BLOCK]
-                if modulus[0] < LIMIT:
-                    multiply_add_near(b0, b1, a, sums, g, modulus)
-                    continue
-                for part in range(2):
-                    o = out[part, j, begin : begin + BLOCK]
-                    multiply_add(a, b0 if part == 0 else b1, pieces[part], g, o)
-                    if g % TERMS == TERMS - 1 or g == digits.shape[0] - 1:
-                        gather(pieces[part], o, modulus)
-            if modulus[0] < LIMIT:
-                for part in range(2):
-                    gather_near(sums[part], out[part, j, begin : begin + BLOCK], modulus)
+            o0, o1 = out[0, j, begin : begin + BLOCK], out[1, j, begin : begin + BLOCK]
+            _key_block(digits, key, j, key_rows[j], begin, sums, pieces, o0, o1, modulus)
 
 
 @parallel_kernel
@@ -220,19 +232,7 @@ def rotated(
         q = modulus[0]
         sums, pieces, made = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64), np.empty((2, BLOCK), np.uint64)
         for begin in range(0, out.shape[2], BLOCK):
-            for g in range(digits.shape[0]):
-                a = digits[g, j, begin : begin + BLOCK]
-                b0, b1 = key[0, g, key_rows[j], begin : begin + BLOCK], key[1, g, key_rows[j], begin : begin + BLOCK]
-                if q < LIMIT:
-                    multiply_add_near(b0, b1, a, sums, g, modulus)
-                    continue
-                for part in range(2):
-                    multiply_add(a, b0 if part == 0 else b1, pieces[part], g, made[part])
-                    if g % TERMS == TERMS - 1 or g == digits.shape[0] - 1:
-                        gather(pieces[part], made[part], modulus)
-            if q < LIMIT:
-                for part in range(2):
-                    gather_near(sums[part], made[part], modulus)
+            _key_block(digits, key, j, key_rows[j], begin, sums, pieces, made[0], made[1], modulus)
             if j < base.shape[0]:
                 _add_lifted(made[0], base[j, begin : begin + BLOCK], lift, j, q)
             for part in range(2):

@@ -148,12 +148,12 @@ class ChainTables:
             rest = math.prod(primes[begin : begin + alpha]) // prime
             own.append(pow(inverse * rest, -1, prime))
             up.append(with_ratio([rest] * len(every), every))
-        rows = np.concatenate([self.rows[:towers], self.special_rows])
+        rows = self.basis(towers - 1, True)[1]
         return Digits(towers, alpha, rows, with_ratio(own, primes), np.stack(up))
 
     def _special_division(self, towers: int) -> Division:
         """Division of a polynomial over the first primes and the special ones by the product of these."""
-        rows = np.concatenate([self.rows[:towers], self.special_rows])
+        rows = self.basis(towers - 1, True)[1]
         return self._division(self.primes[:towers], self.special, rows, self.nearest)
 
     def _rescaling(self, towers: int) -> Division:
