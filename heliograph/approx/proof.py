@@ -4,8 +4,9 @@ The image of [a, b] under p of degree d: with x = (a + b)/2 + (b - a)/2 cos(thet
 degree d in theta. Around a point where such a polynomial q takes its largest absolute value it stays above |q|max cos(d
 (theta - theta*)) (M. Riesz, 1914), so that its values at points pi/n apart bound it everywhere: |q|max <= max |q(theta_i)|
 / cos(pi d / (2 n)). Applied to p less the middle of its values, the image is found within a small share of its own width.
-The values are computed in fixed-point integers with a bound on every rounding, and ends are rounded outward; an interval
-is halved where the share is still too much beside the end that is bounded.
+The values are computed in doubles, or in fixed-point integers where doubles would add too much, with a bound on every
+rounding, and ends are rounded outward; an interval is halved where the share is still too much beside the end that is
+bounded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import numpy.typing as npt
 
 from heliograph.approx.evaluate import PowerStep, plan_polynomial
 from heliograph.errors import InternalError
@@ -28,6 +30,8 @@ BITS = 160
 _TOLERANCE = 5e-4
 _PIECES = 200
 _FINEST = 1e-13  # relative to an image's width: an end nearer to zero than that counts as zero
+_ROUNDOFF = 2.0**-53
+_OF_SLACK = 64  # doubles serve where their rounding adds at most this part of what Riesz's inequality adds
 
 # Six standard deviations, in a slot, of the rounding error of one rescale at N = 2^17 with a ternary secret:
 # 6 sqrt(N (1 + 2 N / 3) / 24) = 2^17. Key switching adds less.
@@ -42,6 +46,14 @@ def cosines(count: int) -> Any:
         return np.array(
             [int(mpmath.nint(scale * mpmath.cospi(mpmath.mpf(i) / count))) for i in range(count + 1)], object
         )
+
+
+@lru_cache(maxsize=64)
+def _cosines(count: int) -> npt.NDArray[np.float64]:
+    """The same as doubles, each within 2^-53."""
+    made = np.array([float(c >> (BITS - 100)) for c in cosines(count)]) * 2.0**-100
+    made.flags.writeable = False
+    return made
 
 
 def fixed(value: float) -> int:
@@ -73,11 +85,46 @@ def clenshaw(coefficients: Sequence[int], t: Any) -> Any:
     return coefficients[0] + ((t * upper) >> BITS) - lower
 
 
-def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) -> tuple[int, int, int]:
+def _slack(points: int) -> tuple[int, int]:
+    """The share of the width of values at `points` values per degree that Riesz's inequality adds at either end."""
+    # 1 / cos(x) - 1 <= x^2 / 2 (1 + x^2) for x = pi / (2 points) <= 1/2; pi^2 / 8 < 1.2338
+    return 12_338 * (points * points + 3), 20_000 * points**4
+
+
+def _piece(coefficients: Sequence[float], exact: Any, low: float, high: float, points: int) -> tuple[int, int, int]:
     """(lower, upper, slack) of p on [low, high] in fixed point, by `points` values per degree.
 
-    `slack` is the share of the width that Riesz's inequality adds at either end.
+    `exact` are the coefficients in fixed point; `slack` is the share of the width that is added at either end.
     """
+    if low < high:
+        least, most, slip = _rounded_values(np.array(coefficients), low, high, points)
+        part, whole = _slack(points)
+        slack = (most - least + 2 * slip) * (part / whole) * (1.0 + 1e-9)
+        if slip * _OF_SLACK <= slack:
+            return fixed(least - slip - slack) - 1, fixed(most + slip + slack) + 1, fixed(slack) + 1
+    return _exact_piece(exact, math.ceil(sum(map(abs, coefficients))), low, high, points)
+
+
+def _rounded_values(coefficients: npt.NDArray[np.float64], low: float, high: float, points: int) -> tuple[float, float, float]:
+    """The least and the largest value of p at the points in doubles, and a bound on their errors."""
+    degree = len(coefficients) - 1
+    t = (low / 2 + high / 2) + (high / 2 - low / 2) * _cosines(points * degree)
+    double = 2.0 * t
+    upper, lower, largest = np.zeros(len(t)), np.zeros(len(t)), 0.0
+    for c in coefficients[:0:-1]:
+        upper, lower = c + double * upper - lower, upper
+        largest = max(largest, float(upper.max()), -float(upper.min()))
+    values = coefficients[0] + t * upper - lower
+    # With L the largest |upper| and S = sum |c|: the three roundings of a step err by at most 2^-53 (2.2 L + (S + 2.2 L) +
+    # (S + 3.2 L)), amplified by U_k <= 2.2 (k + 1); all together by less than 9 (degree + 2)^2 (L + S) 2^-53. A point errs
+    # by at most five roundings of numbers up to 1.1, amplified by p' <= 2.2 degree^2 S. Both are taken twice.
+    size = float(np.abs(coefficients).sum()) * (1.0 + 1e-9)
+    slip = _ROUNDOFF * (20 * (degree + 2) ** 2 * (largest + size) + 20 * degree * degree * size)
+    return float(values.min()), float(values.max()), slip
+
+
+def _exact_piece(coefficients: Any, bound: int, low: float, high: float, points: int) -> tuple[int, int, int]:
+    """The same as `_piece` by values in fixed point."""
     degree = len(coefficients) - 1
     if low == high:
         t = np.array([fixed(low)], object)
@@ -90,8 +137,8 @@ def _piece(coefficients: Any, bound: int, low: float, high: float, points: int) 
     # Up to 1 + 1 / degree^2, |T_k| <= 2.2 and |U_k| <= 2.2 (k + 1).
     slip = 16 * (2 * (degree + 2) ** 2 + 3 * degree * degree * (bound + 1) + degree + 2)
     least, most = int(values.min()) - slip, int(values.max()) + slip
-    # 1 / cos(x) - 1 <= x^2 / 2 (1 + x^2) for x = pi / (2 points) <= 1/2; pi^2 / 8 < 1.2338
-    slack = (most - least) * (12_338 * (points * points + 3)) // (20_000 * points**4) + 1 if low < high else 0
+    part, whole = _slack(points)
+    slack = (most - least) * part // whole + 1 if low < high else 0
     return least - slack, most + slack, slack
 
 
@@ -118,7 +165,6 @@ def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: 
     if not -limit <= low <= high <= limit:
         raise InternalError(f"[{low}, {high}] is not in [-1, 1]")
     exact = np.array([fixed(c) for c in coefficients], object)
-    bound = math.ceil(sum(map(abs, coefficients)))
     if len(exact) == 1:
         return outward(int(exact[0]) - 1, int(exact[0]) + 1)
     points = max(8, math.ceil(1.12 / math.sqrt(2.0 * tolerance)))
@@ -126,7 +172,7 @@ def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: 
     known: dict[Interval, tuple[int, int, int]] = {}
     while True:
         for piece in pieces:
-            known[piece] = _piece(exact, bound, *piece, points)
+            known[piece] = _piece(coefficients, exact, *piece, points)
         bottom = min(known, key=lambda piece: known[piece][0])
         top = max(known, key=lambda piece: known[piece][1])
         lower, upper = known[bottom][0], known[top][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import bootstrap_factors
@@ -141,12 +142,19 @@ class CostTable:
             else:
                 total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
                 total += (giants - 1) * self.rotate_ms(ring, level) + diagonals * self.summed_product_ms(ring, level)
-        begin = ring.levels - ring.bootstrap[0]
-        for i in range(MODULAR_REDUCTION_PRODUCTS):
-            level = begin - i * NATIVE_REDUCTION_LEVELS // MODULAR_REDUCTION_PRODUCTS
-            each = self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
-            total += each * (2 if paired else 1)
+        total += _reduction_ms(self, ring) * (2 if paired else 1)
         return total * ring.bootstrap_iterations
+
+    def _reduction_ms(self, ring: Ring) -> float:
+        """The products of the modular reduction."""
+        assert ring.bootstrap is not None
+        begin = ring.levels - ring.bootstrap[0]
+        products = MODULAR_REDUCTION_PRODUCTS
+        total = 0.0
+        for down, count in Counter(i * NATIVE_REDUCTION_LEVELS // products for i in range(products)).items():
+            level = begin - down
+            total += count * (self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level))
+        return total
 
     def raise_modulus_ms(self, ring: Ring) -> float:
         """The way to the sparse secret, which is small, the raised modulus, and the way back."""
@@ -181,6 +189,12 @@ class CostTable:
         """Decrypting and decoding one ciphertext at level 0."""
         # OpenFHE's decoding and copying into an array take about nine times as long as our encoding.
         return self._ms(ring, 1, 2, 0) + 9 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
+
+
+@functools.lru_cache(maxsize=1 << 13)
+def _reduction_ms(costs: CostTable, ring: Ring) -> float:
+    """The same for any number of slots."""
+    return costs._reduction_ms(ring)
 
 
 @functools.lru_cache(maxsize=1 << 15)

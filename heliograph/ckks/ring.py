@@ -53,7 +53,8 @@ def bootstrap_levels(by: str, budget: tuple[int, int], iterations: int) -> int:
     return sum(budget) + rest + iterations - 1
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: planners ask thousands of rings again and again, so what follows from the fields is kept.
+@dataclass(frozen=True)
 class Ring:
     """The parameters of one modulus chain: HYBRID key switching, uniform ternary secret, FIXEDMANUAL scaling.
 
@@ -111,11 +112,11 @@ class Ring:
     def towers(self) -> int:
         return self.levels + 1
 
-    @property
+    @functools.cached_property
     def alpha(self) -> int:
         return -(-self.towers // self.digits)
 
-    @property
+    @functools.cached_property
     def special_bits(self) -> int:
         """The size of the special primes: they are the largest below this power of two that are not in the chain."""
         if not self.short_specials:
@@ -124,7 +125,7 @@ class Ring:
         needed = self._digit_bits + 1 + _SPECIAL_ROOM
         return max(SPARSE_SPECIAL_BITS + 1, -(-needed // -(-needed // _MOST_SHORT_SPECIAL_BITS)))
 
-    @property
+    @functools.cached_property
     def special(self) -> int:
         """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
         if (self._digit_bits + 4) % self.special_bits:
@@ -139,7 +140,7 @@ class Ring:
         """
         return 2 * self.special <= level + 1
 
-    @property
+    @functools.cached_property
     def special_for_security(self) -> int:
         """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
         return -(-(self._digit_bits + 5) // self.special_bits)
@@ -149,21 +150,21 @@ class Ring:
         """By how many bits the special primes are longer than the longest digit."""
         return self.special * self.special_bits - self._digit_bits
 
-    @property
+    @functools.cached_property
     def _digit_bits(self) -> int:
         """The nominal size of the longest digit."""
         return self.first_mod_bits + (self.alpha - 1) * self.scale_bits
 
-    @property
+    @functools.cached_property
     def primes(self) -> tuple[int, ...]:
         whole = self.levels if self.chain_levels is None else self.chain_levels
         return chain_primes(self.log_ring, self.first_mod_bits, self.scale_bits, whole)[: self.towers]
 
-    @property
+    @functools.cached_property
     def log_primes(self) -> tuple[float, ...]:
         return _logs(self.primes)
 
-    @property
+    @functools.cached_property
     def log_pq(self) -> float:
         """log2 of the largest modulus that a key is published under; infinite where the chain does not exist."""
         if not self.primes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.approx.evaluate import PowerStep, plan_polynomial
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
@@ -20,6 +21,7 @@ from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.carried import carried_on
+from heliograph.ir.depth import levels_below
 from heliograph.passes.base import Trail
 
 
@@ -103,6 +105,40 @@ def one_sample(program: Program, samples: Sequence[Array], position: int) -> lis
 def run_ms(program: Program, costs: CostTable) -> float:
     """What a run of an executable program takes, by its calls; nothing is computed."""
     return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
+
+
+def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
+    """A lower bound of `run_ms` for a polynomial program that is lowered to a ring without bootstraps.
+
+    It has the products of the polynomials alone: each of one ciphertext, at the lowest level that the program allows.
+    """
+    below = levels_below(program)
+    total = 0.0
+    # Polynomials of one value have their powers in common: the least of their prices counts.
+    powers: dict[tuple[Node, int], float] = {}
+    for node in program.nodes:
+        if node.op != "poly" or not node.type.secret:
+            continue
+        steps = plan_polynomial(list(map(float, program.array(node.attrs["coefficients"])))).steps
+        # The levels that the result still needs after a power (True) or a sum; none after the last sum, which nothing reads.
+        after: dict[tuple[bool, int], int] = {}
+        for step in reversed(steps):
+            made = (True, step.index) if isinstance(step, PowerStep) else (False, step.target)
+            need, read = after.get(made, 0), made in after
+            level = below[node] + need + 1
+            # What is read further has been relinearized and rescaled.
+            finished = costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level) if read else 0.0
+            if isinstance(step, PowerStep):
+                operands = [(True, step.left), (True, step.right)]
+                price = costs.mul_ms(ring, level) + finished
+                powers[node.inputs[0], step.index] = min(price, powers.get((node.inputs[0], step.index), price))
+            else:
+                operands = [(False, source) for source, _ in step.products]
+                operands += [(True, i) for i, _ in (*((g, 0) for _, g in step.products), *step.weights)]
+                total += len(step.products) * costs.mul_ms(ring, level) + (finished if step.products else 0.0)
+            for operand in operands:
+                after[operand] = max(after.get(operand, 0), need + 1)
+    return total + sum(powers.values())
 
 
 class AmplifiedError(RangeError):

@@ -15,7 +15,7 @@ from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped, wanted_fastest
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, pack_passes
-from heliograph.compiler.plan import Plan, Wanted, run_ms, sample_inputs, simulated
+from heliograph.compiler.plan import Plan, Wanted, least_ms, run_ms, sample_inputs, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of
@@ -227,6 +227,8 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         ring = rings.pop(0)
         if ring.scale_bits < least_scale:
             continue
+        if smaller is not None and _total_ms(smaller) < least_ms(program, ring, options.costs):
+            return smaller
         try:
             packed = pack_passes(program, ring, options)
             trail = back_passes(program, ring, options, packed=packed)

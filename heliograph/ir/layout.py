@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from heliograph.ir.diagonals import positions_in_slots
 from heliograph.ir.node import Array
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: layouts are compared by the thousand, so what follows from the fields is kept.
+@dataclass(frozen=True)
 class Layout:
     """A periodic layout of a tensor of `shape` in one or more ciphertexts.
 
@@ -47,7 +49,7 @@ class Layout:
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @functools.cached_property
     def channels_rows_columns(self) -> tuple[int, int, int]:
         """The shape as (C, H, W): one-dimensional signals have one row, vectors one channel."""
         if len(self.shape) == 3:
@@ -56,6 +58,7 @@ class Layout:
             return self.shape[0], 1, self.shape[1]
         return 1, 1, self.size
 
+    @functools.cached_property
     def axes(self) -> tuple[Array, Array, Array]:
         """What channel, row and column add to the place of an element: (C,), (H,), (W,)."""
         channels, rows, columns = self.channels_rows_columns
@@ -77,20 +80,21 @@ class Layout:
             np.arange(columns) * g,
         )
 
+    @functools.cached_property
     def parts(self) -> tuple[tuple[Array, Array], ...] | None:
         """What channel, row and column add to the ciphertext and to the position there of an element; None where these
         are no sums.
         """
-        parts = tuple(np.divmod(axis, self.period) for axis in self.axes())
+        parts = tuple(np.divmod(axis, self.period) for axis in self.axes)
         fits = sum(int(position.max(initial=0)) for _, position in parts) < self.period
         return parts if fits else None
 
     def places(self) -> Array:
         """The place of each element, (size,)."""
-        c, y, x = self.axes()
+        c, y, x = self.axes
         return (c[:, np.newaxis, np.newaxis] + y[:, np.newaxis] + x).reshape(-1)
 
-    @property
+    @functools.cached_property
     def ciphertexts(self) -> int:
         return self.last_place // self.period + 1
 
@@ -99,10 +103,10 @@ class Layout:
         """How many copies are moved against each other within a run."""
         return self.run // self.period if self.shift else 1
 
-    @property
+    @functools.cached_property
     def last_place(self) -> int:
         """The largest place."""
-        return sum(int(axis.max(initial=0)) for axis in self.axes())
+        return sum(int(axis.max(initial=0)) for axis in self.axes)
 
     def _tiles(self) -> range:
         """By how much each copy stands behind the first."""

@@ -138,21 +138,32 @@ def plan_steps(
         grid = np.sort(centred(array, modulus))
         parts += [(grid, baby) for baby in _by_axes(grid, [s for s in strides if 0 < s < modulus])]
     keys = None if held is None else np.array(sorted({0, *held}), dtype=np.int64)
-    best: tuple[float, int, Array, Array, float] | None = None
-    for source, baby in parts:
-        # Steps are reduced to their smallest representative, so that maps with different periods share keys.
-        steps = [centred(distinct(s % modulus, modulus), modulus) % slots for s in (baby, source - baby)]
-        babies, giants = (int(np.count_nonzero(s)) for s in steps)
-        cost = price = costs.rotations_ms(babies, giants, inputs, outputs)
+    every = ([baby for _, baby in parts], [source - baby for source, baby in parts])
+    best: tuple[float, int, int] | None = None
+    for place, counts in enumerate(zip(*(_nonzero(steps, modulus).tolist() for steps in every), strict=True)):
+        babies, giants = counts
+        price = costs.rotations_ms(babies, giants, inputs, outputs)
         if keys is not None:
-            fresh = np.setdiff1d(np.concatenate(steps), keys).size
+            fresh = np.setdiff1d(np.concatenate([_smallest(steps[place], modulus, slots) for steps in every]), keys).size
             price += fresh * _KEY_SHARE * costs.single
         number = babies * inputs + giants * outputs
         if best is None or (price < best[0] - 1e-9 or (price < best[0] + 1e-9 and number < best[1])):
-            best = (price, number, steps[0], steps[1], cost)
+            best = (price, number, place)
     assert best is not None
-    return Steps(
-        tuple(map(int, np.sort(best[2]))),
-        tuple(map(int, np.sort(best[3]))),
-        best[4] + (len(offsets) if products is None else products) * costs.product,
-    )
+    baby, giant = (np.sort(_smallest(steps[best[2]], modulus, slots)) for steps in every)
+    rotations = costs.rotations_ms(int(np.count_nonzero(baby)), int(np.count_nonzero(giant)), inputs, outputs)
+    terms = len(offsets) if products is None else products
+    return Steps(tuple(map(int, baby)), tuple(map(int, giant)), rotations + terms * costs.product)
+
+
+def _smallest(steps: Array, modulus: int, slots: int) -> Array:
+    """The distinct steps, reduced to their smallest representative, so that maps with different periods share keys."""
+    return centred(distinct(steps % modulus, modulus), modulus) % slots
+
+
+def _nonzero(many: Sequence[Array], modulus: int) -> Array:
+    """How many distinct steps other than zero each row has, modulo the period."""
+    rows = np.array(many) % modulus
+    # Numbers of 16 bits are sorted by radix.
+    rows = np.sort(rows.astype(np.uint16 if modulus <= 1 << 16 else np.int64), axis=1, kind="stable")
+    return np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1) + (rows[:, 0] != 0)

@@ -155,7 +155,7 @@ def candidate_layouts(
         fewest = min(layout.ciphertexts for layout in distinct)
         if fewest > 1:
             # But maps between layouts where no channel begins in one ciphertext and ends in another are far smaller.
-            even = [layout for layout in distinct if layout.parts()]
+            even = [layout for layout in distinct if layout.parts]
             count = min((layout.ciphertexts for layout in even), default=0)
             if fewest <= count <= min(_MOST_FOR_EVEN * fewest, most):
                 distinct, fewest = even, count

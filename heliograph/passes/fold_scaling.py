@@ -83,7 +83,7 @@ class FoldScaling:
         low, high = (node.attrs["low"], node.attrs["high"]) if square is None else (square.low, square.high)
         half, middle = (high - low) / 2, (high + low) / 2
         assert isinstance(operand.type, TensorType)
-        if _is_linear(builder.context, node):
+        if is_linear(builder.context, node):
             # a + b x works with any factor; there is no interval to keep.
             constant, slope = builder.context.array(node.attrs["coefficients"])
             values = np.array([constant - slope * middle / half, slope * factor_in / half]) / factor_out
@@ -143,9 +143,9 @@ def _affine(builder: Builder, node: Node, operands: list[Node], ratios: list[flo
     return builder.op("affine", operands, node.loc, **attrs)
 
 
-def _is_linear(context: Context, node: Node) -> bool:
-    """Whether a polynomial is a scaling that no range is watched for."""
-    return context.shape(node.attrs["coefficients"]) == (2,) and "range" not in node.attrs
+def is_linear(context: Context, node: Node) -> bool:
+    """Whether a polynomial is a scaling that no range is watched for: what it reads may have any size."""
+    return context.shape(node.attrs["coefficients"]) == (2,) and node.attrs.get("range") is None
 
 
 def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
@@ -163,7 +163,7 @@ def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
     context = Context(program.constants)
     readers: dict[int, list[Node]] = {number: [] for number in range(len(groups))}
     for node in program.nodes:
-        if node.op == "poly" and node.type.secret and not _is_linear(context, node):
+        if node.op == "poly" and node.type.secret and not is_linear(context, node):
             readers[group_of[node.inputs[0]]].append(node)
     # A square's interval follows from the factor of its result, which must therefore be known first.
     alone = {(group_of[own[0].inputs[0]], group_of[own[0]]): own[0] for own in readers.values() if len(own) == 1}

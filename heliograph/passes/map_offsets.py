@@ -107,7 +107,7 @@ class MapOffsets:
         return self._connections[key]
 
     def _by_axes(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks | None:
-        connected, parts_in, parts_out = self._connected(matrix, layout, out), layout.parts(), out.parts()
+        connected, parts_in, parts_out = self._connected(matrix, layout, out), layout.parts, out.parts
         if not connected.whole or parts_in is None or parts_out is None:
             return None
         # Ciphertexts and positions are sums over the axes, and so are blocks and distances.

@@ -27,6 +27,7 @@ from heliograph.ir.depth import node_depth
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
 from heliograph.ir.transform_ops import transform_offsets
+from heliograph.passes.fold_scaling import is_linear
 from heliograph.passes.placement import (
     IMPOSSIBLE,
     Found,
@@ -214,8 +215,11 @@ class Prepared:
     def of(cls, program: Program, slots: int) -> Prepared:
         nodes = tuple(node for node in program.nodes if node.type.secret)
         inputs: dict[Node, _Bound] = {}
+        context = Context(program.constants)
         for node in nodes:
-            if node.op == "poly" and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
+            if node.op != "poly" or is_linear(context, node):
+                continue
+            if (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
                 inputs[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
         works = tuple(_work(program, node, slots) for node in nodes)
         # The transforms of a bootstrap have at least two slots; what repeats after one slot also repeats after two.
