@@ -105,7 +105,9 @@ def _piece(coefficients: Sequence[float], exact: Any, low: float, high: float, p
     return _exact_piece(exact, math.ceil(sum(map(abs, coefficients))), low, high, points)
 
 
-def _rounded_values(coefficients: npt.NDArray[np.float64], low: float, high: float, points: int) -> tuple[float, float, float]:
+def _rounded_values(
+    coefficients: npt.NDArray[np.float64], low: float, high: float, points: int
+) -> tuple[float, float, float]:
     """The least and the largest value of p at the points in doubles, and a bound on their errors."""
     degree = len(coefficients) - 1
     t = (low / 2 + high / 2) + (high / 2 - low / 2) * _cosines(points * degree)

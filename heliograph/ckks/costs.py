@@ -153,7 +153,9 @@ class CostTable:
         total = 0.0
         for down, count in Counter(i * NATIVE_REDUCTION_LEVELS // products for i in range(products)).items():
             level = begin - down
-            total += count * (self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level))
+            total += count * (
+                self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
+            )
         return total
 
     def raise_modulus_ms(self, ring: Ring) -> float:

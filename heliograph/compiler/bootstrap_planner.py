@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,9 @@ _FINER = 2.0**-0.5
 # Written out, bootstraps are taken to need at least this share of the bytes of whole ones: what they really need is known
 # only then, and choices should not be planned in vain.
 _WRITTEN_OUT = 0.4
+# Lower parts of a chain that bootstrap too are looked for on chains whose bootstraps take up to this factor longer without
+# them than on the fastest chain.
+_SAVED_BY_LOWER = 1.6
 # At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
 # If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
@@ -171,32 +175,64 @@ def _choices(
     packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool, spare: int
 ) -> tuple[list[_Choice], str]:
     """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
-    found, failure = [], ""
+    found: list[_Choice] = []
     prepared = Prepared.of(packed, rings[0].slots)
-    every = itertools.product(rings, (False, True), (False, True))
-    passes = [
-        PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs, spare=spare) for ring, one_size, low in every
-    ]
-    for place, placed in zip(passes, place_all(passes, prepared), strict=True):
-        if isinstance(placed, TooFewLevelsError):
-            failure = placed.what
-        elif not placed.returns:
-            failure = "it fits the chain as it is"
-        else:
-            found.append(_Choice(placed, place.ring))
+    failure = ""
+
+    def place(tried: Sequence[Ring], ways: Sequence[tuple[bool, bool]]) -> None:
+        nonlocal failure
+        passes = [
+            PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs, spare=spare)
+            for ring in tried
+            for one_size, low in ways
+        ]
+        for each, placed in zip(passes, place_all(passes, prepared), strict=True):
+            if isinstance(placed, TooFewLevelsError):
+                failure = placed.what
+            elif not placed.returns:
+                failure = "it fits the chain as it is"
+            else:
+                found.append(_Choice(placed, each.ring))
+
+    place(rings, [(False, False)])
+    # The other ways take as long or longer, with fewer keys.
+    place(_worthwhile(_fastest(found), options, _NEARLY), [(False, True), (True, False), (True, True)])
     fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
     with_entries = itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True), _entries(packed))
     passes = [
         PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried, spare=spare)
         for ring, one_size, carried in with_entries
     ]
-    for place, placed in zip(passes, place_all(passes, prepared), strict=True):
+    for each, placed in zip(passes, place_all(passes, prepared), strict=True):
         if not isinstance(placed, TooFewLevelsError):
-            found.append(_Choice(placed, place.ring))
+            found.append(_Choice(placed, each.ring))
     if options.chains != 1:
         found += _with_lower(prepared, found, options, sizes, pairs, spare)
     # Choices that place the same bootstraps in the same chains count once.
     return list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values()), failure
+
+
+def _fastest(found: Sequence[_Choice]) -> dict[Ring, float]:
+    """The least time on each ring."""
+    least: dict[Ring, float] = {}
+    for choice in found:
+        least[choice.ring] = min(choice.cost_ms, least.get(choice.ring, choice.cost_ms))
+    return least
+
+
+def _worthwhile(times: Mapping[Ring, float], options: Options, slack: float) -> list[Ring]:
+    """The rings that may come to be chosen: none that bootstraps as finely is faster by more than the slack.
+
+    All of them where memory is bounded, for then the fastest may be out of reach.
+    """
+    if options.memory_bytes is not None:
+        return list(times)
+    kept, least = set(), math.inf
+    for ring in sorted(times, key=lambda ring: (bootstrap_error(ring), times[ring])):
+        least = min(least, times[ring])
+        if times[ring] <= slack * least:
+            kept.add(ring)
+    return [ring for ring in times if ring in kept]
 
 
 def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> list[_Choice]:
@@ -249,11 +285,10 @@ def _with_lower(
 ) -> list[_Choice]:
     """Choices with one or more lower parts that bootstrap too: on each ring the part that saves most time, then the next.
 
-    Rings are left alone on which even all lower parts together would not beat the best choice that has none.
+    Rings are left alone on which even all lower parts together would not beat the best choice that has none, or would be
+    slower than on another ring that bootstraps as finely.
     """
-    best: dict[Ring, float] = {}
-    for choice in found:
-        best[choice.ring] = min(choice.cost_ms, best.get(choice.ring, choice.cost_ms))
+    best = _fastest(found)
 
     def placed(tried: Sequence[tuple[Ring, tuple[Ring, ...]]]) -> list[_Choice]:
         passes = [
@@ -262,25 +297,27 @@ def _with_lower(
         made = zip(tried, place_all(passes, prepared), strict=True)
         return [_Choice(one, *how) for how, one in made if not isinstance(one, TooFewLevelsError)]
 
-    whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
+    likely = _worthwhile(best, options, _SAVED_BY_LOWER)
+    whole = placed([(ring, parts) for ring in likely if (parts := lower_parts(ring))])
+    least = {choice.ring: choice.cost_ms for choice in whole if choice.cost_ms < min(best.values())}
     # The best choice so far for each ring that is still in the search.
-    taken: dict[Ring, _Choice | None] = {choice.ring: None for choice in whole if choice.cost_ms < min(best.values())}
+    taken: dict[Ring, _Choice | None] = dict.fromkeys(_worthwhile(least, options, _NEARLY))
     made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
+    # Parts that save nothing by themselves are not tried beside others.
+    useful = {ring: list(lower_parts(ring)) for ring in taken}
     for _ in range((_MOST_CHAINS if options.chains is None else options.chains) - 1):
         lower = {ring: () if choice is None else choice.lower for ring, choice in taken.items()}
-        tried = [
-            (ring, (*lower[ring], part)) for ring in taken for part in lower_parts(ring) if part not in lower[ring]
-        ]
-        following: dict[Ring, _Choice] = {}
+        tried = [(ring, (*lower[ring], part)) for ring in taken for part in useful[ring] if part not in lower[ring]]
+        saving: dict[Ring, list[_Choice]] = defaultdict(list)
         for choice in placed(tried):
-            if choice.ring not in following or choice.cost_ms < following[choice.ring].cost_ms:
-                following[choice.ring] = choice
+            if choice.placed.returns and choice.cost_ms < best[choice.ring]:
+                saving[choice.ring].append(choice)
         taken = {}
-        for ring, choice in following.items():
-            if choice.placed.returns and choice.cost_ms < best[ring]:
-                best[ring] = choice.cost_ms
-                taken[ring] = choice
-                made[ring].append(choice)
+        for ring, choices in saving.items():
+            useful[ring] = [choice.lower[-1] for choice in choices]
+            taken[ring] = choice = min(choices, key=lambda choice: choice.cost_ms)
+            best[ring] = choice.cost_ms
+            made[ring].append(choice)
     return [choice for choices in made.values() for choice in choices]
 
 

@@ -144,7 +144,9 @@ def plan_steps(
         babies, giants = counts
         price = costs.rotations_ms(babies, giants, inputs, outputs)
         if keys is not None:
-            fresh = np.setdiff1d(np.concatenate([_smallest(steps[place], modulus, slots) for steps in every]), keys).size
+            fresh = np.setdiff1d(
+                np.concatenate([_smallest(steps[place], modulus, slots) for steps in every]), keys
+            ).size
             price += fresh * _KEY_SHARE * costs.single
         number = babies * inputs + giants * outputs
         if best is None or (price < best[0] - 1e-9 or (price < best[0] + 1e-9 and number < best[1])):
@@ -166,4 +168,4 @@ def _nonzero(many: Sequence[Array], modulus: int) -> Array:
     rows = np.array(many) % modulus
     # Numbers of 16 bits are sorted by radix.
     rows = np.sort(rows.astype(np.uint16 if modulus <= 1 << 16 else np.int64), axis=1, kind="stable")
-    return np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1) + (rows[:, 0] != 0)
+    return np.asarray(np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1) + (rows[:, 0] != 0))
