@@ -78,6 +78,27 @@ def test_images_agree_with_interval_arithmetic() -> None:
     assert wide[1] - 0.06 <= top * (1 - 1e-3) <= wide[1]
 
 
+@pytest.mark.parametrize("degree", [1, 2, 5, 31, 126])
+@pytest.mark.parametrize("seed", range(4))
+def test_values_in_doubles_err_by_less_than_their_bound(degree: int, seed: int) -> None:
+    coefficients = random_series(seed, degree)
+    low, high = sorted(np.random.default_rng(seed).uniform(-1.0, 1.0, 2))
+    least, most, slip = proof._rounded_values(np.array(coefficients), low, high, points=8)
+    exact = [proof.fixed(c) for c in coefficients]
+    a, b = proof.fixed(low), proof.fixed(high)
+    points = [((a + b) >> 1) + (((b - a) * int(c)) >> (proof.BITS + 1)) for c in proof.cosines(8 * degree)]
+    values = [proof.clenshaw(exact, t) / 2**proof.BITS for t in points]
+    assert abs(min(values) - least) <= slip <= 1e-9
+    assert abs(max(values) - most) <= slip
+
+
+def test_doubles_are_left_where_they_are_too_coarse() -> None:
+    """A minimum of exactly zero: near it only integers say on which side of zero the image ends."""
+    bottom, top = proof.image(np.polynomial.chebyshev.chebinterpolate(np.square, 8), 0.0, 1.0)
+    assert -1e-12 <= bottom <= 1e-15
+    assert 1.0 <= top <= 1.002
+
+
 def test_small_lower_ends_are_found() -> None:
     """The first stage of a sign: a minimum of a thousandth of the maximum is bounded within a share of itself."""
     bottom, _ = proof.image(G4.coefficients, 1e-9, 1.0)

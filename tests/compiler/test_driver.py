@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import re
@@ -21,8 +22,10 @@ from helpers.random_programs import random_inputs
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
+from heliograph.compiler import planner
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
+from heliograph.compiler.plan import AmplifiedError, least_ms, run_ms
 from heliograph.compiler.planner import candidates
 from heliograph.errors import HeliographError, PlanningError, ProgramError, SecurityError, UnsupportedError
 from heliograph.interpret import interpret
@@ -78,6 +81,40 @@ PASSES = (
     "simplify", "expand", "fuse-linear", "approximate", "fold-scaling", "pack", "lower-polynomials", "plan-levels",
     "select-keys", "place-chains", "schedule",
 )  # fmt: skip
+
+
+def test_errors_that_carry_a_value_away_ask_for_a_finer_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    found = planner.simulated
+
+    def amplified(program: Program, *given: Any) -> Any:
+        seen.append(program.ring.scale_bits)
+        if program.ring.scale_bits < 40:
+            raise AmplifiedError("mul gives NaN or infinity")
+        return found(program, *given)
+
+    monkeypatch.setattr(planner, "simulated", amplified)
+    made = compile(program_of(mlp, 8))
+    assert made.ring.scale_bits >= 40
+    assert seen[0] < 40
+    assert all(after >= before + 3 for before, after in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize("degree", [2, 3, 7, 15, 30, 63])
+def test_the_products_of_polynomials_are_a_lower_bound(degree: int) -> None:
+    """What `least_ms` says of a polynomial program is less than any run of it takes, and not much less where products count."""
+
+    def body(builder: Builder, x: Node) -> Node:
+        for number in range(2):
+            x = builder.op("linear", (x,), weight=weight(builder, 8, 8, f"w{number}"))
+            x = builder.op("gelu", (x,), degree=degree)
+        return x
+
+    stages = {}
+    options = Options(security_bits=None, log_ring=12)
+    artifact = compile(program_of(body, 8), options, watch=lambda name, program: stages.update({name: program}))
+    run = run_ms(artifact.program, options.costs)
+    assert 0.15 * run <= least_ms(stages["fold-scaling"], artifact.ring, options.costs) <= run
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])

@@ -86,6 +86,17 @@ def test_no_other_set_is_smaller(program: Program) -> None:
         assert levels.bootstrapped <= RING.bootstrap_level
 
 
+def test_what_a_scaling_reads_is_not_bounded() -> None:
+    """A polynomial a + b x has no interval to keep: of what it reads no size is known."""
+    builder = Builder("g", Stage.PACKED)
+    x = builder.op("add_ct", (builder.input("x", slots=SLOTS, chunk=0),) * 2)
+    line, cubic = (builder.constant(np.ones(count) / 4, f"c{count}") for count in (2, 4))
+    y = builder.op("poly", (x,), coefficients=line, low=-1.0, high=1.0)
+    z = builder.op("poly", (y,), coefficients=cubic, low=-1.0, high=1.0, range=0)
+    program = builder.finish({"z": z})
+    assert set(Prepared.of(program, SLOTS).inputs) == {y}
+
+
 @st.composite
 def wide_graphs(draw: st.DrawFn) -> Program:
     """Tensors of one or two ciphertexts, whose values repeat with several periods, through polynomials and sums."""

@@ -32,7 +32,7 @@ from heliograph.ir.node import next_power_of_two
 from heliograph.ir.transform_ops import transform_diagonals
 from heliograph.ir.transforms import pair_offsets, share_babies, transform_terms
 from heliograph.passes import pack as pack_module
-from heliograph.passes.bsgs import StepCosts, plan_steps
+from heliograph.passes.bsgs import StepCosts, _nonzero, plan_steps
 from heliograph.passes.calibrate import Calibrate
 from heliograph.passes.choose_layouts import _descend, _eliminate, candidate_layouts, choose_layouts, group_values
 from heliograph.passes.clean_slots import CleanSlots
@@ -210,6 +210,13 @@ def test_offsets_by_axes_are_those_of_the_entries(
         # The small form says the same without its entries.
         small = MapOffsets(slots).blocks(dense_map, *made)
         assert {key: value.tolist() for key, value in small.items()} == {k: v.tolist() for k, v in expected.items()}
+
+
+@given(steps=st.lists(st.lists(st.integers(-(10**6), 10**6), min_size=4, max_size=4), min_size=1, max_size=5))
+@pytest.mark.parametrize("modulus", [8, 1 << 16, 1 << 17])
+def test_distinct_steps_are_counted(steps: list[list[int]], modulus: int) -> None:
+    expected = [len({step % modulus for step in row} - {0}) for row in steps]
+    assert _nonzero([np.array(row) for row in steps], modulus).tolist() == expected
 
 
 def test_steps_wrap_around_the_period() -> None:
