@@ -102,7 +102,7 @@ def test_errors_that_carry_a_value_away_ask_for_a_finer_scale(monkeypatch: pytes
 
 @pytest.mark.parametrize("degree", [2, 3, 7, 15, 30, 63])
 def test_the_products_of_polynomials_are_a_lower_bound(degree: int) -> None:
-    """What `least_ms` says of a polynomial program is less than any run of it takes, and not much less where products count."""
+    """Less than any run takes, and not much less where products count."""
 
     def body(builder: Builder, x: Node) -> Node:
         for number in range(2):
