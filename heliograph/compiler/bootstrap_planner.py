@@ -47,9 +47,6 @@ _FINER = 2.0**-0.5
 # Written out, bootstraps are taken to need at least this share of the bytes of whole ones: what they really need is known
 # only then, and choices should not be planned in vain.
 _WRITTEN_OUT = 0.4
-# Lower parts of a chain that bootstrap too are looked for on chains whose bootstraps take up to this factor longer without
-# them than on the fastest chain.
-_SAVED_BY_LOWER = 1.6
 # At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
 # If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
@@ -177,7 +174,7 @@ def _choices(
     """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
     found: list[_Choice] = []
     prepared = Prepared.of(packed, rings[0].slots)
-    failure = ""
+    failure, fits = "", list[Ring]()
 
     def place(tried: Sequence[Ring], ways: Sequence[tuple[bool, bool]]) -> None:
         nonlocal failure
@@ -191,12 +188,14 @@ def _choices(
                 failure = placed.what
             elif not placed.returns:
                 failure = "it fits the chain as it is"
+                fits.append(each.ring)
             else:
                 found.append(_Choice(placed, each.ring))
 
     place(rings, [(False, False)])
-    # The other ways take as long or longer, with fewer keys.
-    place(_worthwhile(_fastest(found), options, _NEARLY), [(False, True), (True, False), (True, True)])
+    # The other ways take as long or longer, with fewer keys. Where inputs come in lower, values may have to be bootstrapped.
+    likely = _worthwhile(_fastest(found), options)
+    place([*likely, *fits], [(False, True), (True, False), (True, True)])
     fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
     with_entries = itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True), _entries(packed))
     passes = [
@@ -220,8 +219,8 @@ def _fastest(found: Sequence[_Choice]) -> dict[Ring, float]:
     return least
 
 
-def _worthwhile(times: Mapping[Ring, float], options: Options, slack: float) -> list[Ring]:
-    """The rings that may come to be chosen: none that bootstraps as finely is faster by more than the slack.
+def _worthwhile(times: Mapping[Ring, float], options: Options) -> list[Ring]:
+    """The rings on which a placement with fewer keys may come to be chosen: none that bootstraps as finely is much faster.
 
     All of them where memory is bounded, for then the fastest may be out of reach.
     """
@@ -230,7 +229,7 @@ def _worthwhile(times: Mapping[Ring, float], options: Options, slack: float) -> 
     kept, least = set(), math.inf
     for ring in sorted(times, key=lambda ring: (bootstrap_error(ring), times[ring])):
         least = min(least, times[ring])
-        if times[ring] <= slack * least:
+        if times[ring] <= _NEARLY * least:
             kept.add(ring)
     return [ring for ring in times if ring in kept]
 
@@ -285,8 +284,7 @@ def _with_lower(
 ) -> list[_Choice]:
     """Choices with one or more lower parts that bootstrap too: on each ring the part that saves most time, then the next.
 
-    Rings are left alone on which even all lower parts together would not beat the best choice that has none, or would be
-    slower than on another ring that bootstraps as finely.
+    Rings are left alone on which even all lower parts together would not beat the best choice that has none.
     """
     best = _fastest(found)
 
@@ -297,11 +295,9 @@ def _with_lower(
         made = zip(tried, place_all(passes, prepared), strict=True)
         return [_Choice(one, *how) for how, one in made if not isinstance(one, TooFewLevelsError)]
 
-    likely = _worthwhile(best, options, _SAVED_BY_LOWER)
-    whole = placed([(ring, parts) for ring in likely if (parts := lower_parts(ring))])
-    least = {choice.ring: choice.cost_ms for choice in whole if choice.cost_ms < min(best.values())}
+    whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
     # The best choice so far for each ring that is still in the search.
-    taken: dict[Ring, _Choice | None] = dict.fromkeys(_worthwhile(least, options, _NEARLY))
+    taken: dict[Ring, _Choice | None] = {choice.ring: None for choice in whole if choice.cost_ms < min(best.values())}
     made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
     # Parts that save nothing by themselves are not tried beside others.
     useful = {ring: list(lower_parts(ring)) for ring in taken}
