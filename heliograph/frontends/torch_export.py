@@ -408,9 +408,21 @@ class _Tracer:
             except NoRule:
                 raise unsupported(node, loc) from None
 
-        if all(value.seen for value in parts((args, kwargs), Value)):
+        if not all(value.seen for value in parts((args, kwargs), Value)):
+            return unseen_call(self.builder, loc, run, args, kwargs, result)
+        try:
             return run(args, kwargs, result)
-        return unseen_call(self.builder, loc, run, args, kwargs, result)
+        except UnsupportedError as refused:
+            if not self.merged:
+                raise
+            # Of one sample any axis of one may stand for the batch axis: here it may be another than the one that does.
+            try:
+                made = unseen_call(self.builder, loc, run, args, kwargs, result)
+            except (UnsupportedError, ValueError):
+                raise refused from None
+            # What is said if samples turn out to meet.
+            self.merged.insert(0, refused)
+            return made
 
     def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
         name, target = op_name(node.target), node.target

@@ -133,6 +133,7 @@ CASES: dict[str, Case] = {
         ),
         (3, 4),
     ),
+    "learned_query": (lambda: Pooled(), ((3, 4),)),
     "merged_repeats": fn(lambda x: x.reshape(-1, 4)[:, None].expand(-1, 2, -1).reshape(-1, 24), (3, 4)),
 }
 
@@ -148,6 +149,17 @@ class Frames(nn.Module):
         count, length = x.shape[:2]
         y = F.relu(self.norm(self.conv(x.view(count * length, *x.shape[2:]))))
         return F.max_pool2d(y, 2).view(count, length, -1).mean(1)
+
+
+class Pooled(nn.Module):
+    """Attention of one query of the model's own: there are axes of one beside the batch axis of one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.attention = nn.Parameter(torch.randn(1, 1, 4)), nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(self.query.expand(x.shape[0], -1, -1), x, x, need_weights=False)[0].squeeze(1)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -207,6 +219,7 @@ def test_samples_that_meet_through_a_merged_axis_are_refused() -> None:
     for function in (
         lambda x: (x.view(-1, 2).softmax(0)).view(-1, 4),  # over samples too
         lambda x: (x.reshape(2, -1) - x.reshape(2, -1).mean(0)).view(-1, 4),
+        lambda x: x - x.view(-1, 2).exp().view(-1, 4).mean(0, keepdim=True),
     ):
         line = function.__code__.co_firstlineno
         with pytest.raises(UnsupportedError, match="mixes samples") as caught:
