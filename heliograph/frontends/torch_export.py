@@ -180,6 +180,19 @@ def _trace(
     return program
 
 
+def _read(node: Any) -> bool:
+    """Whether an output depends on a node of the exported graph."""
+    seen, waiting = set(), [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op == "output":
+                return True
+            if user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return False
+
+
 def _instead(model: Any) -> str:
     """What to try with something that is not traced."""
     if str(model).endswith(".onnx") or type(model).__module__.partition(".")[0] == "onnx":
@@ -282,7 +295,8 @@ class _Tracer:
             raise UnsupportedError(
                 f"output {name!r} holds minus infinity",
                 where=where,
-                why="it was written to some places as a mask, and encrypted values are finite numbers",
+                why="it was written to some places as a mask; that has a meaning before a softmax only, for an encrypted value is "
+                "a finite number",
                 hint="return the values before the mask, and apply the mask on the client",
             )
         if not value.seen:
@@ -387,6 +401,9 @@ class _Tracer:
             raise data_dependent(
                 self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
             )
+        if isinstance(result, torch.Tensor) and not result.numel() and all(user.op != "output" for user in node.users):
+            # What a partial rotary embedding leaves out, say: nothing, which the next op joins to something.
+            return torch.empty(tuple(result.shape), dtype=result.dtype)
         key = name if rule_of(name) is not None else name.removesuffix("_")
         loc = self.location(node)
         rule = rule_of(key) or torch_pointwise.rule_by_tag(target)
@@ -436,7 +453,7 @@ class _Tracer:
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
         target = node.target
-        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) and _read(node):
             raise random_values(node, self.location(node))
         with torch.no_grad():
             result = target(*args, **kwargs)

@@ -120,6 +120,19 @@ def summed(call: Call, x: Any, y: Any, op: str) -> Value:
     return made
 
 
+def _scaled(call: Call, rule: Callable[..., Any], x: Any, number: Any) -> Value | None:
+    """Scores times or divided by a number, after the mask; None where minus infinity might not remain so low."""
+    if isinstance(number, torch.Tensor) and number.numel() == 1:
+        number = number.item()
+    if not isinstance(x, Value) or x.hidden is None or not isinstance(number, int | float):
+        return None
+    if not HIDES / LOWEST <= number <= LOWEST / HIDES or call.torch_shape(x) != call.shape:
+        return None
+    made: Value = rule(call, replace(x, hidden=None), number)
+    clean = rule(call, replace(x, node=x.hidden.node, hidden=None), number)
+    return replace(made, hidden=replace(x.hidden, node=clean.node))
+
+
 def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """What a rule makes of operands one of which has hidden places."""
     short = call.op.rsplit(".", 1)[-1]
@@ -130,6 +143,10 @@ def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> 
         if lost and "softmax" not in short and all(value.hidden is None for value in parts(made, Value)):
             raise infinite(call)  # the rule turned it into numbers
         return made
+    if lost and short in ("mul", "div", "multiply", "divide", "true_divide") and len(args) == 2:
+        scaled = _scaled(call, rule, *args)
+        if scaled is not None:
+            return scaled
     if short in MOVES and isinstance(args[0], Value) and args[0].hidden is not None:
         x, hidden = args[0], args[0].hidden
         made = rule(call, replace(x, hidden=None), *args[1:], **kwargs)

@@ -180,6 +180,8 @@ STRUCTURE: dict[str, Case] = {
     "mT": fn(lambda x: x.mT, (3, 4)),
     "T": fn(lambda x: (x.T + 1).T, (4,)),
     "movedim": fn(lambda x: x.movedim(1, -1), (2, 3, 4)),
+    "nothing_left": fn(lambda x: torch.cat([-x[..., :4], x[..., 4:] * 2, x[..., 4:]], -1), (3, 4)),
+    "random_numbers_that_nothing_reads": fn(lambda x: (torch.rand(2) < 0.5, 2 * x)[1], (3,)),
     "squeeze": fn(lambda x: x.squeeze(1).squeeze(-2).squeeze(1), (1, 3, 1, 2)),
     "squeeze_dims": fn(lambda x: torch.squeeze(x, (1, 3)), (1, 3, 1, 2)),
     "unsqueeze": fn(lambda x: x.unsqueeze(1).unsqueeze(-1), (3,)),

@@ -133,6 +133,9 @@ CASES: dict[str, Case] = {
         ),
         (3, 4),
     ),
+    "scaled_behind_the_mask": fn(
+        lambda x: ((x @ x.mT).masked_fill(~SEEN, -torch.inf) / 2).softmax(-1) @ (x * torch.tensor(3.0)), (4, 3)
+    ),
     "learned_query": (lambda: Pooled(), ((3, 4),)),
     "merged_repeats": fn(lambda x: x.reshape(-1, 4)[:, None].expand(-1, 2, -1).reshape(-1, 24), (3, 4)),
 }
