@@ -295,8 +295,8 @@ class _Tracer:
             raise UnsupportedError(
                 f"output {name!r} holds minus infinity",
                 where=where,
-                why="it was written to some places as a mask; that has a meaning before a softmax only, for an encrypted value is "
-                "a finite number",
+                why="it was written to some places as a mask, which has a meaning before a softmax only: encrypted values "
+                "are finite numbers",
                 hint="return the values before the mask, and apply the mask on the client",
             )
         if not value.seen:
