@@ -145,19 +145,6 @@ class CostTable:
         total += _reduction_ms(self, ring) * (2 if paired else 1)
         return total * ring.bootstrap_iterations
 
-    def _reduction_ms(self, ring: Ring) -> float:
-        """The products of the modular reduction."""
-        assert ring.bootstrap is not None
-        begin = ring.levels - ring.bootstrap[0]
-        products = MODULAR_REDUCTION_PRODUCTS
-        total = 0.0
-        for down, count in Counter(i * NATIVE_REDUCTION_LEVELS // products for i in range(products)).items():
-            level = begin - down
-            total += count * (
-                self.mul_ms(ring, level) + self.relinearize_ms(ring, level) + self.rescale_ms(ring, level)
-            )
-        return total
-
     def raise_modulus_ms(self, ring: Ring) -> float:
         """The way to the sparse secret, which is small, the raised modulus, and the way back."""
         return self.relinearize_ms(ring, ring.levels) + self._ms(ring, 2 * ring.towers, 0, 0)
@@ -195,8 +182,13 @@ class CostTable:
 
 @functools.lru_cache(maxsize=1 << 13)
 def _reduction_ms(costs: CostTable, ring: Ring) -> float:
-    """The same for any number of slots."""
-    return costs._reduction_ms(ring)
+    """The products of the modular reduction, whatever the number of slots."""
+    assert ring.bootstrap is not None
+    begin, products, total = ring.levels - ring.bootstrap[0], MODULAR_REDUCTION_PRODUCTS, 0.0
+    for down, count in Counter(i * NATIVE_REDUCTION_LEVELS // products for i in range(products)).items():
+        level = begin - down
+        total += count * (costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level))
+    return total
 
 
 @functools.lru_cache(maxsize=1 << 15)

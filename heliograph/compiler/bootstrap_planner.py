@@ -16,7 +16,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import bootstrap_passes, lower_passes, pack_passes, pair_passes
-from heliograph.compiler.plan import AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
+from heliograph.compiler.plan import BITS_FINER, AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.memory import least_server_bytes
@@ -172,9 +172,10 @@ def _choices(
     packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool, spare: int
 ) -> tuple[list[_Choice], str]:
     """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
-    found: list[_Choice] = []
     prepared = Prepared.of(packed, rings[0].slots)
-    failure, fits = "", list[Ring]()
+    failure = ""
+    found: list[_Choice] = []
+    fits: list[Ring] = []
 
     def place(tried: Sequence[Ring], ways: Sequence[tuple[bool, bool]]) -> None:
         nonlocal failure
@@ -382,8 +383,7 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
         # Of finer scales; errors grow at most in proportion to those of bootstraps.
         share = min(_FINER, wanted.tolerance / found.error) if wrong else 1.0
     except AmplifiedError as amplified:
-        # How much finer it must be is not known.
-        wrong, share = amplified.what, 2.0**-3
+        wrong, share = amplified.what, 2.0**-BITS_FINER
     if wrong:
         raise _TooCoarseError(
             f"{wrong} (scale of {ring.scale_bits} bits)", bool(paired_slots(program)), share * bootstrap_error(ring)

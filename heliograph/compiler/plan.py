@@ -134,11 +134,15 @@ def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
                 powers[node.inputs[0], step.index] = min(price, powers.get((node.inputs[0], step.index), price))
             else:
                 operands = [(False, source) for source, _ in step.products]
-                operands += [(True, i) for i, _ in (*((g, 0) for _, g in step.products), *step.weights)]
+                operands += [(True, g) for _, g in step.products] + [(True, i) for i, _ in step.weights]
                 total += len(step.products) * costs.mul_ms(ring, level) + (finished if step.products else 0.0)
             for operand in operands:
                 after[operand] = max(after.get(operand, 0), need + 1)
     return total + sum(powers.values())
+
+
+# How much finer the scale must be where errors take a value out of its range is not known: so many bits are tried next.
+BITS_FINER = 3
 
 
 class AmplifiedError(RangeError):

@@ -15,7 +15,16 @@ from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.compiler.bootstrap_planner import plan_bootstrapped, wanted_fastest
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, pack_passes
-from heliograph.compiler.plan import AmplifiedError, Plan, Wanted, least_ms, run_ms, sample_inputs, simulated
+from heliograph.compiler.plan import (
+    BITS_FINER,
+    AmplifiedError,
+    Plan,
+    Wanted,
+    least_ms,
+    run_ms,
+    sample_inputs,
+    simulated,
+)
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of
@@ -74,8 +83,6 @@ _ROOMY = 16
 _ROUNDS = 4
 # Batches (samples at once) that an objective compares.
 _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
-# Where errors take a value out of its range, a scale that is finer by so many bits is tried next.
-_FINER_BITS = 3
 # An answer that takes up to this factor longer counts as equally soon, if it is for more samples.
 _AS_SOON = 1.01
 
@@ -254,9 +261,9 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             rings = [other for other in rings if other.scale_bits != ring.scale_bits]
             continue
         except AmplifiedError as amplified:
-            # How much finer the scale must be is not known, and hardly ever is it room that is missing.
+            # Hardly ever is it room that is missing.
             failure = f"{amplified.what} (scale of {ring.scale_bits} bits)"
-            least_scale = ring.scale_bits + _FINER_BITS
+            least_scale = ring.scale_bits + BITS_FINER
             headroom += 1
             rings = candidates(log_ring, levels, headroom, options)
             continue

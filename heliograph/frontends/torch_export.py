@@ -180,19 +180,6 @@ def _trace(
     return program
 
 
-def _read(node: Any) -> bool:
-    """Whether an output depends on a node of the exported graph."""
-    seen, waiting = set(), [node]
-    while waiting:
-        for user in waiting.pop().users:
-            if user.op == "output":
-                return True
-            if user not in seen:
-                seen.add(user)
-                waiting.append(user)
-    return False
-
-
 def _instead(model: Any) -> str:
     """What to try with something that is not traced."""
     if str(model).endswith(".onnx") or type(model).__module__.partition(".")[0] == "onnx":
@@ -453,7 +440,9 @@ class _Tracer:
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
         target = node.target
-        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) and _read(node):
+        drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
+        if drawn and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
         with torch.no_grad():
             result = target(*args, **kwargs)

@@ -20,7 +20,7 @@ from heliograph.frontends.torch_values import Call, Hidden, Value, elementwise, 
 HIDES = -60.0
 # The lowest number that still counts as a value; anything lower is meant as minus infinity.
 LOWEST = -1e6
-# Ops whose rules look at masks, and ops that only move elements.
+# Ops whose rules look at masks, ops that may multiply by a number, and ops that only move elements.
 READS = frozenset(
     {
         "softmax",
@@ -36,6 +36,7 @@ READS = frozenset(
         "clamp_min",
     }
 )
+SCALES = frozenset({"mul", "div", "multiply", "divide", "true_divide"})
 MOVES = frozenset(
     {
         *(
@@ -143,7 +144,7 @@ def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> 
         if lost and "softmax" not in short and all(value.hidden is None for value in parts(made, Value)):
             raise infinite(call)  # the rule turned it into numbers
         return made
-    if lost and short in ("mul", "div", "multiply", "divide", "true_divide") and len(args) == 2:
+    if lost and short in SCALES and len(args) == 2:
         scaled = _scaled(call, rule, *args)
         if scaled is not None:
             return scaled

@@ -140,8 +140,8 @@ def plan_steps(
     keys = None if held is None else np.array(sorted({0, *held}), dtype=np.int64)
     every = ([baby for _, baby in parts], [source - baby for source, baby in parts])
     best: tuple[float, int, int] | None = None
-    for place, counts in enumerate(zip(*(_nonzero(steps, modulus).tolist() for steps in every), strict=True)):
-        babies, giants = counts
+    counts = zip(*(_nonzero(steps, modulus).tolist() for steps in every), strict=True)
+    for place, (babies, giants) in enumerate(counts):
         price = costs.rotations_ms(babies, giants, inputs, outputs)
         if keys is not None:
             fresh = np.setdiff1d(

@@ -217,9 +217,8 @@ class Prepared:
         inputs: dict[Node, _Bound] = {}
         context = Context(program.constants)
         for node in nodes:
-            if node.op != "poly" or is_linear(context, node):
-                continue
-            if (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0):
+            whole = node.op == "poly" and (node.attrs["low"], node.attrs["high"]) == (-1.0, 1.0)
+            if whole and not is_linear(context, node):
                 inputs[node.inputs[0]] = _Bound(0, node.attrs.get("range"), node.attrs.get("chunk", 0))
         works = tuple(_work(program, node, slots) for node in nodes)
         # The transforms of a bootstrap have at least two slots; what repeats after one slot also repeats after two.
