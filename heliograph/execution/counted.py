@@ -144,9 +144,9 @@ class Counted(Generic[C]):
     def reread(self, x: C, log_scale: float) -> C:
         return self._do.reread(x, log_scale)
 
-    def raise_modulus(self, x: C, slots: int) -> C:
+    def raise_modulus(self, x: C, slots: int, share: float | None = None) -> C:
         self._calls[Call("raise_modulus", self.level, slots, self._chain)] += 1
-        return self._do.raise_modulus(x, slots)
+        return self._do.raise_modulus(x, slots, share)
 
     def bootstrap(self, x: C, slots: int) -> C:
         self._calls[Call("bootstrap", self.level, slots, self._chain)] += 1

@@ -158,9 +158,10 @@ class Primitives(Protocol[C]):
         """The same ciphertext, of slots that are read at another true scale (log2)."""
         ...
 
-    def raise_modulus(self, x: C, slots: int) -> C:
+    def raise_modulus(self, x: C, slots: int, share: float | None = None) -> C:
         """A ciphertext of level 0 at the chain's highest, off by whole multiples of the first prime. Only in a chain that
-        bootstraps; its coefficients are values that repeat with that period.
+        bootstraps; its coefficients are values that repeat with that period. A value of one is the first prime divided by
+        `share`, if that is not what the chain says.
         """
         ...
 

@@ -240,7 +240,7 @@ class SimulatedPrimitives(NothingWide):
     def reread(self, x: SimulatedCiphertext, log_scale: float) -> SimulatedCiphertext:
         return replace(x, slots=x.slots * 2.0 ** (x.log_scale - log_scale), log_scale=log_scale)
 
-    def raise_modulus(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
+    def raise_modulus(self, x: SimulatedCiphertext, slots: int, share: float | None = None) -> SimulatedCiphertext:
         """Every coefficient comes back off by a whole multiple of the first prime; those of values must be small enough."""
         ring, errors = self._chain.ring, self._errors
         if ring.bootstrap is None:
@@ -250,11 +250,12 @@ class SimulatedPrimitives(NothingWide):
         coefficients = coefficients_of(x.slots, ring.slots)
         # The size of a coefficient as the reduction sees it, where 1 is a value of one at the nominal scale.
         prime = float(ring.primes[0])
-        nominal = 2.0**x.log_scale * (ring.bootstrap_share or SHARE) / prime
+        nominal = 2.0**x.log_scale * (share or ring.bootstrap_share or SHARE) / prime
         known = np.zeros(ring.ring_dim, dtype=bool)
         known[:: ring.slots // slots] = True
         real, imaginary = np.abs(np.where(known, coefficients, 0.0)).reshape(2, -1).max(axis=1) * nominal
-        self._small_enough(real, imaginary, nominal)
+        # Half of the share is half of the period of a series.
+        self._small_enough(real, imaginary, nominal, noise.BOOTSTRAP_LIMIT if share is None else share / 2)
         self._repeats(float(np.abs(coefficients[~known]).max(initial=0.0)) * nominal, nominal, slots, "raise_modulus")
         if errors.noisy:
             # A sum of SPARSE_WEIGHT + 1 coefficients, each uniform within half of the prime.
@@ -264,12 +265,14 @@ class SimulatedPrimitives(NothingWide):
         std = self.switch_std(ring.levels)
         return errors.made(slots_of(coefficients), ring.levels, x.log_scale, 2, std, "raise_modulus")
 
-    def _small_enough(self, real: float, imaginary: float, nominal: float) -> None:
+    def _small_enough(
+        self, real: float, imaginary: float, nominal: float, most: float = noise.BOOTSTRAP_LIMIT
+    ) -> None:
         """Refuse values that the reduction cannot tell from its multiples; both parts are in units of the nominal scale, of
         which a value has `nominal`.
         """
         largest = max(real, imaginary)
-        if largest > noise.BOOTSTRAP_LIMIT:
+        if largest > most:
             # The values of a pair enter at half the size that they may have. With a single value, the imaginary part holds
             # only errors.
             planned = 1.0 / nominal / (1 if imaginary < 2.0**-10 * largest else 2)

@@ -50,11 +50,11 @@ class NoValues:
     def rotate_hoisted(self, x: object, amount: int, digits: Any) -> object:
         return _NOTHING
 
-    rotate_wide = step_wide = rotate_hoisted
+    rotate_wide = step_wide = raise_modulus = rotate_hoisted
     wide_sums = sums_of_products
     negate = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
     add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
-    raise_modulus = bootstrap = bootstrap_pair = _with
+    bootstrap = bootstrap_pair = _with
 
 
 class Walk(Run[Any]):

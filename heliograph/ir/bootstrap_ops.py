@@ -11,6 +11,7 @@ from heliograph.ckks.fourier import FourierFactor
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.node import Array, Node
+from heliograph.ir.series import bootstrap_bounds, check_series, computed
 from heliograph.ir.slot_rules import any_operand, complex_slots, longest, widened
 from heliograph.ir.slot_types import same_slots, two_parts
 from heliograph.ir.spec import (
@@ -134,12 +135,12 @@ define(
         "raise_modulus",
         LEVELED,
         (1, 1),
-        {"slots": "int", "level": "int"},
+        {"slots": "int", "level": "int", "share": "float?"},
         _raised_type,
         lambda values, a, context: values[0] + 0j,
         "A ciphertext of level 0 at the top level of a chain, by way of the sparse secret: its polynomial is then off by "
         "whole multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that "
-        "repeat with period `slots`.",
+        "repeat with period `slots`. A value of one is the first prime divided by `share`, where that is not the chain's.",
         role=Role.BOOTSTRAP,
         rules=SlotRules(complex_slots, _all_slots, _depends_on_all, NO_KEYS),
         run=runs.raised,
@@ -178,11 +179,18 @@ def _refreshed_type(operands: Sequence[CipherType], a: Attrs, context: Context) 
         len(a.get(key, operands[1:])) != len(operands) - 1 for key in ("ranges", "chunks")
     ):
         raise ProgramError(f"refreshed: its ranges and chunks are not those of {len(operands) - 1} operands")
+    check_series("refreshed", a, context)
+    if a.get("series") is not None and len(operands) != 2:
+        raise ProgramError("refreshed: a series is computed of one value alone")
     return made
 
 
+def _refreshed_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+    return bootstrap_bounds(node, operands[1:], context)
+
+
 def _meaning(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    return values[1] if len(values) == 2 else np.asarray(values[1] + 1j * values[2])
+    return computed(a, context, values[1]) if len(values) == 2 else np.asarray(values[1] + 1j * values[2])
 
 
 define(
@@ -196,6 +204,8 @@ define(
             "ranges": "ints?",
             "chunks": "ints?",
             "observed": "int?",
+            "series": "constant?",
+            "half_period": "float?",
         },
         _refreshed_type,
         _meaning,
@@ -203,7 +213,7 @@ define(
         "imaginary part) was made into. The attributes are those of `bootstrap`.",
         role=Role.LEVEL,
         rules=SlotRules(
-            lambda node, operands, context: operands[1] if len(operands) == 2 else None,
+            _refreshed_bounds,
             lambda node, periods, context: longest(node, periods[1:], context),
             lambda node, operands, context: any_operand(node, operands[1:], context),
             NO_KEYS,

@@ -12,6 +12,7 @@ from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import Ring
 from heliograph.ir.node import Node
 from heliograph.ir.program import Program
+from heliograph.ir.series import reached_level
 from heliograph.ir.types import CipherType
 
 WHOLE, RAISED, REFRESHED = "bootstrap", "raise_modulus", "refreshed"
@@ -87,7 +88,7 @@ def place_of(node: Node, rings: Sequence[Ring]) -> int:
     assert isinstance(node.type, CipherType)
     level = node.type.level
     if node.op == WHOLE:
-        return bootstrap_chain(rings, level)
+        return bootstrap_chain(rings, reached_level(node))
     return next((i for i, ring in enumerate(rings) if ring.bootstrap is not None and ring.levels == level), 0)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.node import Array
+from heliograph.ir.series import bootstrap_bounds, check_series, computed
 from heliograph.ir.slot_rules import same_bounds, slotwise
 from heliograph.ir.slot_types import same_slots, sum_type, two_parts
 from heliograph.ir.spec import LEVELED, SLOTS, Attrs, Context, Keys, OpSpec, Role, define
@@ -119,6 +120,9 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         len(a.get(key, operands)) != len(operands) for key in ("ranges", "chunks")
     ):
         raise ProgramError(f"bootstrap: its ranges and chunks are not those of {len(operands)} operands")
+    check_series("bootstrap", a, context)
+    if a.get("series") is not None and len(operands) != 1:
+        raise ProgramError("bootstrap: a series is computed of one value alone")
     made = sum_type("bootstrap")(operands, a, context)
     if not isinstance(made, CipherType) or not isinstance(operand, CipherType):
         return made
@@ -130,7 +134,7 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
 
 
 def _bootstrap(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    return values[0] if len(values) == 1 else np.asarray(values[0] + 1j * values[1])
+    return computed(a, context, values[0]) if len(values) == 1 else np.asarray(values[0] + 1j * values[1])
 
 
 define(
@@ -146,6 +150,9 @@ define(
             "ranges": "ints?",
             "chunks": "ints?",
             "observed": "int?",
+            "series": "constant?",
+            "half_period": "float?",
+            "deeper": "int?",
         },
         _bootstrap_type,
         _bootstrap,
@@ -153,9 +160,10 @@ define(
         "not given): it comes back at `level`, its scale `raised_bits` higher. Two operands x and y are refreshed together "
         "as x + iy; `real_part` and `imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the "
         "table of ranges (-1: none) that bounds it, and which ciphertext of that value it is. At the packed stage a wish of "
-        "the program's author, or of the pass that places bootstraps.",
+        "the program's author, or of the pass that places bootstraps. `series`, `half_period`: what comes back is this "
+        "trigonometric polynomial of the value (ckks/trigonometric.py), which takes it `deeper` levels down.",
         role=Role.BOOTSTRAP,
-        rules=slotwise(lambda node, operands, context: operands[0] if len(operands) == 1 else None),
+        rules=slotwise(bootstrap_bounds),
         run=runs.refreshed,
     )
 )

@@ -16,6 +16,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.gather import gather_map, gather_matrix
 from heliograph.ir.kronecker import KroneckerMatrix
 from heliograph.ir.node import Array, SparseMatrix, Stage
+from heliograph.ir.series import check_series
 from heliograph.ir.slot_rules import slotwise
 from heliograph.ir.spec import (
     ARITHMETIC,
@@ -544,6 +545,7 @@ define(
 
 
 def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    check_series("poly", a, context)
     shape = context.shape(a["coefficients"])
     if len(shape) != 1 or not shape[0]:
         raise ProgramError(f"poly: coefficients @{a['coefficients']} have shape {shape}, not (degree + 1,)")
@@ -573,11 +575,22 @@ define(
         "poly",
         ARITHMETIC | {Stage.PACKED},
         (1, 1),
-        {"coefficients": "constant", "low": "float", "high": "float", "range": "int?", "chunk": "int?"},
+        {
+            "coefficients": "constant",
+            "low": "float",
+            "high": "float",
+            "range": "int?",
+            "chunk": "int?",
+            "series": "constant?",
+            "half_period": "float?",
+            "merged": "int?",
+        },
         _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
         "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the program's `ranges` "
-        "and `chunk`, on slots, the ciphertext of a value of several.",
+        "and `chunk`, on slots, the ciphertext of a value of several. `series` and `half_period` are a trigonometric polynomial "
+        "(approx/trigonometric.py) that a bootstrap of the operand may compute in its place; where it is `merged`, one does, "
+        "and the coefficients are those of the same function.",
         role=Role.POLYNOMIAL,
         rules=slotwise(None),
     )

@@ -9,6 +9,7 @@ from heliograph.ir.bootstraps import RAISED, WHOLE, refreshing
 from heliograph.ir.node import Matrix, Node, Stage
 from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
+from heliograph.ir.series import reached_level
 from heliograph.ir.text import print_node
 from heliograph.ir.transforms import needed_keys, rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
@@ -131,6 +132,7 @@ def _verify_executable(program: Program, after: str) -> None:
         if node.op in (WHOLE, RAISED) and node.type.chain:
             ring = chain.ring
             highest = ring.bootstrap_level if node.op == WHOLE and ring.bootstrap else ring.levels
-            if ring.bootstrap is None or node.type.level > highest:
+            reached = reached_level(node) if node.op == WHOLE else node.type.level
+            if ring.bootstrap is None or reached > highest:
                 detail = f"chain {node.type.chain} does not bootstrap to level {node.type.level}"
                 raise _fail(program, after, "bootstraps happen in a chain that reaches their level", node, detail)

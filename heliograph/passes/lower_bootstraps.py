@@ -13,12 +13,13 @@ from typing import ClassVar
 from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.bootstrap_writer import write_bootstrap
+from heliograph.ir.bootstrap_writer import Series, write_bootstrap
 from heliograph.ir.bootstraps import WHOLE
+from heliograph.ir.series import reached_level
 from heliograph.ir.slot_runs import cipher
 
 # The attributes with which a `refreshed` describes its bootstrap, as `bootstrap` does.
-_SAID = ("slots", "size_bits", "ranges", "chunks", "observed")
+_SAID = ("slots", "size_bits", "ranges", "chunks", "observed", "series", "half_period")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,14 @@ class LowerBootstraps:
 def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequence[Ring]) -> Node:
     """What stands in place of a bootstrap."""
     a, level, paired = node.attrs, cipher(node).level, len(operands) == 2
-    ring = rings[bootstrap_chain(rings, level)]
+    ring = rings[bootstrap_chain(rings, reached_level(node))]
     x = builder.op("complex_of", operands, node.loc) if paired else operands[0]
-    made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc)
-    if level < ring.bootstrap_level:
-        made = builder.op("level_drop", (made,), node.loc, levels=ring.bootstrap_level - level)
+    series = None
+    if a.get("series") is not None:
+        series = Series(builder.context.array(a["series"]), a["half_period"])
+    made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc, series)
+    if level < cipher(made).level:
+        made = builder.op("level_drop", (made,), node.loc, levels=cipher(made).level - level)
     # The value came in at a small scale for its size. Multiplying by a whole number and reading the result at a larger scale
     # spends no level. Otherwise, products of values at a small scale would make it smaller and smaller.
     raised = a.get("raised_bits", 0)

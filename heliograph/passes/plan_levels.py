@@ -149,8 +149,9 @@ class Levels:
 
     @property
     def bootstrapped(self) -> int:
-        """The highest level that a bootstrap has to return to."""
-        return max((level for node, level in self.level.items() if role_of(node) is Role.BOOTSTRAP), default=0)
+        """The highest level that a bootstrap has to return to, one that computes a series with what that takes."""
+        levels = ((level, node) for node, level in self.level.items() if role_of(node) is Role.BOOTSTRAP)
+        return max((level + node.attrs.get("deeper", 0) for level, node in levels), default=0)
 
 
 def levels_of(program: Program, ring: Ring, exact_rotations: bool = False) -> Levels:

@@ -103,7 +103,7 @@ class BootstrappingPrimitives(NativePrimitives):
         super().__init__(tables, key_of, kept)
         self._whole = whole
 
-    def raise_modulus(self, x: Ciphertext, slots: int) -> Ciphertext:
+    def raise_modulus(self, x: Ciphertext, slots: int, share: float | None = None) -> Ciphertext:
         """Of the message and multiples of the first prime; what its coefficients are does not matter here."""
         keys: SparseKeys = self._key_of("encapsulation", 0)
         tables, known = self.tables, self.tables.known

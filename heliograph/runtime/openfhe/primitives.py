@@ -138,7 +138,7 @@ class OpenFHEPrimitives(NothingWide):
     ) -> list[Any]:
         return grouped_products(self, values, plains, groups)
 
-    def raise_modulus(self, x: Any, slots: int) -> Any:
+    def raise_modulus(self, x: Any, slots: int, share: float | None = None) -> Any:
         raise ProgramError("OpenFHE cannot switch to the sparse secret outside its own bootstraps")
 
     def bootstrap(self, x: Any, slots: int) -> Any:

@@ -1,0 +1,123 @@
+"""Trigonometric polynomials for functions on [-1, 1]: what a bootstrap can compute instead of returning its value.
+
+Their period 2 T is longer than the interval: between the ends they may be anything that keeps coefficients small (a Fourier
+extension; Huybrechs, "On the Fourier Extension of Nonperiodic Functions", 2010). How they are evaluated is said in
+ckks/trigonometric.py. A kink in the middle of [-1, 1] is resolved by a third of the degree that an
+algebraic polynomial needs, whose points crowd at the ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.polynomial import chebyshev
+
+from heliograph.approx.fit import Fit, Moments, density
+from heliograph.approx.fit_proof import largest_error
+from heliograph.ckks.trigonometric import DEGREES, evaluate
+from heliograph.functions import Function
+
+Vector = npt.NDArray[np.float64]
+
+# Half periods that are tried: the closer to one, the finer a series resolves; but its values at -1 and 1 must meet.
+_HALF_PERIODS = (1.1, 1.2, 1.35, 1.5, 2.0)
+# Coefficients are kept small, for what they amplify: a term k adds the square of (1 + k) times its size, times this, to what
+# is minimised.
+_RIDGE = 1e-7
+# The weight far from the samples, as a share of the density's peak (as in `fit.gaussian`).
+_FLOOR = 1e-3
+_POINTS = 4001
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """sum over k of a_k cos(k pi t / T) + b_k sin(k pi t / T), t in [-1, 1], T the `half_period`.
+
+    `coefficients` has two rows, a and b, of degree + 1 numbers each. `max_error` is a bound on the error where it is
+    `proved`, else the largest that was seen; `rms_error` is under the distribution of the inputs.
+    """
+
+    half_period: float
+    coefficients: Vector
+    max_error: float
+    rms_error: float
+    proved: bool = False
+
+    @property
+    def degree(self) -> int:
+        return int(self.coefficients.shape[1]) - 1
+
+
+def as_polynomial(coefficients: Vector, half_period: float) -> Vector:
+    """Chebyshev coefficients on [-1, 1] of a polynomial that is the series up to 2^-50 of the sum of its coefficients.
+
+    The interpolant of degree n of exp(i w t) is off by at most 4 times the sum over m > n of |J_m(w)|, and |J_m(w)| is at
+    most (e w / (2 m))^m (Trefethen, Approximation Theory and Approximation Practice, theorem 4.2).
+    """
+    fastest = (coefficients.shape[1] - 1) * math.pi / half_period
+    degree = math.ceil(0.9 * math.e * fastest) + 40
+    ratio = math.e * fastest / (2 * (degree + 1))
+    assert 4 * ratio ** (degree + 1) / (1 - ratio) < 2.0**-50
+    made: Vector = chebyshev.chebinterpolate(lambda t: evaluate(coefficients, half_period, t), degree)
+    return made
+
+
+@functools.lru_cache(maxsize=64)
+def _basis(degree: int, half_period: float, count: int) -> Vector:
+    t = np.linspace(-1.0, 1.0, count)
+    angles = np.outer(t, np.arange(degree + 1)) * (math.pi / half_period)
+    return np.concatenate([np.cos(angles), np.sin(angles[:, 1:])], axis=1)
+
+
+def fit_series(
+    of: Function,
+    beside: Fit,
+    mean: Moments | None,
+    std: Moments | None,
+    spread: float = 1.0,
+    shares: Vector | None = None,
+) -> Series | None:
+    """The series of the lowest degree that is as good as a polynomial on the polynomial's interval, None where none is.
+
+    As good: neither its largest error nor the root mean square under the distribution of the inputs is larger. It is the
+    weighted least squares fit under that distribution, widened by `spread`, with a floor; under the uniform one where no
+    distribution is known.
+    """
+    low, high = beside.low, beside.high
+    half, middle = (high - low) / 2, (high + low) / 2
+    t = np.linspace(-1.0, 1.0, _POINTS)
+    x = middle + half * t
+    target = np.asarray(of.evaluate(x), dtype=np.float64)
+    likely, exact = np.ones_like(t), np.ones_like(t)
+    if mean is not None and std is not None:
+        narrow = (high - low) * 5e-3
+        likely = density(x, mean, np.maximum(spread * np.asarray(std), narrow), shares)
+        exact = density(x, mean, np.maximum(np.asarray(std), narrow), shares)
+    weight = np.sqrt((likely + _FLOOR) / (likely + _FLOOR).sum())
+    size = max(float(np.abs(target).max()), 1e-300)
+    most = (1 << beside.degree.bit_length()) // 2
+    for degree in DEGREES:
+        if degree >= most:
+            return None
+        k = np.concatenate([np.arange(degree + 1), np.arange(1, degree + 1)])
+        found: list[tuple[float, float, Vector]] = []
+        for half_period in _HALF_PERIODS:
+            basis = _basis(degree, half_period, _POINTS)
+            system = np.concatenate([basis * weight[:, None], np.diag(math.sqrt(_RIDGE) * (1.0 + k))])
+            made = np.linalg.lstsq(system, np.append(target * weight, np.zeros(k.size)), rcond=None)[0]
+            error = basis @ made - target
+            rms = math.sqrt(float((exact * error**2).sum() / exact.sum()))
+            if rms <= beside.rms_error and float(np.abs(error).max()) <= beside.max_error:
+                both = np.stack([made[: degree + 1], np.append(0.0, made[degree + 1 :])])
+                # Far finer than the error, and short in texts.
+                unit = 2.0 ** (math.floor(math.log2(size)) - 32)
+                both = np.rint(both / unit) * unit
+                found.append((rms, half_period, both))
+        if found:
+            rms, half_period, both = min(found, key=lambda one: one[0])
+            bound, proved = largest_error(as_polynomial(both, half_period).tolist(), low, high, of)
+            return Series(half_period, both, bound + 2.0**-50 * float(np.abs(both).sum()), rms, proved)
+    return None
