@@ -77,14 +77,15 @@ def fit_series(
     beside: Fit,
     mean: Moments | None,
     std: Moments | None,
-    spread: float = 1.0,
     shares: Vector | None = None,
+    spread: float = 1.0,
+    degree: int | None = None,
 ) -> Series | None:
     """The series of the lowest degree that is as good as a polynomial on the polynomial's interval, None where none is.
 
     As good: neither its largest error nor the root mean square under the distribution of the inputs is larger. It is the
     weighted least squares fit under that distribution, widened by `spread`, with a floor; under the uniform one where no
-    distribution is known.
+    distribution is known. With a `degree` it is the one of that, however good.
     """
     low, high = beside.low, beside.high
     half, middle = (high - low) / 2, (high + low) / 2
@@ -98,20 +99,21 @@ def fit_series(
         exact = density(x, mean, np.maximum(np.asarray(std), narrow), shares)
     weight = np.sqrt((likely + _FLOOR) / (likely + _FLOOR).sum())
     size = max(float(np.abs(target).max()), 1e-300)
+    of_polynomial = beside(x) - target
+    rms_allowed = math.sqrt(float((exact * of_polynomial**2).sum() / exact.sum()))
+    # Of a polynomial's degree or more it would spend as many levels.
     most = (1 << beside.degree.bit_length()) // 2
-    for degree in DEGREES:
-        if degree >= most:
-            return None
-        k = np.concatenate([np.arange(degree + 1), np.arange(1, degree + 1)])
+    for tried in (degree,) if degree is not None else (each for each in DEGREES if each < most):
+        k = np.concatenate([np.arange(tried + 1), np.arange(1, tried + 1)])
         found: list[tuple[float, float, Vector]] = []
         for half_period in _HALF_PERIODS:
-            basis = _basis(degree, half_period, _POINTS)
+            basis = _basis(tried, half_period, _POINTS)
             system = np.concatenate([basis * weight[:, None], np.diag(math.sqrt(_RIDGE) * (1.0 + k))])
             made = np.linalg.lstsq(system, np.append(target * weight, np.zeros(k.size)), rcond=None)[0]
             error = basis @ made - target
             rms = math.sqrt(float((exact * error**2).sum() / exact.sum()))
-            if rms <= beside.rms_error and float(np.abs(error).max()) <= beside.max_error:
-                both = np.stack([made[: degree + 1], np.append(0.0, made[degree + 1 :])])
+            if degree is not None or (rms <= rms_allowed and float(np.abs(error).max()) <= beside.max_error):
+                both = np.stack([made[: tried + 1], np.append(0.0, made[tried + 1 :])])
                 # Far finer than the error, and short in texts.
                 unit = 2.0 ** (math.floor(math.log2(size)) - 32)
                 both = np.rint(both / unit) * unit

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import MODULAR_REDUCTION_PRODUCTS, NATIVE_REDUCTION_LEVELS, Ring
+from heliograph.ckks.trigonometric import levels_deeper, products_more
 
 # Passing on one coefficient modulo one prime.
 _COPY_NS = 15.0
@@ -105,16 +106,16 @@ class CostTable:
         """A product of two ciphertexts, not relinearized."""
         return self._ms(ring, 0, 4 * (level + 1), 0)
 
-    def bootstrap_ms(self, ring: Ring, slots: int, paired: bool = False) -> float:
+    def bootstrap_ms(self, ring: Ring, slots: int, paired: bool = False, series: int = 0) -> float:
         """One bootstrap of that many slots: its rotations, products and rescales at the levels where they happen.
 
         Each factor of the two transforms takes its baby steps hoisted and its giant steps one by one. A bootstrap that
         keeps imaginary parts reduces twice; sparse values are first summed over their copies. A second iteration takes as
-        long as the first.
+        long as the first. `series` is the degree of what it computes of its value (0: nothing).
         """
-        return _bootstrap_ms(self, ring, slots, paired)
+        return _bootstrap_ms(self, ring, slots, paired, series)
 
-    def _bootstrap_ms(self, ring: Ring, slots: int, paired: bool) -> float:
+    def _bootstrap_ms(self, ring: Ring, slots: int, paired: bool, series: int) -> float:
         assert ring.bootstrap is not None
         top, bottom = ring.levels, len(bootstrap_factors(ring, slots)[1])
         # The rotations back, and the conjugation.
@@ -142,7 +143,7 @@ class CostTable:
             else:
                 total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
                 total += (giants - 1) * self.rotate_ms(ring, level) + diagonals * self.summed_product_ms(ring, level)
-        total += _reduction_ms(self, ring) * (2 if paired else 1)
+        total += _reduction_ms(self, ring, series) * (2 if paired else 1)
         return total * ring.bootstrap_iterations
 
     def raise_modulus_ms(self, ring: Ring) -> float:
@@ -181,20 +182,23 @@ class CostTable:
 
 
 @functools.lru_cache(maxsize=1 << 13)
-def _reduction_ms(costs: CostTable, ring: Ring) -> float:
-    """The products of the modular reduction, whatever the number of slots."""
+def _reduction_ms(costs: CostTable, ring: Ring, series: int) -> float:
+    """The products of the modular reduction, and of a series of that degree, whatever the number of slots."""
     assert ring.bootstrap is not None
     begin, products, total = ring.levels - ring.bootstrap[0], MODULAR_REDUCTION_PRODUCTS, 0.0
-    for down, count in Counter(i * NATIVE_REDUCTION_LEVELS // products for i in range(products)).items():
+    levels = NATIVE_REDUCTION_LEVELS
+    if series:
+        products, levels = products + products_more(series), levels + levels_deeper(series)
+    for down, count in Counter(i * levels // products for i in range(products)).items():
         level = begin - down
         total += count * (costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level))
     return total
 
 
 @functools.lru_cache(maxsize=1 << 15)
-def _bootstrap_ms(costs: CostTable, ring: Ring, slots: int, paired: bool) -> float:
+def _bootstrap_ms(costs: CostTable, ring: Ring, slots: int, paired: bool, series: int) -> float:
     """Planners ask again and again."""
-    return costs._bootstrap_ms(ring, slots, paired)
+    return costs._bootstrap_ms(ring, slots, paired, series)
 
 
 # Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels; keys are made by OpenFHE.

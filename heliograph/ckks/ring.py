@@ -33,8 +33,8 @@ _OPENFHE_ADJUSTMENT_LEVELS = 1
 # OpenFHE's key to the sparse secret has special primes of this size, whatever the chain's have. If the chain has the
 # same special primes, the result does not decrypt.
 SPARSE_SPECIAL_BITS = 33
-# Ciphertext products in the native modular reduction.
-MODULAR_REDUCTION_PRODUCTS = 17
+# Ciphertext products that the native modular reduction relinearizes.
+MODULAR_REDUCTION_PRODUCTS = 14
 
 
 # Logarithms of primes are integer multiples of this, so sums and differences of them, such as scales, are exact below 2^8.

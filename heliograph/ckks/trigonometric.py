@@ -44,16 +44,18 @@ def levels_deeper(degree: int) -> int:
 
 
 def products_more(degree: int) -> int:
-    """How many more products of ciphertexts it takes: powers up to half of the degree and the third, and one for each time
-    that the polynomial is split; the step that it replaces is one product.
+    """How many more products of ciphertexts it relinearizes: powers up to half of the degree and the third, and the sums
+    that the polynomial is split into; the step that it replaces is one product.
     """
     levels = series_levels(degree)
-    return levels + _splits(levels, levels) - 1
+    return levels + sums_of_products(levels, levels) - 1
 
 
-def _splits(size: int, room: int) -> int:
-    """Products in a polynomial of 2^size coefficients with so many levels of room (ir/bootstrap_writer.py)."""
+def sums_of_products(size: int, room: int) -> int:
+    """How many sums of products a polynomial of 2^size coefficients takes that has so many levels (ir/bootstrap_writer.py)."""
+    found, size_of_rest = 0, size
     # Powers up to the third are there after two levels, combining them takes one more.
-    if size == 0 or (size == 1 and room >= 1) or (size == 2 and room >= 3):
-        return 0
-    return 1 + _splits(size - 1, room - 1) + _splits(size - 1, room)
+    while size_of_rest > 2 or (size_of_rest == 2 and room < 3):
+        size_of_rest -= 1
+        found += sums_of_products(size_of_rest, room - 1)
+    return found + (size_of_rest < size)

@@ -131,6 +131,8 @@ def _depth_by_line(polynomial: Program) -> list[SpentLevels]:
         what = OPS[node.op].word or node.op
         if node.op == "poly":
             what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
+            if node.attrs.get("merged"):
+                what = f"trigonometric polynomial of degree {polynomial.array(node.attrs['series']).shape[1] - 1}"
         entries.append(SpentLevels(spent, what, node.loc.layer, node.loc.short))
     return entries
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
 from heliograph.ckks.chains import bootstrap_chain
-from heliograph.ckks.noise import bootstrap_error
+from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
 from heliograph.compiler.options import Options
@@ -72,12 +72,18 @@ class _Choice:
         return self.ring.bootstrap_level - self.ring.bootstrap_input_level
 
     @property
+    def error(self) -> float:
+        """What its bootstraps add to values up to one, the coarsest of them."""
+        ordinary = any(not one.degree for one in self.placed.returns)
+        return bootstrap_error(self.ring) if ordinary else series_std(self.ring)
+
+    @property
     def bootstrap_bytes(self) -> int:
         """Keys and tables of the bootstraps, of each chain in which some happen."""
         rings = (self.ring, *self.lower)
         by_chain: dict[Ring, set[int]] = defaultdict(set)
-        for level, slots in self.placed.returns:
-            by_chain[rings[bootstrap_chain(rings, level)]].add(slots)
+        for one in self.placed.returns:
+            by_chain[rings[bootstrap_chain(rings, one.reached)]].add(one.slots)
         total = 0
         for ring, slot_counts in by_chain.items():
             keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
@@ -97,10 +103,10 @@ class _Choice:
         fewer = tuple(replace(ring, bootstrap_babies=babies) for ring in rings)
         if 1 in (self.ring.bootstrap or ()):
             return None
-        more = 0.0
-        for level, slots in self.placed.returns:
-            place = bootstrap_chain(rings, level)
-            more += options.costs.bootstrap_ms(fewer[place], slots) - options.costs.bootstrap_ms(rings[place], slots)
+        more, price = 0.0, options.costs.bootstrap_ms
+        for one in self.placed.returns:
+            place = bootstrap_chain(rings, one.reached)
+            more += price(fewer[place], one.slots) - price(rings[place], one.slots)
         made = _Choice(replace(self.placed, cost_ms=self.cost_ms + more), fewer[0], fewer[1:])
         return made if made.bootstrap_bytes < self.bootstrap_bytes else None
 
@@ -113,8 +119,9 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
     finer where coarse ones do not serve. Raises a PlanningError where there is none.
     """
     failure = "no chain with bootstrapping is secure"
+    series = any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes)
     for how in bootstraps(options):
-        rings = bootstrapping_rings(log_ring, how, options)
+        rings = bootstrapping_rings(log_ring, how, options, series)
         if not rings:
             continue
         packing = pack_passes(program, rings[0], options)
@@ -141,7 +148,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
                         break
                     except _TooCoarseError as failed:
                         failure, coarse = failed.what, failed
-                        choices = [choice for choice in choices if bootstrap_error(choice.ring) <= failed.serves]
+                        choices = [choice for choice in choices if choice.error <= failed.serves]
                 if not few:
                     break
             # Pairs are a bit coarser: if there were any, try again without them.
@@ -386,7 +393,7 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
         wrong, share = amplified.what, 2.0**-BITS_FINER
     if wrong:
         raise _TooCoarseError(
-            f"{wrong} (scale of {ring.scale_bits} bits)", bool(paired_slots(program)), share * bootstrap_error(ring)
+            f"{wrong} (scale of {ring.scale_bits} bits)", bool(paired_slots(program)), share * planned.choice.error
         )
     price = total_ms(found.trace.calls, program, options.costs)
     return Plan(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from heliograph.ckks.noise import bootstrap_error
+from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring, bootstrap_levels
 from heliograph.ckks.security import max_log_pq
 from heliograph.compiler.options import Options
@@ -58,9 +58,11 @@ def bootstraps(options: Options) -> list[Bootstraps]:
     return native + [how for how in openfhe if how.iterations > 1]
 
 
-def bootstrapping_rings(log_ring: int, how: Bootstraps, options: Options) -> list[Ring]:
+def bootstrapping_rings(log_ring: int, how: Bootstraps, options: Options, series: bool = False) -> list[Ring]:
     """The secure chains that bootstrap and leave levels between: for each number of levels the one with fewest digits,
     then those with more digits whose bootstraps are finer for it.
+
+    With `series` bootstraps may compute what follows them, and only that need be fine enough.
     """
     found = []
     for budget in _LEVEL_BUDGETS:
@@ -81,17 +83,17 @@ def bootstrapping_rings(log_ring: int, how: Bootstraps, options: Options) -> lis
                 bootstrap_by=how.by,
                 short_specials=how.by == "native",
             )
-            chains = list(_chains(shape, how, options))
+            chains = list(_chains(shape, how, options, series))
             if not chains:
                 break
             found += chains
     return found
 
 
-def _chains(shape: Ring, how: Bootstraps, options: Options) -> Iterator[Ring]:
+def _chains(shape: Ring, how: Bootstraps, options: Options, series: bool) -> Iterator[Ring]:
     least = math.inf
     for digits in range(2, shape.levels + 2) if options.digits is None else (options.digits,):
-        ring = _chain(replace(shape, digits=digits), how)
+        ring = _chain(replace(shape, digits=digits), how, series)
         if ring is None or bootstrap_error(ring) > _FINER * least:
             continue
         least = bootstrap_error(ring)
@@ -100,7 +102,7 @@ def _chains(shape: Ring, how: Bootstraps, options: Options) -> Iterator[Ring]:
             return
 
 
-def _chain(shape: Ring, how: Bootstraps) -> Ring | None:
+def _chain(shape: Ring, how: Bootstraps, series: bool) -> Ring | None:
     """The chain of these levels and digits with the finest scale, None where none is secure and fine enough."""
     most = math.inf if shape.security_bits is None else max_log_pq(shape.log_ring, shape.security_bits)
     headroom = _NATIVE_HEADROOM_BITS[0] if how.by == "native" else _OPENFHE_HEADROOM_BITS
@@ -113,7 +115,8 @@ def _chain(shape: Ring, how: Bootstraps) -> Ring | None:
             ring = _finest(ring)
         if ring.legal and ring.secure:
             # Smaller scales are coarser.
-            return ring if how.by == "openfhe" or bootstrap_error(ring) <= _COARSEST else None
+            error = min(bootstrap_error(ring), series_std(ring)) if series else bootstrap_error(ring)
+            return ring if how.by == "openfhe" or error <= _COARSEST else None
     return None
 
 

@@ -13,6 +13,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.allocation import allocate
 from heliograph.compiler.arguments import program_of
 from heliograph.compiler.bill import bill
+from heliograph.compiler.merging import Merging
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes
 from heliograph.compiler.places import portable, told_by
@@ -185,7 +186,16 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
     polynomial = range_passes(polynomial, outputs, calibrated)
     # A program on slots is its own polynomial program.
     planned = exact if fused is program else interpret_many(polynomial, first)
-    plan = best_plan(polynomial, options, planned)
+    merging = Merging(fused, options, observation, polynomial)
+    plan = best_plan(polynomial, options, planned, merging.offered)
+    settled = merging.settled(plan, lambda made: range_passes(made, outputs, calibrated))
+    if settled is not None:
+        show((settled.step,))
+        plan, polynomial, observation = settled.plan, settled.polynomial, settled.observation
+        planned = interpret_many(polynomial, first)
+        if observation.trial is not None:
+            samples = list(observation.unseen.samples)
+            exact = interpret_many(program, samples)
     show(plan.trail)
     stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}
     if options.flood is not None:

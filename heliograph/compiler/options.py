@@ -192,6 +192,8 @@ class Options:
     bootstrap_by: "native" (the default) plans chains for our own bootstraps, which take two levels less, any scale, and
         rings from 2^15 on; such programs run on the native backend only. "openfhe" plans chains on which both backends
         run.
+    bootstrap_activations: bootstraps may compute the activations that follow them, by trigonometric polynomials of half
+        the degree, in two levels less. Only "native" ones do.
     chains: the largest number of moduli chains in which values are bootstrapped: the whole one and lower parts of it,
         each with its own keys. By default up to 3, if the time saved is worth the keys.
     batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts. With as many
@@ -436,6 +438,15 @@ class Options:
             '"native", "openfhe" or None',
             choices=("native", "openfhe", None),
             flag=Flag("How to bootstrap: 'native' (default) needs the native backend, 'openfhe' runs on both."),
+        ),
+    )
+    bootstrap_activations: bool = _option(
+        True,
+        About(
+            "it must be True or False",
+            choices=(True, False),
+            flag=Flag("Whether bootstraps compute the activations that follow them where that is faster (default: yes)."),
+            told="unless default",
         ),
     )
     log_ring: int | None = _option(

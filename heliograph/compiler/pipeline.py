@@ -19,6 +19,7 @@ from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.fuse_linear import FuseLinear
 from heliograph.passes.lower_bootstraps import LowerBootstraps
 from heliograph.passes.lower_polynomials import LowerPolynomials
+from heliograph.passes.merge_activations import MergeActivations
 from heliograph.passes.output_ranges import Flood, OutputRanges
 from heliograph.passes.pack import Pack
 from heliograph.passes.pair_bootstraps import PairBootstraps
@@ -38,6 +39,7 @@ PASSES: tuple[str, ...] = (
     FuseLinear.name,
     Approximate.name,
     FoldScaling.name,
+    MergeActivations.name,
     Pack.name,
     FitSlots.name,
     PlaceBootstraps.name,

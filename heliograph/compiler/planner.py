@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -87,10 +87,12 @@ _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
 _AS_SOON = 1.01
 
 
-def best_plan(program: Program, options: Options, outputs: Sequence[Array]) -> Plan:
+def best_plan(
+    program: Program, options: Options, outputs: Sequence[Array], offered: Callable[[], Program] | None = None
+) -> Plan:
     """As `make_plan`; of several batches the one that serves `options.objective` best."""
     if options.objective is None:
-        return make_plan(program, options, outputs)
+        return make_plan(program, options, outputs, offered=offered)
     if options.batch != 1:
         raise PlanningError(
             "a batch and an objective were given", where="Options.objective", hint="leave one of them out"
@@ -99,7 +101,7 @@ def best_plan(program: Program, options: Options, outputs: Sequence[Array]) -> P
     failed: PlanningError | None = None
     for batch in _BATCHES:
         try:
-            plans.append(make_plan(program, replace(options, batch=batch), outputs))
+            plans.append(make_plan(program, replace(options, batch=batch), outputs, offered=offered))
         except PlanningError as error:
             failed = failed or error
     if not plans:
@@ -113,8 +115,15 @@ def best_plan(program: Program, options: Options, outputs: Sequence[Array]) -> P
     )
 
 
-def make_plan(program: Program, options: Options, outputs: Sequence[Array], samples: int = 2) -> Plan:
+def make_plan(
+    program: Program,
+    options: Options,
+    outputs: Sequence[Array],
+    samples: int = 2,
+    offered: Callable[[], Program] | None = None,
+) -> Plan:
     """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
+    `offered` gives it with the series that bootstraps may compute in place of polynomials.
 
     Raises a PlanningError with the nearest feasible choice where there is none.
     """
@@ -130,7 +139,7 @@ def make_plan(program: Program, options: Options, outputs: Sequence[Array], samp
     rings = log_rings(options)
     reasons = []
     drifted: DriftError | None = None
-    bootstrapped = _Bootstrapped(program, options, wanted)
+    bootstrapped = _Bootstrapped(program, options, wanted, offered or (lambda: program))
     written = any(node.op == "bootstrap" for node in program.nodes)
     if written and options.bootstrap is False:
         raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
@@ -186,13 +195,14 @@ class _Bootstrapped:
     program: Program
     options: Options
     wanted: Wanted
+    offered: Callable[[], Program]
     known: dict[int, Plan | PlanningError] = field(default_factory=dict)
 
     def on(self, log_ring: int) -> Plan:
         """The plan on that ring; raises the PlanningError that was found there."""
         if log_ring not in self.known:
             try:
-                self.known[log_ring] = plan_bootstrapped(log_ring, self.program, self.options, self.wanted)
+                self.known[log_ring] = plan_bootstrapped(log_ring, self.offered(), self.options, self.wanted)
             except PlanningError as error:
                 self.known[log_ring] = error
         found = self.known[log_ring]

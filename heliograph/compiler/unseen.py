@@ -26,6 +26,7 @@ from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
 from heliograph.passes.calibrate import Calibrate, Observed
 from heliograph.passes.margins import Chooser
+from heliograph.passes.merge_activations import Offer
 
 CONFIDENCE = 0.95
 # Errors, including those of the variants that the report names, are measured on at most this many samples.
@@ -95,9 +96,13 @@ def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:
 
 
 def approximate_pass(
-    options: Options, observed: Mapping[Node, Observed], chooser: Chooser | None = None
+    options: Options,
+    observed: Mapping[Node, Observed],
+    chooser: Chooser | None = None,
+    offers: dict[int, Offer] | None = None,
+    alike: Mapping[int, Offer] | None = None,
 ) -> Approximate:
-    """The pass that chooses polynomials, as the options ask for it."""
+    """The pass that chooses polynomials, as the options ask for it; `offers` and `alike` as in `Approximate`."""
     return Approximate(
         degree=options.degree,
         degrees=options.degrees,
@@ -107,6 +112,8 @@ def approximate_pass(
         spread=options.spread,
         observed=observed,
         chooser=chooser,
+        offers=offers,
+        alike=alike,
         precision=2.0**-options.precision_bits,
     )
 
@@ -162,7 +169,7 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
         too_far = chosen.error if options.degree is None and chosen.error > _OUTPUT_ERROR else 0.0
     else:
         approximated, made = None, apply(approximate_pass(options, partly), fused)
-        unseen = _look(made, apart, setting[0].shape[0])
+        unseen = look(made, apart, setting[0].shape[0])
     if unseen.left and options.margin is None:
         room = _room(fused, made, unseen)
         observed = {node: replace(seen, room=room.get(node, 1.0)) for node, seen in observed.items()}
@@ -208,7 +215,7 @@ def _close_enough(
         fixed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
         fixed_partly = {node: replace(seen, degree=fixed[node].degree) for node, seen in partly.items()}
         made = apply(approximate_pass(options, fixed_partly), fused)
-        unseen = _look(made, apart, math.ceil(fused.calibration[0].shape[0] / 2))
+        unseen = look(made, apart, math.ceil(fused.calibration[0].shape[0] / 2))
         error = _output_error(fused, unseen)
         if best is None or error <= _WORTH_A_LEVEL * best.error:
             # Functions that read the same value take one degree from now on; until now they may have chosen others.
@@ -242,7 +249,7 @@ def _shared(program: Program, degrees: Mapping[Node, int]) -> bool:
     return any(sum(OPS[user.op].activation is not None for user in users[node]) > 1 for node in degrees)
 
 
-def _look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
+def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
     """Run the samples through the polynomials."""
     entries = made.ranges
     count = apart[0].shape[0]

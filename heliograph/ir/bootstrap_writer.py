@@ -197,7 +197,15 @@ class _Writer:
 
     def combined(self, terms: Sequence[tuple[Node, complex]], constant: complex, level: int, log_scale: float) -> Node:
         """A sum of values that are a level higher or more, times numbers, and a number, at this level and scale."""
-        above = log_scale + self.logs[level + 1]
+        return self.op("rescale", self.sum(self.weighted(terms, constant, level + 1, log_scale + self.logs[level + 1])))
+
+    def sum(self, parts: Sequence[Node]) -> Node:
+        return functools.reduce(lambda one, other: self.op("add_ct", one, other), parts)
+
+    def weighted(
+        self, terms: Sequence[tuple[Node, complex]], constant: complex, level: int, log_scale: float
+    ) -> list[Node]:
+        """The same in one or two parts, which are not rescaled: at the level of their products, and at this scale."""
         real = [(x, weight.real) for x, weight in terms if weight.real]
         imaginary = [(x, weight.imag) for x, weight in terms if weight.imag]
         # A number alone is added to a value times zero.
@@ -210,13 +218,13 @@ class _Writer:
             if part:
                 made = self.op(
                     "lincomb",
-                    *(self.at(x, level + 1) for x, _ in part),
+                    *(self.at(x, level) for x, _ in part),
                     weights=tuple(weight for _, weight in part),
                     constant=float(number),
-                    plain_log_scales=tuple(above - cipher(x).log_scale for x, _ in part),
+                    plain_log_scales=tuple(log_scale - cipher(x).log_scale for x, _ in part),
                 )
                 parts.append(self.op("mul_i", made) if part is imaginary else made)
-        return self.op("rescale", functools.reduce(lambda one, other: self.op("add_ct", one, other), parts))
+        return parts
 
     def product(self, one: Node, other: Node) -> Node:
         """Of two values, the first of which may be higher."""
@@ -248,18 +256,26 @@ class _Polynomial:
         self._do, self._powers, self._chebyshev = writer, powers, chebyshev
 
     def at(self, c: Array, level: int, log_scale: float) -> Node:
-        """The polynomial of these coefficients, 2^k of them, complex, at exactly this level and scale."""
-        do, powers = self._do, self._powers
-        if all(k in powers and cipher(powers[k]).level > level for k in range(1, c.size)):
-            terms = [(powers[k], complex(weight)) for k, weight in enumerate(c) if k and weight] or [(powers[1], 0j)]
-            return do.combined(terms, complex(c[0]), level, log_scale)
-        half = c.size // 2
-        quotient, rest = c[half:], c[:half]
-        if self._chebyshev:
-            # T_(half + k) = 2 T_half T_k - T_(half - k).
-            quotient, rest = 2 * quotient, rest.copy()
-            quotient[0] /= 2
-            rest[1:] -= c[half + 1 :][::-1]
-        power = powers[half]
-        upper = self.at(quotient, level + 1, log_scale + do.logs[level + 1] - cipher(power).log_scale)
-        return do.op("add_ct", do.product(power, upper), self.at(rest, level, log_scale))
+        """The polynomial of these coefficients, 2^k of them, complex, at exactly this level and scale.
+
+        It is a sum of products with powers and of powers times numbers, which is relinearized once and rescaled once.
+        """
+        do, powers, above = self._do, self._powers, log_scale + self._do.logs[level + 1]
+        products = []
+        while not all(k in powers and cipher(powers[k]).level > level for k in range(1, c.size)):
+            half = c.size // 2
+            quotient, rest = c[half:], c[:half]
+            if self._chebyshev:
+                # T_(half + k) = 2 T_half T_k - T_(half - k).
+                quotient, rest = 2 * quotient, rest.copy()
+                quotient[0] /= 2
+                rest[1:] -= c[half + 1 :][::-1]
+            power = powers[half]
+            upper = self.at(quotient, level + 1, above - cipher(power).log_scale)
+            products.append(do.op("mul_ct", do.at(power, level + 1), upper))
+            c = rest
+        terms = [(powers[k], complex(weight)) for k, weight in enumerate(c) if k and weight] or [(powers[1], 0j)]
+        parts = do.weighted(terms, complex(c[0]), level + 1, above)
+        if products:
+            parts.append(do.op("relinearize", do.sum(products)))
+        return do.op("rescale", do.sum(parts))

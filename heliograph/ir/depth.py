@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from heliograph.ckks.trigonometric import series_levels
 from heliograph.ir import Node, Program, SlotsType
 from heliograph.ir.ops import OPS
 
@@ -50,6 +51,8 @@ def node_depth(program: Program, node: Node) -> int:
     if node.op == "poly":
         # On tensors the scaling to [-1, 1] is folded into the preceding ops; on slots it is a multiplication.
         scaled = isinstance(node.type, SlotsType) and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0)
+        if node.attrs.get("merged"):
+            return series_levels(program.array(node.attrs["series"]).shape[1] - 1)
         return depth_of_series(program.array(node.attrs["coefficients"])) + int(scaled)
     return OPS[node.op].depth
 

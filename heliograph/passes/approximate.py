@@ -13,6 +13,7 @@ import numpy as np
 from heliograph import functions, rounding
 from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
+from heliograph.approx.trigonometric import Series, fit_series
 from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, Stage, size_of
@@ -26,6 +27,7 @@ from heliograph.passes.intervals import Interval, hull, transfer
 from heliograph.passes.lower_functions import Argument, Lowering, lower_abs, lower_argmax, lower_max, lower_sign
 from heliograph.passes.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.margins import WORTH_A_PROOF, Chooser, Normals, degree_of_maximum, degrees_of, negligible
+from heliograph.passes.merge_activations import Offer
 from heliograph.passes.range_table import range_entry
 from heliograph.passes.units import UnitGroup, unit_groups
 
@@ -52,7 +54,9 @@ class Approximate:
     (`margins.py`), by a `chooser` that the pass makes where it is given none. `observed` is what `Calibrate` saw. A range is
     proved (intervals from the input range), observed, or declared at the op.
     `spread` widens the normal distribution that method gaussian weighs with (OLA's r). `activations`, where it is given,
-    gets what is known of each activation whose degree nobody asked for, by its entry in the table of ranges. `precision` is
+    gets what is known of each activation whose degree nobody asked for, by its entry in the table of ranges; `offers`, where
+    it is given, the series that a bootstrap may compute in place of a polynomial, of the degrees of those in `alike`, where
+    these are given. `precision` is
     the error that encryption may add to a result, as a share of its size: a smooth function takes a lower degree whose
     error is far below that (0: none does).
 
@@ -69,6 +73,8 @@ class Approximate:
     observed: Mapping[Node, Observed] = field(default_factory=dict)
     chooser: Chooser | None = None
     activations: dict[int, Activation] | None = None
+    offers: dict[int, Offer] | None = None
+    alike: Mapping[int, Offer] | None = None
     precision: float = 0.0
 
     name: ClassVar[str] = "approximate"
@@ -160,11 +166,11 @@ class Approximate:
         std: Any,
         unit: float = 1.0,
         sizes: Array | None = None,
-    ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit]]:
+    ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit], Callable[[int | None], Series | None]]:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
 
-        With it the bound on its error, and whether that is proved; a target is met by what is proved. The last is what gives
-        the polynomial of any degree.
+        With it the bound on its error, and whether that is proved; a target is met by what is proved. The third is what gives
+        the polynomial of any degree, the last the series that is as good as the first, or one of a degree, if there is one.
         """
         assert isinstance(self.degrees, Mapping)
 
@@ -172,10 +178,18 @@ class Approximate:
             size = sum(map(abs, made.coefficients))
             return largest_error(made.coefficients, made.low, made.high, of, _NEGLIGIBLE * size)
 
+        weighted: dict[Fit, tuple[Moments, Moments, Array | None]] = {}
+
         def make(degree: int, low: float, high: float, mean: Moments, std: Moments, shares: Array | None) -> Fit:
-            return fit(
+            made = fit(
                 of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, shares=shares, coarse=True
             )
+            weighted[made] = mean, std, shares
+            return made
+
+        def series(degree: int | None) -> Series | None:
+            known = weighted.get(chosen, (mean, std, None)) if method == "gaussian" else (None, None, None)
+            return fit_series(of, chosen, *known, self.spread, degree)
 
         chooses = self.chooser is not None and node.inputs[0] in self.chooser.wide
 
@@ -204,7 +218,7 @@ class Approximate:
             )
         else:
             chosen = polynomial(degree)
-        return chosen, bound(chosen), polynomial
+        return chosen, bound(chosen), polynomial, series
 
     def _usual(self, of: Function, make: Callable[[int], Fit]) -> Fit:
         """The polynomial of the usual degree; of a smaller one where the error of that is negligible."""
@@ -214,6 +228,16 @@ class Approximate:
             if degree == DEFAULT_DEGREE or made.max_error <= negligible(self.precision, size):
                 break
         return made
+
+    def offer(
+        self, entry: int, series: Callable[[int | None], Series | None], size: float = 1.0, largest: float = 1.0
+    ) -> None:
+        """Keep the series of an activation, where that was asked for."""
+        if self.offers is None or (self.alike is not None and entry not in self.alike):
+            return
+        found = series(None if self.alike is None else self.alike[entry].series.degree)
+        if found is not None:
+            self.offers[entry] = Offer(found, size, largest)
 
     def note(
         self,
@@ -358,8 +382,9 @@ class _Approximator:
         method = node.attrs.get("method") or options.method or of.method or ("gaussian" if seen else "minimax")
         mean, std = (seen.mean, seen.std) if seen else (None, None)
         with at(node.loc):
-            chosen, bound, polynomial = options.fit(node, of, low, high, method, mean, std)
+            chosen, bound, polynomial, series = options.fit(node, of, low, high, method, mean, std)
         options.note(len(ranges), node, of, chosen, polynomial)
+        options.offer(len(ranges), series)
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly",
@@ -423,7 +448,7 @@ class _Approximator:
         size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
         method = node.attrs.get("method") or options.method or of.method or "gaussian"
         with at(node.loc):
-            chosen, (bound, known), polynomial = options.fit(
+            chosen, (bound, known), polynomial, series = options.fit(
                 node,
                 of,
                 -reach,
@@ -435,6 +460,7 @@ class _Approximator:
                 sizes,
             )
         options.note(len(ranges), node, of, chosen, polynomial, sizes)
+        options.offer(len(ranges), series, size, largest)
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)

@@ -17,9 +17,10 @@ import networkx
 import numpy as np
 import scipy.sparse
 
-from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir import Attr, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.depth import trim
 from heliograph.ir.ops import Context, Role, role_of
+from heliograph.ir.series import NAMES as SERIES
 from heliograph.passes.squares import Square, square
 
 # Roles of ops whose operands and result are kept divided by the same factor.
@@ -114,7 +115,16 @@ class FoldScaling:
             low=-1.0,
             high=1.0,
             range=node.attrs.get("range"),
+            **({} if square is not None else _scaled_series(builder, node, factor_out)),
         )
+
+
+def _scaled_series(builder: Builder, node: Node, factor: float) -> dict[str, Attr]:
+    """What may stand for the polynomial in a bootstrap; the value is kept divided by the factor."""
+    attrs = {name: node.attrs[name] for name in (*SERIES, "merged") if node.attrs.get(name) is not None}
+    if "series" in attrs:
+        attrs["series"] = builder.constant(builder.context.array(attrs["series"]) / factor, attrs["series"])
+    return attrs
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, sh
 from heliograph.ir.diagonals import MapGeometry, diagonal_offsets, positions_in_slots
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.ir.series import series_of
 from heliograph.ir.transforms import pair_offsets
 from heliograph.passes.base import rule_for
 from heliograph.passes.choose_layouts import (
@@ -209,6 +210,7 @@ class _Packer:
             entry = self.builder.ranges[node.attrs["range"]]
             self.builder.ranges[node.attrs["range"]] = replace(entry, layout=self.layout(node))
         attrs = {"coefficients": node.attrs["coefficients"], "low": -1.0, "high": 1.0, "range": node.attrs.get("range")}
+        attrs |= series_of(node.attrs)
         return [
             self.builder.op("poly", (value,), node.loc, **attrs, chunk=self._chunk(chunk, len(values)))
             for chunk, value in enumerate(values)

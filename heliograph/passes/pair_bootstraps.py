@@ -38,7 +38,8 @@ class PairBootstraps:
     def run(self, program: Program) -> Program:
         by_slots: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         for node in program.nodes:
-            if node.op == "bootstrap":
+            # A series is computed of one value alone.
+            if node.op == "bootstrap" and node.attrs.get("series") is None:
                 by_slots[node.attrs["slots"]][node.attrs.get("size_bits", 0)].append(node)
         graph = nx.DiGraph()
         graph.add_nodes_from(program.nodes)

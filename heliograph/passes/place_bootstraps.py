@@ -11,7 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,14 @@ from scipy.ndimage import minimum_filter1d
 from heliograph.approx.evaluate import plan_polynomial
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
+from heliograph.ckks.trigonometric import levels_deeper
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Attr, Builder, Node, Program, SlotsType, Stage
 from heliograph.ir.carried import carried_nodes
 from heliograph.ir.depth import node_depth
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
+from heliograph.ir.series import series_of
 from heliograph.ir.transform_ops import transform_offsets
 from heliograph.passes.fold_scaling import is_linear
 from heliograph.passes.placement import (
@@ -75,15 +77,32 @@ class PolynomialWay:
     loss: int = 0
 
 
+class Return(NamedTuple):
+    """Of a bootstrap the level to which it comes back, its slots, and the degree of the series that it computes (0: none)."""
+
+    level: int
+    slots: int
+    degree: int = 0
+
+    @property
+    def reached(self) -> int:
+        """The level to which it would bring its value."""
+        return self.level + (levels_deeper(self.degree) if self.degree else 0)
+
+
+def degree_of(program: Program, node: Node) -> int:
+    """The degree of the series that a polynomial may be replaced by."""
+    return int(program.array(node.attrs["series"]).shape[1]) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A program with its bootstraps: what one run costs, roughly, in ms, and of each bootstrap the level to which it comes
-    back and its slots. `make` builds it: of many that are compared few are wanted.
+    """A program with its bootstraps: what one run costs, roughly, in ms, and where each bootstrap comes back. `make` builds it: of many that are compared few are wanted.
     """
 
     cost_ms: float
     make: Callable[[], Program] = field(repr=False, compare=False)
-    returns: tuple[tuple[int, int], ...] = ()
+    returns: tuple[Return, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -325,13 +344,15 @@ def _rigid(nodes: Sequence[Node]) -> set[Node]:
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """A step of the search without prices: each way has its levels, the number of its work, loss and tie. `kind` are slots,
-    ciphertexts of the tensor and whether the author wrote it, of what can be bootstrapped; `entry` is the name of a value
+    ciphertexts of the tensor and whether the author wrote it, of what can be bootstrapped; `merged` are slots and degree of
+    the series where a bootstrap of what it reads can compute it; `entry` is the name of a value
     that comes from a run before.
     """
 
     reads: tuple[int, ...]
     ways: tuple[tuple[int, int, int, int], ...]
     kind: tuple[int, int, bool] | None
+    merged: tuple[int, int] | None
     whole: int | None
     group: int | None
     tie: int
@@ -349,6 +370,7 @@ class _Draft:
             self.tie,
             self.refresh_depth,
             None if self.entry is None else most[self.entry],
+            None if self.merged is None else _LATER,
         )
 
 
@@ -446,23 +468,35 @@ class PlaceBootstraps:
         program = prepared.program
         bounded, periods = self._bounded(prepared), prepared.periods
         levels = {prepared.nodes[place]: level for place, level in found.refreshed.items()}
+        merged = {prepared.nodes[place] for place in found.merged}
         written = {node: node.attrs["slots"] for node in levels if node.op == "bootstrap"}
-        most = max([*written.values(), *(periods[node] for node in levels if node not in written)], default=0)
+
+        def value_of(node: Node) -> Node:
+            """What is bootstrapped where this value comes from a bootstrap."""
+            return node.inputs[0] if node in merged else node
+
+        most = max([*written.values(), *(periods[value_of(node)] for node in levels if node not in written)], default=0)
 
         def slots_of(node: Node) -> int:
             # Bootstraps that the author wrote keep their own number of slots.
             return int(written[node]) if node in written else most if self.one_size else periods[node]
 
-        returns = tuple((level, slots_of(node)) for node, level in levels.items())
+        returns = tuple(
+            Return(level, slots_of(value_of(node)), degree_of(program, node) if node in merged else 0)
+            for node, level in levels.items()
+        )
         if not returns:
             return Placed(found.cost / _NS, lambda: program)
 
         def emit(builder: Builder, node: Node, operands: list[Node]) -> Node:
-            made = builder.copy(node, operands)
+            made = operands[0] if node in merged else builder.copy(node, operands)
             if node not in levels or node in written:
                 return made
-            bound = bounded[node]
-            attrs: dict[str, Attr] = {"slots": slots_of(node)}
+            value = value_of(node)
+            bound = bounded[value]
+            attrs: dict[str, Attr] = {"slots": slots_of(value)}
+            if node in merged:
+                attrs |= {**series_of(node.attrs), "deeper": levels_deeper(degree_of(program, node))}
             if bound.size_bits:
                 attrs["size_bits"] = bound.size_bits
             if bound.entry is not None:
@@ -528,8 +562,17 @@ class PlaceBootstraps:
         refreshed = {
             kind: self._refresh(frame.most if self.one_size and not kind[2] else kind[0], kind[1]) for kind in kinds
         }
+        merged = {
+            kind: self._merged(frame.most if self.one_size else kind[0], kind[1])
+            for kind in {draft.merged for draft in frame.drafts if draft.merged is not None}
+        }
         steps = [
-            step if draft.kind is None else step.refreshed(refreshed[draft.kind])
+            step
+            if draft.kind is None and draft.merged is None
+            else step.refreshed(
+                None if draft.kind is None else refreshed[draft.kind],
+                None if draft.merged is None else merged[draft.merged],
+            )
             for step, draft in zip(priced.steps, frame.drafts, strict=True)
         ]
         return Search(steps, priced.outputs, begin, back, highest, ring.levels, joined=priced.joined)
@@ -552,9 +595,9 @@ class PlaceBootstraps:
         rigid = _rigid(prepared.nodes)
         drafts: list[_Draft] = []
         for node, work in zip(prepared.nodes, prepared.works, strict=True):
-            entry = None
+            entry = together = None
             if node.op == "poly" and node.attrs.get("range") in ways:
-                entry = int(node.attrs["range"])
+                entry = together = int(node.attrs["range"])
                 # A loss that occurs once per tensor is counted with the first of its ciphertexts.
                 first = node.attrs.get("chunk", 0) == 0
                 own = tuple(
@@ -573,13 +616,24 @@ class PlaceBootstraps:
             elif bound is not None:
                 count = siblings[bound.entry] if bound.entry is not None else 1
                 kind = prepared.periods[node], count, False
+            merged = None
+            if node.op == "poly" and node.attrs.get("series") is not None and entry is None:
+                operand = node.inputs[0]
+                merged = prepared.periods[operand], degree_of(prepared.program, node)
+                known = bounded.get(operand)
+                if known is None or self.ring.bootstrap_by != "native":
+                    merged = None
+                elif siblings[known.entry] > 1:
+                    # Ciphertexts of one tensor are treated alike.
+                    together = known.entry
             drafts.append(
                 _Draft(
                     tuple(index[operand] for operand in node.inputs if operand.type.secret),
                     own,
                     kind,
+                    merged,
                     None if bound is None else bound.entry,
-                    entry if entry is None or groups is None else groups[entry],
+                    together if entry is None or groups is None else groups[entry],
                     digest("refresh", node.loc.layer, node.op),
                     # A large value comes in at a small scale; if that cannot be chosen, a product with one brings it there.
                     int(bound is not None and bound.size_bits > 0 and node in rigid),
@@ -602,6 +656,16 @@ class PlaceBootstraps:
                 pairs = (count + 1) // 2 * self.costs.bootstrap_ms(ring, slots, paired=True)
                 alone = min(alone, pairs / count)
             table[: ring.bootstrap_level + 1] = round(alone * _NS)
+        return table
+
+    def _merged(self, slots: int, degree: int) -> Whole:
+        """What a bootstrap costs that computes a series of this degree, by the level that it comes back to."""
+        down = levels_deeper(degree)
+        table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
+        for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
+            table[: max(0, ring.bootstrap_level + 1 - down)] = round(
+                self.costs.bootstrap_ms(ring, slots, series=degree) * _NS
+            )
         return table
 
 

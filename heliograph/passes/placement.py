@@ -52,6 +52,7 @@ MOST_LOSS = 1 << 40
 # The cost of a step that cannot be taken.
 IMPOSSIBLE = 1 << 60
 _BLOCK = 256
+_COMPUTED, _REFRESHED, _MERGED = "computed", "refreshed", "merged"
 # A front is thinned to no fewer points than this.
 _LEAST_FRONT = 6
 # This many searches run side by side: their tables are still small then.
@@ -77,7 +78,8 @@ class Step:
     """One secret value: its place in the program, what it reads, and the ways to compute it.
 
     `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be; `written`
-    says that it is itself a bootstrap that the author wrote, of that cost. `whole` names the tensor that it is a ciphertext
+    says that it is itself a bootstrap that the author wrote, of that cost. `merged` has the cost of a bootstrap of what it
+    reads that computes it too, by the level to which that comes back; None where there is no such. `whole` names the tensor that it is a ciphertext
     of, whose ciphertexts are refreshed all or none, `group` the polynomial, whose ciphertexts are all computed in one way;
     None where it stands alone. `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest
     level that it can have by itself, of a value that comes from a run before.
@@ -92,8 +94,9 @@ class Step:
     refresh_tie: int = 0
     refresh_depth: int = 0
     most: int | None = None
+    merged: Whole | None = None
 
-    def refreshed(self, costs: Whole) -> Step:
+    def refreshed(self, costs: Whole | None, merged: Whole | None = None) -> Step:
         """The same with these prices of bootstraps."""
         # Not dataclasses.replace, which is slower: planners do this a million times.
         return Step(
@@ -106,14 +109,14 @@ class Step:
             self.refresh_tie,
             self.refresh_depth,
             self.most,
+            merged,
         )
 
     @property
     def plain(self) -> bool:
         """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
-        return (
-            len(self.ways) == 1 and self.refresh is None and (self.whole, self.group, self.most) == (None, None, None)
-        )
+        undecided = self.whole, self.group, self.most
+        return len(self.ways) == 1 and self.refresh is None and self.merged is None and undecided == (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +196,14 @@ def shapes(steps: Sequence[Step], outputs: Collection[int]) -> list[Shape]:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A point of the front: its cost and loss, the way of each step, and the steps whose values are bootstrapped, with the
-    levels to which they come back.
+    levels to which they come back; of those in `merged` what they read is bootstrapped.
     """
 
     cost: int
     loss: int
     ways: tuple[int, ...]
     refreshed: Mapping[int, int]
+    merged: frozenset[int] = frozenset()
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -363,62 +367,58 @@ class _Together:
                 following.append((kind, entry))
         most = self.highest if step.most is None else np.array([one.most for one in own], dtype=np.int64)
         highest, back = most[of], self.back[of]
-        refreshing = None if step.refresh is None else _table([one.refresh for one in own], IMPOSSIBLE)
         parts: list[tuple[npt.NDArray[np.intp], int, bool, _States]] = []
         reached: list[Whole] = []
-        for refresh in (False, True) if step.refresh is not None and not step.written else (step.written,):
-            for way_number, way in enumerate(step.ways):
-                base = self.begin[of] + step.refresh_depth if refresh else wanted
-                at = base + way.depth
-                fits = at + reach <= highest
-                extra = np.zeros(len(states), dtype=np.int64)
-                reached.append(at + reach)
-                if refresh:
-                    assert refreshing is not None
-                    fits &= wanted <= back
-                    extra = refreshing[of, np.minimum(wanted, back)]
-                    fits &= extra < IMPOSSIBLE
-                    if step.written:
-                        reached.append(self.levels[of] + wanted - back)
-                for kind, entry, chosen in (
-                    ("whole", step.whole, int(refresh)),
-                    ("group", step.group, way_number),
-                ):
-                    if entry is not None and (kind, entry) in before:
-                        known = before[kind, entry]
-                        fits &= (known < 0) | (known == chosen)
-                rows = np.flatnonzero(fits)
-                if not len(rows):
-                    continue
-                level = at[rows]
-                new = rest[rows]
-                for place, above in places:
-                    new[:, place] = np.maximum(new[:, place], level + above)
-                decided = np.full((len(rows), len(following)), -1, dtype=np.int16)
-                for place, name in enumerate(following):
-                    if name in before:
-                        decided[:, place] = before[name][rows]
-                    if name == ("whole", step.whole):
-                        decided[:, place] = int(refresh)
-                    elif name == ("group", step.group):
-                        decided[:, place] = way_number
-                pairs = zip(together, own, strict=True)
-                prices = _table([one.cost(each.ways[way_number]) for one, each in pairs], 0)
-                parts.append(
-                    (
-                        rows,
-                        way_number,
-                        refresh,
-                        _States(
-                            of[rows],
-                            new,
-                            decided,
-                            states.cost[rows] + prices[of[rows], level] + extra[rows],
-                            states.loss[rows] + way.loss,
-                            states.tie[rows] + way.tie + (step.refresh_tie if refresh and not step.written else 0),
-                        ),
-                    )
+        for how, way_number in _choices(step):
+            # What is merged into a bootstrap comes after the ways.
+            ways = [one.ways[way_number] if how is not _MERGED else _in_bootstrap(one) for one in own]
+            raised, way = how is not _COMPUTED, ways[0]
+            base = wanted if not raised else self.begin[of] + (step.refresh_depth if how is _REFRESHED else 0)
+            at = base + way.depth
+            fits = at + reach <= highest
+            extra = np.zeros(len(states), dtype=np.int64)
+            reached.append(at + reach)
+            if raised:
+                priced = _table([one.refresh if how is _REFRESHED else one.merged for one in own], IMPOSSIBLE)
+                fits &= wanted <= back
+                extra = priced[of, np.minimum(wanted, back)]
+                fits &= extra < IMPOSSIBLE
+                if step.written:
+                    reached.append(self.levels[of] + wanted - back)
+            decisions = {("whole", step.whole): int(how is _REFRESHED), ("group", step.group): way_number}
+            for name, chosen in decisions.items():
+                if name in before:
+                    known = before[name]
+                    fits &= (known < 0) | (known == chosen)
+            rows = np.flatnonzero(fits)
+            if not len(rows):
+                continue
+            level = at[rows]
+            new = rest[rows]
+            for place, above in places:
+                new[:, place] = np.maximum(new[:, place], level + above)
+            decided = np.full((len(rows), len(following)), -1, dtype=np.int16)
+            for place, name in enumerate(following):
+                if name in before:
+                    decided[:, place] = before[name][rows]
+                if name in decisions:
+                    decided[:, place] = decisions[name]
+            prices = _table([one.cost(each) for one, each in zip(together, ways, strict=True)], 0)
+            parts.append(
+                (
+                    rows,
+                    way_number,
+                    raised,
+                    _States(
+                        of[rows],
+                        new,
+                        decided,
+                        states.cost[rows] + prices[of[rows], level] + extra[rows],
+                        states.loss[rows] + way.loss,
+                        states.tie[rows] + way.tie + (step.refresh_tie if raised and not step.written else 0),
+                    ),
                 )
+            )
         open_[:] = following
         back_to, none = wanted.astype(np.int16), np.full(len(states), -1, dtype=np.int16)
         made = _States.joined([part for *_, part in parts]) if parts else states.taken(np.arange(0))
@@ -431,7 +431,7 @@ class _Together:
         return (
             np.concatenate([rows for rows, *_ in parts]),
             np.concatenate([np.full(len(rows), way, dtype=np.int16) for rows, way, *_ in parts]),
-            np.concatenate([back_to[rows] if refresh else none[rows] for rows, _, refresh, _ in parts]),
+            np.concatenate([back_to[rows] if raised else none[rows] for rows, _, raised, _ in parts]),
             made,
         )
 
@@ -444,14 +444,33 @@ class _Together:
         return [self._found(states, int(row)) for row in order[better]]
 
     def _found(self, states: _States, row: int) -> Found:
-        ways, refreshed = [0] * len(self.searches[0].steps), {}
+        steps = self.searches[0].steps
+        ways, refreshed = [0] * len(steps), {}
         cost, loss = int(states.cost[row]), int(states.loss[row])
         for trace in reversed(self.traces):
             ways[trace.step] = int(trace.way[row])
             if trace.refreshed[row] >= 0:
                 refreshed[trace.step] = int(trace.refreshed[row])
             row = int(trace.parent[row])
-        return Found(cost, loss, tuple(ways), refreshed)
+        merged = frozenset(number for number in refreshed if ways[number] == len(steps[number].ways))
+        return Found(cost, loss, tuple(ways), refreshed, merged)
+
+
+def _choices(step: Step) -> list[tuple[str, int]]:
+    """How a value may come about, and in which of its ways: computed, refreshed after that, or merged into a bootstrap of
+    what it reads, which counts as one more way.
+    """
+    every = range(len(step.ways))
+    found = [] if step.written else [(_COMPUTED, way) for way in every]
+    if step.refresh is not None:
+        found += [(_REFRESHED, way) for way in every]
+    return found if step.merged is None else [*found, (_MERGED, len(every))]
+
+
+def _in_bootstrap(step: Step) -> Way:
+    """What is left of a value's own work where a bootstrap does it."""
+    first = step.ways[0]
+    return Way(0, np.zeros_like(first.cost), first.loss, first.tie)
 
 
 def _table(rows: Sequence[Whole | None], missing: int) -> Whole:
