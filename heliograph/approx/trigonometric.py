@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ _RIDGE = 1e-7
 # The weight far from the samples, as a share of the density's peak (as in `fit.gaussian`).
 _FLOOR = 1e-3
 _POINTS = 4001
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -61,13 +63,16 @@ def as_polynomial(coefficients: Vector, half_period: float) -> Vector:
     degree = math.ceil(0.9 * math.e * fastest) + 40
     ratio = math.e * fastest / (2 * (degree + 1))
     assert 4 * ratio ** (degree + 1) / (1 - ratio) < 2.0**-50
-    made: Vector = chebyshev.chebinterpolate(lambda t: evaluate(coefficients, half_period, t), degree)
-    return made
+
+    def series(t: Any) -> Any:
+        return evaluate(coefficients, half_period, t)
+
+    return np.asarray(chebyshev.chebinterpolate(series, degree))
 
 
 @functools.lru_cache(maxsize=64)
 def _basis(degree: int, half_period: float, count: int) -> Vector:
-    t = np.linspace(-1.0, 1.0, count)
+    t = np.linspace(-1.0, 1.0, count, dtype=np.float64)
     angles = np.outer(t, np.arange(degree + 1)) * (math.pi / half_period)
     return np.concatenate([np.cos(angles), np.sin(angles[:, 1:])], axis=1)
 
@@ -89,7 +94,7 @@ def fit_series(
     """
     low, high = beside.low, beside.high
     half, middle = (high - low) / 2, (high + low) / 2
-    t = np.linspace(-1.0, 1.0, _POINTS)
+    t: Vector = np.linspace(-1.0, 1.0, _POINTS, dtype=np.float64)
     x = middle + half * t
     target = np.asarray(of.evaluate(x), dtype=np.float64)
     likely, exact = np.ones_like(t), np.ones_like(t)

@@ -8,14 +8,13 @@ polynomials that they replace.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import range_passes
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.unseen import Observation, apart_of, approximate_pass, look
-from heliograph.ir import Array, Program, Stage
+from heliograph.ir import Program, Stage
 from heliograph.passes.base import Step, apply
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.passes.merge_activations import (
@@ -29,7 +28,7 @@ from heliograph.passes.merge_activations import (
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A plan whose bootstraps compute activations: with the polynomial program that means them, and with what samples show."""
+    """A plan whose bootstraps compute activations, with the polynomial program that means them and what samples show."""
 
     plan: Plan
     polynomial: Program
@@ -39,7 +38,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Merging:
-    """Of one compilation: the fused program, what was observed of it, and its polynomial program with the ranges of outputs."""
+    """Of one compilation: the fused program, what was observed of it, and the polynomial program, its outputs' ranges set."""
 
     fused: Program
     options: Options
@@ -76,7 +75,9 @@ class Merging:
         polynomial = ranges(made)
         known = {spec.name: spec for spec in polynomial.interface.outputs}
         outputs = tuple(
-            replace(spec, low=known[spec.name].low, high=known[spec.name].high, range_source=known[spec.name].range_source)
+            replace(
+                spec, low=known[spec.name].low, high=known[spec.name].high, range_source=known[spec.name].range_source
+            )
             for spec in plan.program.interface.outputs
         )
         program = replace(

@@ -445,7 +445,9 @@ class Options:
         About(
             "it must be True or False",
             choices=(True, False),
-            flag=Flag("Whether bootstraps compute the activations that follow them where that is faster (default: yes)."),
+            flag=Flag(
+                "Whether bootstraps compute the activations that follow them where that is faster (default: yes)."
+            ),
             told="unless default",
         ),
     )

@@ -265,9 +265,7 @@ class SimulatedPrimitives(NothingWide):
         std = self.switch_std(ring.levels)
         return errors.made(slots_of(coefficients), ring.levels, x.log_scale, 2, std, "raise_modulus")
 
-    def _small_enough(
-        self, real: float, imaginary: float, nominal: float, most: float = noise.BOOTSTRAP_LIMIT
-    ) -> None:
+    def _small_enough(self, real: float, imaginary: float, nominal: float, most: float = noise.BOOTSTRAP_LIMIT) -> None:
         """Refuse values that the reduction cannot tell from its multiples; both parts are in units of the nominal scale, of
         which a value has `nominal`.
         """

@@ -47,10 +47,13 @@ class NoValues:
     def weighted_sums(self, values: object, weights: Any, log_scale: float) -> list[object]:
         return [_NOTHING] * weights.shape[0]
 
+    def raise_modulus(self, x: object, slots: int, share: float | None = None) -> object:
+        return _NOTHING
+
     def rotate_hoisted(self, x: object, amount: int, digits: Any) -> object:
         return _NOTHING
 
-    rotate_wide = step_wide = raise_modulus = rotate_hoisted
+    rotate_wide = step_wide = rotate_hoisted
     wide_sums = sums_of_products
     negate = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
     add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from heliograph.ckks.fourier import FourierFactor
+from heliograph.ckks.trigonometric import MOST_HALF_PERIOD
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.node import Array, Node
@@ -127,6 +128,8 @@ def _raised_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> 
         )
     if not 0 < a["slots"] <= operand.slots or operand.slots % a["slots"]:
         raise ProgramError(f"raise_modulus: {operand.slots} slots are not a multiple of a period of {a['slots']}")
+    if not 2.0 < a.get("share", 2 * MOST_HALF_PERIOD) <= 2 * MOST_HALF_PERIOD:
+        raise ProgramError(f"raise_modulus: {a['share']} is not the period of a series")
     return replace(operand, level=a["level"])
 
 

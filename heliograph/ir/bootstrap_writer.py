@@ -156,8 +156,8 @@ class _Writer:
         w = self._exponential(x)
         if self.series is not None:
             return self._series(w, self.series, target)
-        (a, b), level = angle(self.share), cipher(w).level - 1
-        # Twice the imaginary part. Multiplying the square by b / 2 only takes reading it at another scale.
+        (a, _), level = angle(self.share), cipher(w).level - 1
+        # Twice the imaginary part. Multiplying the square by a number only takes reading it at another scale.
         square = self.read_at(self.squared(w), target)
         v = self.op("sub_ct", self.combined([(w, a / 2)], 0.0, level, target), square)
         return self.op("mul_i", self.op("sub_ct", self.op("conjugate", v), v))

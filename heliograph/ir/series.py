@@ -1,4 +1,4 @@
-"""The attributes `series` and `half_period`: a trigonometric polynomial of a value in [-1, 1], which a bootstrap computes."""
+"""The attributes `series` and `half_period`: a trigonometric polynomial of a value in [-1, 1] that a bootstrap computes."""
 
 from __future__ import annotations
 

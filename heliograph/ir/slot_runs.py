@@ -195,7 +195,9 @@ def fourier_factor(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def raised(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    return run.at(replace(cipher(node), level=0)).raise_modulus(operands[0], node.attrs["slots"], node.attrs.get("share"))
+    return run.at(replace(cipher(node), level=0)).raise_modulus(
+        operands[0], node.attrs["slots"], node.attrs.get("share")
+    )
 
 
 def reread(run: Runs, node: Node, operands: Sequence[Any]) -> Any:

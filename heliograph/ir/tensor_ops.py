@@ -588,9 +588,9 @@ define(
         _poly_type,
         lambda values, a, context: evaluate_chebyshev(values[0], context.array(a["coefficients"]), a["low"], a["high"]),
         "A polynomial on [low, high], by its Chebyshev coefficients there; `range` is its entry in the program's `ranges` "
-        "and `chunk`, on slots, the ciphertext of a value of several. `series` and `half_period` are a trigonometric polynomial "
-        "(approx/trigonometric.py) that a bootstrap of the operand may compute in its place; where it is `merged`, one does, "
-        "and the coefficients are those of the same function.",
+        "and `chunk`, on slots, the ciphertext of a value of several. `series` and `half_period` are a trigonometric "
+        "polynomial (ckks/trigonometric.py) that a bootstrap of the operand may compute in its place; where it is `merged`, "
+        "one does, and the coefficients are those of the same function.",
         role=Role.POLYNOMIAL,
         rules=slotwise(None),
     )

@@ -169,8 +169,8 @@ class Approximate:
     ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit], Callable[[int | None], Series | None]]:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
 
-        With it the bound on its error, and whether that is proved; a target is met by what is proved. The third is what gives
-        the polynomial of any degree, the last the series that is as good as the first, or one of a degree, if there is one.
+        With it the bound on its error, and whether that is proved; a target is met by what is proved. The third is what
+        gives the polynomial of any degree, the last the series that is as good as the first, or one of a degree.
         """
         assert isinstance(self.degrees, Mapping)
 
@@ -188,8 +188,10 @@ class Approximate:
             return made
 
         def series(degree: int | None) -> Series | None:
-            known = weighted.get(chosen, (mean, std, None)) if method == "gaussian" else (None, None, None)
-            return fit_series(of, chosen, *known, self.spread, degree)
+            known: tuple[Moments | None, Moments | None, Array | None] = None, None, None
+            if method == "gaussian":
+                known = weighted.get(chosen, (mean, std, None))
+            return fit_series(of, chosen, *known, spread=self.spread, degree=degree)
 
         chooses = self.chooser is not None and node.inputs[0] in self.chooser.wide
 

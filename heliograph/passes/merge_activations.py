@@ -1,7 +1,7 @@
 """Activations that bootstraps compute: which may be, and the program that means those that are.
 
-A trigonometric polynomial is fitted beside the polynomial of an activation (approx/trigonometric.py). `OfferSeries` writes it
-to the polynomial, where placing bootstraps may take it up; `MergeActivations` makes the polynomial mean it.
+A trigonometric polynomial is fitted beside the polynomial of an activation (approx/trigonometric.py). `OfferSeries` writes
+it to the polynomial, where placing bootstraps may take it up; `MergeActivations` makes the polynomial mean it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class OfferSeries:
 
 @dataclass(frozen=True, slots=True)
 class MergeActivations:
-    """Of the series that are offered those of these `entries` are what their polynomials mean, and the others are dropped."""
+    """Of the series that are offered those of these `entries` are what their polynomials mean; the others are dropped."""
 
     offers: Mapping[int, Offer]
     entries: Collection[int]

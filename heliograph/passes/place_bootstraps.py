@@ -78,7 +78,7 @@ class PolynomialWay:
 
 
 class Return(NamedTuple):
-    """Of a bootstrap the level to which it comes back, its slots, and the degree of the series that it computes (0: none)."""
+    """Of a bootstrap the level to which it comes back, its slots, and the degree of the series it computes (0: none)."""
 
     level: int
     slots: int
@@ -97,7 +97,8 @@ def degree_of(program: Program, node: Node) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A program with its bootstraps: what one run costs, roughly, in ms, and where each bootstrap comes back. `make` builds it: of many that are compared few are wanted.
+    """A program with its bootstraps: what one run costs, roughly, in ms, and where each comes back. `make` builds it:
+    of many that are compared few are wanted.
     """
 
     cost_ms: float

@@ -77,12 +77,13 @@ class Way:
 class Step:
     """One secret value: its place in the program, what it reads, and the ways to compute it.
 
-    `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be; `written`
-    says that it is itself a bootstrap that the author wrote, of that cost. `merged` has the cost of a bootstrap of what it
-    reads that computes it too, by the level to which that comes back; None where there is no such. `whole` names the tensor that it is a ciphertext
-    of, whose ciphertexts are refreshed all or none, `group` the polynomial, whose ciphertexts are all computed in one way;
-    None where it stands alone. `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest
-    level that it can have by itself, of a value that comes from a run before.
+    `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be;
+    `written` says that it is itself a bootstrap that the author wrote, of that cost. `merged` has the cost of a bootstrap
+    of what it reads that computes it too, by the level to which that comes back; None where there is no such. `whole`
+    names the tensor that it is a ciphertext of, whose ciphertexts are refreshed all or none, `group` the polynomial,
+    whose ciphertexts are all computed in one way; None where it stands alone. `refresh_depth` are levels that it takes
+    before it is bootstrapped. `most` is the highest level that it can have by itself, of a value that comes from a run
+    before.
     """
 
     reads: tuple[int, ...]
