@@ -18,9 +18,10 @@ import numpy as np
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.ckks.noise import bootstrap_failure, bootstrap_std
+from heliograph.ckks.noise import bootstrap_failure, bootstrap_std, series_std
 from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
 from heliograph.ckks.security import max_log_pq, sparse_attack
+from heliograph.ckks.trigonometric import levels_deeper
 from heliograph.execution.interface import batch_of
 from heliograph.execution.key_use import key_use, reading_ms
 from heliograph.execution.keys import program_keys
@@ -42,7 +43,8 @@ from heliograph.ir.bootstraps import (
     paired_slots,
     written_out,
 )
-from heliograph.ir.spec import Role, role_of
+from heliograph.ir.series import series_degree
+from heliograph.ir.spec import Context, Role, role_of
 from heliograph.report.figures import (
     Allocation,
     Bootstrapping,
@@ -329,6 +331,7 @@ def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | 
     slot_counts = bootstrap_slots(program)
     if not slot_counts:
         return None
+    degrees = [series_degree(node, Context(program.constants)) for node in bootstraps(program)]
     return Bootstrapping(
         slots=tuple(slot_counts),
         paired_slots=paired_slots(program),
@@ -337,13 +340,15 @@ def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | 
             chain.ring.bootstrap_level
             for chain, found in zip(program.planned.chains, bootstraps_by_chain(program), strict=True)
             if found
-        ),
+        )
+        - min(map(levels_deeper, degrees)),
         table_bytes=table_bytes(program),
-        deviation=bootstrap_std(ring),
+        deviation=series_std(ring) if all(degrees) else bootstrap_std(ring),
         iterations=ring.bootstrap_iterations,
         by=ring.bootstrap_by,
         failure=count * ring.bootstrap_iterations * bootstrap_failure(ring),
         observed=observed_sizes(program),
+        activations=sum(map(bool, degrees)) or None,
     )
 
 

@@ -38,9 +38,9 @@ def series_levels(degree: int) -> int:
 
 def levels_deeper(degree: int) -> int:
     """How much lower a bootstrap that computes such a series returns than one that returns its value, whose last step takes
-    one level.
+    one level; not at all for the degree 0, which stands for none.
     """
-    return series_levels(degree) - 1
+    return series_levels(degree) - 1 if degree else 0
 
 
 def products_more(degree: int) -> int:

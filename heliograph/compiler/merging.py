@@ -38,7 +38,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Merging:
-    """Of one compilation: the fused program, what was observed of it, and the polynomial program, its outputs' ranges set."""
+    """Of one compilation: the fused program, what was observed of it, and the polynomial program, with output ranges."""
 
     fused: Program
     options: Options

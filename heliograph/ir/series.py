@@ -46,6 +46,12 @@ def computed(a: Mapping[str, Any], context: Context, x: Array) -> Array:
     return evaluate(context.array(a["series"]), a["half_period"], x)
 
 
+def series_degree(node: Node, context: Context) -> int:
+    """The degree of the series that a bootstrap computes, 0 where it computes none."""
+    name = node.attrs.get("series")
+    return 0 if name is None else context.shape(name)[1] - 1
+
+
 def reached_level(node: Node) -> int:
     """The level of a `bootstrap`, or where it computes a series the one to which it would bring its value."""
     assert isinstance(node.type, CipherType)

@@ -27,7 +27,7 @@ from heliograph.ir.carried import carried_nodes
 from heliograph.ir.depth import node_depth
 from heliograph.ir.liveness import last_use_table
 from heliograph.ir.ops import Context, Role, role_of, rules_of
-from heliograph.ir.series import series_of
+from heliograph.ir.series import series_degree, series_of
 from heliograph.ir.transform_ops import transform_offsets
 from heliograph.passes.fold_scaling import is_linear
 from heliograph.passes.placement import (
@@ -87,12 +87,7 @@ class Return(NamedTuple):
     @property
     def reached(self) -> int:
         """The level to which it would bring its value."""
-        return self.level + (levels_deeper(self.degree) if self.degree else 0)
-
-
-def degree_of(program: Program, node: Node) -> int:
-    """The degree of the series that a polynomial may be replaced by."""
-    return int(program.array(node.attrs["series"]).shape[1]) - 1
+        return self.level + levels_deeper(self.degree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +462,7 @@ class PlaceBootstraps:
 
     def _placed(self, prepared: Prepared, found: Found) -> Placed:
         program = prepared.program
-        bounded, periods = self._bounded(prepared), prepared.periods
+        bounded, periods, context = self._bounded(prepared), prepared.periods, Context(prepared.program.constants)
         levels = {prepared.nodes[place]: level for place, level in found.refreshed.items()}
         merged = {prepared.nodes[place] for place in found.merged}
         written = {node: node.attrs["slots"] for node in levels if node.op == "bootstrap"}
@@ -483,7 +478,7 @@ class PlaceBootstraps:
             return int(written[node]) if node in written else most if self.one_size else periods[node]
 
         returns = tuple(
-            Return(level, slots_of(value_of(node)), degree_of(program, node) if node in merged else 0)
+            Return(level, slots_of(value_of(node)), series_degree(node, context) if node in merged else 0)
             for node, level in levels.items()
         )
         if not returns:
@@ -497,7 +492,7 @@ class PlaceBootstraps:
             bound = bounded[value]
             attrs: dict[str, Attr] = {"slots": slots_of(value)}
             if node in merged:
-                attrs |= {**series_of(node.attrs), "deeper": levels_deeper(degree_of(program, node))}
+                attrs |= {**series_of(node.attrs), "deeper": levels_deeper(series_degree(node, context))}
             if bound.size_bits:
                 attrs["size_bits"] = bound.size_bits
             if bound.entry is not None:
@@ -620,7 +615,7 @@ class PlaceBootstraps:
             merged = None
             if node.op == "poly" and node.attrs.get("series") is not None and entry is None:
                 operand = node.inputs[0]
-                merged = prepared.periods[operand], degree_of(prepared.program, node)
+                merged = prepared.periods[operand], series_degree(node, Context(prepared.program.constants))
                 known = bounded.get(operand)
                 if known is None or self.ring.bootstrap_by != "native":
                     merged = None

@@ -289,7 +289,8 @@ class LowerChain:
 class Bootstrapping:
     """Slots of the bootstraps (of those that refresh two values: `paired_slots`), levels, tables, and what they add.
 
-    by: whose they are ("native" or "openfhe"); failure: the probability that one of a run gives nonsense by chance.
+    by: whose they are ("native" or "openfhe"); failure: the probability that one of a run gives nonsense by chance;
+    activations: how many compute the activation that follows them, None where none does.
     """
 
     slots: tuple[int, ...] = field(metadata=_about(low=1, high=_MOST_SLOTS))
@@ -302,6 +303,7 @@ class Bootstrapping:
     by: str
     failure: float = field(metadata=_about(low=0.0, high=1.0))
     observed: int = field(metadata=_about(high=1 << 20))
+    activations: int | None = field(default=None, metadata=_about(optional=True, low=1, high=1 << 20))
 
 
 @dataclass(frozen=True, slots=True)

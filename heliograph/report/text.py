@@ -134,6 +134,9 @@ def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChai
             text += (
                 f"; {chain.bootstraps} of them in the part of {chain.level} levels, to level {chain.to_level} at most"
             )
+    if found.activations:
+        all_of_them = "all" if found.activations == count else f"{found.activations} of them"
+        text += f"; {all_of_them} compute the activation that follows"
     if found.iterations > 1:
         text += ", in two iterations each"
     if found.paired_slots:
