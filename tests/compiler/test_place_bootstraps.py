@@ -16,7 +16,7 @@ from heliograph.execution.primitives import PRIMITIVES
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.depth import node_depth
 from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, _Prices, observed_sizes, slot_periods
-from heliograph.passes.placement import Search
+from heliograph.passes.placement import IMPOSSIBLE, Search
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
 
 SLOTS = 1024
@@ -268,3 +268,95 @@ def test_levels_are_spared(program: Program, spare: int) -> None:
     levels = Levels(placed, RING)
     assert levels.depth <= RING.levels - spare
     assert levels.bootstrapped <= RING.bootstrap_level - spare
+
+
+# Our own bootstraps begin at level 3 and come back to level 8, with a series of degree 7 to level 6.
+NATIVE = Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native")
+
+
+@st.composite
+def offering(draw: st.DrawFn) -> Program:
+    """A chain of polynomials of four levels, some of which a bootstrap may compute, with sums that reach back."""
+    builder = Builder("g", Stage.PACKED)
+    coefficients = builder.constant(np.ones(16) / 16, "c")
+    series = {
+        "series": builder.constant(np.stack([np.ones(8), np.arange(8)]) / 64, "s"),
+        "half_period": 1.25,
+    }
+    values = [builder.input("x", slots=SLOTS, chunk=0)]
+    for number in range(draw(st.integers(2, 4))):
+        operand = values[-1]
+        if draw(st.booleans()) and len(values) > 1:
+            operand = builder.op("add_ct", (operand, values[-1 - draw(st.integers(1, min(2, len(values) - 1)))]))
+        attrs = {"coefficients": coefficients, "low": -1.0, "high": 1.0, "range": number}
+        values.append(builder.op("poly", (operand,), **attrs, **(series if draw(st.booleans()) else {})))
+    return builder.finish({"y": values[-1]})
+
+
+def cost_with(prepared: Prepared, search: Search, refreshed: frozenset[Node], merged: frozenset[Node]) -> float | None:
+    """What the program costs, in ms, when these values are bootstrapped and those polynomials are computed by bootstraps of
+    what they read; None where it does not fit.
+    """
+    want, total = dict.fromkeys(prepared.nodes, 0), 0
+    for node, step in reversed(list(zip(prepared.nodes, search.steps, strict=True))):
+        level = want[node]
+        if node in merged:
+            assert step.merged is not None
+            if level >= len(step.merged) or step.merged[level] >= IMPOSSIBLE:
+                return None
+            total += int(step.merged[level])
+            at = NATIVE.bootstrap_input_level
+        else:
+            if node in refreshed:
+                assert step.refresh is not None
+                if level > NATIVE.bootstrap_level:
+                    return None
+                total += int(step.refresh[level])
+                level = NATIVE.bootstrap_input_level
+            at = level + node_depth(prepared.program, node)
+            if at > NATIVE.levels:
+                return None
+            total += int(step.ways[0].cost[at])
+        for operand in node.inputs:
+            want[operand] = max(want[operand], at)
+    return total / 1e6
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(offering())
+def test_no_other_choice_of_bootstraps_that_compute_polynomials_is_cheaper(program: Program) -> None:
+    polynomials = [node for node in program.nodes if node.op == "poly"]
+    offers = [node for node in polynomials if "series" in node.attrs and node.inputs[0].op != "input"]
+    points = list(dict.fromkeys(node.inputs[0] for node in polynomials if node.inputs[0].op != "input"))
+    prepared = Prepared.of(program, NATIVE.slots)
+    placing = PlaceBootstraps(NATIVE)
+    search = placing.search(prepared)
+    costs = [
+        cost_with(prepared, search, frozenset(refreshed), frozenset(merged))
+        for refreshed in _subsets(points)
+        for merged in _subsets(offers)
+    ]
+    possible = [cost for cost in costs if cost is not None]
+    if not possible:
+        with pytest.raises(TooFewLevelsError):
+            placing.run(program)
+        return
+    found = placing.place(prepared)
+    assert found.cost_ms == pytest.approx(min(possible))
+    placed = found.program
+    assert sum(one.degree == 7 for one in found.returns) == sum("series" in a.attrs for a in _bootstraps(placed))
+    # Those that a bootstrap computes are gone, and what they mean is left.
+    assert sum(node.op == "poly" for node in placed.nodes) + sum(
+        "series" in a.attrs for a in _bootstraps(placed)
+    ) == len(polynomials)
+    levels = Levels(placed, NATIVE)
+    assert levels.depth <= NATIVE.levels
+    assert levels.bootstrapped <= NATIVE.bootstrap_level
+
+
+def _bootstraps(program: Program) -> list[Node]:
+    return [node for node in program.nodes if node.op == "bootstrap"]
+
+
+def _subsets(nodes: list[Node]) -> list[tuple[Node, ...]]:
+    return [chosen for size in range(len(nodes) + 1) for chosen in itertools.combinations(nodes, size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 from runtime.support import toy_artifact
@@ -14,14 +15,20 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
+from heliograph.ir.verify import verify
+from heliograph.passes.lower_bootstraps import LowerBootstraps
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
+from heliograph.passes.select_keys import SelectKeys
 
 # CoeffsToSlots and SlotsToCoeffs take two levels each; five levels are left after a bootstrap.
 RING = Ring(11, 60, 55, 17, 4, None, (2, 2))
 PERIOD = 256
 LOWER = 4
 LOG_SCALE = 55.0 + 1e-3
+# Chains that are made for our own bootstraps.
+FULL = Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native")
+COARSE = Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native")
 
 
 @functools.cache
@@ -86,3 +93,17 @@ def only_bootstrap(ring: Ring, period: int) -> Program:
     return Schedule().run(
         PlaceChains().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))
     )
+
+
+def lowered(program: Program, *lower: Ring, key_bytes: int | None = None) -> Program:
+    """The program with its bootstraps written out, executable again."""
+    ring = program.ring
+    made = replace(program, stage=Stage.MANAGED)
+    for each in (
+        LowerBootstraps(ring, lower),
+        SelectKeys(ring, key_bytes, bootstrapping=lower),
+        PlaceChains(),
+        Schedule(),
+    ):
+        made = verify(each.run(made), after=each.name)
+    return made

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.backends import native, run, simulator
-from runtime.bootstrapped import only_bootstrap
+from runtime.bootstrapped import COARSE, FULL, lowered, only_bootstrap
 
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")
@@ -28,7 +28,7 @@ from heliograph.execution.memory import table_bytes
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
-from heliograph.ir import Builder, CipherType, Node, Program, Stage
+from heliograph.ir import Builder, CipherType, Node, Stage
 from heliograph.ir.bootstraps import (
     RAISED,
     REFRESHED,
@@ -41,14 +41,8 @@ from heliograph.ir.bootstraps import (
 )
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
-from heliograph.passes.lower_bootstraps import LowerBootstraps
-from heliograph.passes.place_chains import PlaceChains
-from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys
 from heliograph.runtime.floor import Floor
 
-FULL = Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native")
-COARSE = Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native")
 TOY = hg.Options(security_bits=None, log_ring=11, scale_bits=36, bootstrap=True, bootstrap_by="native", degree=7)
 SOURCE = """program deep
 input x: secret tensor[64] in [-1, 1]
@@ -58,20 +52,6 @@ c = tanh(b)
 d = tanh(c)
 output y = tanh(d)
 """
-
-
-def lowered(program: Program, *lower: Ring, key_bytes: int | None = None) -> Program:
-    """The program with its bootstraps written out, executable again."""
-    ring = program.ring
-    made = replace(program, stage=Stage.MANAGED)
-    for each in (
-        LowerBootstraps(ring, lower),
-        SelectKeys(ring, key_bytes, bootstrapping=lower),
-        PlaceChains(),
-        Schedule(),
-    ):
-        made = verify(each.run(made), after=each.name)
-    return made
 
 
 def cipher(node: Node) -> CipherType:
