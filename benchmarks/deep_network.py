@@ -154,7 +154,9 @@ def compiled_program(
     artifact = hg.compile(program, replace(chosen, bootstrap_by=options.backend), watch=seen.__setitem__)
     say(artifact.report)
     parts = np.array_split(test, max(1, len(test) // 50))
-    polynomial = np.concatenate([interpret_many(seen["fold-scaling"], [part])[0] for part in parts])
+    # With the activations that bootstraps compute, if there are some.
+    meant = seen.get("merge-activations", seen["fold-scaling"])
+    polynomial = np.concatenate([interpret_many(meant, [part])[0] for part in parts])
     say(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
         f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}")  # fmt: skip
     folder = options.folder / f"{program.name}-{artifact.fingerprint[:12]}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,9 @@ _HALF_PERIODS = (1.1, 1.2, 1.35, 1.5, 2.0)
 _RIDGE = 1e-7
 # The weight far from the samples, as a share of the density's peak (as in `fit.gaussian`).
 _FLOOR = 1e-3
-_POINTS = 4001
+# The smallest width of a normal, as a share of the interval (as in `fit`).
+_NARROWEST = 5e-3
+_POINTS, _FEW_POINTS = 4001, 1001
 # Rounds in which the largest error is made smaller, and what a point weighs at least in the next one.
 _ROUNDS, _LEAST_WEIGHT = 12, 0.02
 
@@ -103,6 +106,46 @@ def _evened(
     return best, least
 
 
+def _weights(
+    low: float,
+    high: float,
+    mean: Moments | None,
+    std: Moments | None,
+    shares: Vector | None,
+    spread: float,
+    count: int,
+) -> tuple[Vector, Vector, Vector]:
+    """Points of an interval, the roots of their weights in a fit, and what they weigh in a mean: both add up to one."""
+    x: Vector = np.linspace(low, high, count, dtype=np.float64)
+    likely, exact = np.ones_like(x), np.ones_like(x)
+    if mean is not None and std is not None:
+        narrow = (high - low) * _NARROWEST
+        likely = density(x, mean, np.maximum(spread * np.asarray(std), narrow), shares)
+        exact = density(x, mean, np.maximum(np.asarray(std), narrow), shares)
+    return x, np.sqrt((likely + _FLOOR) / (likely + _FLOOR).sum()), exact / exact.sum()
+
+
+def mean_square_errors(
+    function: Callable[[Vector], Vector],
+    low: float,
+    high: float,
+    mean: Moments,
+    std: Moments,
+    shares: Vector | None,
+    spread: float,
+) -> dict[int, float]:
+    """The mean square error of the series of each degree, under the distribution of the inputs."""
+    x, weight, exact = _weights(low, high, mean, std, shares, spread, _FEW_POINTS)
+    target = np.asarray(function(x), dtype=np.float64)
+    found = {}
+    for degree in DEGREES:
+        k = np.concatenate([np.arange(degree + 1), np.arange(1, degree + 1)])
+        bases = [_basis(degree, half_period, _FEW_POINTS) for half_period in _HALF_PERIODS]
+        errors = (basis @ _least_squares(basis, target, weight, k) - target for basis in bases)
+        found[degree] = min(float(exact @ error**2) for error in errors)
+    return found
+
+
 def fit_series(
     of: Function,
     beside: Fit,
@@ -118,20 +161,10 @@ def fit_series(
     weighted least squares fit under that distribution, widened by `spread`, with a floor; where none is known, its largest
     error counts, which is made small. With a `degree` it is the one of that, however good.
     """
-    low, high = beside.low, beside.high
-    half, middle = (high - low) / 2, (high + low) / 2
-    t: Vector = np.linspace(-1.0, 1.0, _POINTS, dtype=np.float64)
-    x = middle + half * t
+    x, weight, exact = _weights(beside.low, beside.high, mean, std, shares, spread, _POINTS)
     target = np.asarray(of.evaluate(x), dtype=np.float64)
-    likely, exact = np.ones_like(t), np.ones_like(t)
-    if mean is not None and std is not None:
-        narrow = (high - low) * 5e-3
-        likely = density(x, mean, np.maximum(spread * np.asarray(std), narrow), shares)
-        exact = density(x, mean, np.maximum(np.asarray(std), narrow), shares)
-    weight = np.sqrt((likely + _FLOOR) / (likely + _FLOOR).sum())
     size = max(float(np.abs(target).max()), 1e-300)
-    of_polynomial = beside(x) - target
-    rms_allowed = math.sqrt(float((exact * of_polynomial**2).sum() / exact.sum()))
+    rms_allowed = math.sqrt(float(exact @ (beside(x) - target) ** 2))
     # Of a polynomial's degree or more it would spend as many levels.
     most = (1 << beside.degree.bit_length()) // 2
     for tried in (degree,) if degree is not None else (each for each in DEGREES if each < most):
@@ -143,7 +176,7 @@ def fit_series(
             error = basis @ made - target
             if mean is None:
                 made, error = _evened(basis, target, weight, k, made)
-            rms = math.sqrt(float((exact * error**2).sum() / exact.sum()))
+            rms = math.sqrt(float(exact @ error**2))
             finer = mean is None or rms <= rms_allowed
             if degree is not None or (finer and float(np.abs(error).max()) <= beside.max_error):
                 both = np.stack([made[: tried + 1], np.append(0.0, made[tried + 1 :])])
@@ -153,6 +186,6 @@ def fit_series(
                 found.append((rms, half_period, both))
         if found:
             rms, half_period, both = min(found, key=lambda one: one[0])
-            bound, proved = largest_error(as_polynomial(both, half_period).tolist(), low, high, of)
+            bound, proved = largest_error(as_polynomial(both, half_period).tolist(), beside.low, beside.high, of)
             return Series(half_period, both, bound + 2.0**-50 * float(np.abs(both).sum()), rms, proved)
     return None

@@ -23,7 +23,7 @@ from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
 from heliograph.compiler.bootstrap_planner import lower_parts, size_margin
-from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
+from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps, computes_activations
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, unproved_pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
@@ -142,7 +142,7 @@ class Allocator:
         observed = Calibrate().run(fused)
         known = Trial.of(fused, options, observed)
         polynomial = apply(FoldScaling(), known.program)
-        table = Table(_candidates(source, known.activations))
+        table = Table(_candidates(source, known.activations, computes_activations(options)))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
         partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
@@ -349,8 +349,11 @@ def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
     return point, Allocation(mode, allowed, measured[low], count, tuple(layers), curve)
 
 
-def _candidates(source: Program, activations: Mapping[int, Activation]) -> dict[int, Candidate]:
-    """Each activation with its impact: those of the program before its maps are fused are the same, in the same order."""
+def _candidates(source: Program, activations: Mapping[int, Activation], series: bool) -> dict[int, Candidate]:
+    """Each activation with its impact: those of the program before its maps are fused are the same, in the same order.
+
+    With `series` bootstraps may compute them.
+    """
     expanded = apply(Expand(), apply(Simplify(), source))
     samples = [array[:_IMPACT_SAMPLES] for array in expanded.calibration]
     impacts: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -362,6 +365,7 @@ def _candidates(source: Program, activations: Mapping[int, Activation]) -> dict[
             activation,
             impacts[activation.node.loc.layer, activation.node.op].pop(0),
             worthwhile(activation),
+            series=activation.series_errors() if series else {},
         )
         for entry, activation in sorted(activations.items())
     }
@@ -458,7 +462,9 @@ def _chains(
     if options.bootstrap is False:
         return
     for log_ring in log_rings(options):
-        rings = _useful(bootstrapping_rings(log_ring, bootstraps(options)[0], options), options)
+        rings = _useful(
+            bootstrapping_rings(log_ring, bootstraps(options)[0], options, computes_activations(options)), options
+        )
         if rings:
             prepared = packed_for(rings[0])
             sizes: Mapping[Node, int] = {}

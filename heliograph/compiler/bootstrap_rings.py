@@ -41,6 +41,11 @@ class Bootstraps:
     iterations: int = 1
 
 
+def computes_activations(options: Options) -> bool:
+    """Whether bootstraps may compute the activations that follow them."""
+    return options.bootstrap_activations and options.bootstrap_by in (None, "native")
+
+
 def bootstraps(options: Options) -> list[Bootstraps]:
     """What is tried, in this order: native ones first, those of two iterations last."""
     allowed = (1, 2) if options.bootstrap_iterations is None else (options.bootstrap_iterations,)

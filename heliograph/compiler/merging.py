@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from heliograph.compiler.bootstrap_rings import computes_activations
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.unseen import Observation, apart_of, approximate_pass, look
@@ -60,8 +61,7 @@ class Merging:
         """The polynomial program with a series beside each polynomial for which there is one; as it is, where bootstraps do
         not compute any.
         """
-        native = self.options.bootstrap_by in (None, "native")
-        if not native or not self.options.bootstrap_activations or self.polynomial.stage is Stage.PACKED:
+        if not computes_activations(self.options) or self.polynomial.stage is Stage.PACKED:
             return self.polynomial
         return self._offered_of[1]
 

@@ -26,6 +26,8 @@ from heliograph.approx.evaluate import plan_polynomial
 from heliograph.approx.fit import FLOOR, Fit, density, symmetry
 from heliograph.approx.hermite import errors as hermite_errors
 from heliograph.approx.sign import odd_multiplications, sign
+from heliograph.approx.trigonometric import mean_square_errors
+from heliograph.ckks.trigonometric import series_levels
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Node
 from heliograph.ir.depth import depth_of_degree
@@ -107,6 +109,11 @@ class Activation:
             squares[others] = [squares[d - 1] if d else lowest for d in others]
         return np.asarray(squares * self.size**2)
 
+    def series_errors(self) -> dict[int, float]:
+        """The same of the series that bootstraps may compute, by their degrees."""
+        made = mean_square_errors(self.function, self.low, self.high, self.mean, self.std, self.shares, self.spread)
+        return {degree: error * self.size**2 for degree, error in made.items()}
+
     def depth(self, degree: int) -> int:
         """Levels of the polynomial of that degree; of degree 2 where it becomes a square (passes/squares.py)."""
         if degree == 2:
@@ -150,13 +157,15 @@ class Composed:
 class Candidate:
     """An activation with its impact, and for each degree that is worth its levels and products the mean square error.
 
-    `composed` are compositions by their overall degrees, which are above all others.
+    `composed` are compositions by their overall degrees, which are above all others. `series` has the mean square errors of
+    series, by their degrees, where bootstraps may compute them.
     """
 
     activation: Activation
     impact: float
     errors: Mapping[int, float]
     composed: Mapping[int, Composed] = field(default_factory=dict)
+    series: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def layer(self) -> str:
@@ -180,6 +189,15 @@ class Candidate:
     def depths(self) -> tuple[int, ...]:
         """The levels of all ways."""
         return tuple(self.way(degree)[0] for degree in (*self.errors, *self.composed))
+
+    def series_for(self, degree: int) -> int:
+        """The degree of the lowest series that is as good as the polynomial of that degree; 0: none takes fewer levels."""
+        if degree in self.composed:
+            return 0
+        allowed = self.having(degree).errors[degree] if self.series else 0.0
+        good = (each for each, error in self.series.items() if error <= allowed)
+        found = min(good, default=0)
+        return found if found and series_levels(found) < self.way(degree)[0] else 0
 
     def way(self, degree: int) -> tuple[int, int]:
         """(levels, products) of that degree."""
@@ -257,6 +275,7 @@ class Table:
                     *each.way(degree),
                     # Rounded up, so that a bound on the sum of units is a bound on the loss.
                     math.ceil(each.loss(degree) / self.unit),
+                    each.series_for(degree),
                 )
                 for degree in sorted(shared[groups[entry]])
             )
@@ -266,7 +285,11 @@ class Table:
     def fixed(self, degrees: Mapping[str, int]) -> dict[int, tuple[PolynomialWay, ...]]:
         """The one way of each entry that has these degrees by layer, whether they are candidates or not."""
         return {
-            entry: (PolynomialWay(degrees[each.layer], *each.way(degrees[each.layer])),)
+            entry: (
+                PolynomialWay(
+                    degrees[each.layer], *each.way(degrees[each.layer]), series=each.series_for(degrees[each.layer])
+                ),
+            )
             for entry, each in self.candidates.items()
         }
 

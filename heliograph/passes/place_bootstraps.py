@@ -69,12 +69,15 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class PolynomialWay:
-    """A polynomial that may stand for an activation: its levels and products, and the units of loss that its error adds."""
+    """A polynomial that may stand for an activation: its levels and products, and the units of loss that its error adds.
+    `series` is the degree of a series that is as good, which a bootstrap may compute; 0 if there is none.
+    """
 
     degree: int
     depth: int
     products: int
     loss: int = 0
+    series: int = 0
 
 
 class Return(NamedTuple):
@@ -340,15 +343,15 @@ def _rigid(nodes: Sequence[Node]) -> set[Node]:
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """A step of the search without prices: each way has its levels, the number of its work, loss and tie. `kind` are slots,
-    ciphertexts of the tensor and whether the author wrote it, of what can be bootstrapped; `merged` are slots and degree of
-    the series where a bootstrap of what it reads can compute it; `entry` is the name of a value
+    ciphertexts of the tensor and whether the author wrote it, of what can be bootstrapped; `merged` are, for each way,
+    slots and degree of a series where a bootstrap of what it reads can compute it; `entry` is the name of a value
     that comes from a run before.
     """
 
     reads: tuple[int, ...]
     ways: tuple[tuple[int, int, int, int], ...]
     kind: tuple[int, int, bool] | None
-    merged: tuple[int, int] | None
+    merged: tuple[tuple[int, int] | None, ...]
     whole: int | None
     group: int | None
     tie: int
@@ -366,7 +369,7 @@ class _Draft:
             self.tie,
             self.refresh_depth,
             None if self.entry is None else most[self.entry],
-            None if self.merged is None else _LATER,
+            tuple(None if each is None else _LATER for each in self.merged),
         )
 
 
@@ -560,14 +563,14 @@ class PlaceBootstraps:
         }
         merged = {
             kind: self._merged(frame.most if self.one_size else kind[0], kind[1])
-            for kind in {draft.merged for draft in frame.drafts if draft.merged is not None}
+            for kind in {each for draft in frame.drafts for each in draft.merged if each is not None}
         }
         steps = [
             step
-            if draft.kind is None and draft.merged is None
+            if draft.kind is None and not draft.merged
             else step.refreshed(
                 None if draft.kind is None else refreshed[draft.kind],
-                None if draft.merged is None else merged[draft.merged],
+                tuple(None if each is None else merged[each] for each in draft.merged),
             )
             for step, draft in zip(priced.steps, frame.drafts, strict=True)
         ]
@@ -588,7 +591,7 @@ class PlaceBootstraps:
 
         carried = prepared.program.interface.carried_inputs
         entries = {node: node.attrs["name"] for node in prepared.program.inputs if node.attrs["name"] in carried}
-        rigid = _rigid(prepared.nodes)
+        rigid, context = _rigid(prepared.nodes), Context(prepared.program.constants)
         drafts: list[_Draft] = []
         for node, work in zip(prepared.nodes, prepared.works, strict=True):
             entry = together = None
@@ -612,14 +615,13 @@ class PlaceBootstraps:
             elif bound is not None:
                 count = siblings[bound.entry] if bound.entry is not None else 1
                 kind = prepared.periods[node], count, False
-            merged = None
-            if node.op == "poly" and node.attrs.get("series") is not None and entry is None:
-                operand = node.inputs[0]
-                merged = prepared.periods[operand], series_degree(node, Context(prepared.program.constants))
-                known = bounded.get(operand)
-                if known is None or self.ring.bootstrap_by != "native":
-                    merged = None
-                elif siblings[known.entry] > 1:
+            merged: tuple[tuple[int, int] | None, ...] = ()
+            known = bounded.get(node.inputs[0]) if node.op == "poly" and self.ring.bootstrap_by == "native" else None
+            if known is not None:
+                degrees = [each.series for each in ways[entry]] if entry is not None else [series_degree(node, context)]
+                period = prepared.periods[node.inputs[0]]
+                merged = tuple((period, degree) if degree else None for degree in degrees) if any(degrees) else ()
+                if merged and entry is None and siblings[known.entry] > 1:
                     # Ciphertexts of one tensor are treated alike.
                     together = known.entry
             drafts.append(

@@ -78,12 +78,12 @@ class Step:
     """One secret value: its place in the program, what it reads, and the ways to compute it.
 
     `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be;
-    `written` says that it is itself a bootstrap that the author wrote, of that cost. `merged` has the cost of a bootstrap
-    of what it reads that computes it too, by the level to which that comes back; None where there is no such. `whole`
-    names the tensor that it is a ciphertext of, whose ciphertexts are refreshed all or none, `group` the polynomial,
-    whose ciphertexts are all computed in one way; None where it stands alone. `refresh_depth` are levels that it takes
-    before it is bootstrapped. `most` is the highest level that it can have by itself, of a value that comes from a run
-    before.
+    `written` says that it is itself a bootstrap that the author wrote, of that cost. `merged` has for each way, if there
+    are any, the cost of a bootstrap of what it reads that computes it too, by the level to which that comes back; None
+    where there is no such. `whole` names the tensor that it is a ciphertext of, whose ciphertexts are refreshed all or
+    none, `group` the polynomial, whose ciphertexts are all computed in one way; None where it stands alone.
+    `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest level that it can have by
+    itself, of a value that comes from a run before.
     """
 
     reads: tuple[int, ...]
@@ -95,9 +95,9 @@ class Step:
     refresh_tie: int = 0
     refresh_depth: int = 0
     most: int | None = None
-    merged: Whole | None = None
+    merged: tuple[Whole | None, ...] = ()
 
-    def refreshed(self, costs: Whole | None, merged: Whole | None = None) -> Step:
+    def refreshed(self, costs: Whole | None, merged: tuple[Whole | None, ...] = ()) -> Step:
         """The same with these prices of bootstraps."""
         # Not dataclasses.replace, which is slower: planners do this a million times.
         return Step(
@@ -117,7 +117,7 @@ class Step:
     def plain(self) -> bool:
         """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
         undecided = self.whole, self.group, self.most
-        return len(self.ways) == 1 and self.refresh is None and self.merged is None and undecided == (None, None, None)
+        return len(self.ways) == 1 and self.refresh is None and not self.merged and undecided == (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +372,9 @@ class _Together:
         reached: list[Whole] = []
         for how, way_number in _choices(step):
             # What is merged into a bootstrap comes after the ways.
-            ways = [one.ways[way_number] if how is not _MERGED else _in_bootstrap(one) for one in own]
+            ways = [one.ways[way_number % len(one.ways)] for one in own]
+            if how is _MERGED:
+                ways = [_in_bootstrap(way) for way in ways]
             raised, way = how is not _COMPUTED, ways[0]
             base = wanted if not raised else self.begin[of] + (step.refresh_depth if how is _REFRESHED else 0)
             at = base + way.depth
@@ -380,7 +382,8 @@ class _Together:
             extra = np.zeros(len(states), dtype=np.int64)
             reached.append(at + reach)
             if raised:
-                priced = _table([one.refresh if how is _REFRESHED else one.merged for one in own], IMPOSSIBLE)
+                prices = [one.refresh if how is _REFRESHED else one.merged[way_number % len(one.ways)] for one in own]
+                priced = _table(prices, IMPOSSIBLE)
                 fits &= wanted <= back
                 extra = priced[of, np.minimum(wanted, back)]
                 fits &= extra < IMPOSSIBLE
@@ -404,7 +407,7 @@ class _Together:
                     decided[:, place] = before[name][rows]
                 if name in decisions:
                     decided[:, place] = decisions[name]
-            prices = _table([one.cost(each) for one, each in zip(together, ways, strict=True)], 0)
+            costs = _table([one.cost(each) for one, each in zip(together, ways, strict=True)], 0)
             parts.append(
                 (
                     rows,
@@ -414,7 +417,7 @@ class _Together:
                         of[rows],
                         new,
                         decided,
-                        states.cost[rows] + prices[of[rows], level] + extra[rows],
+                        states.cost[rows] + costs[of[rows], level] + extra[rows],
                         states.loss[rows] + way.loss,
                         states.tie[rows] + way.tie + (step.refresh_tie if raised and not step.written else 0),
                     ),
@@ -453,25 +456,25 @@ class _Together:
             if trace.refreshed[row] >= 0:
                 refreshed[trace.step] = int(trace.refreshed[row])
             row = int(trace.parent[row])
-        merged = frozenset(number for number in refreshed if ways[number] == len(steps[number].ways))
-        return Found(cost, loss, tuple(ways), refreshed, merged)
+        merged = frozenset(number for number in refreshed if ways[number] >= len(steps[number].ways))
+        chosen = tuple(way % len(step.ways) for way, step in zip(ways, steps, strict=True))
+        return Found(cost, loss, chosen, refreshed, merged)
 
 
 def _choices(step: Step) -> list[tuple[str, int]]:
     """How a value may come about, and in which of its ways: computed, refreshed after that, or merged into a bootstrap of
-    what it reads, which counts as one more way.
+    what it reads, which counts as a way behind all others.
     """
     every = range(len(step.ways))
     found = [] if step.written else [(_COMPUTED, way) for way in every]
     if step.refresh is not None:
         found += [(_REFRESHED, way) for way in every]
-    return found if step.merged is None else [*found, (_MERGED, len(every))]
+    return found + [(_MERGED, len(every) + way) for way, price in enumerate(step.merged) if price is not None]
 
 
-def _in_bootstrap(step: Step) -> Way:
+def _in_bootstrap(way: Way) -> Way:
     """What is left of a value's own work where a bootstrap does it."""
-    first = step.ways[0]
-    return Way(0, np.zeros_like(first.cost), first.loss, first.tie)
+    return Way(0, np.zeros_like(way.cost), way.loss, way.tie)
 
 
 def _table(rows: Sequence[Whole | None], missing: int) -> Whole:

@@ -117,6 +117,7 @@ def improvements(name: str, before: Program, after: Program) -> list[Improvement
         "fuse-linear": [("linear operations on the longest path", _linear_depth), ("nodes", _nodes)],
         "approximate": [("functions that encryption cannot compute", _activations)],
         "fold-scaling": [("polynomials that would spend a level on scaling their input", _unscaled), ("depth", _depth)],
+        "merge-activations": [("depth", _depth)],
         "pack": [("rotations, where each diagonal would take one", _rotations)],
         "lower-polynomials": [("polynomials", lambda p: _ops(p)["poly"])],
         "plan-levels": [("rescales, where each product would take one", _rescales)],

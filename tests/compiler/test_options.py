@@ -40,6 +40,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "bootstrap": ("--no-bootstrap", False),
     "bootstrap_iterations": ("--bootstrap-iterations 2", 2),
     "bootstrap_by": ("--bootstrap-by openfhe", "openfhe"),
+    "bootstrap_activations": ("--no-bootstrap-activations", False),
     "log_ring": ("--log-ring 11", 11),
     "scale_bits": ("--scale-bits 40", 40),
     "digits": ("--digits 3", 3),

@@ -301,10 +301,11 @@ def cost_with(prepared: Prepared, search: Search, refreshed: frozenset[Node], me
     for node, step in reversed(list(zip(prepared.nodes, search.steps, strict=True))):
         level = want[node]
         if node in merged:
-            assert step.merged is not None
-            if level >= len(step.merged) or step.merged[level] >= IMPOSSIBLE:
+            (price,) = step.merged
+            assert price is not None
+            if level >= len(price) or price[level] >= IMPOSSIBLE:
                 return None
-            total += int(step.merged[level])
+            total += int(price[level])
             at = NATIVE.bootstrap_input_level
         else:
             if node in refreshed:
