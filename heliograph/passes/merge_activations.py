@@ -102,7 +102,8 @@ def merged_ranges(
     ranges: Collection[RangeEntry], offers: Mapping[int, Offer], entries: Collection[int]
 ) -> list[RangeEntry]:
     """The table of ranges with the figures of the series of these entries."""
-    return [offers[place].entry(each) if place in entries else each for place, each in enumerate(ranges)]
+    known = {place: offer for place, offer in offers.items() if place in entries}
+    return [known[place].entry(each) if place in known else each for place, each in enumerate(ranges)]
 
 
 def merged_entries(program: Program) -> frozenset[int]:
