@@ -60,6 +60,8 @@ class Page:
             for number, (kind, block) in enumerate(blocks(text)):
                 if kind == "python" and (named := re.match(r"# (\w+\.py)\n", block)):
                     Path(named[1]).write_text(block)
+                    # Another test may have imported a module of that name.
+                    sys.modules.pop(Path(named[1]).stem, None)
                 elif kind == "python":
                     printed = self._python(block, path.name)
                 elif kind == "console":
