@@ -74,11 +74,15 @@ def _plaintexts(node: Node) -> list[Hashable]:
     ]
 
 
+# The share of the plaintexts' memory that is for those encoded ahead is one by this.
+_AHEAD = 8
+
+
 class Evaluator(Generic[C]):
     """An executable program on a backend; `begin` returns a run; several runs may be active, each in its own thread.
 
     `primitives` gives the backend's for each part of the chain, the whole one first. `cache_bytes` bounds the encoded
-    plaintexts: half of it for those that stay, half for those that are encoded ahead of their use.
+    plaintexts: most of it is for those that stay, a part for those that are encoded ahead of their use.
     """
 
     def __init__(self, program: Program, primitives: Callable[[Chain], Primitives[C]], cache_bytes: int) -> None:
@@ -87,9 +91,9 @@ class Evaluator(Generic[C]):
         self.ring = self.chains[0].ring
         self._parts = [primitives(chain) for chain in self.chains]
         self.index = {node: i for i, node in enumerate(program.nodes)}
-        self.kept_bytes = cache_bytes - cache_bytes // 2
+        self.kept_bytes = cache_bytes - cache_bytes // _AHEAD
         self.cache = PlaintextCache(self.kept_bytes, self._often_bytes)
-        self.ahead = EncodeAhead(self._encodings, cache_bytes // 2)
+        self.ahead = EncodeAhead(self._encodings, cache_bytes // _AHEAD)
         self.paths = program.planned.rotation_paths
         self._paired = [frozenset(whole_slots(program, number, True)) for number in range(len(self.chains))]
         # Plaintexts of the factors of bootstraps, by `factor_key`.

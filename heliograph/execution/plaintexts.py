@@ -32,11 +32,14 @@ class PlaintextCache:
         return self.bytes + size <= self.max_bytes - (0 if often else self.reserved)
 
     def get(self, key: Hashable, make: Callable[[], Any], size: int, often: bool = False) -> Any:
-        """The plaintext of that key, made if it is not there, and kept if `size` bytes are left."""
+        """The plaintext of that key, made if it is not there, and kept if there is room: for `size` bytes, or what the
+        plaintext itself says that it takes.
+        """
         value = self._entries.get(key)
         if value is None:
             # Two threads may make the same one; the first is kept.
             value = make()
+            size = getattr(value, "nbytes", size)
             with self._lock:
                 if key not in self._entries and self.has_room(size, often):
                     self._entries[key] = value

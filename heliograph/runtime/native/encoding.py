@@ -1,7 +1,7 @@
 """Vectors of slots as plaintexts: coefficients by the canonical embedding, scaled, rounded, as residues.
 
-A plaintext may also wait as its coefficients, which take a tenth of the memory; its residues are then made for each use
-(`evaluated`).
+A plaintext may also wait as its coefficients, which take a tenth of the memory and less; its residues are then made for
+each use (`evaluated`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from heliograph.runtime.native.transforms import LANES, forward_numbers, forward
 _EXACT_BITS = 62
 # Coefficients of up to this many bits are smaller than every prime that is not handled in doubles.
 _SMALL_BITS = 49
+# Rounded coefficients of up to this many bits are kept as numbers of 32 bits.
+_SHORT_BITS = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coefficients:
-    """A plaintext as rounded coefficients, whole doubles below 2^49, of a polynomial in a power of X.
+    """A plaintext as rounded coefficients of a polynomial in a power of X: whole numbers of 32 bits, or whole doubles below
+    2^49.
 
     Of a `mirrored` one, m_(N - k) = -m_k, they are the first half. A `wide` one has residues modulo the special primes too.
     """
@@ -38,6 +41,11 @@ class Coefficients:
     level: int
     mirrored: bool
     wide: bool
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return int(self.numbers.nbytes)
 
 
 Plaintext = Array | Coefficients
@@ -49,8 +57,10 @@ def halved(ring_dim: int) -> bool:
 
 
 def coefficient_bytes(run: int, ring_dim: int) -> int:
-    """What the coefficients take of real values that repeat after so many slots."""
-    return 8 * max(run, rows_of(ring_dim)) if halved(ring_dim) else 8 * ring_dim
+    """What the coefficients take of real values that repeat after so many slots, where they fit 32 bits: those of values up
+    to one at scales of up to 2^30 do.
+    """
+    return 4 * max(run, rows_of(ring_dim)) if halved(ring_dim) else 4 * ring_dim
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Array:
@@ -70,7 +80,7 @@ def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
     kinds = {i: (plain.level, plain.mirrored, plain.wide) for i, plain in waiting.items()}
     for level, mirrored, wide in set(kinds.values()):
         places = [i for i, kind in kinds.items() if kind == (level, mirrored, wide)]
-        numbers = [waiting[i].numbers.view(np.uint64) for i in places]
+        numbers = [waiting[i].numbers.astype(np.float64, copy=False).view(np.uint64) for i in places]
         sizes = np.array([each.size for each in numbers], dtype=np.int64)
         rows = tables.basis(level, wide)[1]
         out = np.empty((len(places), rows.size, tables.ring_dim >> mirrored), dtype=np.uint64)
@@ -105,7 +115,10 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wi
     whole = np.rint(found * 2.0 ** (log_scale - shift))
     if LIMIT and bits < _SMALL_BITS and not alone:
         # A transform has no fewer numbers than rows.
-        return Coefficients(spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored)), level, mirrored, wide)
+        numbers = spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored))
+        if bits < _SHORT_BITS:
+            numbers = numbers.astype(np.int32)
+        return Coefficients(numbers, level, mirrored, wide)
     if mirrored:
         whole = np.concatenate([whole, [0.0], -whole[:0:-1]])
     if not alone:
