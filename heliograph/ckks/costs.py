@@ -113,9 +113,11 @@ class CostTable:
         keeps imaginary parts reduces twice; sparse values are first summed over their copies. A second iteration takes as
         long as the first. `series` is the degree of what it computes of its value (0: nothing).
         """
-        return _bootstrap_ms(self, ring, slots, paired, series)
+        reduced = _reduction_ms(self, ring, series) * (2 if paired else 1)
+        return (_transforms_ms(self, ring, slots) + reduced) * ring.bootstrap_iterations
 
-    def _bootstrap_ms(self, ring: Ring, slots: int, paired: bool, series: int) -> float:
+    def _transforms_ms(self, ring: Ring, slots: int) -> float:
+        """A bootstrap without its modular reduction."""
         assert ring.bootstrap is not None
         top, bottom = ring.levels, len(bootstrap_factors(ring, slots)[1])
         # The rotations back, and the conjugation.
@@ -143,8 +145,7 @@ class CostTable:
             else:
                 total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
                 total += (giants - 1) * self.rotate_ms(ring, level) + diagonals * self.summed_product_ms(ring, level)
-        total += _reduction_ms(self, ring, series) * (2 if paired else 1)
-        return total * ring.bootstrap_iterations
+        return total
 
     def raise_modulus_ms(self, ring: Ring) -> float:
         """The way to the sparse secret, which is small, the raised modulus, and the way back."""
@@ -181,7 +182,7 @@ class CostTable:
         return self._ms(ring, 1, 2, 0) + 9 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
-@functools.lru_cache(maxsize=1 << 13)
+@functools.lru_cache(maxsize=1 << 15)
 def _reduction_ms(costs: CostTable, ring: Ring, series: int) -> float:
     """The products of the modular reduction, and of a series of that degree, whatever the number of slots."""
     assert ring.bootstrap is not None
@@ -195,10 +196,10 @@ def _reduction_ms(costs: CostTable, ring: Ring, series: int) -> float:
     return total
 
 
-@functools.lru_cache(maxsize=1 << 15)
-def _bootstrap_ms(costs: CostTable, ring: Ring, slots: int, paired: bool, series: int) -> float:
+@functools.lru_cache(maxsize=1 << 16)
+def _transforms_ms(costs: CostTable, ring: Ring, slots: int) -> float:
     """Planners ask again and again."""
-    return costs._bootstrap_ms(ring, slots, paired, series)
+    return costs._transforms_ms(ring, slots)
 
 
 # Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels; keys are made by OpenFHE.

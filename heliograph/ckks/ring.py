@@ -100,6 +100,17 @@ class Ring:
             if not 0 <= getattr(self, name) <= most:
                 raise ProgramError(f"{name} of a ring is {getattr(self, name)}, not between 0 and {most}")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Kept: prices are looked up by ring hundreds of thousands of times. Of whole numbers alone, whose hashes are the
+        same in the process that a ring is sent to.
+        """
+        part = self.chain_levels or 0, self.bootstrap_babies
+        return hash((self.log_ring, self.first_mod_bits, self.scale_bits, self.levels, self.digits, *part))
+
     @property
     def ring_dim(self) -> int:
         return 1 << self.log_ring

@@ -387,10 +387,13 @@ class _Frame:
     # Made with the first prices; and what the last search was built from, as the next one is often on the same ring.
     shapes: list[Shape] = field(default_factory=list)
     priced: list[_Priced] = field(default_factory=list)
+    # Of bootstraps, by ring, slots, ciphertexts and degree of the series.
+    prices: dict[tuple[Ring, int, int, int], int] = field(default_factory=dict)
 
     def serves(self, other: PlaceBootstraps) -> bool:
         # Tables of sizes are long, so they are compared by identity.
-        return self.place.sizes is other.sizes and (self.place.ring.bootstrap is None) == (other.ring.bootstrap is None)
+        alike = (self.place.ring.bootstrap is None) == (other.ring.bootstrap is None)
+        return self.place.sizes is other.sizes and self.place.costs is other.costs and alike
 
     def on(self, place: PlaceBootstraps) -> _Priced:
         """With the prices of a ring."""
@@ -559,10 +562,11 @@ class PlaceBootstraps:
         priced = frame.on(self)
         kinds = {draft.kind for draft in frame.drafts if draft.kind is not None}
         refreshed = {
-            kind: self._refresh(frame.most if self.one_size and not kind[2] else kind[0], kind[1]) for kind in kinds
+            kind: self._refresh(frame, frame.most if self.one_size and not kind[2] else kind[0], kind[1])
+            for kind in kinds
         }
         merged = {
-            kind: self._merged(frame.most if self.one_size else kind[0], kind[1])
+            kind: self._merged(frame, frame.most if self.one_size else kind[0], kind[1])
             for kind in {each for draft in frame.drafts for each in draft.merged if each is not None}
         }
         steps = [
@@ -643,27 +647,33 @@ class PlaceBootstraps:
         most = max((prepared.periods[node] for node in bounded), default=1)
         return _Frame(self, drafts, list(works), outputs, most)
 
-    def _refresh(self, slots: int, count: int) -> Whole:
+    def _refresh(self, frame: _Frame, slots: int, count: int) -> Whole:
         """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs
         where that is faster.
         """
         table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
         for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
-            alone = self.costs.bootstrap_ms(ring, slots)
-            if self.pairs and count > 1:
-                pairs = (count + 1) // 2 * self.costs.bootstrap_ms(ring, slots, paired=True)
-                alone = min(alone, pairs / count)
-            table[: ring.bootstrap_level + 1] = round(alone * _NS)
+            table[: ring.bootstrap_level + 1] = self._price(frame, ring, slots, count if self.pairs else 1, 0)
         return table
 
-    def _merged(self, slots: int, degree: int) -> Whole:
+    def _price(self, frame: _Frame, ring: Ring, slots: int, count: int, degree: int) -> int:
+        """Nanoseconds of a bootstrap, kept for the searches on other chains with that part."""
+        key = ring, slots, count, degree
+        found = frame.prices.get(key)
+        if found is None:
+            alone = self.costs.bootstrap_ms(ring, slots, series=degree)
+            if count > 1:
+                pairs = (count + 1) // 2 * self.costs.bootstrap_ms(ring, slots, paired=True)
+                alone = min(alone, pairs / count)
+            found = frame.prices[key] = round(alone * _NS)
+        return found
+
+    def _merged(self, frame: _Frame, slots: int, degree: int) -> Whole:
         """What a bootstrap costs that computes a series of this degree, by the level that it comes back to."""
         down = levels_deeper(degree)
         table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
         for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
-            table[: max(0, ring.bootstrap_level + 1 - down)] = round(
-                self.costs.bootstrap_ms(ring, slots, series=degree) * _NS
-            )
+            table[: max(0, ring.bootstrap_level + 1 - down)] = self._price(frame, ring, slots, 1, degree)
         return table
 
 
