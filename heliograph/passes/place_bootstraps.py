@@ -11,7 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -340,6 +340,10 @@ def _rigid(nodes: Sequence[Node]) -> set[Node]:
     return set(nodes) - free
 
 
+# Of bootstraps in nanoseconds, by ring, slots, ciphertexts and degree of the series.
+Prices: TypeAlias = dict[tuple[Ring, int, int, int], int]
+
+
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """A step of the search without prices: each way has its levels, the number of its work, loss and tie. `kind` are slots,
@@ -387,8 +391,7 @@ class _Frame:
     # Made with the first prices; and what the last search was built from, as the next one is often on the same ring.
     shapes: list[Shape] = field(default_factory=list)
     priced: list[_Priced] = field(default_factory=list)
-    # Of bootstraps, by ring, slots, ciphertexts and degree of the series.
-    prices: dict[tuple[Ring, int, int, int], int] = field(default_factory=dict)
+    prices: Prices = field(default_factory=dict)
 
     def serves(self, other: PlaceBootstraps) -> bool:
         # Tables of sizes are long, so they are compared by identity.
@@ -562,11 +565,11 @@ class PlaceBootstraps:
         priced = frame.on(self)
         kinds = {draft.kind for draft in frame.drafts if draft.kind is not None}
         refreshed = {
-            kind: self._refresh(frame, frame.most if self.one_size and not kind[2] else kind[0], kind[1])
+            kind: self._refresh(frame.most if self.one_size and not kind[2] else kind[0], kind[1], frame.prices)
             for kind in kinds
         }
         merged = {
-            kind: self._merged(frame, frame.most if self.one_size else kind[0], kind[1])
+            kind: self._merged(frame.most if self.one_size else kind[0], kind[1], frame.prices)
             for kind in {each for draft in frame.drafts for each in draft.merged if each is not None}
         }
         steps = [
@@ -647,33 +650,33 @@ class PlaceBootstraps:
         most = max((prepared.periods[node] for node in bounded), default=1)
         return _Frame(self, drafts, list(works), outputs, most)
 
-    def _refresh(self, frame: _Frame, slots: int, count: int) -> Whole:
+    def _refresh(self, slots: int, count: int, prices: Prices) -> Whole:
         """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs
         where that is faster.
         """
         table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
         for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
-            table[: ring.bootstrap_level + 1] = self._price(frame, ring, slots, count if self.pairs else 1, 0)
+            table[: ring.bootstrap_level + 1] = self._price(prices, ring, slots, count if self.pairs else 1, 0)
         return table
 
-    def _price(self, frame: _Frame, ring: Ring, slots: int, count: int, degree: int) -> int:
+    def _price(self, prices: Prices, ring: Ring, slots: int, count: int, degree: int) -> int:
         """Nanoseconds of a bootstrap, kept for the searches on other chains with that part."""
         key = ring, slots, count, degree
-        found = frame.prices.get(key)
+        found = prices.get(key)
         if found is None:
             alone = self.costs.bootstrap_ms(ring, slots, series=degree)
             if count > 1:
                 pairs = (count + 1) // 2 * self.costs.bootstrap_ms(ring, slots, paired=True)
                 alone = min(alone, pairs / count)
-            found = frame.prices[key] = round(alone * _NS)
+            found = prices[key] = round(alone * _NS)
         return found
 
-    def _merged(self, frame: _Frame, slots: int, degree: int) -> Whole:
+    def _merged(self, slots: int, degree: int, prices: Prices) -> Whole:
         """What a bootstrap costs that computes a series of this degree, by the level that it comes back to."""
         down = levels_deeper(degree)
         table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
         for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
-            table[: max(0, ring.bootstrap_level + 1 - down)] = self._price(frame, ring, slots, 1, degree)
+            table[: max(0, ring.bootstrap_level + 1 - down)] = self._price(prices, ring, slots, 1, degree)
         return table
 
 

@@ -194,6 +194,6 @@ def test_a_lower_chain_is_taken_where_it_reaches() -> None:
     """Bootstraps are priced in the cheapest chain that comes back high enough."""
     lower = RING.lower(18, 2, bootstraps=True)
     place = PlaceBootstraps(RING, lower=(lower,))
-    table = place._refresh(SLOTS, 1)
+    table = place._refresh(SLOTS, 1, {})
     assert set(table[: lower.bootstrap_level + 1]) == {round(place.costs.bootstrap_ms(lower, SLOTS) * 1e6)}
     assert set(table[lower.bootstrap_level + 1 :]) == {round(place.costs.bootstrap_ms(RING, SLOTS) * 1e6)}
