@@ -361,6 +361,8 @@ def _check_bootstrap(node: Node, ring: Ring) -> None:
     if ring.bootstrap is None:
         raise refuse("it bootstraps on a ring that does not")
     whole(node.attrs.get("slots"), "the slots of a bootstrap", 1, ring.slots)
+    if node.attrs.get("series") is not None:
+        raise refuse("a bootstrap that computes a series is not written out")
     whole(node.attrs.get("observed", 0), "the sizes that were observed", 0, 2)
     whole(node.attrs.get("raised_bits", 0), "the bits by which a bootstrap raises a scale", 0, _MOST_RAISED)
     operand, made = node.inputs[0].type, node.type

@@ -158,6 +158,8 @@ def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     ring = run.shared.chains[kind.chain].ring
     if ring.bootstrap is None:
         raise ProgramError("this chain does not bootstrap")
+    if node.attrs.get("series") is not None:
+        raise ProgramError("a bootstrap that computes a series runs where it is written out")
     fresh = ring.bootstrap_level
     on = run.at(cipher(node.inputs[0]))
     x = operands[0] if len(operands) == 1 else complex_of(run, node, operands)

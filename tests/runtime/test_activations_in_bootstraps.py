@@ -23,13 +23,15 @@ from heliograph.artifact.validate import check_program
 from heliograph.ckks.noise import series_std
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import levels_deeper, products_more
-from heliograph.errors import ProgramError, RangeError
+from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Program, Stage
 from heliograph.ir.bootstraps import WHOLE, bootstraps, inside_bootstraps
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
+from heliograph.passes.place_chains import PlaceChains
+from heliograph.passes.schedule import Schedule
 
 RELU = functions.function("relu")
 
@@ -134,6 +136,22 @@ def test_a_forged_share_is_refused() -> None:
         assert forged != text
         with pytest.raises(hg.HeliographError):
             verify(parse_program(forged, program.constants))
+
+
+def test_one_that_is_not_written_out_is_refused() -> None:
+    builder = Builder("whole", Stage.MANAGED)
+    plain, name = only_bootstrap(FULL, 64), builder.constant(np.ones((2, 8)) / 16, "series")
+    builder.set_ring(FULL)
+    x = builder.input("x", slots=FULL.slots, chunk=0, level=FULL.bootstrap_input_level, log_scale=35.0)
+    level = FULL.bootstrap_level - 2
+    fresh = builder.op(WHOLE, (x,), slots=64, level=level, series=name, half_period=1.5, deeper=2)
+    builder.parameters, builder.interface = plain.parameters, plain.interface
+    made = builder.finish([builder.op("level_drop", (fresh,), levels=level)])
+    program = verify(Schedule().run(PlaceChains().run(made)))
+    with pytest.raises(WireError, match="not written out"):
+        check_program(program)
+    with pytest.raises(ProgramError, match="runs where it is written out"):
+        run(program, [np.zeros(64)], simulator(program))
 
 
 DEEP = """program deep
