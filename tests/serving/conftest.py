@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from helpers.serving import Running
 from runtime.support import toy_artifact
 
 import heliograph as hg
+
+# Tests that run side by side would otherwise join one cluster, which ends with the first of them.
+os.environ.setdefault("RAY_ADDRESS", "local")
 
 
 @pytest.fixture(scope="session")
