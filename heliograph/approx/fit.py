@@ -155,7 +155,7 @@ Moments = float | npt.NDArray[np.float64]
 # this share of the function's range, so that values far out are off but not lost.
 FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
 # The smallest width of a normal in a mixture, as a share of the interval: least squares cannot use a peak at a single point.
-_NARROWEST = 5e-3
+NARROWEST = 5e-3
 
 
 def density(
@@ -188,7 +188,7 @@ def gaussian(
     half, middle = (high - low) / 2, (high + low) / 2
     t = points(max(2000, 60 * degree))
     x = middle + half * t
-    width = np.maximum(spread * std, (high - low) * (1e-3 if shares is None else _NARROWEST))
+    width = np.maximum(spread * std, (high - low) * (1e-3 if shares is None else NARROWEST))
     likely = density(x, mean, width, shares)
     # A function that is even or odd up to a line is fitted as such: the weight is not even, so coefficients dropped only
     # after the fit would be missed.
@@ -253,7 +253,7 @@ def fit(
     coefficients = rounded(coefficients, float(np.abs(error).max()), coarse)
     error = np.polynomial.chebyshev.chebval(t, coefficients) - exact
     if mean is not None and std is not None:
-        width = np.maximum(std, (high - low) * (1e-3 if shares is None else _NARROWEST))
+        width = np.maximum(std, (high - low) * (1e-3 if shares is None else NARROWEST))
         weight = density(x, mean, width, shares) * np.gradient(x)
     else:
         weight = np.gradient(x)

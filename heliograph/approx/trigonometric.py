@@ -2,8 +2,8 @@
 
 Their period 2 T is longer than the interval: between the ends they may be anything that keeps coefficients small (a Fourier
 extension; Huybrechs, "On the Fourier Extension of Nonperiodic Functions", 2010). How they are evaluated is said in
-ckks/trigonometric.py. A kink in the middle of [-1, 1] is resolved by a third of the degree that an
-algebraic polynomial needs, whose points crowd at the ends.
+ckks/trigonometric.py. A kink in the middle of [-1, 1] is resolved by a third of the degree that an algebraic polynomial
+needs, whose points crowd at the ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
-from heliograph.approx.fit import Fit, Moments, density
+from heliograph.approx.fit import FLOOR, NARROWEST, Fit, Moments, density
 from heliograph.approx.fit_proof import largest_error
 from heliograph.ckks.trigonometric import DEGREES, evaluate
 from heliograph.functions import Function
@@ -30,10 +30,6 @@ _HALF_PERIODS = (1.1, 1.2, 1.35, 1.5, 2.0)
 # Coefficients are kept small, for what they amplify: a term k adds the square of (1 + k) times its size, times this, to what
 # is minimised.
 _RIDGE = 1e-7
-# The weight far from the samples, as a share of the density's peak (as in `fit.gaussian`).
-_FLOOR = 1e-3
-# The smallest width of a normal, as a share of the interval (as in `fit`).
-_NARROWEST = 5e-3
 _POINTS, _FEW_POINTS = 4001, 1001
 # Rounds in which the largest error is made smaller, and what a point weighs at least in the next one.
 _ROUNDS, _LEAST_WEIGHT = 12, 0.02
@@ -82,14 +78,15 @@ def _basis(degree: int, half_period: float, count: int) -> Vector:
     return np.concatenate([np.cos(angles), np.sin(angles[:, 1:])], axis=1)
 
 
-def _least_squares(basis: Vector, target: Vector, weight: Vector, k: npt.NDArray[np.int64]) -> Vector:
+def _least_squares(basis: Vector, target: Vector, weight: Vector) -> Vector:
+    # The frequencies of the columns: cosines from 0 on, then sines from 1 on.
+    degree = basis.shape[1] // 2
+    k = np.concatenate([np.arange(degree + 1), np.arange(1, degree + 1)])
     system = np.concatenate([basis * weight[:, None], np.diag(math.sqrt(_RIDGE) * (1.0 + k))])
     return np.asarray(np.linalg.lstsq(system, np.append(target * weight, np.zeros(k.size)), rcond=None)[0])
 
 
-def _evened(
-    basis: Vector, target: Vector, weight: Vector, k: npt.NDArray[np.int64], made: Vector
-) -> tuple[Vector, Vector]:
+def _evened(basis: Vector, target: Vector, weight: Vector, made: Vector) -> tuple[Vector, Vector]:
     """The coefficients of the smallest largest error on the way from these to the least possible, and their errors: points
     weigh more where errors are large (Lawson's iteration).
     """
@@ -99,7 +96,7 @@ def _evened(
         size = np.abs(error)
         weight = weight * np.sqrt(size / max(float(size.max()), 1e-300) + _LEAST_WEIGHT)
         weight /= math.sqrt(float(weight @ weight))
-        made = _least_squares(basis, target, weight, k)
+        made = _least_squares(basis, target, weight)
         error = basis @ made - target
         if np.abs(error).max() < np.abs(least).max():
             best, least = made, error
@@ -119,10 +116,10 @@ def _weights(
     x: Vector = np.linspace(low, high, count, dtype=np.float64)
     likely, exact = np.ones_like(x), np.ones_like(x)
     if mean is not None and std is not None:
-        narrow = (high - low) * _NARROWEST
+        narrow = (high - low) * NARROWEST
         likely = density(x, mean, np.maximum(spread * np.asarray(std), narrow), shares)
         exact = density(x, mean, np.maximum(np.asarray(std), narrow), shares)
-    return x, np.sqrt((likely + _FLOOR) / (likely + _FLOOR).sum()), exact / exact.sum()
+    return x, np.sqrt((likely + FLOOR) / (likely + FLOOR).sum()), exact / exact.sum()
 
 
 def mean_square_errors(
@@ -139,9 +136,8 @@ def mean_square_errors(
     target = np.asarray(function(x), dtype=np.float64)
     found = {}
     for degree in DEGREES:
-        k = np.concatenate([np.arange(degree + 1), np.arange(1, degree + 1)])
         bases = [_basis(degree, half_period, _FEW_POINTS) for half_period in _HALF_PERIODS]
-        errors = (basis @ _least_squares(basis, target, weight, k) - target for basis in bases)
+        errors = (basis @ _least_squares(basis, target, weight) - target for basis in bases)
         found[degree] = min(float(exact @ error**2) for error in errors)
     return found
 
@@ -168,14 +164,13 @@ def fit_series(
     # Of a polynomial's degree or more it would spend as many levels.
     most = (1 << beside.degree.bit_length()) // 2
     for tried in (degree,) if degree is not None else (each for each in DEGREES if each < most):
-        k = np.concatenate([np.arange(tried + 1), np.arange(1, tried + 1)])
         found: list[tuple[float, float, Vector]] = []
         for half_period in _HALF_PERIODS:
             basis = _basis(tried, half_period, _POINTS)
-            made = _least_squares(basis, target, weight, k)
+            made = _least_squares(basis, target, weight)
             error = basis @ made - target
             if mean is None:
-                made, error = _evened(basis, target, weight, k, made)
+                made, error = _evened(basis, target, weight, made)
             rms = math.sqrt(float(exact @ error**2))
             finer = mean is None or rms <= rms_allowed
             if degree is not None or (finer and float(np.abs(error).max()) <= beside.max_error):

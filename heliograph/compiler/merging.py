@@ -47,11 +47,7 @@ class Merging:
     polynomial: Program
 
     @functools.cached_property
-    def _offers(self) -> dict[int, Offer]:
-        return self._offered_of[0]
-
-    @functools.cached_property
-    def _offered_of(self) -> tuple[dict[int, Offer], Program]:
+    def _offered(self) -> tuple[dict[int, Offer], Program]:
         offers: dict[int, Offer] = {}
         approximated = apply(approximate_pass(self.options, self.observation.observed, offers=offers), self.fused)
         offered = apply(FoldScaling(), apply(OfferSeries(offers), approximated))
@@ -63,14 +59,14 @@ class Merging:
         """
         if not computes_activations(self.options) or self.polynomial.stage is Stage.PACKED:
             return self.polynomial
-        return self._offered_of[1]
+        return self._offered[1]
 
     def settled(self, plan: Plan, ranges: Callable[[Program], Program]) -> Settled | None:
         """What a plan makes of the offers, None where it takes up none; `ranges` sets the ranges of outputs."""
         entries = merged_entries(plan.program)
         if not entries:
             return None
-        offers, offered = self._offered_of
+        offers, offered = self._offered
         made = apply(MergeActivations(offers, entries), offered)
         polynomial = ranges(made)
         known = {spec.name: spec for spec in polynomial.interface.outputs}
@@ -94,7 +90,7 @@ class Merging:
         if seen.trial is None or seen.partly is None:
             return seen
         offers: dict[int, Offer] = {}
-        kept = {entry: offer for entry, offer in self._offers.items() if entry in entries}
+        kept = {entry: offer for entry, offer in self._offered[0].items() if entry in entries}
         trial = apply(approximate_pass(self.options, seen.partly, offers=offers, alike=kept), self.fused)
         trial = apply(MergeActivations(offers, entries), apply(OfferSeries(offers), trial))
         unseen = look(trial, apart_of(self.fused, self.options.samples_apart), seen.unseen.setting)

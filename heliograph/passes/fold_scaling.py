@@ -20,7 +20,7 @@ import scipy.sparse
 from heliograph.ir import Attr, Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.depth import trim
 from heliograph.ir.ops import Context, Role, role_of
-from heliograph.ir.series import NAMES as SERIES
+from heliograph.ir.series import series_of
 from heliograph.passes.squares import Square, square
 
 # Roles of ops whose operands and result are kept divided by the same factor.
@@ -121,7 +121,7 @@ class FoldScaling:
 
 def _scaled_series(builder: Builder, node: Node, factor: float) -> dict[str, Attr]:
     """What may stand for the polynomial in a bootstrap; the value is kept divided by the factor."""
-    attrs = {name: node.attrs[name] for name in (*SERIES, "merged") if node.attrs.get(name) is not None}
+    attrs = series_of(node.attrs)
     if "series" in attrs:
         attrs["series"] = builder.constant(builder.context.array(attrs["series"]) / factor, attrs["series"])
     return attrs

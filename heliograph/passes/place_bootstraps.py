@@ -569,7 +569,7 @@ class PlaceBootstraps:
             for kind in kinds
         }
         merged = {
-            kind: self._merged(frame.most if self.one_size else kind[0], kind[1], frame.prices)
+            kind: self._refresh(frame.most if self.one_size else kind[0], 1, frame.prices, kind[1])
             for kind in {each for draft in frame.drafts for each in draft.merged if each is not None}
         }
         steps = [
@@ -650,13 +650,14 @@ class PlaceBootstraps:
         most = max((prepared.periods[node] for node in bounded), default=1)
         return _Frame(self, drafts, list(works), outputs, most)
 
-    def _refresh(self, slots: int, count: int, prices: Prices) -> Whole:
+    def _refresh(self, slots: int, count: int, prices: Prices, degree: int = 0) -> Whole:
         """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs
-        where that is faster.
+        where that is faster. One that computes a series of a `degree` comes back lower.
         """
-        table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
+        table, down = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE), levels_deeper(degree)
         for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
-            table[: ring.bootstrap_level + 1] = self._price(prices, ring, slots, count if self.pairs else 1, 0)
+            reached = max(0, ring.bootstrap_level + 1 - down)
+            table[:reached] = self._price(prices, ring, slots, count if self.pairs else 1, degree)
         return table
 
     def _price(self, prices: Prices, ring: Ring, slots: int, count: int, degree: int) -> int:
@@ -670,14 +671,6 @@ class PlaceBootstraps:
                 alone = min(alone, pairs / count)
             found = prices[key] = round(alone * _NS)
         return found
-
-    def _merged(self, slots: int, degree: int, prices: Prices) -> Whole:
-        """What a bootstrap costs that computes a series of this degree, by the level that it comes back to."""
-        down = levels_deeper(degree)
-        table = np.full(self.ring.bootstrap_level + 1, IMPOSSIBLE)
-        for ring in sorted((self.ring, *self.lower), key=lambda ring: -ring.levels):
-            table[: max(0, ring.bootstrap_level + 1 - down)] = self._price(prices, ring, slots, 1, degree)
-        return table
 
 
 def place_all(passes: Sequence[PlaceBootstraps], prepared: Prepared) -> list[Placed | TooFewLevelsError]:
