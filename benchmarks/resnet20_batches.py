@@ -1,8 +1,10 @@
-"""ResNet-20 (refined, degree 3) on several images at once: predicted for each batch, measured for those that are named.
+"""ResNet-20 on several images at once: predicted for each batch, measured for those that are named.
 
     python benchmarks/resnet20_batches.py --batches 1 2 4 8 16 --encrypted 4
+    python benchmarks/resnet20_batches.py --mode uniform --batches 2 4 --encrypted 2 4
 
-The network is that of ola.py, trained once (an hour on one core) and kept. An encrypted batch is one evaluation.
+The network is that of ola.py: refined to degree 3, trained once (an hour on one core) and kept, or `uniform`, as it was
+trained, with polynomials of degree 31. An encrypted batch is one evaluation.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,8 @@ import numpy as np
 import torch
 
 from heliograph.errors import PlanningError
-from ola import CALIBRATION, refined
-from ola_models import NETWORKS, PRECISION_BITS
+from ola import CALIBRATION, chosen_options, refined
+from ola_models import NETWORKS
 
 # Room for the rounded plaintexts of all maps.
 CACHE_BYTES = 12 << 30
@@ -37,13 +40,14 @@ def planned(batch: int, options: argparse.Namespace) -> dict[str, Any]:
         network.module(options.folder, images), torch.from_numpy(images.test[:1]), input_range=images.interval,
         calibration=images.train[:CALIBRATION], name="resnet20",
     )  # fmt: skip
-    program = refined(network, program, images, options)
+    if options.mode == "refined":
+        program = refined(network, program, images, options)
+    chosen = chosen_options(network, options.mode, 0.0)
     try:
-        chosen = hg.Options(batch=batch, memory_bytes=options.memory_bytes, precision_bits=PRECISION_BITS)
-        artifact = hg.compile(program, chosen)
+        artifact = hg.compile(program, replace(chosen, batch=batch, memory_bytes=options.memory_bytes))
     except PlanningError as error:
         return {"batch": batch, "refused": str(error)}
-    folder = options.folder / f"resnet20-batch{batch}-{artifact.fingerprint[:12]}"
+    folder = options.folder / f"{program.name}-batch{batch}-{artifact.fingerprint[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     artifact.save(folder / "artifact.helio")
     report = artifact.report.to_dict()
@@ -78,6 +82,7 @@ def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=("refined", "uniform"), default="refined", help="the network")
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8, 16])
     parser.add_argument("--encrypted", nargs="*", type=int, default=[], help="batches that are also run")
     parser.add_argument("--runs", type=int, default=2, help="encrypted batches of each")

@@ -20,7 +20,7 @@ from numpy.polynomial import chebyshev
 
 from heliograph.approx.fit import FLOOR, NARROWEST, Fit, Moments, density
 from heliograph.approx.fit_proof import largest_error
-from heliograph.ckks.trigonometric import DEGREES, evaluate
+from heliograph.ckks.trigonometric import DEGREES, Series, evaluate
 from heliograph.functions import Function
 
 Vector = npt.NDArray[np.float64]
@@ -36,22 +36,16 @@ _ROUNDS, _LEAST_WEIGHT = 12, 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """sum over k of a_k cos(k pi t / T) + b_k sin(k pi t / T), t in [-1, 1], T the `half_period`.
+class SeriesFit(Series):
+    """A series that stands for a function.
 
-    `coefficients` has two rows, a and b, of degree + 1 numbers each. `max_error` is a bound on the error where it is
-    `proved`, else the largest that was seen; `rms_error` is under the distribution of the inputs.
+    `max_error` is a bound on its error where it is `proved`, else the largest that was seen; `rms_error` is under the
+    distribution of the inputs.
     """
 
-    half_period: float
-    coefficients: Vector
     max_error: float
     rms_error: float
     proved: bool = False
-
-    @property
-    def degree(self) -> int:
-        return int(self.coefficients.shape[1]) - 1
 
 
 def as_polynomial(coefficients: Vector, half_period: float) -> Vector:
@@ -150,7 +144,7 @@ def fit_series(
     shares: Vector | None = None,
     spread: float = 1.0,
     degree: int | None = None,
-) -> Series | None:
+) -> SeriesFit | None:
     """The series of the lowest degree that is as good as a polynomial on the polynomial's interval, None where none is.
 
     As good: neither its largest error nor the root mean square under the distribution of the inputs is larger. It is the
@@ -182,5 +176,5 @@ def fit_series(
         if found:
             rms, half_period, both = min(found, key=lambda one: one[0])
             bound, proved = largest_error(as_polynomial(both, half_period).tolist(), beside.low, beside.high, of)
-            return Series(half_period, both, bound + 2.0**-50 * float(np.abs(both).sum()), rms, proved)
+            return SeriesFit(both, half_period, bound + 2.0**-50 * float(np.abs(both).sum()), rms, proved)
     return None

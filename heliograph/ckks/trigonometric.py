@@ -7,6 +7,7 @@ a Fourier series of t with the period 2 T. Evaluating it takes the place of the 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,21 @@ Array = npt.NDArray[Any]
 DEGREES = (3, 7, 15, 31)
 # The half period T of values in [-1, 1]: up to T they are told apart.
 MOST_HALF_PERIOD = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """sum over k of a_k cos(k pi t / T) + b_k sin(k pi t / T), t in [-1, 1], T the `half_period`.
+
+    `coefficients` has two rows, a and b, of degree + 1 numbers each.
+    """
+
+    coefficients: Array
+    half_period: float
+
+    @property
+    def degree(self) -> int:
+        return int(self.coefficients.shape[1]) - 1
 
 
 def evaluate(coefficients: Array, half_period: float, t: Array) -> Array:

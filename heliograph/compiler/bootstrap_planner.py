@@ -111,12 +111,15 @@ class _Choice:
         return made if made.bootstrap_bytes < self.bootstrap_bytes else None
 
 
-def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan:
+def plan_bootstrapped(
+    log_ring: int, program: Program, options: Options, wanted: Wanted, faster_than: float = math.inf
+) -> Plan:
     """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
 
     Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
     the order of cost, that keeps within it, or a faster one that does when it reads keys again in every run. Bootstraps are
-    finer where coarse ones do not serve. Raises a PlanningError where there is none.
+    finer where coarse ones do not serve. Raises a PlanningError where there is none, or where the fastest is wanted and none
+    is `faster_than` so many milliseconds.
     """
     failure = "no chain with bootstrapping is secure"
     series = any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes)
@@ -128,6 +131,7 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
         packed = packing[-1].program
         for pairs in (True, False):
             coarse: _TooCoarseError | None = None
+            times: dict[_Choice, float] = {}
             # Making scales meet may take levels. In that case, try again with some to spare.
             for spare in _SPARE:
                 few = False
@@ -140,7 +144,8 @@ def plan_bootstrapped(log_ring: int, program: Program, options: Options, wanted:
                         break
                 while choices:
                     try:
-                        return _first_fitting(_in_order(choices, packed, options), packing, options, wanted, pairs)
+                        ordered = _in_order(choices, packed, options)
+                        return _first_fitting(ordered, packing, options, wanted, pairs, faster_than, times)
                     except RangeError as out_of_range:
                         raise PlanningError(out_of_range.what, why=out_of_range.why) from None
                     except TooFewLevelsError as found_few:
@@ -380,9 +385,7 @@ def _written_out(planned: _Planned, options: Options) -> _Planned:
 
 
 def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
-    """The plan, simulated. With a bound on memory its bootstraps have been written out before."""
-    if options.memory_bytes is None:
-        planned = _written_out(planned, options)
+    """The plan, its bootstraps written out, simulated."""
     ring, program = planned.choice.ring, planned.program
     try:
         found = simulated(program, wanted.inputs, wanted.refuses)
@@ -429,7 +432,18 @@ def wanted_fastest(program: Program, options: Options) -> bool:
     return options.objective is not None or options.allocate == "plan" or bool(program.interface.carried)
 
 
-def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Plan:
+def _first_fitting(
+    choices: Sequence[_Choice],
+    packing: Trail,
+    options: Options,
+    wanted: Wanted,
+    pairs: bool,
+    faster_than: float,
+    times: dict[_Choice, float],
+) -> Plan:
+    """The first of these choices that keeps within memory, or where the fastest is wanted the best of the first so many, and
+    `times` is what those took that were planned before.
+    """
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
     first: tuple[_Planned, Plan] | None = None
@@ -438,16 +452,26 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
     too_few: set[int] = set()
     compared = 0
     for_time = wanted_fastest(packing[-1].program, options)
+    # Only then it is known what bootstraps take.
+    written = for_time or options.memory_bytes is not None
     tries = _tries(choices, options, lambda choice: choice.room not in too_few)
     for choice, tried in tries:
         if best is not None and tried is not options:
             # Reading keys again costs less than composing rotations from several others.
             break
+        if best is not None and not best.loading_ms and compared >= (_COMPARED if for_time else 1):
+            break
+        if for_time and choice.cost_ms >= faster_than:
+            # In the end a program takes longer than as it was placed.
+            break
+        if best is not None and times.get(choice, 0.0) >= best.cost_ms:
+            compared += 1
+            continue
         try:
             room = choice.ring.first_mod_bits - choice.ring.scale_bits
             trail = (*packing, *_lowered(choice, tried, max(0, wanted.headroom - room), pairs))
             found = _Planned(choice, trail[-1].program, 0.0, trail, choice.cost_ms)
-            if options.memory_bytes is not None:
+            if written:
                 found = _written_out(found, tried)
         except TooFewLevelsError as found_few:
             # Making scales meet took levels that the placement of bootstraps did not know of.
@@ -467,20 +491,22 @@ def _first_fitting(choices: Sequence[_Choice], packing: Trail, options: Options,
             unbounded_ms = unbounded_ms or choice.cost_ms
         if fitting is not None:
             own_ms = run_ms(found.program, options.costs) if for_time else choice.cost_ms
+            if for_time and tried is options:
+                times[choice] = own_ms
             found = replace(found, program=fitting[0], loading_ms=fitting[1], own_ms=own_ms)
             best = found if best is None or found.cost_ms < best.cost_ms else best
             compared += 1
-            if not best.loading_ms and (not for_time or compared == _COMPARED):
-                break
             if for_time and first is None:
                 # If its bootstraps are too coarse, most of the others need not be planned.
                 first = found, _finished(found, options, wanted, unbounded_ms)
     if best is not None:
         if first is not None and best is first[0]:
             return first[1]
-        return _finished(best, options, wanted, unbounded_ms)
+        return _finished(best if written else _written_out(best, options), options, wanted, unbounded_ms)
     if few is not None and least_bytes is None:
         raise few
+    if least_bytes is None and math.isfinite(faster_than):
+        raise PlanningError(f"no plan takes less than {faster_than:.0f} ms")
     raise PlanningError(
         f"the server would need {least_bytes or min(choice.reserved_bytes for choice in choices)} bytes at least, "
         f"memory_bytes allows {options.memory_bytes}",

@@ -100,6 +100,9 @@ def best_plan(
     plans: list[Plan] = []
     failed: PlanningError | None = None
     for batch in _BATCHES:
+        if options.objective == "latency" and plans and _total_ms(plans[-1]) > _AS_SOON * _total_ms(plans[0]):
+            # More samples at once take no less time.
+            break
         try:
             plans.append(make_plan(program, replace(options, batch=batch), outputs, offered=offered))
         except PlanningError as error:
@@ -215,7 +218,8 @@ class _Bootstrapped:
         plan, larger = self.on(log_ring), log_ring + 1
         if larger in rings and log_ring < _ROOMY and wanted_fastest(self.program, self.options):
             with contextlib.suppress(PlanningError):
-                return min(plan, self.on(larger), key=_total_ms)
+                other = plan_bootstrapped(larger, self.offered(), self.options, self.wanted, _total_ms(plan))
+                return min(plan, other, key=_total_ms)
         return plan
 
     def below(self, limit: int, rings: Sequence[int]) -> Plan | None:

@@ -15,13 +15,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from heliograph.ckks.fourier import transform
 from heliograph.ckks.modular_reduction import DEGREE, SQUARINGS, Array, angle, exponential
 from heliograph.ckks.noise import BOOTSTRAP_LIMIT, BOOTSTRAP_REACH
 from heliograph.ckks.ring import NATIVE_REDUCTION_LEVELS, Ring
-from heliograph.ckks.trigonometric import series_levels
+from heliograph.ckks.trigonometric import Series, series_levels
 from heliograph.ir.builder import Builder
 from heliograph.ir.location import Location
 from heliograph.ir.node import Attr, Node
@@ -33,14 +32,6 @@ _LEFT_BITS = 16
 # this. Our own rings choose their divisor (`Ring.bootstrap_share`): larger messages keep more of a coarse scale, smaller
 # ones bend the sine less.
 SHARE = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A trigonometric polynomial of what is bootstrapped (ckks/trigonometric.py)."""
-
-    coefficients: Array
-    half_period: float
 
 
 def write_bootstrap(
@@ -191,7 +182,7 @@ class _Writer:
         while 2 * max(powers) < a.size:
             half = 1 << (max(powers).bit_length() - 1)
             powers[2 * half] = self.squared(powers[half])
-        level = cipher(w).level - series_levels(a.size - 1)
+        level = cipher(w).level - series_levels(series.degree)
         v = _Polynomial(self, powers, chebyshev=False).at((a - 1j * b) / 2, level, target)
         return self.op("add_ct", v, self.op("conjugate", v))
 

@@ -13,7 +13,7 @@ import numpy as np
 from heliograph import functions, rounding
 from heliograph.approx.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fit_proof import largest_error
-from heliograph.approx.trigonometric import Series, fit_series
+from heliograph.approx.trigonometric import SeriesFit, fit_series
 from heliograph.errors import ProgramError, at
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, Stage, size_of
@@ -166,7 +166,7 @@ class Approximate:
         std: Any,
         unit: float = 1.0,
         sizes: Array | None = None,
-    ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit], Callable[[int | None], Series | None]]:
+    ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit], Callable[[int | None], SeriesFit | None]]:
         """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
 
         With it the bound on its error, and whether that is proved; a target is met by what is proved. The third is what
@@ -187,7 +187,7 @@ class Approximate:
             weighted[made] = mean, std, shares
             return made
 
-        def series(degree: int | None) -> Series | None:
+        def series(degree: int | None) -> SeriesFit | None:
             known: tuple[Moments | None, Moments | None, Array | None] = None, None, None
             if method == "gaussian":
                 known = weighted.get(chosen, (mean, std, None))
@@ -232,7 +232,7 @@ class Approximate:
         return made
 
     def offer(
-        self, entry: int, series: Callable[[int | None], Series | None], size: float = 1.0, largest: float = 1.0
+        self, entry: int, series: Callable[[int | None], SeriesFit | None], size: float = 1.0, largest: float = 1.0
     ) -> None:
         """Keep the series of an activation, where that was asked for."""
         if self.offers is None or (self.alike is not None and entry not in self.alike):

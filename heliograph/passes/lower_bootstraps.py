@@ -12,8 +12,9 @@ from typing import ClassVar
 
 from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import Ring
+from heliograph.ckks.trigonometric import Series
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.bootstrap_writer import Series, write_bootstrap
+from heliograph.ir.bootstrap_writer import write_bootstrap
 from heliograph.ir.bootstraps import WHOLE
 from heliograph.ir.series import reached_level
 from heliograph.ir.slot_runs import cipher

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from heliograph import rounding
-from heliograph.approx.trigonometric import Series, as_polynomial
+from heliograph.approx.trigonometric import SeriesFit, as_polynomial
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.bootstraps import bootstraps
 from heliograph.ir.ranges import RangeEntry
@@ -27,7 +27,7 @@ class Offer:
     `largest` (those of its polynomial).
     """
 
-    series: Series
+    series: SeriesFit
     size: float = 1.0
     largest: float = 1.0
 

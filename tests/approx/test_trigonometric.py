@@ -9,13 +9,13 @@ import pytest
 
 from heliograph import functions
 from heliograph.approx.fit import Fit, fit
-from heliograph.approx.trigonometric import Series, as_polynomial, fit_series
+from heliograph.approx.trigonometric import SeriesFit, as_polynomial, fit_series
 from heliograph.ckks.trigonometric import DEGREES, evaluate, levels_deeper, products_more, series_levels
 
 STD = 0.25
 
 
-def beside(name: str, degree: int, reach: float = 1.0, method: str = "gaussian") -> tuple[Fit, Series | None]:
+def beside(name: str, degree: int, reach: float = 1.0, method: str = "gaussian") -> tuple[Fit, SeriesFit | None]:
     of = functions.function(name)
     moments = (0.0, STD * reach) if method == "gaussian" else (None, None)
     made = fit(of.evaluate, -reach, reach, degree, method, *moments, of.kinks)

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,13 @@ from heliograph import functions
 from heliograph.approx.fit import fit
 from heliograph.approx.trigonometric import fit_series
 from heliograph.artifact.validate import check_program
+from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.noise import series_std
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import levels_deeper, products_more
-from heliograph.errors import ProgramError, RangeError, WireError
+from heliograph.compiler import bootstrap_planner
+from heliograph.compiler.plan import run_ms
+from heliograph.errors import PlanningError, ProgramError, RangeError, WireError
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Program, Stage
@@ -202,6 +206,15 @@ def test_a_compiled_program_computes_activations_where_it_bootstraps(deep: hg.Pr
     assert "merged = 1" in artifact.stages["polynomial"]
 
 
+def test_no_plan_is_made_that_could_not_be_faster(deep: hg.Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    made = bootstrap_planner.plan_bootstrapped
+    monkeypatch.setattr("heliograph.compiler.planner.plan_bootstrapped", lambda *of: asked.append(of) or made(*of))
+    hg.compile(deep, replace(TOY, objective="latency"))
+    with pytest.raises(PlanningError, match="no plan takes less than 1 ms"):
+        made(*asked[0][:4], 1.0)
+
+
 def test_without_it_or_with_openfhe_bootstraps_refresh_values(deep: hg.Program, artifact: hg.Artifact) -> None:
     plain = hg.compile(deep, replace(TOY, bootstrap_activations=False))
     assert not any("series" in node.attrs for node in plain.program.nodes)
@@ -211,15 +224,32 @@ def test_without_it_or_with_openfhe_bootstraps_refresh_values(deep: hg.Program, 
     assert not any("series" in node.attrs for node in theirs.program.nodes)
 
 
-def test_a_deep_program_is_faster_with_it() -> None:
+def twelve() -> hg.Program:
     layers = "\n".join(f"v{i + 1} = relu(1.5*v{i} - 0.1)" for i in range(12))
     text = f"program deep\ninput v0: secret tensor[64] in [-1, 1]\n{layers}\noutput y = 2*v12\n"
-    program = replace(hg.parse(text), calibration=(np.random.default_rng(0).uniform(-1, 1, (64, 64)),))
-    options = hg.Options(log_ring=15, degree=31, margin=0.1, bootstrap=True, precision_bits=6.0)
+    return replace(hg.parse(text), calibration=(np.random.default_rng(0).uniform(-1, 1, (64, 64)),))
+
+
+TWELVE = hg.Options(log_ring=15, degree=31, margin=0.1, bootstrap=True, precision_bits=6.0)
+
+
+def test_a_deep_program_is_faster_with_it() -> None:
     with_it, without = (
-        hg.compile(program, replace(options, bootstrap_activations=chosen)).report.figures for chosen in (True, False)
+        hg.compile(twelve(), replace(TWELVE, bootstrap_activations=chosen)).report.figures for chosen in (True, False)
     )
     assert with_it.bootstrapping is not None
     assert with_it.bootstrapping.activations
     assert with_it.predicted.evaluate_ms < 0.9 * without.predicted.evaluate_ms
     assert with_it.approximation_error <= without.approximation_error
+
+
+def test_it_does_so_where_the_fastest_plan_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap_planner, "wanted_fastest", lambda *given: True)
+    # Each plan is written out before plans are compared, whatever their number.
+    monkeypatch.setattr(bootstrap_planner, "_COMPARED", 4)
+    fastest = hg.compile(twelve(), TWELVE)
+    figures = fastest.report.figures
+    assert figures.bootstrapping is not None
+    assert figures.bootstrapping.activations
+    # What is compared is what a run's calls take; plaintexts made in it come on top.
+    assert figures.predicted.evaluate_ms == pytest.approx(run_ms(fastest.program, BUILT_IN), rel=0.02)
