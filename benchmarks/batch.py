@@ -10,7 +10,7 @@ evaluation is enough it is timed on a server that has evaluated before.
 
 from __future__ import annotations
 
-from common import ROOT, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
+from common import ROOT, backend_argument, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
 
 import argparse
 import json
@@ -116,7 +116,7 @@ def best_for(artifacts: dict[str, bytes], images: int) -> hg.Artifact:
     return min(loaded, key=seconds)
 
 
-def run(name: str, images: int, data_: bytes, folder: Path) -> dict[str, Any]:
+def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dict[str, Any]:
     """One number of images, in a process of its own."""
     artifact = hg.Artifact.from_bytes(data_)
     _, _, test, labels = mnist()
@@ -127,7 +127,7 @@ def run(name: str, images: int, data_: bytes, folder: Path) -> dict[str, Any]:
     keys = client.evaluation_keys().to_bytes()
     keygen = clock() - begun
     outputs, seconds, client_seconds, upload, floor_ms, first = [], [], [], 0, 0.0, None
-    with hg.Server(artifact, hg.EvaluationKeys.from_bytes(keys)) as server:
+    with hg.Server(artifact, hg.EvaluationKeys.from_bytes(keys), backend=backend) as server:
         sent = client.encrypt_many(x)
         while True:
             begun = clock()
@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--images", nargs="*", type=int, default=list(IMAGES))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of OpenMP and of BLAS")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where weights are kept")
+    backend_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
     data("mnist.npz")
@@ -198,7 +199,7 @@ def main() -> None:
         for images in options.images:
             chosen = best_for(artifacts, images).to_bytes()
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found = pool.submit(run, name, images, chosen, options.folder).result()
+                found = pool.submit(run, name, images, chosen, options.folder, options.backend).result()
             runs.append(found)
             if not options.json:
                 print(
@@ -209,7 +210,7 @@ def main() -> None:
                     f"accuracy {found['accuracy_encrypted']:.4f} ({found['accuracy_clear_on_images']:.4f} in the clear)",
                     flush=True,
                 )
-    result = {"machine": machine(), "load_average": os.getloadavg()[0], "runs": runs}
+    result = {"machine": machine(), "backend": options.backend, "load_average": os.getloadavg()[0], "runs": runs}
     print(json.dumps(result) if options.json else f"{result['machine']}, load average {result['load_average']:.2f}")
 
 

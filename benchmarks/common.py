@@ -52,13 +52,17 @@ def machine() -> str:
 BACKENDS = ("native", "openfhe")
 
 
+def backend_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives are run")
+
+
 def arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--images", type=int, default=100, help="encrypted test images")
     parser.add_argument("--degree", type=int, default=15, help="degree of the activations")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", default="1", help='images in the same ciphertexts: a power of two, or "max"')
-    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives are run")
+    backend_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     found = parser.parse_args()
     found.batch = found.batch if found.batch == "max" else int(found.batch)

@@ -15,7 +15,15 @@ Times are medians of the steps after the first, which encodes plaintexts; the fl
 
 from __future__ import annotations
 
-from common import ROOT, data, hg, machine, mnist, train as train_network  # first: it imports heliograph  # isort: skip
+from common import (
+    ROOT,
+    backend_argument,
+    data,
+    hg,
+    machine,
+    mnist,
+    train as train_network,
+)  # first: it imports heliograph  # isort: skip
 
 import argparse
 import itertools
@@ -166,7 +174,7 @@ def measured(
         keys_s = time.perf_counter() - begun
         say(f"keys made: {keys_s:.0f} s")
         owner = Owner(client, found, settings)
-        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"), mapped=given.mapped)
+        server = hg.Server(artifact, hg.KeyFolder(folder / "keys"), mapped=given.mapped, backend=given.backend)
         begun, history = time.perf_counter(), History()
         with server, Trainer(server, folder / "trainer", settings.rate) as trainer:
             for number, shard in enumerate(itertools.islice(owner.shards(), None if given.to_stop else given.steps)):
@@ -289,6 +297,7 @@ def main() -> None:
     parser.add_argument(
         "--bootstrap-by", choices=("openfhe", "native"), help="whose bootstraps (default: compile_step's)"
     )
+    backend_argument(parser)
     parser.add_argument("--artifacts", type=Path, help="folder of compiled steps")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -301,7 +310,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     (ROOT / "build").mkdir(exist_ok=True)
     rows = {name: row(name, given, say) for name in given.datasets}
-    values = {"machine": machine(), "load_average": load, "datasets": rows}
+    values = {"machine": machine(), "backend": given.backend, "load_average": load, "datasets": rows}
     if given.json:
         print(json.dumps(values))
         return

@@ -10,7 +10,7 @@ accuracy counts inputs that are certified and rightly classified. Published figu
 
 from __future__ import annotations
 
-from common import ROOT, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
+from common import ROOT, backend_argument, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
 
 import argparse
 import json
@@ -173,7 +173,9 @@ class Encrypted:
     peak_rss_bytes: int
 
 
-def evaluate(artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[str, np.ndarray]]) -> Encrypted:
+def evaluate(
+    artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[str, np.ndarray]], backend: str
+) -> Encrypted:
     """Encrypt inputs, evaluate them with the noise given, and decrypt."""
     artifact, clock = hg.Artifact.from_bytes(artifact_bytes), time.perf_counter
     begun = clock()
@@ -181,7 +183,7 @@ def evaluate(artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[
     keys = client.evaluation_keys()
     keygen_s = clock() - begun
     decrypted, seconds = [], []
-    with hg.Server(artifact, keys) as server:
+    with hg.Server(artifact, keys, backend=backend) as server:
         for x, drawn in zip(inputs, noises, strict=True):
             sent = client.encrypt(x)
             begun = clock()
@@ -194,7 +196,7 @@ def evaluate(artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[
     return Encrypted(decrypted, seconds, floor.milliseconds() / 1e3, keygen_s, peak_rss_bytes())
 
 
-def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]:
+def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> dict[str, Any]:
     """One setting, in a process of its own."""
     torch.set_num_threads(2)
     setting, clock = SETTINGS[name], time.perf_counter
@@ -244,7 +246,8 @@ def run(name: str, counts: tuple[int, int, int], folder: Path) -> dict[str, Any]
     if len(picked):
         # In a process of its own, whose memory is that of a client and a server.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            measured = pool.submit(evaluate, artifact.to_bytes(), [test[i] for i in picked], noises).result()
+            inputs = [test[i] for i in picked]
+            measured = pool.submit(evaluate, artifact.to_bytes(), inputs, noises, backend).result()
     encrypted = [
         same(hg.read_answer(artifact, values), i, drawn)
         for values, i, drawn in zip(measured.decrypted, picked, noises, strict=True)
@@ -341,6 +344,7 @@ def main() -> None:
     parser.add_argument("--encrypted", type=int, help="and encrypted")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where weights are kept")
     parser.add_argument("--picture", type=Path, help="draw certified accuracy against radius into this file")
+    backend_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     given = parser.parse_args()
     data("mnist.npz")
@@ -349,11 +353,11 @@ def main() -> None:
         asked = (given.clear, given.simulated, given.encrypted)
         counts = tuple(own if one is None else one for one, own in zip(asked, SETTINGS[name].images, strict=True))
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            found[name] = pool.submit(run, name, counts, given.folder).result()  # type: ignore[arg-type]
+            found[name] = pool.submit(run, name, counts, given.folder, given.backend).result()  # type: ignore[arg-type]
         print(line(name, found[name]), file=sys.stderr, flush=True)
     if given.picture is not None:
         picture(given.picture, given.folder)
-    result = {"machine": machine(), "settings": found}
+    result = {"machine": machine(), "backend": given.backend, "settings": found}
     print(json.dumps(result) if given.json else json.dumps(result, indent=2))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -9,12 +11,14 @@ from helpers.backends import openfhe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.compiler import planner
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
+from heliograph.compiler.plan import Plan
 from heliograph.dsl import parse
 from heliograph.errors import RangeError, WireError
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array
+from heliograph.ir import Array, Program
 
 pytest.importorskip("openfhe")
 
@@ -133,3 +137,18 @@ def test_the_objective_takes_a_batch() -> None:
     assert predicted["evaluate_sample_ms"] < one.report.to_dict()["predicted_ms"]
     with pytest.raises(Exception, match="a batch and an objective"):
         compile(program, Options(objective="latency", batch=8, **options))  # type: ignore[arg-type]
+
+
+def test_larger_batches_are_not_planned_once_answers_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, made, asked = parse(layer()), planner.make_plan, []
+
+    def plan(program: Program, options: Options, *more: Any, **named: Any) -> Plan:
+        asked.append(options.batch)
+        return made(program, options, *more, **named)
+
+    monkeypatch.setattr(planner, "make_plan", plan)
+    compile(program, Options(security_bits=None, log_ring=10, objective="throughput"))
+    assert asked == [1, 8, 256, "max"]
+    asked.clear()
+    compile(program, Options(security_bits=None, log_ring=10, objective="latency"))
+    assert asked == [1, 8]
