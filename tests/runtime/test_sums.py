@@ -151,4 +151,4 @@ def test_larger_batches_are_not_planned_once_answers_take_longer(monkeypatch: py
     assert asked == [1, 8, 256, "max"]
     asked.clear()
     compile(program, Options(security_bits=None, log_ring=10, objective="latency"))
-    assert asked == [1, 8]
+    assert asked == [1, 8, 256]
