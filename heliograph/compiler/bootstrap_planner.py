@@ -119,7 +119,7 @@ def plan_bootstrapped(
     Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
     the order of cost, that keeps within it, or a faster one that does when it reads keys again in every run. Bootstraps are
     finer where coarse ones do not serve. Raises a PlanningError where there is none, or where the fastest is wanted and none
-    is `faster_than` so many milliseconds.
+    takes less than `faster_than` milliseconds.
     """
     failure = "no chain with bootstrapping is secure"
     series = any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes)
@@ -441,8 +441,9 @@ def _first_fitting(
     faster_than: float,
     times: dict[_Choice, float],
 ) -> Plan:
-    """The first of these choices that keeps within memory, or where the fastest is wanted the best of the first so many, and
-    `times` is what those took that were planned before.
+    """The first of these choices that keeps within memory; where time matters most, the fastest of the first `_COMPARED`.
+
+    `times` has the milliseconds of choices that were planned before; new ones are added.
     """
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
@@ -452,7 +453,7 @@ def _first_fitting(
     too_few: set[int] = set()
     compared = 0
     for_time = wanted_fastest(packing[-1].program, options)
-    # Only then it is known what bootstraps take.
+    # Only bootstraps that are written out show what they take.
     written = for_time or options.memory_bytes is not None
     tries = _tries(choices, options, lambda choice: choice.room not in too_few)
     for choice, tried in tries:
