@@ -52,8 +52,8 @@ def machine() -> str:
 BACKENDS = ("native", "openfhe")
 
 
-def backend_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives are run")
+def backend_argument(parser: argparse.ArgumentParser, meaning: str = "whose primitives are run") -> None:
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help=meaning)
 
 
 def arguments(description: str) -> argparse.Namespace:

@@ -24,7 +24,7 @@ if "--threads" in sys.argv[:-1]:
     # OpenMP reads it when the first library that uses it is loaded.
     os.environ["OMP_NUM_THREADS"] = sys.argv[sys.argv.index("--threads") + 1]
 
-from common import BACKENDS, ROOT, data, hg, machine  # it imports heliograph, before torch
+from common import ROOT, backend_argument, data, hg, machine  # it imports heliograph, before torch
 
 import numpy as np
 import torch
@@ -54,9 +54,7 @@ def arguments(description: str, degree: int | None, networks: Sequence[str] = ()
     parser.add_argument(
         "--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run (default: all)"
     )
-    parser.add_argument(
-        "--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives and bootstraps are run"
-    )
+    backend_argument(parser, "whose primitives and bootstraps are run")
     parser.add_argument("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     if networks:

@@ -15,15 +15,8 @@ Times are medians of the steps after the first, which encodes plaintexts; the fl
 
 from __future__ import annotations
 
-from common import (
-    ROOT,
-    backend_argument,
-    data,
-    hg,
-    machine,
-    mnist,
-    train as train_network,
-)  # first: it imports heliograph  # isort: skip
+# First: it imports heliograph.
+from common import ROOT, backend_argument, data, hg, machine, mnist, train as train_network  # isort: skip
 
 import argparse
 import itertools

@@ -6,7 +6,7 @@ argmax part, keys, memory. Then softmax of 10 columns on [-32, 32] for as many r
 
 from __future__ import annotations
 
-from common import BACKENDS, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
+from common import backend_argument, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
 
 import argparse
 import json
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--log-ring", type=int, default=16, help="ring of the softmax")
     parser.add_argument("--softmax-error", type=float, default=1e-3, help="largest error of the softmax's polynomials")
     parser.add_argument("--part", choices=("argmax", "softmax", "both"), default="both")
-    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives are run")
+    backend_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
     begun = time.perf_counter()

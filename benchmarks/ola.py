@@ -12,7 +12,7 @@ ResNet-20 with one chain that bootstraps and with several. `--times` allocates d
 from __future__ import annotations
 
 from deep_network import (  # first: it imports heliograph
-    BACKENDS, ROOT, Compiled, Images, accuracy, cifar10, compiled_program, encrypt, hg, machine, scores_of, simulate,
+    ROOT, Compiled, Images, accuracy, backend_argument, cifar10, compiled_program, encrypt, hg, machine, scores_of, simulate,
     speaker,
 )  # fmt: skip
 
@@ -58,9 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--chains", action="store_true", help="one encrypted image with one chain, one with several")
     parser.add_argument("--times", action="store_true", help="seconds and memory of allocating")
     parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run")
-    parser.add_argument(
-        "--backend", choices=BACKENDS, default=BACKENDS[0], help="whose primitives and bootstraps are planned and run"
-    )
+    backend_argument(parser, "whose primitives and bootstraps are planned and run")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     return parser.parse_args()
