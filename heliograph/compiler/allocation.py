@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from heliograph import rounding
 from heliograph.ckks.ring import MOST_LEVELS, Ring
@@ -208,13 +209,16 @@ class Allocator:
 
 
 def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
-    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run beside each other."""
+    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run beside each other.
+
+    BLAS is held to one thread meanwhile: threads of its own beside ours would wait for each other.
+    """
 
     def run(start: int) -> list[Array]:
         with np.errstate(all="ignore"):
             return interpret_batch(program, *(array[start : start + _CHUNK] for array in samples))
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = list(pool.map(run, range(0, samples[0].shape[0], _CHUNK)))
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 

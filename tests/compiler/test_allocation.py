@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import heliograph as hg
 from heliograph.approx.fit import fit
 from heliograph.approx.hermite import errors as hermite_errors
-from heliograph.compiler import driver
-from heliograph.compiler.allocation import Allocator, allocation_curve, chosen
+from heliograph.compiler import allocation, driver
+from heliograph.compiler.allocation import Allocator, allocation_curve, chosen, run_in_chunks
 from heliograph.compiler.pipeline import linear_passes
 from heliograph.errors import ProgramError
 from heliograph.functions import known
-from heliograph.interpret import interpret
+from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Builder, Location, Node, Program, Stage
 from heliograph.passes.allocate_degrees import Activation, paper_points, products_of, worthwhile
 from heliograph.report.text import Report
@@ -48,6 +49,28 @@ TOY = hg.Options(security_bits=None, margin=0.2)
 @functools.cache
 def compiled(mode: str, loss: float = 0.02) -> hg.Artifact:
     return hg.compile(network(), hg.Options(security_bits=None, margin=0.2, allocate=mode, accuracy_loss=loss))
+
+
+def blas_threads() -> set[int]:
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_many_samples_run_beside_each_other_with_blas_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[int]] = []
+
+    def spied(program: Program, *samples: np.ndarray) -> list[np.ndarray]:
+        seen.append(blas_threads())
+        return interpret_batch(program, *samples)
+
+    monkeypatch.setattr(allocation, "interpret_batch", spied)
+    program = network()
+    with threadpool_limits(2, user_api="blas"):
+        (found,) = run_in_chunks(program, program.calibration)
+        assert blas_threads() == {2}
+    assert len(seen) > 1
+    assert all(threads == {1} for threads in seen)
+    (expected,) = interpret_batch(program, *program.calibration)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["plan", "paper"])
