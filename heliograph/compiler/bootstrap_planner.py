@@ -412,6 +412,13 @@ def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms:
     )
 
 
+def _planned(choice: _Choice, packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> _Planned:
+    """The choice as an executable program."""
+    room = choice.ring.first_mod_bits - choice.ring.scale_bits
+    trail = (*packing, *_lowered(choice, options, max(0, wanted.headroom - room), pairs))
+    return _Planned(choice, trail[-1].program, 0.0, trail, choice.cost_ms)
+
+
 def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trail:
     """The passes from placing bootstraps to the executable program; without pairs where they do not meet at one scale."""
     verify(choice.placed.program, after=PlaceBootstraps.name)
@@ -469,9 +476,7 @@ def _first_fitting(
             compared += 1
             continue
         try:
-            room = choice.ring.first_mod_bits - choice.ring.scale_bits
-            trail = (*packing, *_lowered(choice, tried, max(0, wanted.headroom - room), pairs))
-            found = _Planned(choice, trail[-1].program, 0.0, trail, choice.cost_ms)
+            found = _planned(choice, packing, tried, wanted, pairs)
             if written:
                 found = _written_out(found, tried)
         except TooFewLevelsError as found_few:
@@ -508,11 +513,15 @@ def _first_fitting(
         raise few
     if least_bytes is None and math.isfinite(faster_than):
         raise PlanningError(f"no plan takes less than {faster_than:.0f} ms")
-    raise PlanningError(
-        f"the server would need {least_bytes or min(choice.reserved_bytes for choice in choices)} bytes at least, "
-        f"memory_bytes allows {options.memory_bytes}",
+    raise _too_large(choices, least_bytes, options)
+
+
+def _too_large(choices: Sequence[_Choice], least_bytes: int | None, options: Options) -> PlanningError:
+    """The error where memory holds none of these; `least_bytes` is what the smallest of those that were planned needs."""
+    reserved = min(choice.reserved_bytes for choice in choices)
+    return PlanningError(
+        f"the server would need {least_bytes or reserved} bytes at least, memory_bytes allows {options.memory_bytes}",
         where="Options.memory_bytes",
-        why="keys and tables of bootstraps alone take "
-        f"{min(choice.reserved_bytes for choice in choices)} bytes or more in this ring",
+        why=f"keys and tables of bootstraps alone take {reserved} bytes or more in this ring",
         hint="allow more, or lower degrees so that no value needs a bootstrap",
     )

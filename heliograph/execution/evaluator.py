@@ -173,7 +173,7 @@ class Evaluator(Generic[C]):
         """What the plaintexts take that a run uses more than once, at most: those of all diagonals."""
         return self.diagonals_bytes(self.diagonal_bytes, often=True)
 
-    def diagonals_bytes(self, size: Callable[[int, DiagonalMap], int], often: bool = False) -> int:
+    def diagonals_bytes(self, size: Callable[[int, float, DiagonalMap], int], often: bool = False) -> int:
         """What the plaintexts of all diagonals take, or of those that a run uses more than once; `size` as
         `diagonal_bytes`."""
         total = 0
@@ -181,8 +181,8 @@ class Evaluator(Generic[C]):
             node = self.program.nodes[number]
             if repeated or not often:
                 assert isinstance(node.type, CipherType)
-                diagonals = self.diagonals(node)[position]
-                total += len(diagonals.offsets) * size(node.type.level, diagonals)
+                diagonals, log_scale = self.diagonals(node)[position], node.attrs["plain_log_scales"][position]
+                total += len(diagonals.offsets) * size(node.type.level, log_scale, diagonals)
         return total
 
     def plaintext_bytes(self, level: int) -> int:
@@ -190,8 +190,8 @@ class Evaluator(Generic[C]):
         # One polynomial, and the complex vector that it was encoded from.
         return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
 
-    def diagonal_bytes(self, level: int, diagonals: DiagonalMap) -> int:
-        """What the plaintext of one of these diagonals takes in memory."""
+    def diagonal_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
+        """What the plaintext of one of these diagonals takes in memory, encoded at that scale."""
         return self.plaintext_bytes(level)
 
     def transform(self, node: Node) -> Transform[C]:
@@ -201,7 +201,10 @@ class Evaluator(Generic[C]):
             a, diagonals = node.attrs, self.diagonals(node)
             assert isinstance(node.type, CipherType)
             groups = transform_terms(diagonals, a["baby_steps"], a["giant_steps"])
-            sizes = [self.diagonal_bytes(node.type.level, each) for each in diagonals]
+            sizes = [
+                self.diagonal_bytes(node.type.level, log_scale, each)
+                for log_scale, each in zip(a["plain_log_scales"], diagonals, strict=True)
+            ]
             kept = [self._kept[plaintexts] for plaintexts in _plaintexts(node)]
             found = Transform(node, self.index[node], kept, diagonals, groups, self.part(node.type.chain), sizes)
             self._last = node, found

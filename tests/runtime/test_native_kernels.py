@@ -23,7 +23,7 @@ from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
 from heliograph.runtime.native import arithmetic, floating, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext
-from heliograph.runtime.native.encoding import evaluated, halved, rounded
+from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
 from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import prime_rows
 
@@ -420,6 +420,16 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(both: Beside) -> None:
         found = do.sum_of_products(terms)
         expected = do.sum_of_products([(x, evaluated([plain], do.tables)[0]) for x, plain in terms])
         assert np.array_equal(found.residues, expected.residues)
+
+
+@pytest.mark.parametrize("scale", [20.0, 40.0, 58.0])
+def test_plaintexts_take_the_bytes_that_are_reserved_for_them(both: Beside, scale: float) -> None:
+    ring, tables, random = both.ring, both.native.tables, np.random.default_rng(12)
+    for level in range(2, ring.levels + 1):
+        for size in (ring.slots, 8, 1):
+            values = random.uniform(-1.0, 1.0, size)
+            for make, reserved in ((encode, encoded_bytes), (rounded, rounded_bytes)):
+                assert make(values, scale, level, tables).nbytes == reserved(size, scale, level, ring.ring_dim)
 
 
 @pytest.mark.parametrize("halves", [False, True])

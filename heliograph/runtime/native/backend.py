@@ -44,7 +44,7 @@ from heliograph.runtime.native.ciphertext import (
     special_primes,
     write_ciphertext,
 )
-from heliograph.runtime.native.encoding import coefficient_bytes, halved
+from heliograph.runtime.native.encoding import encoded_bytes, rounded_bytes
 from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
@@ -181,18 +181,18 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
     def plaintext_bytes(self, level: int) -> int:
         return self.ring.ciphertext_bytes(level, parts=1)
 
-    def diagonal_bytes(self, level: int, diagonals: DiagonalMap) -> int:
+    def diagonal_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
         if self._compact:
-            return coefficient_bytes(diagonals.run * diagonals.stride, self.ring.ring_dim)
-        return self._evaluated_bytes(level)
+            return rounded_bytes(diagonals.run * diagonals.stride, log_scale, level, self.ring.ring_dim)
+        return self._encoded_bytes(level, log_scale, diagonals)
 
-    def _evaluated_bytes(self, level: int, diagonals: DiagonalMap | None = None) -> int:
-        return self.plaintext_bytes(level) >> halved(self.ring.ring_dim)
+    def _encoded_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
+        return encoded_bytes(diagonals.run * diagonals.stride, log_scale, level, self.ring.ring_dim)
 
     @functools.cached_property
     def _compact(self) -> bool:
         """Whether diagonals wait as coefficients: where their residues take more than may be kept, and are in no file."""
-        return not self._in_file and self.diagonals_bytes(self._evaluated_bytes) > self.kept_bytes
+        return not self._in_file and self.diagonals_bytes(self._encoded_bytes) > self.kept_bytes
 
     def example(self, level: int) -> Ciphertext:
         random = np.random.default_rng(0)

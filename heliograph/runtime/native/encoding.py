@@ -56,11 +56,17 @@ def halved(ring_dim: int) -> bool:
     return bool(LIMIT) and rows_of(ring_dim) >= 2 * LANES
 
 
-def coefficient_bytes(run: int, ring_dim: int) -> int:
-    """What the coefficients take of real values that repeat after so many slots, where they fit 32 bits: those of values up
-    to one at scales of up to 2^30 do.
-    """
-    return 4 * max(run, rows_of(ring_dim)) if halved(ring_dim) else 4 * ring_dim
+def encoded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
+    """What `encode` makes of real values up to one that repeat after so many slots."""
+    return 8 * (level + 1) * ring_dim >> (halved(ring_dim) and run > 1 and log_scale < _SMALL_BITS)
+
+
+def rounded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
+    """What `rounded` makes of them: residues of a single number, and at large scales."""
+    if not LIMIT or run == 1 or log_scale >= _SMALL_BITS:
+        return encoded_bytes(run, log_scale, level, ring_dim)
+    mirrored = halved(ring_dim)
+    return (4 if log_scale < _SHORT_BITS else 8) * (max(2 * run, rows_of(ring_dim)) >> mirrored)
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Array:
