@@ -84,6 +84,7 @@ def trace(
     name: str | None = None,
     plain: Sequence[str] = (),
     outputs: str | None = None,
+    check: bool = True,
 ) -> Program:
     """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
 
