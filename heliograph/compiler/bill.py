@@ -86,6 +86,7 @@ def bill(
                 )
             ),
             allocation=allocation,
+            comparison=source.comparison,
             options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
         ),
     )

@@ -22,11 +22,18 @@ from heliograph.ir.node import Array
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The arguments of the graph in its order, the samples that the example holds, and the calibration samples by input."""
+    """What a graph is called with.
+
+    arguments: in the order of the graph.
+    batch_size: how many samples the example holds.
+    calibration: the samples of each input of the program, with a leading sample axis.
+    samples: the same as the model takes them: numbers of classes are not yet one-hot vectors.
+    """
 
     arguments: list[Any]
     batch_size: int
     calibration: tuple[Array, ...]
+    samples: tuple[Array, ...]
 
 
 @dataclass(slots=True)
@@ -94,7 +101,8 @@ class Arguments:
             )
         bare = [shape[1:] for shape in shapes]
         calibration = samples_of(self.module, calibration, len(names))
-        arrays = self._one_hot(users, calibration_arrays(calibration, names, bare, self.caller))
+        samples = calibration_arrays(calibration, names, bare, self.caller)
+        arrays = self._one_hot(users, samples)
         for position, node in enumerate(users):
             if node in self.classes:
                 check_size(names[position], bare[position], self.classes[node], self.caller)
@@ -103,7 +111,7 @@ class Arguments:
         arguments = [
             self._argument(node, spec, users, bare, bounds) for node, spec in zip(placeholders, specs, strict=True)
         ]
-        return Inputs(arguments, batches.pop(), arrays)
+        return Inputs(arguments, batches.pop(), arrays, samples)
 
     def _tables(self, placeholders: list[Any], specs: Any) -> dict[Any, torch.Tensor]:
         """The tensors of the placeholders that are parameters."""

@@ -96,8 +96,11 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
     return Example(tuple(made[: len(args)]), dict(zip(kwargs, made[len(args) :], strict=True)))
 
 
-def first_sample(model: torch.nn.Module, samples: Any) -> Any:
-    """The first calibration sample as an example with a batch axis of one; None where some input has no samples."""
+def first_samples(model: torch.nn.Module, samples: Any) -> Any:
+    """The first two calibration samples as an example with a batch axis; None where some input has no samples.
+
+    One would leave open which axis of one is the batch axis.
+    """
     wanted = [
         parameter.name
         for parameter in inspect.signature(model.forward).parameters.values()
@@ -113,7 +116,7 @@ def first_sample(model: torch.nn.Module, samples: Any) -> Any:
         return None
     if isinstance(samples, list) and len(wanted) == 1:
         samples = torch.as_tensor(np.asarray(samples))
-    return pytree.tree_map(lambda leaf: leaf[:1] if isinstance(leaf, torch.Tensor | np.ndarray) else leaf, samples)
+    return pytree.tree_map(lambda leaf: leaf[:2] if isinstance(leaf, torch.Tensor | np.ndarray) else leaf, samples)
 
 
 def _call(model: torch.nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

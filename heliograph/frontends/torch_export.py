@@ -29,11 +29,13 @@ from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_structure,
 )
 from heliograph.frontends.torch_arguments import Arguments, Inputs
+from heliograph.frontends.torch_check import compared, keeps_apart
 from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
-from heliograph.frontends.torch_examples import example_of, first_sample
+from heliograph.frontends.torch_difference import Reading
+from heliograph.frontends.torch_examples import Example, example_of, first_samples
 from heliograph.frontends.torch_fuse import depending_on, fusions
-from heliograph.frontends.torch_graph import all_nodes, check_batch_numbers, depending, export, functional, quiet
+from heliograph.frontends.torch_graph import all_nodes, depending, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
@@ -54,10 +56,11 @@ from heliograph.frontends.torch_source import (
     stack_location,
 )
 from heliograph.frontends.torch_tokens import Tokens, token_call
-from heliograph.frontends.torch_unseen import samples_apart, unseen_call
+from heliograph.frontends.torch_unseen import unseen_call
 from heliograph.frontends.torch_values import (
     Call,
     Merges,
+    Mixes,
     NoRule,
     Refused,
     TensorNames,
@@ -69,6 +72,7 @@ from heliograph.frontends.torch_values import (
 )
 from heliograph.ir import Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.program import Comparison
 
 # Folding these keeps the tensor's name: the path of its parameter, which the user knows.
 _KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
@@ -90,7 +94,7 @@ def trace(
 
     `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
     program has no batch axis. A dict gives arguments by name; a dict whose keys are not arguments, or a dataclass, is
-    one argument. If it is left out, the first calibration sample is the example; an `ExportedProgram` has its own.
+    one argument. If it is left out, the first two calibration samples are the example; an `ExportedProgram` has its own.
     Integers that select rows of tables become one-hot inputs.
 
     `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
@@ -101,17 +105,22 @@ def trace(
     `outputs="logits"`, a softmax at the end of the model is left to the client, which computes it exactly after
     decryption (the report says so); the logarithm of a softmax at the end always is.
 
+    The program is compared with the module before it is returned: both run on up to 64 different calibration samples, in
+    batches of several sizes and orders and alone, or on samples like the example where there are none. `check=False` leaves
+    that out; the report says what was compared.
+
     The module is not changed. Parameters keep their precision, and their paths become the names of constants. Every
     node has the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the
     function's name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of
     `nn.Sequential`) has the line of this call, or, if that is in no file, the layer as it was written.
 
-    Raises UnsupportedError for an op without a rule, training mode, dynamic shapes and control flow that depends on
-    data, and ProgramError for an input, range or samples that do not fit; each says where, and what to do instead.
+    Raises UnsupportedError for an op without a rule, training mode, dynamic shapes, control flow that depends on data,
+    and a model whose outputs are not those of the program, and ProgramError for an input, range or samples that do not
+    fit; each says where, and what to do instead.
     """
     caller = caller_location()
     try:
-        return _trace(model, example_input, input_range, calibration, name, plain, outputs, caller)
+        return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
     except UnsupportedError as error:
         if not isinstance(model, ExportedProgram):
             raise
@@ -127,6 +136,7 @@ def _trace(
     name: str | None,
     plain: Sequence[str],
     outputs: str | None,
+    check: bool,
     caller: Location,
 ) -> Program:
     if outputs not in (None, "logits"):
@@ -142,7 +152,7 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples = example_of(model, first_sample(model, calibration) if example_input is None else example_input)
+        examples = example_of(model, first_samples(model, calibration) if example_input is None else example_input)
         exported = export(model, examples, caller)
         start = forward_location(model) or caller
     else:
@@ -152,11 +162,9 @@ def _trace(
             hint=_instead(model),
         )
     module = model if isinstance(model, torch.nn.Module) else None
-    if module is not None:
-        check_batch_numbers(module, examples, exported, caller)
     called = name or _name(model, exported)
 
-    def made(exported: ExportedProgram) -> tuple[Program, list[UnsupportedError]]:
+    def made(exported: ExportedProgram) -> tuple[Program, _Tracer, Inputs]:
         exported = functional(exported, caller)
         with quiet():
             exported = decomposed(exported, depending)
@@ -165,20 +173,47 @@ def _trace(
         arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
         inputs = arguments.read(example_input if module is None else None, input_range, calibration)
         try:
-            return tracer.program(inputs), tracer.merged
-        except Merges:
-            if module is None:
+            return tracer.program(inputs), tracer, inputs
+        except ProgramError:
+            # A model that mixes samples is refused for that, and not for what becomes of the mixture.
+            if tracer.merged and not (module is not None and keeps_apart(module, examples, tracer.builder.inputs)):
                 raise tracer.merged[0] from None
             raise
 
     try:
-        program, merged = made(exported)
-    except Merges:
-        # The model merges the batch axis with others. With one sample, that is just an axis of size one.
-        program, merged = made(export(model, examples.map(lambda tensor: tensor[:1]), caller))
-    if merged and (module is None or not samples_apart(module, examples)):
-        raise merged[0]
-    return program
+        program, tracer, inputs = made(exported)
+    except Merges as merges:
+        if module is None:
+            raise merges.mixes from None
+        # Samples meet in some call. With one sample the batch axis is just an axis of size one.
+        examples = examples.map(lambda tensor: tensor[:1])
+        try:
+            single = export(model, examples, caller)
+        except ProgramError:
+            raise merges.mixes from None
+        program, tracer, inputs = made(single)
+    if tracer.merged and (module is None or not check):
+        raise tracer.merged[0]
+    if not check:
+        return replace(program, comparison=Comparison(0))
+    if module is None:
+        with quiet():
+            module, examples = exported.module(), Example(*exported.example_inputs or ((), {}))
+        if not examples.tensors:
+            # An exported program that was read from a file may come without its example.
+            return replace(program, comparison=Comparison(0))
+    reading = Reading(
+        module=module,
+        example=examples,
+        program=program,
+        exported=tracer.exported,
+        values=tracer.values,
+        caller=caller,
+        start=start,
+        merged=tracer.merged,
+        any_batch=module is model,
+    )
+    return replace(program, comparison=compared(reading, inputs.samples))
 
 
 def _instead(model: Any) -> str:
@@ -225,9 +260,10 @@ class _Tracer:
         self.names = TensorNames()
         self.layers = LayerNames(all_nodes(exported))
         self.batch_size = 1
-        self.batch_size = 1
         self.logits = False
-        self.merged: list[UnsupportedError] = []
+        self.merged: list[Mixes] = []
+        # What each call of the graph became.
+        self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
 
     # ------------------------------------------------------------------ calls
@@ -287,9 +323,7 @@ class _Tracer:
                 "are finite numbers",
                 hint="return the values before the mask, and apply the mask on the client",
             )
-        if not value.seen:
-            raise self.merged[0]
-        if value.batch:
+        if value.seen and value.batch:
             raise UnsupportedError(
                 f"output {name!r} has its batch axis at position {value.batch}",
                 where=where,
@@ -313,7 +347,7 @@ class _Tracer:
 
     def run(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
         """The outputs of a graph for these arguments."""
-        values: dict[Any, Any] = {}
+        values = self.values
         remaining = iter(arguments)
         nodes = list(module.graph.nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
@@ -418,16 +452,17 @@ class _Tracer:
         try:
             return run(args, kwargs, result)
         except UnsupportedError as refused:
-            if not self.merged:
+            if isinstance(refused, Mixes):
+                self.merged.append(refused)
+                if self.batch_size > 1:
+                    raise Merges(refused) from None
+            elif not self.merged:
                 raise
             # Of one sample any axis of one may stand for the batch axis: here it may be another than the one that does.
             try:
-                made = unseen_call(self.builder, loc, run, args, kwargs, result)
+                return unseen_call(self.builder, loc, run, args, kwargs, result)
             except (UnsupportedError, ValueError):
                 raise refused from None
-            # What is said if samples turn out to meet.
-            self.merged.insert(0, refused)
-            return made
 
     def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
         name, target = op_name(node.target), node.target

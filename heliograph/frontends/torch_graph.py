@@ -36,7 +36,7 @@ _HARMLESS = {"aten.detach_", "aten.requires_grad_"}
 
 
 @contextlib.contextmanager
-def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+def unchanged(model: torch.nn.Module) -> Iterator[None]:
     """Give every attribute of every submodule back as it was: tracing may leave symbolic tensors behind."""
     tables = ("_parameters", "_buffers", "_modules")
     saved = [
@@ -85,7 +85,7 @@ def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
 
 def export(model: torch.nn.Module, examples: Example, caller: Location) -> ExportedProgram:
     try:
-        with _unchanged(model), quiet(), helper_frames(), torch.no_grad():
+        with unchanged(model), quiet(), helper_frames(), torch.no_grad():
             return _exported(model, examples)
     except ProgramError:
         raise
@@ -191,58 +191,13 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
             raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
         schema = getattr(node.target, "_schema", None)
         mutable = mutable or (schema is not None and schema.is_mutable and target not in _HARMLESS)
+        # torch.vmap: written out again, its calls work on whole batches.
+        mutable = mutable or target == "_vmap_increment_nesting"
     if not mutable:
         return exported
     with quiet():
         changed: ExportedProgram = exported.run_decompositions({})
     return changed
-
-
-# Ops that compute with the numbers among their arguments. A shape is not such a number.
-_WITH_NUMBERS = frozenset(
-    {"add", "sub", "rsub", "mul", "div", "pow", "true_divide", "multiply", "divide", "lerp", "where"}
-)
-
-
-def check_batch_numbers(model: torch.nn.Module, examples: Example, exported: ExportedProgram, caller: Location) -> None:
-    """Raise an UnsupportedError where the model computes with the size of its batch, `x / x.size(0)`.
-
-    An exported graph holds the example's size as a number like any other. Where it computes with numbers at all, the model
-    is exported again with one sample more, and those that differ are sizes of the batch.
-    """
-    found = _numbers(exported)
-    if not found:
-        return
-    grown = examples.map(lambda tensor: torch.cat([tensor, tensor[:1]]))
-    try:
-        with _unchanged(model), quiet(), helper_frames(), torch.no_grad():
-            other = _numbers(_exported(model, grown))
-    except Exception:
-        # A model that accepts only one batch size tells us nothing here.
-        return
-    if [node.target for node, _ in found] != [node.target for node, _ in other]:
-        return
-    for (node, numbers), (_, others) in zip(found, other, strict=True):
-        if numbers != others:
-            raise UnsupportedError(
-                f"{user_name(node.target)} computes with the size of the batch",
-                where=stack_location(node.meta.get("stack_trace")) or caller,
-                why=f"the number is {numbers[0]:g} for {examples.tensors[0].shape[0]} samples and {others[0]:g} for one "
-                "more; a program sees one sample, whatever the size of the batch",
-                hint="write the intended number, or divide by it on the client",
-            )
-
-
-def _numbers(exported: ExportedProgram) -> list[tuple[Any, list[float]]]:
-    """The calls that compute with numbers, each with these."""
-    found = []
-    for node in all_nodes(exported):
-        if node.op == "call_function" and short_name(node.target) in _WITH_NUMBERS:
-            arguments = [*node.args, *node.kwargs.values()]
-            numbers = [float(value) for value in arguments if isinstance(value, int | float)]
-            if numbers:
-                found.append((node, numbers))
-    return found
 
 
 def depending(exported: ExportedProgram) -> set[Any]:

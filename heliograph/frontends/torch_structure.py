@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from heliograph.frontends.torch_linear import MANY_PIECES, by_matrix, moved
-from heliograph.frontends.torch_values import UNSEEN, Call, Merges, Value, changes_in, rule
+from heliograph.frontends.torch_values import UNSEEN, Call, Value, changes_in, rule
 from heliograph.ir import Node
 
 
@@ -31,15 +31,10 @@ def _reshaped(call: Call, x: Value, shape: Sequence[int]) -> Value:
         place for place, size in enumerate(shape) if size == call.batch_size and math.prod(shape[:place]) == before
     ]
     if not places:
-        call.merged.append(
-            call.mixes(
-                f"the shape {tuple(shape)} does not keep axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-                "keep the batch axis, for example x.flatten(1) or x.view(x.size(0), -1)",
-            )
+        raise call.mixes(
+            f"the shape {tuple(shape)} does not keep axis {x.batch} of {call.torch_shape(x)}, the batch axis",
+            "keep the batch axis, for example x.flatten(1) or x.view(x.size(0), -1)",
         )
-        if call.batch_size > 1:
-            raise Merges
-        return _under(call, x.node, shape)
     batch = x.batch if x.batch in places else places[0]
     target = (*shape[:batch], *shape[batch + 1 :])
     if target == x.shape:

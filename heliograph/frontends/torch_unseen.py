@@ -1,8 +1,9 @@
 """Models that merge the batch axis with others: `x.view(batch * heads, length, width)`, windows of an image, frames.
 
-Such a model is traced with one sample. Its batch axis is then an axis of length one, which any reshape may merge with
+Such a model is traced with one sample. Its batch axis is then an axis of length one, which any call may merge with
 others; values whose batch axis has gone into another one have all of torch's axes in their node (`Value.seen`). What one
-sample gives is what the program means; that the model treats the samples of a batch apart is tested by running it.
+sample gives is what the program means; that the model keeps the samples of a batch apart is seen by running it
+(torch_check.py).
 """
 
 from __future__ import annotations
@@ -14,42 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_values import UNSEEN, BySample, Value
 from heliograph.ir import Builder, Location, Node
-
-# How far a batch's outputs may differ, by rounding, from those of its samples alone, as a share of their size.
-_SAME = 1e-3
-
-
-def samples_apart(model: torch.nn.Module, examples: Example) -> bool:
-    """Whether the model's outputs on two samples are those of each sample alone."""
-    random = torch.Generator().manual_seed(0)
-
-    def sample(example: torch.Tensor) -> torch.Tensor:
-        if not example.is_floating_point():
-            return example[:1]
-        noise = torch.randn(example[:1].shape, generator=random, dtype=torch.float64).to(example.dtype)
-        return example[:1] + noise * (1.0 + example.abs().mean())
-
-    first, second = examples.map(sample), examples.map(sample)
-    others = iter(second.tensors)
-    both = first.map(lambda tensor: torch.cat([tensor, next(others)]))
-    try:
-        with torch.no_grad():
-            together, *alone = (pytree.tree_leaves(model(*some.args, **some.kwargs)) for some in (both, first, second))
-    except Exception:
-        # The model takes one sample at a time, or another number: its batch axis is not an axis of samples.
-        return False
-    for out, *ones in zip(together, *alone, strict=True):
-        if isinstance(out, torch.Tensor) and out.is_floating_point():
-            expected = torch.cat([one.double().reshape(1, -1) for one in ones])
-            if out.numel() != expected.numel() or out.shape[0] != 2:
-                return False
-            scale = 1e-6 + float(expected.abs().max())
-            if float((out.double().reshape(2, -1) - expected).abs().max()) > _SAME * scale:
-                return False
-    return True
 
 
 def unseen_call(

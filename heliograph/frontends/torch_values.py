@@ -95,8 +95,16 @@ class NoRule(Exception):
     """The rule does not take what it was given: the op is refused as if it had none."""
 
 
+class Mixes(UnsupportedError):
+    """Samples of the batch would meet, as far as one call shows; the model may part them again later."""
+
+
 class Merges(Exception):
-    """The batch axis is merged with others, and the model is to be traced with one sample."""
+    """The batch axis is merged with others, and the model is to be traced with one sample; `mixes` says where."""
+
+    def __init__(self, mixes: Mixes) -> None:
+        super().__init__(mixes)
+        self.mixes = mixes
 
 
 class BySample(Exception):
@@ -161,7 +169,7 @@ class Call:
         self.result = result  # the fake tensor(s) that torch.export recorded: shapes and dtypes
         self.target = target  # the op itself, to be run on tensors
         # Why samples would be mixed, unless the model keeps them apart by other means.
-        self.merged: list[UnsupportedError] = []
+        self.merged: list[Mixes] = []
         # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.
         self.finals: dict[Node, tuple[str, Node, int]] = {}
 
@@ -223,9 +231,9 @@ class Call:
         """The error to raise where the op cannot be carried in this form."""
         return UnsupportedError(f"{self.user_name} cannot be compiled here", where=self.loc, why=why, hint=hint)
 
-    def mixes(self, detail: str, hint: str = "") -> UnsupportedError:
+    def mixes(self, detail: str, hint: str = "") -> Mixes:
         """The error to raise where samples of the batch would be mixed."""
-        return UnsupportedError(
+        return Mixes(
             f"{self.user_name} mixes samples of the batch",
             where=self.loc,
             why=f"a program works on one sample at a time, and {detail}",

@@ -25,7 +25,7 @@ from heliograph.ir.node import (
     live_nodes,
 )
 from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
-from heliograph.ir.program import Gradients, Program
+from heliograph.ir.program import Comparison, Gradients, Program
 from heliograph.ir.ranges import RangeEntry
 
 
@@ -49,6 +49,7 @@ class Builder:
         self.ranges: list[RangeEntry] = list(source.ranges) if source else []
         self.calibration: tuple[Array, ...] = source.calibration if source else ()
         self.gradients: Gradients | None = source.gradients if source else None
+        self.comparison: Comparison | None = source.comparison if source else None
         self.inputs: list[Node] = []
         # Names of the constants given here, grouped by a key that equal constants share.
         self._given: dict[tuple[object, ...], list[str]] = {}
@@ -174,4 +175,5 @@ class Builder:
             tuple(self.ranges),
             self.calibration,
             self.gradients,
+            self.comparison,
         )

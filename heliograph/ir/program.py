@@ -23,6 +23,20 @@ Gradients: TypeAlias = "Callable[[Program, Sequence[Array]], Sequence[float]]"
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """A program compared with the model that it was made of.
+
+    samples: how many different samples both were run on; 0 where the comparison was switched off.
+    difference: the largest difference of an output as a share of its largest value, rounded up to a power of ten.
+    ties: how many of the samples have an answer that rounding decides; these do not count.
+    """
+
+    samples: int
+    difference: float = 0.0
+    ties: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A straight-line program: `nodes` in an order in which every input comes first; `inputs` are among them.
 
@@ -45,6 +59,8 @@ class Program:
     calibration: tuple[Array, ...] = ()
     # How the front end computes the impacts of programs like this one. Without it they come from finite differences.
     gradients: Gradients | None = field(default=None, compare=False)
+    # How the program compares with the model that the front end read; None where there was no model.
+    comparison: Comparison | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{node.attrs['name']}: {node.type}" for node in self.inputs[:_SHOWN])

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import scipy.special
 
 from heliograph.ckks.costs import CostTable
+from heliograph.ir.program import Comparison
 
 # Numbers without bounds of their own must lie within this; counts are not negative either.
 LARGEST = 1e30
@@ -388,6 +389,8 @@ class Stored:
     allocation: Allocation | None = field(default=None, metadata=_about(optional=True))
     # What the answers certify, if anything (certified/).
     certificate: Certified | None = field(default=None, metadata=_about(optional=True))
+    # How the program compares with the model that it was traced from, if it was.
+    comparison: Comparison | None = field(default=None, metadata=_about(optional=True))
     # The options as the compiler reports them (`told` in compiler/options.py).
     options: Mapping[str, Any]
 

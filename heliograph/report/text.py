@@ -17,6 +17,7 @@ from heliograph.ckks.sharing import (
     sharing_cost_bits,
     sharing_distance_bits,
 )
+from heliograph.ir.program import Comparison
 from heliograph.report.figures import (
     Bootstrapping,
     Certified,
@@ -143,6 +144,17 @@ def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChai
         slots = ", ".join(map(str, found.paired_slots))
         text += f"; those of {slots} slots refresh up to two values at once, with twice that deviation"
     return text
+
+
+def _comparison_text(found: Comparison) -> str:
+    """How the program compares with the model that it was traced from."""
+    if not found.samples:
+        return "the traced program was not compared with it (check=False)"
+    ties = f"; {found.ties} with an answer that rounding decides were left out" if found.ties else ""
+    return (
+        f"the traced program agrees with it on {found.samples} sample{'s' * (found.samples != 1)}, alone and in batches, to "
+        f"{found.difference:.0e} of the largest output{ties}"
+    )
 
 
 def _unseen_text(unseen: UnseenInputs) -> str:
@@ -352,6 +364,7 @@ class Report:
             ("plaintext products", str(f.plaintext_products)),
             ("ciphertexts", f"{bytes_text(f.ciphertext_bytes)} in, {bytes_text(f.output_bytes)} out"),
             ("outputs", self._outputs()),
+            *([("model", _comparison_text(f.comparison))] if f.comparison else []),
             *([("new inputs", _unseen_text(f.unseen))] if f.unseen else []),
             *([("class", self.class_agreement())] if f.class_agreement else []),
         ]
