@@ -79,22 +79,21 @@ def fed(program: Program, samples: Sequence[torch.Tensor]) -> list[Array]:
 
 def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference:
     """The first operation whose result for sample `row` of a batch is another in the program, or alone than in the batch."""
-    with contextlib.suppress(
-        Exception
-    ):  # the graph may not run on these samples; the difference is an error all the same
-        found = _in_program(reading, samples, row, share)
-        if found is not None:
-            return found
-    if reading.any_batch:
-        if not _repeats(reading, samples):
+    if not _repeats(reading, samples):
         training = [path or "the model" for path, one in reading.module.named_modules() if one.training]
         return Difference(
             "the model gives another answer each time it runs",
             reading.start,
-            f"{training[0]!r} is in training mode" if training else "it draws random numbers, or keeps a state between calls",
+            f"{training[0]!r} is in training mode" if training else "it draws random numbers, or keeps a state",
             _EVAL if training else "make it give the same answer each time: random numbers are drawn once, in __init__",
         )
+    # The graph may not run on these samples; the difference is an error all the same.
     with contextlib.suppress(Exception):
+        found = _in_program(reading, samples, row, share)
+        if found is not None:
+            return found
+    if reading.any_batch:
+        with contextlib.suppress(Exception):
             found = _in_batches(reading, samples, row, share)
             if found is not None:
                 return found
@@ -102,7 +101,8 @@ def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int
         "torch computes something else when the model runs than in the graph that torch.export makes of it",
         reading.start,
         "no operation of that graph differs",
-        nested_tensors(reading.module) or "write it without what depends on how it is run, such as torch.jit.is_tracing()",
+        nested_tensors(reading.module)
+        or "write it without what depends on how it is run, such as torch.jit.is_tracing()",
     )
 
 
