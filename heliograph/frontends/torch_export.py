@@ -192,9 +192,11 @@ def _trace(
         except ProgramError:
             raise merges.mixes from None
         program, tracer, inputs = made(single)
-    if tracer.merged and (module is None or not check):
+    if tracer.merged and module is None:
         raise tracer.merged[0]
     if not check:
+        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs):
+            raise tracer.merged[0]
         return replace(program, comparison=Comparison(0))
     if module is None:
         with quiet():
