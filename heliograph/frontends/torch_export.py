@@ -40,8 +40,10 @@ from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
     complex_values,
-    data_dependent,
+    not_run,
     random_values,
+    shape_of_known,
+    shape_of_values,
     unsupported,
     user_name,
 )
@@ -422,9 +424,8 @@ class _Tracer:
         if mixed or (isinstance(result, torch.Tensor) and result.is_complex()):
             return self._complex(node, args, kwargs)
         if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
-            raise data_dependent(
-                self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
-            )
+            secret = any(parts((args[1:], kwargs), Value)) or not any(parts((args[1:], kwargs), torch.Tensor))
+            raise (shape_of_values if secret else shape_of_known)(node, self.location(node, named=False))
         if isinstance(result, torch.Tensor) and not result.numel() and all(user.op != "output" for user in node.users):
             # What a partial rotary embedding leaves out, say: nothing, which the next op joins to something.
             return torch.empty(tuple(result.shape), dtype=result.dtype)
@@ -437,7 +438,7 @@ class _Tracer:
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged, call.finals = self.merged, self.finals
+            call.merged, call.finals, call.node = self.merged, self.finals, node
             try:
                 inspect.signature(rule).bind(call, *args, **kwargs)
             except TypeError as error:
@@ -448,6 +449,8 @@ class _Tracer:
                 return with_dtypes(with_masks(call, rule, args, kwargs), result)
             except NoRule:
                 raise unsupported(node, loc) from None
+            except (RuntimeError, TypeError, IndexError, ValueError) as error:
+                raise not_run(node, loc, error) from error
 
         if not all(value.seen for value in parts((args, kwargs), Value)):
             return unseen_call(self.builder, loc, run, args, kwargs, result)
@@ -482,8 +485,11 @@ class _Tracer:
         # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
         if drawn and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
-        with torch.no_grad():
-            result = target(*args, **kwargs)
+        try:
+            with torch.no_grad():
+                result = target(*args, **kwargs)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise not_run(node, self.location(node), error) from error
         if isinstance(result, torch.Tensor):
             tensors = [value for value in args if isinstance(value, torch.Tensor)]
             base = self.names.get(tensors[0], "") if tensors else ""

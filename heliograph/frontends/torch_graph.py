@@ -18,6 +18,7 @@ from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import torch_layers
 from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_fuse import depending_on
+from heliograph.frontends.torch_known import numbers_known
 from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, unsupported, user_name
 from heliograph.frontends.torch_source import (
     error_location,
@@ -77,7 +78,8 @@ def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
     # nn.Transformer checks whether a mask is causal, to choose fast kernels. The mask is applied either way.
     torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
-        return torch.export.export(model, examples.args, examples.kwargs, strict=False)
+        with numbers_known(model):
+            return torch.export.export(model, examples.args, examples.kwargs, strict=False)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         torch.nn.modules.transformer._detect_is_causal_mask = looks
@@ -185,8 +187,8 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
                 raise torch_layers.training_batch_norm(_plain_call(node, caller))
         elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
             raise torch_layers.training_batch_norm(_plain_call(node, caller))
-        elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
-            raise torch_layers.training_dropout(_plain_call(node, caller))
+        elif _trains(node):
+            raise torch_layers.training(_plain_call(node, caller))
         elif short_name(node.target) in CONTROL_FLOW:
             raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
         schema = getattr(node.target, "_schema", None)
@@ -198,6 +200,24 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     with quiet():
         changed: ExportedProgram = exported.run_decompositions({})
     return changed
+
+
+def _trains(node: Any) -> bool:
+    """Whether a call draws numbers, or takes statistics of the batch, as layers do in training mode."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    given = {argument.name: argument.default_value for argument in schema.arguments} if schema is not None else {}
+    given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    short = short_name(node.target)
+    if short == "instance_norm":
+        # In training mode it also renews the statistics that it keeps, and in evaluation it reads them.
+        return bool(given["use_input_stats"]) and given["running_mean"] is not None
+    if short.startswith("rrelu"):
+        return bool(given.get("training")) and given.get("lower") != given.get("upper")
+    # Dropout, and recurrent layers between which it stands.
+    dropped = given.get("dropout", given.get("p"))
+    several = given.get("num_layers", 2) > 1
+    return bool(given.get("train")) and several and bool(dropped)
 
 
 def depending(exported: ExportedProgram) -> set[Any]:
