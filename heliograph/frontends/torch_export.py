@@ -33,9 +33,18 @@ from heliograph.frontends.torch_check import compared, keeps_apart
 from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
 from heliograph.frontends.torch_difference import Reading
-from heliograph.frontends.torch_examples import Example, example_of, first_samples
+from heliograph.frontends.torch_examples import (
+    EXAMPLE,
+    SAMPLES,
+    Example,
+    example_of,
+    first_samples,
+    floating,
+    readable,
+    tensor_inputs,
+)
 from heliograph.frontends.torch_fuse import depending_on, fusions
-from heliograph.frontends.torch_graph import all_nodes, depending, export, functional, quiet
+from heliograph.frontends.torch_graph import all_nodes, chooses, depending, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
@@ -154,8 +163,8 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples = example_of(model, first_samples(model, calibration) if example_input is None else example_input)
-        exported = export(model, examples, caller)
+        example_input, calibration = readable(example_input), readable(calibration)
+        examples, exported = _exported(model, example_input, calibration, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -218,6 +227,38 @@ def _trace(
         any_batch=module is model,
     )
     return replace(program, comparison=compared(reading, inputs.samples))
+
+
+def _exported(
+    model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
+) -> tuple[Example, ExportedProgram]:
+    """The example and the graph made with it; samples of whole numbers that choose nothing, as pixels do not, are numbers."""
+    if example_input is not None:
+        examples = example_of(model, example_input)
+        return examples, export(model, examples, caller)
+    first = first_samples(model, calibration)
+    examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    if any(tensor.is_complex() for tensor in examples.tensors):
+        whole = set()
+    try:
+        exported = export(model, examples, caller)
+        whole -= {place for place, node in enumerate(tensor_inputs(exported).values()) if chooses(node)}
+    except ProgramError:
+        if not whole:
+            raise
+        exported = None
+    if not whole and exported is not None:
+        return examples, exported
+    numbers = floating(examples, whole, dtype)
+    try:
+        return numbers, export(model, numbers, caller)
+    except ProgramError:
+        if exported is None:
+            # What is said of the samples as they were given.
+            exported = export(model, examples, caller)
+        return examples, exported
 
 
 def _instead(model: Any) -> str:

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import torch_layers
-from heliograph.frontends.torch_examples import Example
+from heliograph.frontends.torch_examples import EXAMPLE, Example
 from heliograph.frontends.torch_fuse import depending_on
 from heliograph.frontends.torch_known import numbers_known
 from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, unsupported, user_name
@@ -121,10 +121,10 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     weights = {parameter.dtype for parameter in model.parameters()}
     if held - weights and weights and "type" in first:
         return ProgramError(
-            f"the model cannot be run on example_input: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
+            f"the model cannot be run on {examples.called}: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
             where=where,
             why=first[:300],
-            hint=f"give floating-point values in the precision of the weights: example_input.to(torch.{_dtypes(weights)})"
+            hint=f"give floating-point values in the precision of the weights: x.to(torch.{_dtypes(weights)})"
             if len(weights) == 1
             else "bring the model to one precision first: model.float()",
         )
@@ -136,10 +136,13 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         if words in str(error):
             return UnsupportedError(what, where=where, why=f"{kind}: {first}"[:300], hint=hint)
     return ProgramError(
-        "the model cannot be run on example_input",
+        f"the model cannot be run on {examples.called}",
         where=where,
         why=f"{kind}: {first}"[:300],
-        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
+        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only"
+        if examples.called == EXAMPLE
+        else f"see whether model(samples) runs: they have shape {_shapes(examples)}, the axis of samples in front, and "
+        "forward must use torch only",
     )
 
 
@@ -166,6 +169,10 @@ _STOPPED = (
         "write it with torch's functions; what numpy computes from weights alone belongs into __init__",
     ),
 )
+
+
+def _shapes(examples: Example) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for tensor in examples.tensors)
 
 
 def _dtypes(kinds: set[torch.dtype]) -> str:
@@ -200,6 +207,23 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     with quiet():
         changed: ExportedProgram = exported.run_decompositions({})
     return changed
+
+
+# Ops that take whole numbers as places.
+_LOOKUPS = frozenset(
+    {
+        *("embedding", "embedding_bag", "_embedding_bag", "index", "_unsafe_index", "index_select", "gather", "take"),
+        *("take_along_dim", "one_hot", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "index_fill"),
+    }
+)
+
+
+def chooses(node: Any) -> bool:
+    """Whether whole numbers choose places somewhere."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype == torch.bool:
+        return False
+    return any(short_name(user.target) in _LOOKUPS or chooses(user) for user in node.users if user.op != "output")
 
 
 def _trains(node: Any) -> bool:
