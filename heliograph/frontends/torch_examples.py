@@ -72,7 +72,7 @@ def readable(given: Any) -> Any:
 def _native(array: Any) -> Any:
     """An array as numbers in a row, of a type that torch has; one of something else as it is."""
     if isinstance(array, np.ma.MaskedArray):
-        array = array.astype(np.float64).filled(np.nan)
+        array = np.ma.filled(array.astype(np.float64), np.nan)
     if array.dtype.kind == "O":
         try:
             array = np.array(array.tolist(), dtype=np.float64)
@@ -131,9 +131,7 @@ def example_of(model: torch.nn.Module, given: Any, called: str = EXAMPLE) -> Exa
                 ) from None
             leaf = leaf.to(dtype) if leaf.is_floating_point() else leaf
         if leaf.ndim == 0:
-            raise ProgramError(
-                f"{words} {name} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)"
-            )
+            raise ProgramError(f"{words} {name} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)")
         if leaf.numel() == 0:
             raise ProgramError(
                 f"{words} {name} of shape {tuple(leaf.shape)} holds no element", hint="one sample is enough"
@@ -231,7 +229,7 @@ def samples_of(
     if isinstance(samples, Mapping) and not (len(wanted) == 1 and nested and not set(samples) <= set(ours)):
         given: Any = dict(samples)
     elif len(wanted) == 1 and nested and (isinstance(samples, Mapping) or _is_record(samples)):
-        given = {name: samples for name in wanted}
+        given = dict.fromkeys(wanted, samples)
     elif isinstance(samples, list | tuple) and nested and len(samples) == len(wanted) and any(map(_has_parts, samples)):
         given = dict(zip(wanted, samples, strict=True))
     else:

@@ -44,13 +44,14 @@ from heliograph.frontends.torch_examples import (
     tensor_inputs,
 )
 from heliograph.frontends.torch_fuse import depending_on, fusions
-from heliograph.frontends.torch_graph import all_nodes, chooses, depending, export, functional, quiet
+from heliograph.frontends.torch_graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_refusals import (
     complex_values,
     not_run,
     random_values,
+    sequence_first,
     shape_of_known,
     shape_of_values,
     unsupported,
@@ -132,6 +133,9 @@ def trace(
     caller = caller_location()
     try:
         return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
+    except Mixes as error:
+        hint = sequence_first(model, error.where) if isinstance(model, torch.nn.Module) else ""
+        raise Mixes(error.what, where=error.where, why=error.why, hint=hint or error.hint) from None
     except UnsupportedError as error:
         if not isinstance(model, ExportedProgram):
             raise
@@ -232,7 +236,7 @@ def _trace(
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
 ) -> tuple[Example, ExportedProgram]:
-    """The example and the graph made with it; samples of whole numbers that choose nothing, as pixels do not, are numbers."""
+    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
     if example_input is not None:
         examples = example_of(model, example_input)
         return examples, export(model, examples, caller)
@@ -522,9 +526,8 @@ class _Tracer:
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
         target = node.target
-        drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
-        if drawn and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
+        if draws(node) and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
         try:
             with torch.no_grad():
