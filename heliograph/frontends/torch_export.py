@@ -494,7 +494,7 @@ class _Tracer:
                 return with_dtypes(with_masks(call, rule, args, kwargs), result)
             except NoRule:
                 raise unsupported(node, loc) from None
-            except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
                 raise not_run(node, loc, error) from error
 
         if not all(value.seen for value in parts((args, kwargs), Value)):
