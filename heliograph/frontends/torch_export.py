@@ -133,11 +133,11 @@ def trace(
     caller = caller_location()
     try:
         return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
-    except Mixes as error:
-        hint = sequence_first(model, error.where) if isinstance(model, torch.nn.Module) else ""
-        raise Mixes(error.what, where=error.where, why=error.why, hint=hint or error.hint) from None
     except UnsupportedError as error:
         if not isinstance(model, ExportedProgram):
+            hint = sequence_first(model, error.where) if isinstance(error, Mixes) else ""
+            if hint:
+                raise Mixes(error.what, where=error.where, why=error.why, hint=hint) from None
             raise
         hint = f"{error.hint}; or trace the module itself: an exported program may be decomposed into smaller ops"
         raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
