@@ -23,13 +23,23 @@ _COMPARISONS = {
 
 @rule(*_COMPARISONS)
 def compare(call: Call, x: Any, other: Any) -> Value:
+    if is_number(other) and isinstance(x, Value) and x.dtype.is_floating_point:
+        # torch compares in the precision of the tensor: 0.1 is not above 0.1 there.
+        other = torch.tensor(other, dtype=x.dtype).item()
     return elementwise(call, _COMPARISONS[call.op], x, other)
 
 
 @rule("aten.heaviside")
 def heaviside(call: Call, x: Any, values: Any) -> Value:
-    """x > 0; what it is at 0 itself no encrypted comparison tells."""
-    return elementwise(call, "gt", x, 0)
+    """0 below zero, `values` at zero, 1 above: a mean of x > 0 and x >= 0."""
+    above = elementwise(call, "gt", x, 0)
+    number = None if isinstance(values, Value) else scalar(values)
+    if number == 0:
+        return above
+    reached = elementwise(call, "ge", x, 0)
+    if number == 1:
+        return reached
+    return elementwise(call, "add", above, elementwise(call, "mul", elementwise(call, "sub", reached, above), values))
 
 
 @rule("aten.maximum", "aten.fmax")

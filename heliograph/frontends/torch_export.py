@@ -359,7 +359,7 @@ class _Tracer:
         fused = fusions(nodes, secret)
         within = {node for one in fused.values() for node in one.nodes[:-1]}
         for node in nodes:
-            name = fused[node].name(values) if node in fused else None
+            name = fused[node].name(values, self._size(values[fused[node].source])) if node in fused else None
             if name is not None:
                 x = values[fused[node].source]
                 made = self.builder.op(name, (x.node,), self.location(node))
@@ -381,6 +381,10 @@ class _Tracer:
                     # This call is part of a fused function, which will be emitted as one op without this part.
                     values[node] = Refused(error)
         raise ProgramError("the exported graph has no output", where=self.caller)
+
+    def _size(self, value: Any) -> float:
+        """How far from 0 the values reach, as far as samples and ranges show it."""
+        return self.reach.size(value.node) if isinstance(value, Value) else 0.0
 
     def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
         value: Any = module

@@ -237,6 +237,7 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
         gap=gap,
         gap_source=gap_source,
         closeness_bits=plan.closeness_bits,
+        moved=lowering.node.attrs.get("moved"),
     )
     return lowering.chain(x.value, plan.folded(), -reach, reach, entry)
 
