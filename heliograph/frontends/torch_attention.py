@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
+from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_linear import moved
 from heliograph.frontends.torch_masks import added, hidden_places, hiding, shown
 from heliograph.frontends.torch_products import matmul
@@ -19,7 +22,7 @@ from heliograph.ir import Array, Node
 _ROOM = 0.9
 
 
-@rule("aten.softmax", "aten._softmax", "aten.special_softmax", "aten._safe_softmax")
+@rule("aten.softmax", "aten._softmax", "aten.special_softmax")
 def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
     axis = x.axis(dim)
     if axis < 0:
@@ -27,7 +30,7 @@ def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
             f"the softmax runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
             "name another axis, for example torch.softmax(x, dim=-1)",
         )
-    made = _softmax(call, x, axis, zeros=call.op == "aten._safe_softmax")
+    made = _softmax(call, x, axis, zeros=False)
     if x.hidden is None:
         call.finals[made] = ("softmax", x.node, axis)
     return Value(made, x.batch)
@@ -87,6 +90,9 @@ def _of_some(call: Call, node: Node, axis: int, visible: Array) -> Node:
         return call.emit("softmax", node, axis=axis)
     shape: tuple[int, ...] = node.type.shape  # type: ignore[union-attr]
     places = np.flatnonzero(visible)
+    if places.size == 1:
+        only = np.moveaxis(np.broadcast_to(visible, np.moveaxis(np.empty(shape), axis, -1).shape), -1, axis)
+        return _constant(call, only)
     index = np.arange(math.prod(shape)).reshape(shape)
     taken = np.take(index, places, axis=axis)
     made = call.emit("softmax", moved(call, node, taken, taken.shape), axis=axis)
@@ -199,3 +205,43 @@ def log_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
     made = call.emit("sub", x.node, call.emit("log", total))
     call.finals[made] = ("log_softmax", x.node, axis)
     return Value(made, x.batch)
+
+
+def fast_path_hint(model: torch.nn.Module, examples: Example) -> str:
+    """What to try where torch's fast path of transformer layers gives other values than the layers; empty where it does not.
+
+    In evaluation without gradients nn.TransformerEncoder packs padded samples, and writes zeros at padded places; with
+    gradients it does not. The fast kernel of a layer gives NaN where no place is visible, the layer itself zeros.
+    The model is run on the example both ways.
+    """
+    packed = []
+    kernel, fast = torch._nested_tensor_from_mask, torch.backends.mha.get_fastpath_enabled()
+
+    def packing(*args: Any, **kwargs: Any) -> Any:
+        packed.append(True)
+        return kernel(*args, **kwargs)
+
+    def outputs(enabled: bool) -> list[torch.Tensor]:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that nested tensors are a prototype
+            leaves = pytree.tree_leaves(model(*examples.args, **examples.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    torch._nested_tensor_from_mask = packing
+    try:
+        pairs = list(zip(outputs(True), outputs(False), strict=True))
+    finally:
+        torch._nested_tensor_from_mask = kernel
+        torch.backends.mha.set_fastpath_enabled(fast)
+    if all(torch.allclose(left, right, rtol=1e-3, atol=1e-3, equal_nan=True) for left, right in pairs):
+        return ""
+    if packed:
+        return (
+            "without gradients torch.nn.TransformerEncoder writes zeros at padded places, and with gradients it does not; "
+            "make it with enable_nested_tensor=False, or set encoder.use_nested_tensor = False: then both agree"
+        )
+    return (
+        "without gradients torch's fast kernel of transformer layers gives other values here than the layers themselves; "
+        "call torch.backends.mha.set_fastpath_enabled(False): then both agree"
+    )

@@ -12,10 +12,10 @@ from heliograph.ir.ops import OPS, Bounds, Context
 from heliograph.passes.intervals import transfer
 
 # Samples are taken as long as the largest value on all of them has no more elements; but so many at least.
-_MOST_ELEMENTS = 1 << 24
+_MOST_ELEMENTS = 1 << 22
 _FEWEST = 32
 # Values on samples are kept for later questions up to this number of elements in all.
-_KEPT_ELEMENTS = 1 << 26
+_KEPT_ELEMENTS = 1 << 24
 # A linear op with more entries than this has no interval here: its matrix would be made for this alone.
 _MOST_ENTRIES = 1 << 24
 
