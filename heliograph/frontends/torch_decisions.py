@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch_masks import HIDES, LOWEST, filled
+from heliograph.frontends.torch_masks import HIDES, LOWEST, filled, floored
 from heliograph.frontends.torch_values import Call, Operand, Value, elementwise, is_number, rule, scalar
 
 _COMPARISONS = {
@@ -46,8 +46,8 @@ def heaviside(call: Call, x: Any, values: Any) -> Value:
 def maximum(call: Call, x: Any, other: Any) -> Value:
     for value, bound in ((x, other), (other, x)):
         number = None if isinstance(bound, Value) else scalar(bound)
-        if number is not None and number <= LOWEST:
-            return value  # type: ignore[no-any-return]
+        if number is not None and number <= LOWEST and isinstance(value, Value):
+            return floored(call, value, number)
     return elementwise(call, "maximum", x, other)
 
 
@@ -136,10 +136,12 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
         return elementwise(call, "where", _flag(call, condition), x, y)
 
     if isinstance(condition, torch.Tensor):
-        for value, number, turned in ((y, scalar(x), False), (x, scalar(y), True)):
-            if number is not None and number <= HIDES and isinstance(value, Value):
-                places = condition.bool()
-                return filled(call, value, ~places if turned else places, number, chosen)
+        truths = condition.bool()
+        for value, number, places in ((y, x, truths), (x, y, ~truths)):
+            if isinstance(value, Value) and not isinstance(number, Value):
+                numbers = torch.as_tensor(number, dtype=call.result.dtype)
+                if bool((numbers <= HIDES).all()):
+                    return filled(call, value, places, numbers, chosen)
     for operand in (x, y):
         known = torch.as_tensor(operand) if is_number(operand) else operand
         if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):

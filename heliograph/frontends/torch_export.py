@@ -38,6 +38,7 @@ from heliograph.frontends.torch_fuse import depending_on, fusions
 from heliograph.frontends.torch_graph import all_nodes, depending, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
+from heliograph.frontends.torch_reach import Reach
 from heliograph.frontends.torch_refusals import (
     complex_values,
     data_dependent,
@@ -267,12 +268,14 @@ class _Tracer:
         # What each call of the graph became.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
+        self.reach = Reach(self.builder)
 
     # ------------------------------------------------------------------ calls
 
     def program(self, inputs: Inputs) -> Program:
         """The finished program."""
         self.batch_size = inputs.batch_size
+        self.reach = Reach(self.builder, inputs.calibration)
         results = self.run(self.exported.graph_module, inputs.arguments)
         nodes = next(node for node in self.exported.graph.nodes if node.op == "output").args[0]
         outputs, sources = [], []
@@ -441,7 +444,7 @@ class _Tracer:
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged, call.finals = self.merged, self.finals
+            call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
             try:
                 inspect.signature(rule).bind(call, *args, **kwargs)
             except TypeError as error:
