@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.frontends.torch_attention import fast_path_hint
 from heliograph.frontends.torch_difference import Reading, fed, first_difference
 from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_graph import unchanged
@@ -277,8 +278,9 @@ class _Comparing:
                     f"the model does not give finite numbers for calibration sample {self.numbers[places[row]]}",
                     where=self.reading.start,
                     why="encrypted values are finite numbers: torch computes NaN or infinity there",
-                    hint="leave the sample out, or mend the model: a logarithm of zero, a division by zero, a softmax "
-                    "over places that are all minus infinity",
+                    hint=fast_path_hint(self.reading.module, self.reading.example)
+                    or "leave the sample out, or mend the model: a logarithm of zero, a division by zero, a softmax over "
+                    "places that are all minus infinity",
                 )
         return counted
 

@@ -82,8 +82,9 @@ class Fused:
         if functions.known(label) is not None:
             return label
         evaluate = in_numpy(run)
+        far = min(reach, max(REACH, 1.25 * size))
         try:
-            values_there = evaluate(np.linspace(-reach, reach, _POINTS + 1))
+            values_there = evaluate(np.linspace(-far, far, _POINTS + 1))
         except (RuntimeError, TypeError):
             return None
         if not np.isfinite(values_there).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -61,6 +62,15 @@ class Reach:
                 break
             held -= self._values.pop(oldest).size
         return made
+
+    def size(self, node: Node) -> float:
+        """How far from zero the node's values reach, on the samples or by intervals; 0 where nothing is known."""
+        values = self.on_samples(node)
+        if values is None:
+            bounds = self.intervals(node)
+            values = np.zeros(1) if bounds is None else np.concatenate(bounds)
+        found = float(np.abs(values).max(initial=0.0))
+        return found if math.isfinite(found) else 0.0
 
     def _samples(self, order: Sequence[Node]) -> tuple[Array, ...]:
         """The calibration samples, or as many of them, evenly chosen, as are worth the time."""
