@@ -10,14 +10,14 @@ import numpy as np
 from heliograph.ir import Array, Builder, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.node import Matrix
 from heliograph.ir.ops import OPS, Bounds, Context
-from heliograph.passes.intervals import transfer
+from heliograph.ir.slot_rules import widened
 
 # Samples are taken as long as the largest value on all of them has no more elements; but so many at least.
 _MOST_ELEMENTS = 1 << 22
 _FEWEST = 32
 # Values on samples are kept for later questions up to this number of elements in all.
 _KEPT_ELEMENTS = 1 << 24
-# A linear op with more entries than this has no interval here: its matrix would be made for this alone.
+# Layers whose matrices might have more entries than this have no intervals here: they would be made for this alone.
 _MOST_ENTRIES = 1 << 24
 
 
@@ -108,35 +108,42 @@ def _before(node: Node, known: Mapping[Node, object]) -> list[Node]:
 
 
 def _transfer(node: Node, operands: list[Bounds | None], context: Context) -> Bounds | None:
-    """Bounds of a node of the tensor stage."""
+    """Bounds of a node of the tensor stage from those of its operands; None where nothing bounds it."""
+    spec, size = OPS[node.op], size_of(node)
     if node.op == "softmax":
-        return np.zeros(size_of(node)), np.ones(size_of(node))
+        return np.zeros(size), np.ones(size)
+    if node.op == "input":
+        low, high = node.attrs.get("low"), node.attrs.get("high")
+        return None if low is None or high is None else (np.full(size, low), np.full(size, high))
+    if node.op == "constant":
+        value = context.array(node.attrs["value"]).astype(np.float64).ravel()
+        return value, value
     known = [operand for operand in operands if operand is not None]
     if len(known) < len(operands):
         return None
-    if node.op == "matmul":
-        parts = [
+    if node.op in ("mul", "matmul"):
+        # Products of intervals, term by term, in centre-radius form.
+        (x, dx), (y, dy) = (
             ((low + high).reshape(shape_of(o)) / 2, (high - low).reshape(shape_of(o)) / 2)
             for (low, high), o in zip(known, node.inputs, strict=True)
-        ]
-        (x, dx), (y, dy) = parts
+        )
 
         def of(left: Array, right: Array) -> Array:
-            product = OPS[node.op].evaluate([left[np.newaxis], right[np.newaxis]], node.attrs, context)
-            return np.asarray(product).ravel()
+            return np.asarray(spec.evaluate([left[np.newaxis], right[np.newaxis]], node.attrs, context)).ravel()
 
         centre, reach = of(x, y), of(np.abs(x), dy) + of(dx, np.abs(y) + dy)
-        return centre - reach, centre + reach
-    linear = OPS[node.op].linear
-    if linear is None or node.op in ("affine", "reshape", "add", "sub"):
-        return transfer(node, operands, context, {})
-    if size_of(node) * max(size_of(operand) for operand in node.inputs) > _MOST_ENTRIES:
+        return widened(centre - reach, centre + reach)
+    if spec.activation is not None and spec.activation.of(node.attrs).increasing:
+        low, high = (spec.activation(end, node.attrs) for end in known[0])
+        return widened(low, high)
+    dense = node.op in ("linear", "conv") and size * size_of(node.inputs[0]) > _MOST_ENTRIES
+    if spec.linear is None or dense:
         return None
-    matrices, bias = linear([operand.type for operand in node.inputs], node.attrs, context)
-    middle: Array = np.zeros(size_of(node)) if bias is None else np.asarray(bias, dtype=np.float64).ravel()
-    radius: Array = np.zeros(size_of(node))
+    matrices, bias = spec.linear([operand.type for operand in node.inputs], node.attrs, context)
+    middle: Array = np.zeros(size) if bias is None else np.asarray(bias, dtype=np.float64).ravel()
+    radius: Array = np.zeros(size)
     for (low, high), made in zip(known, matrices, strict=True):
         matrix = made if isinstance(made, Matrix) else SparseMatrix.of(made)
         middle = middle + matrix.apply((low + high)[np.newaxis] / 2)[0]
         radius = radius + matrix.absolute().apply((high - low)[np.newaxis] / 2)[0]
-    return middle - radius, middle + radius
+    return widened(middle - radius, middle + radius)
