@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 
@@ -169,9 +171,16 @@ def _trace(
         exported = functional(exported, caller)
         with quiet():
             exported = decomposed(exported, depending)
+        found = walked(exported, {})
+        # As many classes as lookups take; a bound on them stood for their number.
+        classes = {name: _classes(list(places.values())) for name, places in found[1].allowed.items()}
+        given = {node.attrs["name"]: node.attrs.get("classes") for node in found[0].inputs}
+        return found if all(given[name] == count for name, count in classes.items()) else walked(exported, classes)
+
+    def walked(exported: ExportedProgram, classes: Mapping[str, int]) -> tuple[Program, _Tracer, Inputs]:
         tracer = _Tracer(exported, called, caller, start, module)
         tracer.logits = outputs == "logits"
-        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
+        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module, classes)
         inputs = arguments.read(example_input if module is None else None, input_range, calibration)
         try:
             return tracer.program(inputs), tracer, inputs
@@ -205,6 +214,9 @@ def _trace(
         if not examples.tensors:
             # An exported program that was read from a file may come without its example.
             return replace(program, comparison=Comparison(0))
+    if any(getattr(one, "max_norm", None) for one in module.modules()):
+        # Lookups change its table.
+        module = copy.deepcopy(module)
     reading = Reading(
         module=module,
         example=examples,
@@ -214,9 +226,14 @@ def _trace(
         caller=caller,
         start=start,
         merged=tracer.merged,
-        any_batch=module is model,
+        any_batch=isinstance(model, torch.nn.Module),
     )
     return replace(program, comparison=compared(reading, inputs.samples))
+
+
+def _classes(allowed: list[Any]) -> int:
+    """How many classes an input has of whose places each takes some."""
+    return max((int(np.flatnonzero(taken)[-1]) + 1 for taken in allowed if taken.any()), default=1)
 
 
 def _instead(model: Any) -> str:
@@ -265,6 +282,8 @@ class _Tracer:
         self.batch_size = 1
         self.logits = False
         self.merged: list[Mixes] = []
+        # For each place of each input that is looked up, which of its classes all tables have.
+        self.allowed: dict[str, dict[int, Any]] = {}
         # What each call of the graph became.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
@@ -281,6 +300,9 @@ class _Tracer:
         outputs, sources = [], []
         for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
             kind = spec.kind.name
+            if isinstance(node, torch.fx.Node) and short_name(node.target) == "embedding_renorm":
+                # A table with max_norm: torch shortens the rows that are looked up, for good. All of them are here.
+                continue
             if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = "an input" if kind.startswith("USER") else "a buffer or parameter"
                 raise UnsupportedError(
@@ -418,10 +440,12 @@ class _Tracer:
             return self.run(args[4], args[5:])
         tokens = next(parts((args, kwargs), Tokens), None)
         if tokens is not None:
+            loc = self.location(node)
             call = Call(
-                self.builder, self.names, self.location(node), self.batch_size, name, user_name(target), None, target
+                self.builder, self.names, loc, self.batch_size, name, user_name(target), node.meta.get("val"), target
             )
-            return with_dtypes(token_call(call, args, tokens), node.meta.get("val"))
+            call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+            return with_dtypes(token_call(call, args, kwargs, self.allowed), node.meta.get("val"))
         mixed = next(parts((args, kwargs), Complex), None) is not None
         if not mixed and not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
