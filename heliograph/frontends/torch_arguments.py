@@ -104,7 +104,7 @@ class Arguments:
                 hint=f"the inputs are {', '.join(names)}; at least one of them is to be encrypted",
             )
         bare = [shape[1:] for shape in shapes]
-        calibration = samples_of(self.module, calibration, len(names))
+        calibration = samples_of(self.module, self.exported, calibration, names, self.caller)
         samples = calibration_arrays(calibration, names, bare, self.caller)
         for position, node in enumerate(users):
             if node in self.classes:

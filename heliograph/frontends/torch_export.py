@@ -35,16 +35,27 @@ from heliograph.frontends.torch_check import compared, keeps_apart
 from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
 from heliograph.frontends.torch_difference import Reading
-from heliograph.frontends.torch_examples import Example, example_of, first_samples
+from heliograph.frontends.torch_examples import (
+    EXAMPLE,
+    SAMPLES,
+    Example,
+    example_of,
+    first_samples,
+    floating,
+    readable,
+    tensor_inputs,
+)
 from heliograph.frontends.torch_fuse import depending_on, fusions
-from heliograph.frontends.torch_graph import all_nodes, depending, export, functional, quiet
+from heliograph.frontends.torch_graph import all_nodes, chooses, depending, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_reach import Reach
 from heliograph.frontends.torch_refusals import (
     complex_values,
-    data_dependent,
+    not_run,
     random_values,
+    shape_of_known,
+    shape_of_values,
     unsupported,
     user_name,
 )
@@ -155,8 +166,8 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples = example_of(model, first_samples(model, calibration) if example_input is None else example_input)
-        exported = export(model, examples, caller)
+        example_input, calibration = readable(example_input), readable(calibration)
+        examples, exported = _exported(model, example_input, calibration, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -234,6 +245,38 @@ def _trace(
 def _classes(allowed: list[Any]) -> int:
     """How many classes an input has of whose places each takes some."""
     return max((int(np.flatnonzero(taken)[-1]) + 1 for taken in allowed if taken.any()), default=1)
+
+
+def _exported(
+    model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
+) -> tuple[Example, ExportedProgram]:
+    """The example and the graph made with it; whole numbers among samples that choose nothing, as pixels, are numbers."""
+    if example_input is not None:
+        examples = example_of(model, example_input)
+        return examples, export(model, examples, caller)
+    first = first_samples(model, calibration)
+    examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    if any(tensor.is_complex() for tensor in examples.tensors):
+        whole = set()
+    try:
+        exported = export(model, examples, caller)
+        whole -= {place for place, node in enumerate(tensor_inputs(exported).values()) if chooses(node)}
+    except ProgramError:
+        if not whole:
+            raise
+        exported = None
+    if not whole and exported is not None:
+        return examples, exported
+    numbers = floating(examples, whole, dtype)
+    try:
+        return numbers, export(model, numbers, caller)
+    except ProgramError:
+        if exported is None:
+            # What is said of the samples as they were given.
+            exported = export(model, examples, caller)
+        return examples, exported
 
 
 def _instead(model: Any) -> str:
@@ -453,9 +496,8 @@ class _Tracer:
         if mixed or (isinstance(result, torch.Tensor) and result.is_complex()):
             return self._complex(node, args, kwargs)
         if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
-            raise data_dependent(
-                self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
-            )
+            secret = any(parts((args[1:], kwargs), Value)) or not any(parts((args[1:], kwargs), torch.Tensor))
+            raise (shape_of_values if secret else shape_of_known)(node, self.location(node, named=False))
         if isinstance(result, torch.Tensor) and not result.numel() and all(user.op != "output" for user in node.users):
             # What a partial rotary embedding leaves out, say: nothing, which the next op joins to something.
             return torch.empty(tuple(result.shape), dtype=result.dtype)
@@ -468,7 +510,7 @@ class _Tracer:
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+            call.merged, call.finals, call.reach, call.node = self.merged, self.finals, self.reach, node
             try:
                 inspect.signature(rule).bind(call, *args, **kwargs)
             except TypeError as error:
@@ -479,6 +521,8 @@ class _Tracer:
                 return with_dtypes(with_masks(call, rule, args, kwargs), result)
             except NoRule:
                 raise unsupported(node, loc) from None
+            except (RuntimeError, TypeError, IndexError, ValueError) as error:
+                raise not_run(node, loc, error) from error
 
         if not all(value.seen for value in parts((args, kwargs), Value)):
             return unseen_call(self.builder, loc, run, args, kwargs, result)
@@ -513,8 +557,11 @@ class _Tracer:
         # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
         if drawn and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
-        with torch.no_grad():
-            result = target(*args, **kwargs)
+        try:
+            with torch.no_grad():
+                result = target(*args, **kwargs)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise not_run(node, self.location(node), error) from error
         if isinstance(result, torch.Tensor):
             tensors = [value for value in args if isinstance(value, torch.Tensor)]
             base = self.names.get(tensors[0], "") if tensors else ""

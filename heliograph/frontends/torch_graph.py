@@ -16,8 +16,9 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import torch_layers
-from heliograph.frontends.torch_examples import Example
+from heliograph.frontends.torch_examples import EXAMPLE, Example
 from heliograph.frontends.torch_fuse import depending_on
+from heliograph.frontends.torch_known import numbers_known
 from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, unsupported, user_name
 from heliograph.frontends.torch_source import (
     error_location,
@@ -77,7 +78,8 @@ def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
     # nn.Transformer checks whether a mask is causal, to choose fast kernels. The mask is applied either way.
     torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
-        return torch.export.export(model, examples.args, examples.kwargs, strict=False)
+        with numbers_known(model):
+            return torch.export.export(model, examples.args, examples.kwargs, strict=False)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         torch.nn.modules.transformer._detect_is_causal_mask = looks
@@ -119,10 +121,10 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     weights = {parameter.dtype for parameter in model.parameters()}
     if held - weights and weights and "type" in first:
         return ProgramError(
-            f"the model cannot be run on example_input: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
+            f"the model cannot be run on {examples.called}: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
             where=where,
             why=first[:300],
-            hint=f"give floating-point values in the precision of the weights: example_input.to(torch.{_dtypes(weights)})"
+            hint=f"give floating-point values in the precision of the weights: x.to(torch.{_dtypes(weights)})"
             if len(weights) == 1
             else "bring the model to one precision first: model.float()",
         )
@@ -134,10 +136,13 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         if words in str(error):
             return UnsupportedError(what, where=where, why=f"{kind}: {first}"[:300], hint=hint)
     return ProgramError(
-        "the model cannot be run on example_input",
+        f"the model cannot be run on {examples.called}",
         where=where,
         why=f"{kind}: {first}"[:300],
-        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
+        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only"
+        if examples.called == EXAMPLE
+        else f"see whether model(samples) runs: they have shape {_shapes(examples)}, the axis of samples in front, and "
+        "forward must use torch only",
     )
 
 
@@ -166,6 +171,10 @@ _STOPPED = (
 )
 
 
+def _shapes(examples: Example) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for tensor in examples.tensors)
+
+
 def _dtypes(kinds: set[torch.dtype]) -> str:
     return " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
 
@@ -185,8 +194,8 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
                 raise torch_layers.training_batch_norm(_plain_call(node, caller))
         elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
             raise torch_layers.training_batch_norm(_plain_call(node, caller))
-        elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
-            raise torch_layers.training_dropout(_plain_call(node, caller))
+        elif _trains(node):
+            raise torch_layers.training(_plain_call(node, caller))
         elif short_name(node.target) in CONTROL_FLOW:
             raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
         schema = getattr(node.target, "_schema", None)
@@ -198,6 +207,41 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     with quiet():
         changed: ExportedProgram = exported.run_decompositions({})
     return changed
+
+
+# Ops that take whole numbers as places.
+_LOOKUPS = frozenset(
+    {
+        *("embedding", "embedding_bag", "_embedding_bag", "index", "_unsafe_index", "index_select", "gather", "take"),
+        *("take_along_dim", "one_hot", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "index_fill"),
+    }
+)
+
+
+def chooses(node: Any) -> bool:
+    """Whether whole numbers choose places somewhere."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype == torch.bool:
+        return False
+    return any(short_name(user.target) in _LOOKUPS or chooses(user) for user in node.users if user.op != "output")
+
+
+def _trains(node: Any) -> bool:
+    """Whether a call draws numbers, or takes statistics of the batch, as layers do in training mode."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    given = {argument.name: argument.default_value for argument in schema.arguments} if schema is not None else {}
+    given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    short = short_name(node.target)
+    if short == "instance_norm":
+        # In training mode it also renews the statistics that it keeps, and in evaluation it reads them.
+        return bool(given["use_input_stats"]) and given["running_mean"] is not None
+    if short.startswith("rrelu"):
+        return bool(given.get("training")) and given.get("lower") != given.get("upper")
+    # Dropout, and recurrent layers between which it stands.
+    dropped = given.get("dropout", given.get("p"))
+    several = given.get("num_layers", 2) > 1
+    return bool(given.get("train")) and several and bool(dropped)
 
 
 def depending(exported: ExportedProgram) -> set[Any]:

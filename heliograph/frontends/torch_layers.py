@@ -314,21 +314,18 @@ def checked_at_export(call: Call, *args: Any, **kwargs: Any) -> None:
 
 @rule("aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout")
 def dropout(call: Call, x: Any, p: float, train: bool) -> Value:
-    if train:
-        raise training_dropout(call)
-    return Value(x.node, x.batch)
+    return Value(x.node, x.batch)  # one that drops is refused before (torch_graph.py)
 
 
 @rule("aten.native_dropout")
 def native_dropout(call: Call, x: Any, p: float, train: bool | None) -> Sequence[Any]:
-    if train:
-        raise training_dropout(call)
     return [Value(x.node, x.batch), None]
 
 
-def training_dropout(call: Call) -> Exception:
-    """The error for dropout that would drop."""
+def training(call: Call) -> Exception:
+    """The error for a layer that would draw random numbers or renew statistics."""
     return call.refuse(
-        "this dropout is in training mode: it would drop values at random, and a program is deterministic",
+        "it is in training mode, in which it draws random numbers or takes statistics of the batch; a program is for "
+        "evaluation, and gives the same answer each time",
         "call model.eval() before trace (in a functional call, F.dropout(x, p, training=self.training))",
     )

@@ -141,6 +141,38 @@ def data_dependent(where: object, why: str) -> UnsupportedError:
     )
 
 
+def shape_of_values(node: Any, loc: Location) -> UnsupportedError:
+    """The error for a result whose length an encrypted value decides."""
+    return UnsupportedError(
+        f"the length of what {user_name(node.target)} gives depends on the values of the input",
+        where=loc,
+        why="a mask takes as many elements as it has true places, and the server cannot see them",
+        hint="keep all places: torch.where(mask, x, 0) in place of x[mask], torch.where(mask, value, x) in place of "
+        "x[mask] = value",
+    )
+
+
+def shape_of_known(node: Any, loc: Location) -> UnsupportedError:
+    """The error for a result whose length a known tensor decides, in a graph that was exported without its numbers."""
+    return UnsupportedError(
+        f"the length of what {user_name(node.target)} gives is not in the exported program",
+        where=loc,
+        why="a known mask or count decides it, and torch.export keeps shapes without numbers",
+        hint="trace the module itself, or take places: x[:, places], where places = mask.nonzero().squeeze(1) is a buffer",
+    )
+
+
+def not_run(node: Any, loc: Location, error: Exception) -> UnsupportedError:
+    """The error for a call that torch or numpy does not do on the tensors that it was given."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return UnsupportedError(
+        f"{user_name(node.target)} cannot be done here",
+        where=loc,
+        why=f"{type(error).__name__}: {first}"[:300],
+        hint="write it with other operations, and report this",
+    )
+
+
 def complex_values(where: object, what: str) -> UnsupportedError:
     """The error for complex numbers."""
     return UnsupportedError(

@@ -60,6 +60,15 @@ def _under(call: Call, node: Node, shape: Sequence[int]) -> Value:
     "aten._reshape_alias",
 )
 def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
+    # A truth value is the byte 0 or 1.
+    bytes_alike = x.dtype == torch.bool and call.result.dtype in (torch.uint8, torch.int8)
+    if x.dtype != call.result.dtype and not bytes_alike:
+        raise call.refuse(
+            f"it reads the bits of {x.dtype} values as {call.result.dtype}, and encrypted numbers have other bits",
+            f"x.to({call.result.dtype}) converts the numbers"
+            if call.result.dtype.is_floating_point
+            else "do this on the client",
+        )
     return _reshaped(call, x, call.shape)
 
 

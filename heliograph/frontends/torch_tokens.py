@@ -324,7 +324,7 @@ def _moved(call: Call, short: str, tokens: Tokens, args: Any, kwargs: Any) -> An
         sizes = call.torch_shape(value)[:rank]
         dims = given[1] if len(given) > 1 else [axis for axis, size in enumerate(sizes) if size == 1]
         given[1:] = [[dim % rank for dim in ([dims] if isinstance(dims, int) else dims)]]
-    inner = _with_axis(call, classes)
+    inner = _with_axis(call, classes, value.dtype)
     rule = rule_of(call.op)
     assert rule is not None
 
@@ -370,13 +370,13 @@ def _each(made: Any, change: Any) -> Any:
     return change(made, None)
 
 
-def _with_axis(call: Call, classes: int) -> Call:
+def _with_axis(call: Call, classes: int, dtype: torch.dtype) -> Call:
     """The call with results that have the vectors' axis behind the others."""
 
     def grown(result: Any) -> Any:
         if isinstance(result, list | tuple):
             return [grown(one) for one in result]
-        return torch.empty((*result.shape, classes), device="meta")
+        return torch.empty((*result.shape, classes), dtype=dtype, device="meta")
 
     inner = copy_of(call)
     inner.result = grown(call.result)
@@ -386,7 +386,7 @@ def _with_axis(call: Call, classes: int) -> Call:
 def copy_of(call: Call) -> Call:
     """The same call, to be given another result."""
     made = Call(call.builder, call.names, call.loc, call.batch_size, call.op, call.user_name, call.result, call.target)
-    made.merged, made.finals, made.reach = call.merged, call.finals, call.reach
+    made.merged, made.finals, made.reach, made.node = call.merged, call.finals, call.reach, call.node
     return made
 
 
@@ -440,7 +440,7 @@ def _joined(call: Call, args: Sequence[Any]) -> Tokens:
             places.append(torch.full((*fixed.shape, 1), -1))
     rule = rule_of(call.op)
     assert rule is not None
-    made = rule(_with_axis(call, classes), values, axis)
+    made = rule(_with_axis(call, classes, first.value.dtype), values, axis)
     place = axis - (made.seen and axis > made.batch)
     join = torch.stack if call.op.endswith("stack") else torch.cat
     return Tokens(made, join(numbers, place), join(places, place), first.source)

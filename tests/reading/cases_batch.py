@@ -88,7 +88,7 @@ CASES: tuple[Case, ...] = (
     _sized("eps of a layer norm", lambda x: F.layer_norm(x, (4,), eps=len(x)), "layer_norm"),
     _sized("a slope", lambda x: F.leaky_relu(x, 1 / len(x)), "leaky_relu"),
     _sized("alpha", lambda x: F.elu(x, alpha=len(x)), "elu"),
-    _sized("the number of each sample", lambda x: x + torch.arange(len(x))[:, None], "arange"),
+    _sized("the number of each sample", lambda x: x + torch.arange(len(x))[:, None]),
     _sized("a place in the batch", lambda x: x + torch.linspace(0, 1, len(x))[:, None], "linspace"),
     _sized("a loop", lambda x: sum(x for _ in range(len(x))), "torch.add"),
     _sized("padding", lambda x: F.pad(x, (0, len(x))), "pad"),
