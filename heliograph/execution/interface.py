@@ -20,10 +20,18 @@ def plain_values(value: Any) -> Any:
     return value
 
 
+def real_numbers(value: Any) -> Array:
+    """The value as float64; TypeError or ValueError for what has other numbers: numpy would drop imaginary parts."""
+    array = np.asarray(value)
+    if array.dtype.kind == "c":
+        raise TypeError("complex numbers")
+    return array.astype(np.float64, copy=False)
+
+
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
     try:
-        array = np.asarray(plain_values(value), dtype=np.float64)
+        array = real_numbers(plain_values(value))
     except (TypeError, ValueError, RuntimeError):
         raise ProgramError(
             f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
