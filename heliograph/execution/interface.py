@@ -20,10 +20,18 @@ def plain_values(value: Any) -> Any:
     return value
 
 
+def real_numbers(value: Any) -> Array:
+    """The value as float64; TypeError or ValueError for what has other numbers: numpy would drop imaginary parts."""
+    array = np.asarray(value)
+    if array.dtype.kind == "c":
+        raise TypeError("complex numbers")
+    return array.astype(np.float64, copy=False)
+
+
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
     try:
-        array = np.asarray(plain_values(value), dtype=np.float64)
+        array = real_numbers(plain_values(value))
     except (TypeError, ValueError, RuntimeError):
         raise ProgramError(
             f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
@@ -40,20 +48,35 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     return array
 
 
+def one_hot_rows(numbers: Array, classes: int, dtype: Any = np.float64) -> Array:
+    """A one-hot vector for each of an array of whole numbers from 0 to classes - 1, on an axis behind the others."""
+    made = np.zeros((*numbers.shape, classes), dtype=dtype)
+    np.put_along_axis(made, numbers[..., np.newaxis], 1, axis=-1)
+    return made
+
+
 def one_hot(spec: TensorSpec, value: Any) -> Any:
     """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
 
-    ProgramError for a number that is not a class.
+    Whole numbers may be held as floating-point ones. ProgramError for a number that is not a class.
     """
-    array = np.asarray(plain_values(value)) if spec.classes is not None and np.ndim(value) else None
-    if array is None or array.dtype.kind not in "iu" or spec.classes is None:
+    if spec.classes is None or not np.ndim(value):
         return value
+    array = np.asarray(plain_values(value))
+    vectors = array.shape[max(0, array.ndim - len(spec.shape)) :] == tuple(spec.shape)
+    if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and vectors):
+        return value
+    if array.size and (array != np.floor(array)).any():
+        raise ProgramError(
+            f"input {spec.name!r} holds a number that is not whole",
+            why=f"it chooses one of {spec.classes} rows of a table",
+        )
     if array.size and (array.min() < 0 or array.max() >= spec.classes):
         raise ProgramError(
             f"input {spec.name!r} holds a number outside of 0 to {spec.classes - 1}",
             why=f"it chooses one of {spec.classes} rows of a table",
         )
-    return np.eye(spec.classes)[array]
+    return one_hot_rows(array.astype(np.int64), spec.classes)
 
 
 def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.execution.interface import one_hot_rows
 from heliograph.frontends.torch_examples import samples_of
 from heliograph.frontends.torch_inputs import calibration_arrays, ranges
 from heliograph.frontends.torch_refusals import complex_values, dynamic_shape
 from heliograph.frontends.torch_source import short_name
-from heliograph.frontends.torch_tokens import Tokens, check_size, classes_of
+from heliograph.frontends.torch_tokens import check_size, classes_of, tokens_of
 from heliograph.frontends.torch_values import TensorNames, Value
 from heliograph.ir import Builder, Location
 from heliograph.ir.node import Array
@@ -51,9 +53,11 @@ class Arguments:
     caller: Location
     start: Location
     module: torch.nn.Module | None
+    # How many classes inputs have that choose rows of tables, as far as it is known by their names.
+    known_classes: Mapping[str, int] = field(default_factory=dict)
     # Shared weights have several paths; the first one that the module lists is the name.
     paths: dict[Any, str] = field(default_factory=dict, init=False)
-    # Integer inputs that select rows of tables, with the number of rows.
+    # The same by their placeholders.
     classes: dict[Any, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -70,9 +74,9 @@ class Arguments:
                 users.append(node)
         for node in users:
             if not node.meta["val"].is_floating_point():
-                found = classes_of(node, self._tables(placeholders, specs))
+                found = classes_of(node, self._tensors(placeholders, specs))
                 if found is not None:
-                    self.classes[node] = found
+                    self.classes[node] = self.known_classes.get(str(node.name), found)
         shapes = [self._input_shape(node) for node in users]
         if not shapes:
             raise ProgramError("the model takes no tensor", where=self.caller, hint="give it an input to encrypt")
@@ -102,24 +106,24 @@ class Arguments:
         bare = [shape[1:] for shape in shapes]
         calibration = samples_of(self.module, self.exported, calibration, names, self.caller)
         samples = calibration_arrays(calibration, names, bare, self.caller)
-        arrays = self._one_hot(users, samples)
         for position, node in enumerate(users):
             if node in self.classes:
                 check_size(names[position], bare[position], self.classes[node], self.caller)
                 bare[position] = (*bare[position], self.classes[node])
+        arrays = self._one_hot(users, samples)
         bounds = ranges(input_range, arrays, names, self.caller)
         arguments = [
             self._argument(node, spec, users, bare, bounds) for node, spec in zip(placeholders, specs, strict=True)
         ]
         return Inputs(arguments, batches.pop(), arrays, samples)
 
-    def _tables(self, placeholders: list[Any], specs: Any) -> dict[Any, torch.Tensor]:
-        """The tensors of the placeholders that are parameters."""
-        state = self.exported.state_dict
+    def _tensors(self, placeholders: list[Any], specs: Any) -> dict[Any, torch.Tensor]:
+        """The tensors of the placeholders that are the model's."""
+        known = {**self.exported.constants, **self.exported.state_dict}
         return {
-            node: state[spec.target]
+            node: known[spec.target]
             for node, spec in zip(placeholders, specs, strict=True)
-            if spec.kind.name == "PARAMETER" and spec.target in state
+            if spec.kind.name != "USER_INPUT" and isinstance(known.get(spec.target), torch.Tensor)
         }
 
     def _one_hot(self, users: list[Any], calibration: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -133,7 +137,8 @@ class Arguments:
                     where=self.caller,
                     why=f"it chooses one of {count} rows of a table",
                 )
-            made.append(samples if count is None else np.eye(count)[samples.astype(np.int64)])
+            # Truth values take an eighth of the memory; they become numbers where they are computed with.
+            made.append(samples if count is None else one_hot_rows(samples.astype(np.int64), count, np.bool_))
         return tuple(made)
 
     def _input_shape(self, node: Any) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ class Arguments:
             attrs = {"shape": shapes[position], "low": low, "high": high, "secret": secret}
             if node in self.classes:
                 attrs |= {"low": 0.0, "high": 1.0, "classes": self.classes[node]}
-                return Tokens(self.builder.input(str(node.name), loc, **attrs), self.classes[node])
+                return tokens_of(self.builder.input(str(node.name), loc, **attrs), self.classes[node])
             made = self.builder.input(str(node.name), loc, **attrs)
             return Value(made, 0, node.meta["val"].dtype)
         if spec.kind.name == "USER_INPUT":

@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.frontends.torch_attention import fast_path_hint
 from heliograph.frontends.torch_difference import Reading, fed, first_difference
 from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_graph import unchanged
@@ -32,8 +33,8 @@ _MOST, _FEWEST, _WORK = 64, 2, 4e7
 _INVENTED, _NEAR = 6, 0.05
 # How far outputs may differ, as a share of the largest value that this element of an output has: some hundred roundings.
 _SHARES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-# What a copy of the module in double precision is held to instead, where the module itself is further off.
-_DOUBLE_SHARE = 1e-6
+# What a copy of the module in double precision is held to, where the module itself is further off by up to so many times.
+_DOUBLE_SHARE, _ROUNDED = 1e-6, 100.0
 # Elements of an output count as no smaller than this share of its largest: they may be differences of large numbers.
 _SMALLEST = 1e-2
 # How far, as a share, and how often a sample is moved to see whether its answer is a tie.
@@ -277,8 +278,9 @@ class _Comparing:
                     f"the model does not give finite numbers for calibration sample {self.numbers[places[row]]}",
                     where=self.reading.start,
                     why="encrypted values are finite numbers: torch computes NaN or infinity there",
-                    hint="leave the sample out, or mend the model: a logarithm of zero, a division by zero, a softmax "
-                    "over places that are all minus infinity",
+                    hint=fast_path_hint(self.reading.module, self.reading.example)
+                    or "leave the sample out, or mend the model: a logarithm of zero, a division by zero, a softmax over "
+                    "places that are all minus infinity",
                 )
         return counted
 
@@ -291,8 +293,7 @@ class _Comparing:
         off: Array,
     ) -> list[int]:
         """The rows that are ties; an UnsupportedError where neither rounding nor a tie explains the difference."""
-        exact = self._double_rows(part)
-        left = off & _off(ours, exact, _DOUBLE_SHARE) if exact is not None else off
+        left = off & self._beyond_rounding(part, ours, expected)
         tied = []
         for row in (int(row) for row in np.flatnonzero(left)):
             if self._is_tie(part, row):
@@ -300,6 +301,13 @@ class _Comparing:
             else:
                 raise self._refused(places, part, ours, expected, row)
         return tied
+
+    def _beyond_rounding(
+        self, part: Sequence[torch.Tensor], ours: Sequence[Array], theirs: Sequence[Array] | None
+    ) -> Array:
+        """The rows in which the program is not what a copy of the module in double precision computes, or far off."""
+        far = _off(ours, theirs, min(_ROUNDED * self.share, 0.25))
+        return far | _off(ours, self._double_rows(part), _DOUBLE_SHARE)
 
     def _is_tie(self, part: Sequence[torch.Tensor], row: int) -> bool:
         """Whether both agree on samples beside this one: the answer for the sample itself is decided by rounding."""
@@ -314,11 +322,8 @@ class _Comparing:
                     size = float(tensor[row].double().abs().max()) if tensor[row].numel() else 0.0
                     share = max(_MOVED, 4.0 * torch.finfo(tensor.dtype).eps)
                     tensor[row] += (share * (size or 1.0) * noise).to(tensor.dtype)
-            theirs = self._double_rows(moved)
-            share = _DOUBLE_SHARE
-            if theirs is None:
-                theirs, share = rows_of(self.reading.module, self.reading.example, moved), self.share
-            if _off(self._program_rows(moved), theirs, share)[row]:
+            found, theirs = self._program_rows(moved), rows_of(self.reading.module, self.reading.example, moved)
+            if _off(found, theirs, self.share)[row] and self._beyond_rounding(moved, found, theirs)[row]:
                 return False
         return True
 

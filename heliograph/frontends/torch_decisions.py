@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from heliograph.frontends.torch_linear import by_matrix
-from heliograph.frontends.torch_masks import HIDES, LOWEST, filled
+from heliograph.frontends.torch_masks import HIDES, LOWEST, filled, floored
 from heliograph.frontends.torch_source import leaf_module
 from heliograph.frontends.torch_values import (
     Call,
@@ -38,6 +38,9 @@ _COMPARISONS = {
 
 @rule(*_COMPARISONS)
 def compare(call: Call, x: Any, other: Any) -> Any:
+    if is_number(other) and isinstance(x, Value) and x.dtype.is_floating_point:
+        # torch compares in the precision of the tensor: 0.1 is not above 0.1 there.
+        other = torch.tensor(other, dtype=x.dtype).item()
     made = _compared_flags(call, _COMPARISONS[call.op], x, other)
     return elementwise(call, _COMPARISONS[call.op], x, other) if made is None else _everywhere(call, made)
 
@@ -123,16 +126,23 @@ def never(call: Call, x: Any) -> torch.Tensor:
 
 @rule("aten.heaviside")
 def heaviside(call: Call, x: Any, values: Any) -> Value:
-    """x > 0; what it is at 0 itself no encrypted comparison tells."""
-    return elementwise(call, "gt", x, 0)
+    """0 below zero, `values` at zero, 1 above: a mean of x > 0 and x >= 0."""
+    above = elementwise(call, "gt", x, 0)
+    number = None if isinstance(values, Value) else scalar(values)
+    if number == 0:
+        return above
+    reached = elementwise(call, "ge", x, 0)
+    if number == 1:
+        return reached
+    return elementwise(call, "add", above, elementwise(call, "mul", elementwise(call, "sub", reached, above), values))
 
 
 @rule("aten.maximum", "aten.fmax")
 def maximum(call: Call, x: Any, other: Any) -> Value:
     for value, bound in ((x, other), (other, x)):
         number = None if isinstance(bound, Value) else scalar(bound)
-        if number is not None and number <= LOWEST:
-            return value  # type: ignore[no-any-return]
+        if number is not None and number <= LOWEST and isinstance(value, Value):
+            return floored(call, value, number)
     return elementwise(call, "maximum", x, other)
 
 
@@ -226,10 +236,12 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
         return elementwise(call, "where", _flag(call, condition), x, y)
 
     if isinstance(condition, torch.Tensor):
-        for value, number, turned in ((y, scalar(x), False), (x, scalar(y), True)):
-            if number is not None and number <= HIDES and isinstance(value, Value):
-                places = condition.bool()
-                return filled(call, value, ~places if turned else places, number, chosen)
+        truths = condition.bool()
+        for value, number, places in ((y, x, truths), (x, y, ~truths)):
+            if isinstance(value, Value) and not isinstance(number, Value):
+                numbers = torch.as_tensor(number, dtype=call.result.dtype)
+                if bool((numbers <= HIDES).all()):
+                    return filled(call, value, places, numbers, chosen)
     for operand in (x, y):
         known = torch.as_tensor(operand) if is_number(operand) else operand
         if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):

@@ -13,9 +13,10 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from heliograph.execution.interface import one_hot
+from heliograph.frontends.torch_attention import fast_path_hint
 from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_graph import export, quiet, unchanged
-from heliograph.frontends.torch_refusals import nested_tensors, user_name
+from heliograph.frontends.torch_refusals import user_name
 from heliograph.frontends.torch_source import stack_location
 from heliograph.frontends.torch_values import Mixes, Value
 from heliograph.interpret import run_nodes
@@ -101,7 +102,7 @@ def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int
         "torch computes something else when the model runs than in the graph that torch.export makes of it",
         reading.start,
         "no operation of that graph differs",
-        nested_tensors(reading.module)
+        fast_path_hint(reading.module, reading.example)
         or "write it without what depends on how it is run, such as torch.jit.is_tracing()",
     )
 

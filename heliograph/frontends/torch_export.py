@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 
@@ -47,6 +49,7 @@ from heliograph.frontends.torch_fuse import depending_on, fusions
 from heliograph.frontends.torch_graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
+from heliograph.frontends.torch_reach import Reach
 from heliograph.frontends.torch_refusals import (
     complex_values,
     not_run,
@@ -184,9 +187,16 @@ def _trace(
         exported = functional(exported, caller)
         with quiet():
             exported = decomposed(exported, depending)
+        found = walked(exported, {})
+        # As many classes as lookups take; a bound on them stood for their number.
+        classes = {name: _classes(list(places.values())) for name, places in found[1].allowed.items()}
+        given = {node.attrs["name"]: node.attrs.get("classes") for node in found[0].inputs}
+        return found if all(given[name] == count for name, count in classes.items()) else walked(exported, classes)
+
+    def walked(exported: ExportedProgram, classes: Mapping[str, int]) -> tuple[Program, _Tracer, Inputs]:
         tracer = _Tracer(exported, called, caller, start, module)
         tracer.logits = outputs == "logits"
-        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
+        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module, classes)
         inputs = arguments.read(example_input if module is None else None, input_range, calibration)
         try:
             return tracer.program(inputs), tracer, inputs
@@ -220,6 +230,9 @@ def _trace(
         if not examples.tensors:
             # An exported program that was read from a file may come without its example.
             return replace(program, comparison=Comparison(0))
+    if any(getattr(one, "max_norm", None) for one in module.modules()):
+        # Lookups change its table.
+        module = copy.deepcopy(module)
     reading = Reading(
         module=module,
         example=examples,
@@ -229,15 +242,20 @@ def _trace(
         caller=caller,
         start=start,
         merged=tracer.merged,
-        any_batch=module is model,
+        any_batch=isinstance(model, torch.nn.Module),
     )
     return replace(program, comparison=compared(reading, inputs.samples))
+
+
+def _classes(allowed: list[Any]) -> int:
+    """How many classes an input has of whose places each takes some."""
+    return max((int(np.flatnonzero(taken)[-1]) + 1 for taken in allowed if taken.any()), default=1)
 
 
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
 ) -> tuple[Example, ExportedProgram]:
-    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
+    """The example and the graph made with it; whole numbers among samples that choose nothing, as pixels, are numbers."""
     if example_input is not None:
         examples = example_of(model, example_input)
         return examples, export(model, examples, caller)
@@ -312,20 +330,27 @@ class _Tracer:
         self.batch_size = 1
         self.logits = False
         self.merged: list[Mixes] = []
+        # For each place of each input that is looked up, which of its classes all tables have.
+        self.allowed: dict[str, dict[int, Any]] = {}
         # What each call of the graph became.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
+        self.reach = Reach(self.builder)
 
     # ------------------------------------------------------------------ calls
 
     def program(self, inputs: Inputs) -> Program:
         """The finished program."""
         self.batch_size = inputs.batch_size
+        self.reach = Reach(self.builder, inputs.calibration)
         results = self.run(self.exported.graph_module, inputs.arguments)
         nodes = next(node for node in self.exported.graph.nodes if node.op == "output").args[0]
         outputs, sources = [], []
         for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
             kind = spec.kind.name
+            if isinstance(node, torch.fx.Node) and short_name(node.target) == "embedding_renorm":
+                # A table with max_norm: torch shortens the rows that are looked up, for good. All of them are here.
+                continue
             if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = "an input" if kind.startswith("USER") else "a buffer or parameter"
                 raise UnsupportedError(
@@ -407,7 +432,7 @@ class _Tracer:
         fused = fusions(nodes, secret)
         within = {node for one in fused.values() for node in one.nodes[:-1]}
         for node in nodes:
-            name = fused[node].name(values) if node in fused else None
+            name = fused[node].name(values, self._size(values[fused[node].source])) if node in fused else None
             if name is not None:
                 x = values[fused[node].source]
                 made = self.builder.op(name, (x.node,), self.location(node))
@@ -429,6 +454,10 @@ class _Tracer:
                     # This call is part of a fused function, which will be emitted as one op without this part.
                     values[node] = Refused(error)
         raise ProgramError("the exported graph has no output", where=self.caller)
+
+    def _size(self, value: Any) -> float:
+        """How far from 0 the values reach, as far as samples and ranges show it."""
+        return self.reach.size(value.node) if isinstance(value, Value) else 0.0
 
     def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
         value: Any = module
@@ -459,10 +488,12 @@ class _Tracer:
             return self.run(args[4], args[5:])
         tokens = next(parts((args, kwargs), Tokens), None)
         if tokens is not None:
+            loc = self.location(node)
             call = Call(
-                self.builder, self.names, self.location(node), self.batch_size, name, user_name(target), None, target
+                self.builder, self.names, loc, self.batch_size, name, user_name(target), node.meta.get("val"), target
             )
-            return with_dtypes(token_call(call, args, tokens), node.meta.get("val"))
+            call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+            return with_dtypes(token_call(call, args, kwargs, self.allowed), node.meta.get("val"))
         mixed = next(parts((args, kwargs), Complex), None) is not None
         if not mixed and not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
@@ -484,7 +515,7 @@ class _Tracer:
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged, call.finals, call.node = self.merged, self.finals, node
+            call.merged, call.finals, call.reach, call.node = self.merged, self.finals, self.reach, node
             try:
                 inspect.signature(rule).bind(call, *args, **kwargs)
             except TypeError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from heliograph.frontends.torch_layers import batch_norm_of
+from heliograph.frontends.torch_masks import LOWEST, floored
 from heliograph.frontends.torch_values import Call, Refused, Value, elementwise, rule, scalar
 
 _FUNCTIONS = {
@@ -73,6 +74,8 @@ def clamp(call: Call, x: Any, min: Any = None, max: Any = None) -> Value:
 def _clipped(call: Call, x: Any, min: Any, max: Any) -> Value:
     low = -math.inf if min is None else scalar(min)
     high = math.inf if max is None else scalar(max)
+    if isinstance(x, Value) and x.hidden is not None and low is not None and low <= LOWEST and max is None:
+        return floored(call, x, low)
     if isinstance(x, Value) and low is not None and high is not None:
         return _clamped(call, x, low, high)
     # Bounds that differ between elements.

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from heliograph import functions
-from heliograph.frontends.torch_pointwise import POINTWISE, corners, in_numpy, jumps, made_known
+from heliograph.frontends.torch_pointwise import POINTWISE, REACH, corners, in_numpy, made_known, reach_of
 from heliograph.frontends.torch_source import leaf_module, module_stack, op_name
 from heliograph.functions import Function
 
@@ -32,8 +32,8 @@ _FUNCTIONS = frozenset(
         *POINTWISE,
     }
 )
-# The function is evaluated within this distance of 0, where it must be finite and without jumps.
-_REACH, _POINTS = 32.0, 1 << 14
+# Where values may be, the function must be finite at this many points, and without jumps.
+_POINTS = 1 << 14
 
 
 def _short(node: Any) -> str:
@@ -59,8 +59,11 @@ class Fused:
     nodes: tuple[Any, ...]
     numbers: tuple[Any, ...]
 
-    def name(self, values: Mapping[Any, Any]) -> str | None:
-        """The name of the activation, which is in the table of functions from now on; None where it is better left alone."""
+    def name(self, values: Mapping[Any, Any], size: float) -> str | None:
+        """The name of the activation, which is in the table of functions from now on; None where it is better left alone.
+
+        `size` is how far from 0 the values of the source reach.
+        """
         known = {node: float(values[node].detach().double().reshape(())) for node in self.numbers}
 
         def run(x: torch.Tensor) -> torch.Tensor:
@@ -73,18 +76,21 @@ class Fused:
                 )
             return found[self.nodes[-1]].to(x.dtype)  # type: ignore[no-any-return]
 
-        label = f"torch_function_{_digest(self, known)}"
+        given = [value for node in self.nodes for value in (*node.args, *node.kwargs.values())]
+        reach = reach_of([*known.values(), *(float(value) for value in given if isinstance(value, int | float))], size)
+        label = f"torch_function_{_digest(self, known)}" + (f"_to_{reach:g}" if reach > REACH else "")
         if functions.known(label) is not None:
             return label
         evaluate = in_numpy(run)
+        far = min(reach, max(REACH, 1.25 * size))
         try:
-            values_there = evaluate(np.linspace(-_REACH, _REACH, _POINTS + 1))
+            values_there = evaluate(np.linspace(-far, far, _POINTS + 1))
         except (RuntimeError, TypeError):
             return None
         if not np.isfinite(values_there).all():
             return None
-        points = corners(evaluate)
-        if jumps(evaluate, points):
+        points, jumps = corners(evaluate, reach)
+        if jumps:
             return None
         words = " ".join(_short(node) for node in self.nodes)
         made_known(Function(label, evaluate, corners=points), f"A function that a model writes: {words}.", run)

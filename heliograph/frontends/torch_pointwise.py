@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,22 +83,44 @@ Run: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 
 # What torch computes for each activation that was made here or in torch_fuse.py, by its name.
 RUNS: dict[str, Run] = {}
-# Corners are searched for within this distance of 0, in this many steps at first.
-_REACH, _GRID = 32.0, 8192
+# Corners are searched for within at least this distance of 0, in so many steps; and again on each smaller scale down to
+# that where features are finer.
+REACH, _GRID, _SCALE, _SMALLEST = 32.0, 8192, 16.0, 0.1
 # How often a place is examined again, each time sixteen times finer; and the share of its bend that a corner must keep.
 _LOOKS, _KEEPS = 4, 0.25
 _LEAST_BEND = 1e-4
-_JUMP = 1e-3
+# At a jump the value changes by this many times what it changes beside it.
+_JUMP = 100.0
 
 
-def corners(evaluate: Callable[[Array], Array], reach: float = _REACH) -> tuple[float, ...]:
-    """Where the slope (or the value) of a function jumps on [-reach, reach].
+def reach_of(numbers: Sequence[float], values: float) -> float:
+    """How far from 0 a function is looked at that has these constants, of values that reach so far; a power of two."""
+    farthest = max([REACH, 1.25 * values, *(2.0 * abs(number) for number in numbers if math.isfinite(number))])
+    return float(2.0 ** math.ceil(math.log2(farthest)))
+
+
+def corners(evaluate: Callable[[Array], Array], reach: float = REACH) -> tuple[tuple[float, ...], bool]:
+    """Where the slope or the value of a function jumps on [-reach, reach], and whether the value does at one of them.
 
     The second difference over the step is the jump of the slope at a corner, however small the step; where the function
     is smooth it shrinks with the step.
     """
-    grid = np.linspace(-reach, reach, _GRID + 1) + reach / _GRID / 3
-    step = 2 * reach / _GRID
+    found: list[float] = []
+    jumps, scale = False, reach
+    while scale > _SMALLEST:
+        step = 2 * scale / _GRID
+        for place, jump in _corners_within(evaluate, scale):
+            if all(abs(place - other) > step for other in found):
+                found.append(place)
+                jumps = jumps or jump
+        scale /= _SCALE
+    return tuple(sorted(found)), jumps
+
+
+def _corners_within(evaluate: Callable[[Array], Array], scale: float) -> Iterator[tuple[float, bool]]:
+    """Corners on [-scale, scale] that lie apart by more than the step there, each with whether it is a jump."""
+    grid = np.linspace(-scale, scale, _GRID + 1) + scale / _GRID / 3
+    step = 2 * scale / _GRID
 
     def bends(points: Array, h: float) -> Array:
         with np.errstate(all="ignore"):
@@ -107,7 +129,6 @@ def corners(evaluate: Callable[[Array], Array], reach: float = _REACH) -> tuple[
 
     bend = bends(grid, step)
     peaks = np.flatnonzero((bend > _LEAST_BEND) & (bend >= np.roll(bend, 1)) & (bend > np.roll(bend, -1)))
-    found: list[float] = []
     for place in peaks[np.argsort(-bend[peaks])][:64]:
         middle, h, first = grid[place], step, bend[place]
         for _ in range(_LOOKS):
@@ -115,9 +136,18 @@ def corners(evaluate: Callable[[Array], Array], reach: float = _REACH) -> tuple[
             h /= 16
             close = bends(near, h)
             middle = near[int(np.argmax(close))]
-        if close.max() > _KEEPS * first and all(abs(middle - other) > step for other in found):
-            found.append(float(round(middle / step * 16) * step / 16) if abs(middle) > 1e-3 else 0.0)
-    return tuple(sorted(found))
+        if close.max() > _KEEPS * first:
+            sides = evaluate(middle + 2 * h * np.array([-3.0, -1.0, 1.0, 3.0]))
+            left, across, right = np.abs(np.diff(sides))
+            yield _plain(float(middle), 2 * h), bool(across > _JUMP * (left + right) + 1e-9 * np.abs(sides).max())
+
+
+def _plain(number: float, within: float) -> float:
+    """The number with the fewest decimals that is so near."""
+    for decimals in range(8):
+        if abs(round(number, decimals) - number) <= within:
+            return round(number, decimals)
+    return number
 
 
 def rule_by_tag(target: Any) -> Rule | None:
@@ -125,12 +155,6 @@ def rule_by_tag(target: Any) -> Rule | None:
     if torch.Tag.pointwise not in getattr(target, "tags", ()) or short_name(target) in REFUSED:
         return None
     return lambda call, x, *args, **kwargs: pointwise(call, x, args, kwargs)
-
-
-def jumps(evaluate: Callable[[Array], Array], points: Sequence[float]) -> bool:
-    """Whether the value itself jumps at one of these points, which no polynomial follows."""
-    ends = np.array(points, dtype=np.float64)[:, np.newaxis] + np.array([-1e-7, 1e-7])
-    return bool(len(points)) and bool((np.abs(np.diff(evaluate(ends), axis=1)) > _JUMP).any())
 
 
 @rule(*(f"aten.{name}" for name in POINTWISE))
@@ -149,7 +173,7 @@ def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
         # In evaluation it is a leaky ReLU with the mean slope.
         low, high = [*numbers, 0.125, 1 / 3][:2]
         return Value(call.emit("leaky_relu", x.node, negative_slope=(low + high) / 2), x.batch)
-    name = _registered(call, short, numbers, named)
+    name = _registered(call, short, x, numbers, named)
     return Value(call.emit(name, x.node), x.batch)
 
 
@@ -164,21 +188,26 @@ def _number(call: Call, value: Any) -> Any:
     return number
 
 
-def _registered(call: Call, short: str, numbers: Sequence[Any], named: Mapping[str, Any]) -> str:
+def _registered(call: Call, short: str, x: Value, numbers: Sequence[Any], named: Mapping[str, Any]) -> str:
     """The name of the activation, which is in the table of functions from now on."""
     given = [*(str(value) for value in numbers), *(f"{key}_{value}" for key, value in named.items())]
     words = "_".join(re.sub(r"\W", "p", text.replace("-", "m")) for text in given)
     name = f"torch_{short}" + (f"_{words}" if words else "")
+    target, boundary = call.target, POINTWISE.get(short)
+    reach = REACH
+    if boundary is None:
+        known = [float(value) for value in (*numbers, *named.values()) if is_number(value)]
+        reach = reach_of(known, call.reach.size(x.node))
+        name += f"_to_{reach:g}" if reach > REACH else ""
     if functions.known(name) is not None:
         return name
-    target, boundary = call.target, POINTWISE.get(short)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         return target(x, *numbers, **named)  # type: ignore[no-any-return]
 
     evaluate = in_numpy(run)
-    points = corners(evaluate) if boundary is None else tuple(boundary(*numbers, **named))
-    if short not in POINTWISE and jumps(evaluate, points):
+    points, jumps = corners(evaluate, reach) if boundary is None else (tuple(boundary(*numbers, **named)), False)
+    if jumps:
         raise NoRule
     made = Function(name, evaluate, corners=tuple(sorted({point for point in points if math.isfinite(point)})))
     made_known(made, f"torch's {short}{f' ({words})' if words else ''}.", run)

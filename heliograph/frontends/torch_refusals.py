@@ -234,17 +234,3 @@ def dynamic_shape(name: str, shape: object) -> UnsupportedError:
         why="a program is compiled for one shape: the layout of its ciphertexts depends on it",
         hint="export without dynamic_shapes, once for each shape that you need",
     )
-
-
-def nested_tensors(module: torch.nn.Module) -> str:
-    """What to try where torch takes its shortcut for padded sequences; empty where there is no such layer.
-
-    It leaves padded positions out by nested tensors, and fills them with zeros at the end (pytorch/pytorch#86120).
-    """
-    kinds = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
-    if not any(isinstance(one, kinds) for one in module.modules()):
-        return ""
-    return (
-        "make the encoder with enable_nested_tensor=False: given a padding mask, torch's shortcut writes zeros to padded "
-        "positions when gradients are off, and to none when they are on"
-    )

@@ -31,13 +31,13 @@ def unseen_call(
         if not isinstance(value, Value) or not value.seen:
             return value
         shape = (*value.shape[: value.batch], 1, *value.shape[value.batch :])
-        return replace(value, node=reshaped(value.node, shape), batch=UNSEEN)
+        return value.each(lambda node: reshaped(node, shape), UNSEEN)
 
     def seen(value: Any) -> Any:
         """With a leading axis of one that stands for the batch axis: any will do for one sample."""
         if not isinstance(value, Value) or value.seen or not value.shape or value.shape[0] != 1:
             return value
-        return replace(value, node=reshaped(value.node, value.shape[1:]), batch=0)
+        return value.each(lambda node: reshaped(node, value.shape[1:]), 0)
 
     leaves, spec = pytree.tree_flatten((args, kwargs))
     leaves = [whole(leaf) for leaf in leaves]

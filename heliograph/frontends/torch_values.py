@@ -17,6 +17,7 @@ import torch
 
 from heliograph import functions
 from heliograph.errors import UnsupportedError, at
+from heliograph.frontends.torch_reach import Reach
 from heliograph.ir import Builder, ConstantName, Location, Node
 
 Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
@@ -24,14 +25,19 @@ Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hidden:
-    """Places of a value, of the shape that torch sees, that a softmax is to leave out.
+    """Low constants beside a value, which may hide places from a softmax (torch_masks.py).
 
-    `node` is the value with scores there in place of very low numbers; the value's own node has these numbers where they
-    are `finite`, and is the same one where they are not.
+    offsets: what was added, in the shape that torch sees; below zero in the places in question, zero elsewhere.
+    filled: the places where a number replaced the score.
+    node: the value with scores in these places.
+    exact: the same with zeros where it is filled: with `offsets` added it is the value.
+    finite: whether the value's own node has the constants as numbers; else it is `node`.
     """
 
-    places: torch.Tensor
+    offsets: torch.Tensor
+    filled: torch.Tensor
     node: Node
+    exact: Node
     finite: bool
 
 
@@ -69,6 +75,13 @@ class Value:
     def from_right(self) -> int:
         """The batch axis counted from the end: 1 is the last axis. One that nobody sees is before all others."""
         return self.rank - self.batch if self.seen else _FAR
+
+    def each(self, change: Callable[[Node], Node], batch: int) -> Value:
+        """The value with that made of its node, and of those of its mask, whose shape for torch stays."""
+        hidden = self.hidden
+        if hidden is not None:
+            hidden = replace(hidden, node=change(hidden.node), exact=change(hidden.exact))
+        return replace(self, node=change(self.node), batch=batch, hidden=hidden)
 
     def axis(self, dim: int) -> int:
         """The axis of the node that torch calls `dim`, or -1 for the batch axis."""
@@ -174,6 +187,8 @@ class Call:
         self.merged: list[Mixes] = []
         # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.
         self.finals: dict[Node, tuple[str, Node, int]] = {}
+        # What values can be, for rules that decide by it.
+        self.reach = Reach(builder)
 
     @property
     def shape(self) -> tuple[int, ...]:

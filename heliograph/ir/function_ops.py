@@ -29,6 +29,8 @@ JOINT = frozenset(
         *("max", "min", "argmax", "softmax", "max_pool", "layer_norm"),
     }
 )
+# Comparisons: whether the second operand is to be the larger one, and whether equal ones hold.
+COMPARISONS = {"gt": (False, False), "ge": (False, True), "lt": (True, False), "le": (True, True)}
 # Functions along axis 0 of (rows, columns). `passes/approximate.py` turns them into compositions of polynomials.
 ALONG_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
 # Attributes that control how a decision is approximated. `low` and `high` bound the operand, or the difference of two

@@ -13,7 +13,7 @@ _INSIDE = ("unit_sizes", "layout", "frame")
 # Fields that only some entries have; the report leaves them out of the others.
 _OF_SOME = (
     "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits", "count",
-    "rows", "squarings",
+    "rows", "squarings", "moved",
 )  # fmt: skip
 
 
@@ -28,7 +28,8 @@ class RangeEntry:
 
     By units: `units` counts them, `smallest_unit` is the smallest one's half range, and `unit_sizes`, until scaling is
     folded, what a unit of the input is in the values of the original program. Of compositions: the degrees of the parts,
-    the name of the construction, and what it rests on. `layout` is that of the input, once it is packed. `frame` is
+    the name of the construction, and what it rests on; `moved` is how far a comparison's threshold was moved away from
+    values that are equal on the samples. `layout` is that of the input, once it is packed. `frame` is
     (centre, radius) where a slot of it holds y and the input, in units in which the interval is [-1, 1], is
     centre + radius * y; without it the two are the same (passes/squares.py).
     """
@@ -59,6 +60,7 @@ class RangeEntry:
     count: int | None = None
     rows: int | None = None
     squarings: int | None = None
+    moved: float | None = None
     unit_sizes: tuple[float, ...] | None = None
     layout: Layout | None = None
     frame: tuple[float, float] | None = None

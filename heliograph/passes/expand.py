@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
-from heliograph.ir.function_ops import JOINT, pool_index
+from heliograph.ir.function_ops import COMPARISONS, JOINT, pool_index
 from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
 from heliograph.passes.base import rule_for
+from heliograph.passes.ties import moves
 
 _DECISION = ("gap", "bits", "low", "high")
 
@@ -30,21 +31,21 @@ class Expand:
     makes: ClassVar[Stage] = Stage.TENSOR
 
     def run(self, program: Program) -> Program:
-        builder = Builder(program.name, Stage.TENSOR, program)
+        builder, moved = Builder(program.name, Stage.TENSOR, program), moves(program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
             if node.op in JOINT and node.type.secret:
-                return rule_for(RULES, node, self.name)(_Writer(builder, node), operands)
+                return rule_for(RULES, node, self.name)(_Writer(builder, node, moved.get(node, 0.0)), operands)
             return builder.copy(node, operands)
 
         return builder.rewrite(program, emit)
 
 
 class _Writer:
-    """Emits nodes in place of one node: at its line, in its layer."""
+    """Emits nodes in place of one node: at its line, in its layer. `moved` is what its threshold is raised by."""
 
-    def __init__(self, builder: Builder, node: Node) -> None:
-        self.builder, self.node = builder, node
+    def __init__(self, builder: Builder, node: Node, moved: float) -> None:
+        self.builder, self.node, self.moved = builder, node, moved
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -73,12 +74,18 @@ class _Writer:
         return self.op("affine", x, matrices=(name,), shape=shape)
 
 
-def _compare(swap: bool) -> Callable[[_Writer, list[Node]], Node]:
-    def rule(w: _Writer, operands: list[Node]) -> Node:
-        x, y = reversed(operands) if swap else operands
-        return w.op("add", w.times(w.decision("sign", w.op("sub", x, y)), 0.5), w.number(0.5))
-
-    return rule
+def _compare(w: _Writer, operands: list[Node]) -> Node:
+    swapped, _ = COMPARISONS[w.node.op]
+    x, y = reversed(operands) if swapped else operands
+    difference = w.op("sub", x, y)
+    decided: dict[str, float] = {}
+    if w.moved:
+        difference = w.op("sub", difference, w.number(w.moved))
+        decided["moved"] = abs(w.moved)
+        if "gap" in w.attrs:
+            decided["gap"] = min(w.attrs["gap"], abs(w.moved))
+    attrs = {key: w.attrs[key] for key in _DECISION if key in w.attrs} | decided
+    return w.op("add", w.times(w.op("sign", difference, **attrs), 0.5), w.number(0.5))
 
 
 def _extreme(sign: float) -> Callable[[_Writer, list[Node]], Node]:
@@ -180,10 +187,7 @@ def _layer_norm(w: _Writer, operands: list[Node]) -> Node:
 
 # How each op of `function_ops.JOINT` is expanded.
 RULES: Mapping[str, Callable[[_Writer, list[Node]], Node]] = {
-    "gt": _compare(False),
-    "ge": _compare(False),
-    "lt": _compare(True),
-    "le": _compare(True),
+    **dict.fromkeys(COMPARISONS, _compare),
     "maximum": _extreme(1.0),
     "minimum": _extreme(-1.0),
     "where": _where,

@@ -44,6 +44,8 @@ DEFAULT_GAP = 0.01
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
 _MOST_ABS_DEGREE = 127
+# The gap of a comparison whose threshold was moved, as a share of that: whole numbers keep the rest as a distance from it.
+_CLEAR = 0.8
 # Fits to differences that were seen give this share of the weight to all of the interval, at this many points: the largest
 # error is far smaller than without, at little cost in the mean error.
 _BROADLY, _EVENLY = 0.02, 1001
@@ -225,6 +227,10 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
     """sign(x): the cheapest chain of odd polynomials for the gap and the bits; 0 stays 0."""
     reach = x.interval.magnitude
     gap, gap_source = lowering.gap(x.seen.near if x.seen else None, reach)
+    moved = lowering.node.attrs.get("moved")
+    if moved is not None:
+        # Samples lie just at this distance: where the polynomials are steep, noise would move them far.
+        gap = min(gap, _CLEAR * float(moved))
     bits = float(lowering.node.attrs.get("bits", SIGN_BITS))
     with lowering.located():
         plan = sign_plans.sign(gap / reach, bits, lowering.node.attrs.get("method", "best"))
@@ -237,6 +243,7 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
         gap=gap,
         gap_source=gap_source,
         closeness_bits=plan.closeness_bits,
+        moved=moved,
     )
     return lowering.chain(x.value, plan.folded(), -reach, reach, entry)
 

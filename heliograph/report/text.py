@@ -444,6 +444,8 @@ class Report:
                 construction = f"{entry['function']} by {degrees_text(entry)}"
                 if entry.get("gap") is not None:
                     construction += f", gap {entry['gap']:.3g} ({entry['gap_source']})"
+                if entry.get("moved") is not None:
+                    construction += f", samples with equal values: threshold moved by {entry['moved']:.3g}"
             else:
                 construction = f"{degrees_text(entry)} ({entry['method']})"
             lines.append(

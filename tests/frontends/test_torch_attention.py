@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import heliograph as hg
+from heliograph.frontends.torch_attention import fast_path_hint
+from heliograph.frontends.torch_examples import Example
 
 
 class Head(nn.Module):
@@ -92,3 +96,39 @@ def test_a_whole_transformer_with_a_mask_of_its_own() -> None:
     agree(Pair(), (3, 4), (2, 4), tolerance=1e-6)
     # torch is left as it was.
     assert nn.modules.transformer._detect_is_causal_mask is looks
+
+
+class Padded(nn.Module):
+    """A transformer encoder over samples whose last places are padding."""
+
+    def __init__(self, hidden: list[bool], band: bool = False, **options: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(4), **options)
+        self.hidden = torch.tensor([hidden])
+        self.band = ~torch.eye(len(hidden), dtype=torch.bool) if band else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x, mask=self.band, src_key_padding_mask=self.hidden.expand(x.size(0), -1)).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda: Padded([False, False, True]), "enable_nested_tensor=False"),
+        (lambda: Padded([False, False, True], band=True), "set_fastpath_enabled(False)"),
+        (lambda: Padded([False, False, True], enable_nested_tensor=False), ""),
+        (lambda: Padded([False, False, False]), ""),
+        # torch does not pack what is not at the end.
+        (lambda: Padded([False, True, False]), ""),
+        (lambda: nn.Linear(4, 4), ""),
+    ],
+)
+def test_a_difference_by_torchs_fast_path_is_told(model: Callable[[], nn.Module], says: str) -> None:
+    torch.manual_seed(0)
+    kernel = torch._nested_tensor_from_mask
+    hint = fast_path_hint(model().eval(), Example((torch.randn(2, 3, 4),), {}))
+    assert (says in hint) if says else not hint
+    # torch is left as it was.
+    assert torch._nested_tensor_from_mask is kernel
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -247,7 +247,7 @@ def test_corners_of_the_table_are_those_that_are_found(name: str) -> None:
     assert boundary is not None
     expected = sorted(boundary())
     reach = 32.0 if np.isfinite(evaluate(np.linspace(-32, 32, 65))).all() else 0.9
-    assert corners(evaluate, reach) == pytest.approx(expected, abs=1e-3)
+    assert corners(evaluate, reach) == (pytest.approx(expected, abs=1e-3), False)
 
 
 @pytest.mark.parametrize("module", [torch.nn.Hardshrink(0.5), torch.nn.Threshold(0.25, -1.0)])
@@ -285,8 +285,22 @@ def test_a_cusp_takes_a_higher_degree() -> None:
 @given(point=st.floats(-20, 20), jump=st.floats(0.05, 5))
 def test_corners_are_found(point: float, jump: float) -> None:
     found = corners(lambda x: np.sin(x) + jump * np.maximum(x - point, 0.0))
-    assert found == pytest.approx([point], abs=1e-3)
-    assert corners(np.sin) == corners(np.tanh) == ()
+    assert found == (pytest.approx([point], abs=1e-3), False)
+    assert corners(np.sin) == corners(np.tanh) == ((), False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(point=st.floats(-9e3, 9e3), jump=st.floats(10, 1e3), bend=st.floats(-2, 2))
+def test_jumps_are_found_as_far_as_values_reach(point: float, jump: float, bend: float) -> None:
+    found, jumps = corners(lambda x: np.sin(x) + (jump + bend * (x - point)) * (x > point), 16384.0)
+    assert jumps
+    assert min(abs(place - point) for place in found) < 1e-3
+
+
+def test_jumps_close_to_each_other_are_found() -> None:
+    found, jumps = corners(lambda x: 1.0 * (x > 1e-3) + 1.0 * (x > 2e-3))
+    assert jumps
+    assert found == pytest.approx((1e-3, 2e-3), abs=1e-6)
 
 
 def test_a_function_of_several_ops_is_one_activation() -> None:

@@ -136,6 +136,27 @@ CASES: dict[str, Case] = {
     "scaled_behind_the_mask": fn(
         lambda x: ((x @ x.mT).masked_fill(~SEEN, -torch.inf) / 2).softmax(-1) @ (x * torch.tensor(3.0)), (4, 3)
     ),
+    "mask_of_merged_heads": fn(
+        lambda x: (x.view(-1, 4, 3) @ x.view(-1, 4, 3).mT).masked_fill(~SEEN, -1e4).view(-1, 2, 4, 4).softmax(-1),
+        (2, 4, 3),
+    ),
+    "mask_before_heads_are_merged": fn(
+        lambda x: ((x @ x.mT + ADDED).view(-1, 4, 4).softmax(-1) @ x.view(-1, 4, 3)).view(-1, 2, 4, 3), (2, 4, 3)
+    ),
+    "mask_between_merged_heads": fn(
+        lambda x: (
+            ((x.view(-1, 4, 3) @ x.view(-1, 4, 3).mT).view(-1, 2, 4, 4) + ADDED).view(-1, 4, 4).softmax(-1)
+            @ x.view(-1, 4, 3)
+        ).view(-1, 2, 4, 3),
+        (2, 4, 3),
+    ),
+    "mask_of_one_head": fn(
+        lambda x: (
+            ((x.view(-1, 4, 3) @ x.view(-1, 4, 3).mT) + ADDED).view(-1, 2, 4, 4)[:, 0]
+            + x.view(-1, 4, 3).sum(-1).view(-1, 2, 4)[:, :1]
+        ).softmax(-1),
+        (2, 4, 3),
+    ),
     "learned_query": (lambda: Pooled(), ((3, 4),)),
     "merged_repeats": fn(lambda x: x.reshape(-1, 4)[:, None].expand(-1, 2, -1).reshape(-1, 24), (3, 4)),
 }
@@ -209,13 +230,16 @@ def test_a_mask_is_no_end_of_a_range() -> None:
     np.testing.assert_allclose(found, net(samples[:5]).numpy(), atol=1e-2)
 
 
-def test_a_row_that_is_hidden_whole_is_taken_as_if_nothing_were() -> None:
-    """torch gives NaN for infinity there, and the softmax of what is left for a finite number."""
+def test_a_row_that_is_hidden_whole_is_what_torch_makes_of_it() -> None:
+    """Equal weights for a number that was written there, zeros in attention, and no answer where torch gives NaN."""
     hidden = torch.tensor([[True, True, True], [False, True, False]])
-    program = trace(Fn(lambda x: x.masked_fill(hidden, -torch.inf).softmax(-1)), torch.zeros(1, 2, 3))
     x = torch.randn(1, 2, 3, dtype=torch.float64)
-    (got,) = interpret_batch(program, x.numpy())
-    np.testing.assert_allclose(got[0, 0], x[0, 0].softmax(-1).numpy(), atol=1e-12)
+    program = trace(Fn(lambda x: x.masked_fill(hidden, -1e9).softmax(-1)), x)
+    np.testing.assert_allclose(interpret_batch(program, x.numpy())[0][0, 0], [1 / 3] * 3, atol=1e-12)
+    program = trace(Fn(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=~hidden[:, :2])), x)
+    np.testing.assert_allclose(interpret_batch(program, x.numpy())[0][0, 0], 0, atol=1e-12)
+    with pytest.raises(UnsupportedError, match=r"all places of row 0 \(of 2\) hold minus infinity"):
+        trace(Fn(lambda x: x.masked_fill(hidden, -torch.inf).softmax(-1)), x)
 
 
 def test_samples_that_meet_through_a_merged_axis_are_refused() -> None:
