@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from heliograph.frontends.torch_linear import by_matrix
 from heliograph.frontends.torch_masks import HIDES, LOWEST, filled, floored
+from heliograph.frontends.torch_source import leaf_module
 from heliograph.frontends.torch_values import (
     Call,
     NoRule,
@@ -39,7 +42,7 @@ def compare(call: Call, x: Any, other: Any) -> Any:
         # torch compares in the precision of the tensor: 0.1 is not above 0.1 there.
         other = torch.tensor(other, dtype=x.dtype).item()
     made = _compared_flags(call, _COMPARISONS[call.op], x, other)
-    return elementwise(call, _COMPARISONS[call.op], x, other) if made is None else made
+    return elementwise(call, _COMPARISONS[call.op], x, other) if made is None else _everywhere(call, made)
 
 
 @rule("aten.eq", "aten.ne", "aten.not_equal")
@@ -47,7 +50,12 @@ def equal(call: Call, x: Any, other: Any) -> Any:
     made = _compared_flags(call, "eq" if call.op == "aten.eq" else "ne", x, other)
     if made is None:
         raise NoRule  # encrypted numbers are equal up to a gap only
-    return made
+    return _everywhere(call, made)
+
+
+def _everywhere(call: Call, made: Any) -> Any:
+    """One number as a tensor of truth values."""
+    return torch.full(call.shape, bool(made)) if isinstance(made, float) else made
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -218,7 +226,7 @@ def threshold(call: Call, x: Any, threshold: float, value: float) -> Value:
 
 def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
     """x where the condition is true, y elsewhere."""
-    if isinstance(condition, torch.Tensor) and bool(condition.all() if condition.any() else True):
+    if isinstance(condition, torch.Tensor) and bool(condition.all()) == bool(condition.any()):
         # One of the two everywhere, as where NaN is replaced.
         picked = x if bool(condition.all()) else y
         if isinstance(picked, Value) and call.torch_shape(picked) == call.shape:
@@ -239,9 +247,16 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
         if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):
             raise call.refuse(
                 "it chooses an infinite value where the choice depends on an input, or not in places alone",
-                "choose a finite number: before a softmax, one a little below the smallest score",
+                _BELOW if leaf_module(call.node) != "MultiheadAttention" else _PADDING,
             )
     return chosen()
+
+
+_BELOW = "choose a finite number: before a softmax, one a little below the smallest score"
+_PADDING = (
+    "give the layer a finite number that it adds to the scores: key_padding_mask=-20.0 * mask.float(), with mask as it is "
+    "now, adds -20 where it is true"
+)
 
 
 @rule("aten.where")
@@ -257,3 +272,21 @@ def where(call: Call, condition: Any, x: Any = None, y: Any = None) -> Value:
 @rule("aten.masked_fill")
 def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Value:
     return _chosen(call, mask, value, x)
+
+
+@rule("aten.index_put", "aten._unsafe_index_put")
+def index_put(call: Call, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """Under a mask that depends on an input, one number is written: a choice. Anything else is linear in what is written."""
+    mask = indices[0] if len(indices) == 1 else None
+    if not isinstance(mask, Value) or mask.dtype != torch.bool:
+        return by_matrix(call, (x, indices, values, accumulate), {})
+    number = None if isinstance(values, Value) else scalar(values)
+    if number is None:
+        raise NoRule
+    for _ in range(len(call.shape) - mask.rank):
+        place, batch = mask.new_axis(mask.rank)
+        shape = (*mask.shape[:place], 1, *mask.shape[place:])
+        mask = replace(mask, node=call.emit("reshape", mask.node, shape=shape), batch=batch)
+    if accumulate:
+        return elementwise(call, "add", x, elementwise(call, "mul", mask, number))
+    return _chosen(call, mask, number, x)

@@ -46,7 +46,7 @@ from heliograph.frontends.torch_examples import (
     tensor_inputs,
 )
 from heliograph.frontends.torch_fuse import depending_on, fusions
-from heliograph.frontends.torch_graph import all_nodes, chooses, depending, export, functional, quiet
+from heliograph.frontends.torch_graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_reach import Reach
@@ -54,6 +54,7 @@ from heliograph.frontends.torch_refusals import (
     complex_values,
     not_run,
     random_values,
+    sequence_first,
     shape_of_known,
     shape_of_values,
     unsupported,
@@ -136,9 +137,13 @@ def trace(
     try:
         return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
     except UnsupportedError as error:
-        if not isinstance(model, ExportedProgram):
+        hint = error.hint
+        if isinstance(model, ExportedProgram):
+            hint += "; or trace the module itself: an exported program may be decomposed into smaller ops"
+        elif isinstance(error, Mixes) and isinstance(model, torch.nn.Module):
+            hint = sequence_first(model, error.where) or hint
+        if hint == error.hint:
             raise
-        hint = f"{error.hint}; or trace the module itself: an exported program may be decomposed into smaller ops"
         raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
 
 
@@ -250,7 +255,7 @@ def _classes(allowed: list[Any]) -> int:
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
 ) -> tuple[Example, ExportedProgram]:
-    """The example and the graph made with it; whole numbers among samples that choose nothing, as pixels, are numbers."""
+    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
     if example_input is not None:
         examples = example_of(model, example_input)
         return examples, export(model, examples, caller)
@@ -521,7 +526,7 @@ class _Tracer:
                 return with_dtypes(with_masks(call, rule, args, kwargs), result)
             except NoRule:
                 raise unsupported(node, loc) from None
-            except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
                 raise not_run(node, loc, error) from error
 
         if not all(value.seen for value in parts((args, kwargs), Value)):
@@ -553,9 +558,8 @@ class _Tracer:
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
         target = node.target
-        drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
-        if drawn and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
+        if draws(node) and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
         try:
             with torch.no_grad():

@@ -18,8 +18,8 @@ from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import torch_layers
 from heliograph.frontends.torch_examples import EXAMPLE, Example
 from heliograph.frontends.torch_fuse import depending_on
-from heliograph.frontends.torch_known import numbers_known
-from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, unsupported, user_name
+from heliograph.frontends.torch_known import UNCOUNTED, numbers_known
+from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, observed, unsupported, user_name
 from heliograph.frontends.torch_source import (
     error_location,
     helper_frames,
@@ -103,14 +103,15 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     norms = [
         path
         for path, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        and (module.training or module.running_mean is None)
     ]
     if norms and "when training" in first:
         return UnsupportedError(
-            f"batch norm {norms[0]!r} is in training mode",
+            f"batch norm {norms[0]!r} is in training mode, or keeps no statistics",
             where=where,
             why="it would normalize by the statistics of the batch, and a program sees one sample",
-            hint="call model.eval() before trace",
+            hint="call model.eval() before trace; construct the layer with track_running_stats=True",
         )
     if (
         kind in ("GuardOnDataDependentSymNode", "UncapturedHigherOrderOpError")
@@ -149,6 +150,11 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
 # Reasons for torch.export to stop: its message, what that means, and what to do instead.
 _STOPPED = (
     (
+        UNCOUNTED,
+        "torch.nn.functional.one_hot is called without num_classes",
+        "give the number of classes: F.one_hot(x.argmax(1), num_classes=4)",
+    ),
+    (
         "need to register a pytree",
         "the model returns a type of its own",
         "return tensors, or a tuple, list or dict of them",
@@ -186,6 +192,9 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
         if node.op != "call_function":
             continue
         target, arguments = op_name(node.target), node.args
+        stack = module_stack(node)
+        if node in secret and stack and stack[-1][1].startswith("torch.ao.quantization."):
+            raise observed(stack[-1][0], stack_location(node.meta.get("stack_trace")) or caller)
         if node not in secret and (len(arguments) < 4 or arguments[3] is None):
             # This is computed from weights alone: it normalizes weights, and has no running statistics to change.
             pass
@@ -194,7 +203,7 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
                 raise torch_layers.training_batch_norm(_plain_call(node, caller))
         elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
             raise torch_layers.training_batch_norm(_plain_call(node, caller))
-        elif _trains(node):
+        elif trains(node):
             raise torch_layers.training(_plain_call(node, caller))
         elif short_name(node.target) in CONTROL_FLOW:
             raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
@@ -226,12 +235,24 @@ def chooses(node: Any) -> bool:
     return any(short_name(user.target) in _LOOKUPS or chooses(user) for user in node.users if user.op != "output")
 
 
-def _trains(node: Any) -> bool:
-    """Whether a call draws numbers, or takes statistics of the batch, as layers do in training mode."""
+def _given(node: Any) -> dict[str, Any]:
+    """The arguments of a call by their names in its schema, with the defaults."""
     schema = getattr(node.target, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema is not None else []
-    given = {argument.name: argument.default_value for argument in schema.arguments} if schema is not None else {}
-    given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    arguments = schema.arguments if schema is not None else ()
+    known = {argument.name: argument.default_value for argument in arguments}
+    return {**known, **dict(zip(known, node.args, strict=False)), **node.kwargs}
+
+
+def draws(node: Any) -> bool:
+    """Whether a call draws random numbers; dropout does so in training mode only."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return trains(node) if {"train", "training"} & set(_given(node)) else True
+
+
+def trains(node: Any) -> bool:
+    """Whether a call draws numbers, or takes statistics of the batch, as layers do in training mode."""
+    given = _given(node)
     short = short_name(node.target)
     if short == "instance_norm":
         # In training mode it also renews the statistics that it keeps, and in evaluation it reads them.

@@ -28,6 +28,8 @@ _READS = frozenset(
         *("unique_consecutive", "bincount", "one_hot", "arange", "combinations"),
     }
 )
+# What one_hot of unknown places is stopped with, unless it says how many classes there are.
+UNCOUNTED = "one_hot counts the classes of what is not known"
 # Known tensors of more elements than this are not computed a second time.
 _MOST = 1 << 20
 
@@ -67,20 +69,32 @@ class Known(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            # Without gradients this is the same: the values, in the same memory.
+            func, name = torch.Tensor.detach, "detach"
         if name in ("__get__", "__set__", "size", "stride", "storage_offset", "dim"):
-            # Without gradients `x.data` is `x.detach()`: the values, in the same memory.
-            return args[0].detach() if func == torch.Tensor.data.__get__ else func(*args, **named)  # type: ignore[attr-defined]
-        if isinstance(func, torch._ops.OpOverload) or "functorch" in getattr(func, "__module__", ""):
-            return func(*args, **named)  # torch's own, while it makes shapes of tensors or maps over samples
+            return func(*args, **named)
+        if isinstance(func, torch._ops.OpOverload) or torch._C._functorch.maybe_current_level() is not None:
+            # torch's own, while it makes shapes of tensors; in torch.vmap a tensor is one of a batch.
+            return func(*args, **named)
         tensors = [leaf for leaf in pytree.tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
         if all(self._known(tensor) is not None for tensor in tensors):
-            made = self._computed(func, args, named)
-            if made is not None and (name in _READS or (name == "where" and len(tensors) == 1)):
-                return made[0]
+            if name in _READS or (name == "where" and len(tensors) == 1):
+                read = self._computed(func, args, named)
+                return func(*args, **named) if read is None else read[0]
+            # What is written to in place has other numbers afterwards, and is written to only once.
             result = func(*args, **named)
-            if made is not None:
-                self._record(result, made[0])
+            leaves = pytree.tree_leaves(result)
+            if name == "__setitem__" or any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+                made = self._computed(func, args, named)
+                if made is None:
+                    for leaf in (*tensors[:1], *leaves):
+                        self._forget(leaf)
+                else:
+                    self._record(result, made[0])
             return result
+        if name == "one_hot" and max([*args[1:], *named.values()], default=-1) == -1:
+            raise RuntimeError(UNCOUNTED)
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i"):
             self._forget(args[0])
         for tensor in pytree.tree_leaves(named.get("out")):
@@ -95,8 +109,6 @@ class Known(TorchFunctionMode):
         entry = self.numbers.get(id(tensor))
         if entry is not None:
             return entry[1]
-        if torch._C._functorch.is_batchedtensor(tensor):
-            return None  # a sample within torch.vmap
         if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not torch._is_functional_tensor(
             tensor
         ):
@@ -235,8 +247,8 @@ class Known(TorchFunctionMode):
             if any(size not in (1, whole) for size, whole in zip(shape, x.shape, strict=True)):
                 return None
             places = places_of(mask.reshape(shape[leading:]).expand(x.shape[leading:]))
-        chosen = ((slice(None),) * leading) + places
-        return lambda: x[chosen].reshape(-1)
+        index: Any = (*(slice(None),) * leading, *places)
+        return lambda: x[index].reshape(-1)
 
 
 def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:

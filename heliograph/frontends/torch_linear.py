@@ -33,7 +33,7 @@ LINEAR = (
     *("im2col", "col2im", "unfold", "unfold_copy"),
     *("cumsum", "diff", "trapezoid", "cumulative_trapezoid", "gradient"),
     *("gather", "take", "take_along_dim", "scatter", "scatter_add", "index_add", "index_copy", "index_fill"),
-    *("scatter_reduce", "index_put", "_unsafe_index_put", "_unsafe_index", "masked_scatter", "slice_backward"),
+    *("scatter_reduce", "_unsafe_index", "masked_scatter", "slice_backward"),
     *("diagonal", "diagonal_copy", "diag", "diag_embed", "trace", "tril", "triu", "diagonal_scatter", "block_diag"),
     *("rot90", "fliplr", "flipud", "repeat_interleave", "pixel_unshuffle", "channel_shuffle"),
     *("native_channel_shuffle", "hstack", "vstack", "dstack", "column_stack"),
@@ -158,6 +158,7 @@ class _Linear:
         one = self.raw(self._placed(self._noise(self.batch)))
         try:
             two = self.raw(self._placed(self._noise(self.batch + 1)))
+            self.raw(self._placed(self._noise(1)))
             grown = [axis for axis in range(one.ndim) if two.shape[axis] != one.shape[axis]]
             free = two.ndim == one.ndim and len(grown) == 1 and two.shape[grown[0]] == self.batch + 1
         except Exception:
