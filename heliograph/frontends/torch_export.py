@@ -114,11 +114,12 @@ def trace(
 
     `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
     leading sample axis. For several inputs both are tuples in argument order, with None for an input that has none.
-    Samples may also have the form of the example, or come from a DataLoader. Without `input_range` the range is from
-    the smallest to the largest element of the calibration samples; without both it stays open. `name` is by default the
-    module's class. `plain` names arguments that are not encrypted: the server supplies them at run time. With
-    `outputs="logits"`, a softmax at the end of the model is left to the client, which computes it exactly after
-    decryption (the report says so); the logarithm of a softmax at the end always is.
+    Samples may also have the form of the example, whose names they are found by, or come from a DataLoader, a data set
+    or a data frame. Without `input_range` the range is from the smallest to the largest element of the calibration
+    samples; without both it stays open. `name` is by default the module's class. `plain` names arguments that are not
+    encrypted: the server supplies them at run time. With `outputs="logits"`, a softmax at the end of the model is left to
+    the client, which computes it exactly after decryption (the report says so); the logarithm of a softmax at the end
+    always is.
 
     The program is compared with the module before it is returned: both run on up to 64 different calibration samples, in
     batches of several sizes and orders and alone, or on samples like the example where there are none. `check=False` leaves
@@ -161,6 +162,7 @@ def _trace(
     if outputs not in (None, "logits"):
         raise ProgramError(f"outputs is {outputs!r}", where=caller, hint='outputs="logits", or nothing')
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    example_input, calibration = readable(example_input), readable(calibration)
     if isinstance(model, ExportedProgram):
         exported = model
         start = caller
@@ -171,7 +173,6 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        example_input, calibration = readable(example_input), readable(calibration)
         examples, exported = _exported(model, example_input, calibration, caller)
         start = forward_location(model) or caller
     else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,7 +62,8 @@ class Known(TorchFunctionMode):
         self.held = dict(_tensors(model))
         # By identity: the tensor that stands for known numbers, which keeps the identity from being used again, and these.
         self.numbers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.paths: dict[int, str] = {}
+        # The tensors that torch.export has put in place of parameters and buffers, by identity, with their paths.
+        self.placed: dict[int, tuple[torch.Tensor, str]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -79,7 +79,7 @@ class Known(TorchFunctionMode):
             return func(*args, **named)
         tensors = [leaf for leaf in pytree.tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
         if all(self._known(tensor) is not None for tensor in tensors):
-            if name in _READS or (name == "where" and len(tensors) == 1):
+            if tensors and (name in _READS or (name == "where" and len(tensors) == 1)):
                 read = self._computed(func, args, named)
                 return func(*args, **named) if read is None else read[0]
             # What is written to in place has other numbers afterwards, and is written to only once.
@@ -125,11 +125,11 @@ class Known(TorchFunctionMode):
 
     def _weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The parameter or buffer that torch.export has put this tensor in place of."""
-        path = self.paths.get(id(tensor))
-        if path is None:
-            self.paths = {id(now): path for path, now in _tensors(self.model)}
-            path = self.paths.get(id(tensor))
-        return None if path is None else self.held.get(path)
+        first = next(iter(_tensors(self.model)), None)
+        if first is not None and id(first[1]) not in self.placed:
+            self.placed = {id(now): (now, path) for path, now in _tensors(self.model)}
+        path = self.placed.get(id(tensor), (None, ""))[1]
+        return self.held.get(path)
 
     def _computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
         """What the call makes of numbers; None where it makes nothing known: it draws random numbers, or does not run."""
@@ -257,10 +257,10 @@ def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(mask.nonzero(as_tuple=True))
 
 
-def _tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and buffers by path, shared ones under each."""
-    both = itertools.chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
-    return list(both)
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 def _is_mask(index: Any) -> bool:

@@ -341,6 +341,10 @@ def _one_bias() -> nn.Module:
     return layer
 
 
+def _quantized(kind: Any) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), kind())
+
+
 def _stored_norm() -> nn.Module:
     norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
     norm.running_mean, norm.running_var = torch.tensor([1.0, 2.0]), torch.tensor([4.0, 1.0])
@@ -405,7 +409,7 @@ SMALL = (
         lambda t: torch.fake_quantize_per_tensor_affine(t, 0.1, 0, -128, 127),
         says=("fake quantization", "leave quantization out"),
     ),
-    _small("FakeQuantize", (lambda: nn.Sequential(nn.Linear(4, 4), FakeQuantize()),), says=("leave quantization out",)),
+    _small("FakeQuantize", (lambda: _quantized(FakeQuantize),), says=("leave quantization out",)),
     _small(
         "an observer", (lambda: nn.Sequential(nn.Linear(4, 4), MinMaxObserver()),), says=("leave quantization out",)
     ),
