@@ -16,6 +16,7 @@ from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation, Unseen
 from heliograph.ir import Array, Matrix, Program, Stage
 from heliograph.ir.depth import critical_depth, node_depth
+from heliograph.ir.loss import has_classes
 from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.base import apply
@@ -33,8 +34,6 @@ from heliograph.report.figures import (
 
 # Variants are compiled for the report only if the linear maps have at most this many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
-# Outputs with more values than this are not taken to be class scores.
-_MOST_CLASSES = 1000
 
 
 def bill(
@@ -106,16 +105,15 @@ def _savings(found: Sequence[Mapping[str, Any]]) -> tuple[Saving, ...]:
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
     """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
 
-    None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values,
-    and of one longer than classes are many. The number of a class is compared rounded.
+    None where the outputs are no scores of classes (`ir/loss.has_classes`). The number of a class is compared rounded.
     """
     if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
         return None
     rows, others = exact[0], approximate[0]
     if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":
         same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
-    elif rows.ndim == 2 and 2 <= rows.shape[1] <= _MOST_CLASSES:
-        same = rows.argmax(axis=1) == others.argmax(axis=1)
+    elif has_classes(source):
+        same = rows.reshape(len(rows), -1).argmax(axis=1) == others.reshape(len(rows), -1).argmax(axis=1)
     else:
         return None
     return ClassAgreement(len(rows), int(same.sum()))

@@ -93,10 +93,6 @@ def best_plan(
     """As `make_plan`; of several batches the one that serves `options.objective` best."""
     if options.objective is None:
         return make_plan(program, options, outputs, offered=offered)
-    if options.batch != 1:
-        raise PlanningError(
-            "a batch and an objective were given", where="Options.objective", hint="leave one of them out"
-        )
     plans: list[Plan] = []
     failed: PlanningError | None = None
     for batch in _BATCHES:
@@ -144,8 +140,6 @@ def make_plan(
     drifted: DriftError | None = None
     bootstrapped = _Bootstrapped(program, options, wanted, offered or (lambda: program))
     written = any(node.op == "bootstrap" for node in program.nodes)
-    if written and options.bootstrap is False:
-        raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
     endless = bool(program.interface.carried) and spends_carried(program)
     if endless and options.bootstrap is False:
         raise PlanningError(
@@ -205,7 +199,7 @@ class _Bootstrapped:
         """The plan on that ring; raises the PlanningError that was found there."""
         if log_ring not in self.known:
             try:
-                self.known[log_ring] = plan_bootstrapped(log_ring, self.offered(), self.options, self.wanted)
+                self.known[log_ring] = plan_bootstrapped(log_ring, self.offered, self.options, self.wanted)
             except PlanningError as error:
                 self.known[log_ring] = error
         found = self.known[log_ring]
@@ -218,7 +212,7 @@ class _Bootstrapped:
         plan, larger = self.on(log_ring), log_ring + 1
         if larger in rings and log_ring < _ROOMY and wanted_fastest(self.program, self.options):
             with contextlib.suppress(PlanningError):
-                other = plan_bootstrapped(larger, self.offered(), self.options, self.wanted, _total_ms(plan))
+                other = plan_bootstrapped(larger, self.offered, self.options, self.wanted, _total_ms(plan))
                 return min(plan, other, key=_total_ms)
         return plan
 
