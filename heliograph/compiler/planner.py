@@ -34,6 +34,7 @@ from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth, spends_carried
 from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
+from heliograph.rounding import power_of_two
 
 # A scale finer than this gains nothing: errors are then far below float32's, and our kernels are slower.
 _MAX_SCALE_BITS = 49
@@ -41,6 +42,8 @@ _MAX_SCALE_BITS = 49
 _BITS_FOR_A_PRIME = 3
 # The first modulus is at least this many bits above the scale, as room for the size of the outputs.
 _MIN_HEADROOM_BITS = 8
+# Outputs that need more room than this are named where no plan is found.
+_LARGE_BITS = 22
 
 
 def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
@@ -124,8 +127,32 @@ def make_plan(
     """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
     `offered` gives it with the series that bootstraps may compute in place of polynomials.
 
-    Raises a PlanningError with the nearest feasible choice where there is none.
+    Raises a PlanningError with the nearest feasible choice where there is none, or which says that outputs are large if
+    they are.
     """
+    magnitude, headroom = reach_of(outputs)
+    try:
+        return _plan(program, options, outputs, samples, offered)
+    except PlanningError as error:
+        if headroom <= _LARGE_BITS or str(error.where).startswith("Options."):
+            raise
+        divisor = power_of_two(magnitude)
+        raise PlanningError(
+            f"outputs of {program.name!r} reach {magnitude:.3g}, and no chain of primes was found that carries values so large",
+            where=error.where,
+            why=f"the first prime has 60 bits at most, {headroom} of them for the size of the outputs; {error.what}",
+            hint=f"divide the outputs by a constant in the model, for instance by {divisor:.0f}, and multiply by it what is "
+            "decrypted",
+        ) from None
+
+
+def _plan(
+    program: Program,
+    options: Options,
+    outputs: Sequence[Array],
+    samples: int,
+    offered: Callable[[], Program] | None,
+) -> Plan:
     inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
     magnitude, headroom = reach_of(outputs)
     if headroom > 60 - MIN_SCALE_BITS:
