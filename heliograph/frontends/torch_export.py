@@ -138,12 +138,13 @@ def trace(
     try:
         return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
     except UnsupportedError as error:
-        if not isinstance(model, ExportedProgram):
-            hint = sequence_first(model, error.where) if isinstance(error, Mixes) else ""
-            if hint:
-                raise Mixes(error.what, where=error.where, why=error.why, hint=hint) from None
+        hint = error.hint
+        if isinstance(model, ExportedProgram):
+            hint += "; or trace the module itself: an exported program may be decomposed into smaller ops"
+        elif isinstance(error, Mixes) and isinstance(model, torch.nn.Module):
+            hint = sequence_first(model, error.where) or hint
+        if hint == error.hint:
             raise
-        hint = f"{error.hint}; or trace the module itself: an exported program may be decomposed into smaller ops"
         raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
 
 
@@ -255,7 +256,7 @@ def _classes(allowed: list[Any]) -> int:
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
 ) -> tuple[Example, ExportedProgram]:
-    """The example and the graph made with it; whole numbers among samples that choose nothing, as pixels, are numbers."""
+    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
     if example_input is not None:
         examples = example_of(model, example_input)
         return examples, export(model, examples, caller)

@@ -192,8 +192,13 @@ class Lowering:
         return DEFAULT_GAP * reach, "default"
 
     def error(self, width: float) -> float:
-        """How near |x| or a maximum must come, for operands that lie in an interval of that width."""
-        return self.target_error or float(self.node.attrs.get("gap", DEFAULT_GAP * width))
+        """How near |x| or a maximum must come, for operands that lie in an interval of that width.
+
+        What is asked of this operation comes before what is asked of all.
+        """
+        if "gap" in self.node.attrs:
+            return float(self.node.attrs["gap"])
+        return self.target_error or DEFAULT_GAP * width
 
     def located(self, hint: str = "") -> AbstractContextManager[None]:
         """Errors that are raised inside name this op and its place, and the hint where one is given."""
