@@ -146,6 +146,7 @@ def _changes() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
         yield key, lambda f, key=key: f["report"].update({key: 0})  # type: ignore[misc]
     yield "given_error", lambda f: f["report"].update(given_error=0.5)
     yield "given_samples", lambda f: f["report"].update(given_samples=9)
+    yield "comparison", lambda f: f["report"].update(comparison={"samples": 9, "difference": 1e-6, "ties": 1})
     yield "calibrated", lambda f: f["report"].update(calibrated=not f["report"]["calibrated"])
     yield "costs", lambda f: f["report"].update(costs="another machine")
     yield "cost_table", lambda f: f["report"]["cost_table"].update(ntt_ns=0.01)
