@@ -41,7 +41,9 @@ def run_nodes(
         if node in unseen:
             table[node] = _UNSEEN
         elif node.op == "input":
-            table[node] = values[node]
+            value = values[node]
+            # One-hot samples of calibration are kept in bytes.
+            table[node] = value.astype(np.float64) if value.dtype.kind in "biu" else value
         else:
             table[node] = np.asarray(
                 OPS[node.op].evaluate([table[operand] for operand in node.inputs], node.attrs, context)

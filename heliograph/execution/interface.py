@@ -43,17 +43,37 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
 def one_hot(spec: TensorSpec, value: Any) -> Any:
     """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
 
-    ProgramError for a number that is not a class.
+    They may be of a floating-point type, as a table that was read from a file has them; an array of the whole shape of the
+    input is one-hot already. There may be leading axes of samples. Raises a ProgramError for a number that is not a class,
+    and for a shape that is neither that of the numbers nor that of one-hot vectors.
     """
-    array = np.asarray(plain_values(value)) if spec.classes is not None and np.ndim(value) else None
-    if array is None or array.dtype.kind not in "iu" or spec.classes is None:
+    if spec.classes is None:
         return value
-    if array.size and (array.min() < 0 or array.max() >= spec.classes):
+    array, shape = np.asarray(plain_values(value)), tuple(spec.shape)
+    whole = array.dtype.kind in "iu"
+    if not (whole or array.dtype.kind == "f") or (not whole and array.shape[array.ndim - len(shape) :] == shape):
+        return value
+    own = shape[:-1]
+    if array.ndim < len(own) or array.shape[array.ndim - len(own) :] != own:
+        expected = f"{own} (or {shape} with one-hot vectors)"
         raise ProgramError(
-            f"input {spec.name!r} holds a number outside of 0 to {spec.classes - 1}",
+            f"input {spec.name!r} has shape {array.shape}, expected {expected}",
+            why="it takes whole numbers that choose rows of a table",
+        )
+    # Values are left out, as in check_range.
+    bad = np.argwhere(~((array >= 0) & (array < spec.classes) & (array == np.floor(array))))
+    if len(bad):
+        place = tuple(int(i) for i in bad[0])
+        outside = whole or bool(np.isfinite(array[place]) and array[place] == np.floor(array[place]))
+        what = f"a number outside of 0 to {spec.classes - 1}" if outside else "something else than a whole number"
+        raise ProgramError(
+            f"input {spec.name!r} holds {what}" + (f" at index {place}" if place else ""),
             why=f"it chooses one of {spec.classes} rows of a table",
         )
-    return np.eye(spec.classes)[array]
+    # In place: of a matrix of all one-hot vectors most rows would be for nothing.
+    made = np.zeros((*array.shape, spec.classes))
+    np.put_along_axis(made, array.astype(np.int64)[..., np.newaxis], 1.0, axis=-1)
+    return made
 
 
 def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:

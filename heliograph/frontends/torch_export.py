@@ -56,7 +56,7 @@ from heliograph.frontends.torch_source import (
     short_name,
     stack_location,
 )
-from heliograph.frontends.torch_tokens import Tokens, token_call
+from heliograph.frontends.torch_tokens import NUMBERS, RENORMS, Tokens, as_number, numbers_in, token_call
 from heliograph.frontends.torch_unseen import unseen_call
 from heliograph.frontends.torch_values import (
     Call,
@@ -281,6 +281,8 @@ class _Tracer:
         outputs, sources = [], []
         for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
             kind = spec.kind.name
+            if kind == "PARAMETER_MUTATION" and node.op == "call_function" and short_name(node.target) in RENORMS:
+                continue  # max_norm: the table with shorter rows is what the lookups read
             if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = "an input" if kind.startswith("USER") else "a buffer or parameter"
                 raise UnsupportedError(
@@ -289,7 +291,7 @@ class _Tracer:
                     why="a program has no state: it only returns its outputs",
                     hint="work on a copy (x = x + 1 instead of x += 1), and return what must be kept",
                 )
-            outputs.append(result)
+            outputs.append(as_number(self._call_at(node), result) if isinstance(result, Tokens) else result)
             sources.append(node)
         named = dict(zip(self._output_names(len(outputs)), zip(outputs, sources, strict=True), strict=True))
         checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
@@ -416,12 +418,11 @@ class _Tracer:
             return self.run(args[1], args[2:])
         if name == "wrap_with_autocast":
             return self.run(args[4], args[5:])
-        tokens = next(parts((args, kwargs), Tokens), None)
-        if tokens is not None:
-            call = Call(
-                self.builder, self.names, self.location(node), self.batch_size, name, user_name(target), None, target
-            )
-            return with_dtypes(token_call(call, args, tokens), node.meta.get("val"))
+        if any(parts((args, kwargs), Tokens)):
+            made = self._with_tokens(node, args, kwargs)
+            if not isinstance(made, tuple):
+                return made
+            args, kwargs = made
         mixed = next(parts((args, kwargs), Complex), None) is not None
         if not mixed and not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
@@ -472,6 +473,29 @@ class _Tracer:
                 return unseen_call(self.builder, loc, run, args, kwargs, result)
             except (UnsupportedError, ValueError):
                 raise refused from None
+
+    def _call_at(self, node: Any) -> Call:
+        """The call of a node of the graph, as a rule sees it."""
+        target = node.target
+        name, called, result = op_name(target), user_name(target), node.meta.get("val")
+        call = Call(self.builder, self.names, self.location(node), self.batch_size, name, called, result, target)
+        call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+        return call
+
+    def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """What a call makes of whole numbers that are looked up.
+
+        Where an ordinary rule is to take it, its operands with numbers in place of them, as a pair.
+        """
+        call, result = self._call_at(node), node.meta.get("val")
+        try:
+            made = token_call(call, args, kwargs)
+            return numbers_in(call, args, kwargs) if made is NUMBERS else with_dtypes(made, result)
+        except Mixes as mixes:
+            self.merged.append(mixes)
+            if self.batch_size > 1:
+                raise Merges(mixes) from None
+            raise
 
     def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
         name, target = op_name(node.target), node.target
