@@ -126,7 +126,7 @@ def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dic
     client = hg.Client(artifact.public())
     keys = client.evaluation_keys().to_bytes()
     keygen = clock() - begun
-    outputs, seconds, client_seconds, upload, floor_ms, first = [], [], [], 0, 0.0, None
+    outputs, receipts, seconds, client_seconds, upload, floor_ms, first = [], [], [], [], 0, 0.0, None
     with hg.Server(artifact, hg.EvaluationKeys.from_bytes(keys), backend=backend) as server:
         sent = client.encrypt_many(x)
         while True:
@@ -135,6 +135,7 @@ def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dic
             if encrypted is None:
                 break
             bytes_up = encrypted.to_bytes()
+            receipts.append(encrypted.receipt())
             client_seconds.append(clock() - begun)
             upload += len(bytes_up)
             if first is None and images <= report["batch"]:
@@ -150,7 +151,7 @@ def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dic
             client_seconds.append(clock() - begun)
             del bytes_up
         begun = clock()
-        logits = np.asarray(client.decrypt_many(outputs, images))
+        logits = np.asarray(client.decrypt_many(outputs, of=receipts))
         client_seconds.append(clock() - begun)
         floor = server.floor()
         for _ in range(FLOOR_SAMPLES):

@@ -57,6 +57,11 @@ def _read_npz(file: IO[bytes], path: Path, only: Collection[str] | None) -> dict
             raise ProgramError(
                 f"{path} has more than {_MAX_ENTRIES} arrays or unpacks to more than {MAX_FILE_BYTES} bytes"
             )
+        if any(entry.filename.endswith("/data.pkl") for entry in entries):
+            raise ProgramError(
+                f"{path} is a file of torch.save, not a .npy or .npz file",
+                hint="save its numbers as an array: numpy.save('samples.npy', tensor.numpy())",
+            )
         arrays = {}
         for entry in entries:
             name = entry.filename.removesuffix(".npy")

@@ -41,9 +41,8 @@ def run_nodes(
         if node in unseen:
             table[node] = _UNSEEN
         elif node.op == "input":
-            value = values[node]
-            # One-hot samples of calibration are kept in bytes.
-            table[node] = value.astype(np.float64) if value.dtype.kind in "biu" else value
+            # Samples of one-hot vectors are kept as truth values.
+            table[node] = np.asarray(values[node], dtype=np.float64)
         else:
             table[node] = np.asarray(
                 OPS[node.op].evaluate([table[operand] for operand in node.inputs], node.attrs, context)

@@ -30,7 +30,6 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.keys import conjugates, program_keys
-from heliograph.execution.memory import first_client_bytes
 from heliograph.files import Bytes, write_file
 from heliograph.ir import CipherType, Program, Stage
 from heliograph.ir.bootstraps import raising_chains, slots_by_chain
@@ -146,10 +145,7 @@ class Artifact:
             parameters.chains,
             tuple(inputs),
             tuple(outputs),
-            {
-                **{key: values[key] for key in PREDICTED},
-                "client_peak_bytes": first_client_bytes(self.program, self.ring),
-            },
+            {key: values[key] for key in PREDICTED},
             whole_slots,
             conjugates(self.program),
             lower_bootstrap_slots=tuple(lower_slots) if any(lower_slots) else (),

@@ -17,8 +17,11 @@ from heliograph.ir.placed import PlacedMatrix, fits
 
 _MOST_SIDE = 1 << 16
 _MOST_TERMS = 1 << 12
-# The most numbers in a vector that a file stores in short form.
+# The most numbers in a vector that a file stores in short form, and in all of them.
 _MOST_REPEATED = 1 << 20
+_MOST_IN_ALL = 1 << 26
+# The most entries in the places of all terms of all maps, which may share arrays.
+_MOST_ENTRIES = 1 << 27
 
 
 class ConstantWriter:
@@ -29,13 +32,15 @@ class ConstantWriter:
         self._numbers: dict[tuple[str, tuple[int, ...], bytes], int] = {}
         self._maps: dict[int, int] = {}
         self._kernels: list[dict[str, Any]] = []
+        self._in_all = 0
         known = {name: self._constant(constant) for name, constant in constants.items()}
         self.fields: dict[str, Any] = {"constants": known, "maps": self._kernels}
 
     def _constant(self, constant: Constant) -> dict[str, Any]:
         if isinstance(constant, np.ndarray):
             times = _repeated(constant)
-            if times > 1:
+            if times > 1 and self._in_all + constant.size <= _MOST_IN_ALL:
+                self._in_all += constant.size
                 return {"array": self._number(constant[::times]), "times": times}
             return {"array": self._number(constant)}
         if isinstance(constant, SparseMatrix):
@@ -93,6 +98,7 @@ class _Reader:
         maps = container.fields["maps"]
         if not isinstance(self.given, dict) or not isinstance(maps, list):
             raise refuse("its constants are malformed")
+        self._in_all = self._entries = 0
         self.maps = [self._map(f"map {number}", each) for number, each in enumerate(maps)]
 
     def constant(self, what: str, given: Any) -> Constant:
@@ -105,6 +111,9 @@ class _Reader:
             times = whole(given["times"], f"the repetitions in {what}", 2, max(2, _MOST_REPEATED // max(1, once.size)))
             if once.ndim != 1:
                 raise refuse(f"{what} is malformed")
+            self._in_all += once.size * times
+            if self._in_all > _MOST_IN_ALL:
+                raise refuse(f"its constants in short form have more than {_MOST_IN_ALL} numbers")
             return np.repeat(once, times)
         if set(given) == {"sparse"}:
             return self._sparse(given["sparse"], what)
@@ -166,6 +175,9 @@ class _Reader:
             raise refuse(f"{what} has {len(given['places'])} terms")
         weights = self._floats(given["weights"], what)
         places = tuple(self._sparse(each, what) for each in given["places"])
+        self._entries += sum(place.data.size for place in places)
+        if self._entries > _MOST_ENTRIES:
+            raise refuse(f"its maps have more than {_MOST_ENTRIES} places")
         good = (
             weights.dtype == np.float64
             and weights.ndim == 3

@@ -97,7 +97,8 @@ def complete(program: Program, known: Stored) -> Figures:
     for found in by_node.values():
         calls.update(found)
     memory = memory_bytes(program, ring)
-    total_error = known.approximation_error + known.scheme_error
+    # Samples that were kept apart say what new inputs will see; none of those that were given errs more than is said.
+    total_error = max(known.approximation_error, known.given_error or 0.0) + known.scheme_error
     rotations = count(calls, *ROTATIONS)
     keys = program_keys(program)
     ranges = [entry.to_json() for entry in program.ranges]
@@ -494,8 +495,9 @@ def _assumed(figures: Figures) -> list[str]:
     kind = "random inputs from the declared ranges"
     if figures.calibrated:
         kind = "held-out samples" if figures.errors_apart else "calibration samples"
+    also = f", and on all {figures.given_samples} that were given" if figures.given_samples is not None else ""
     lines.append(
-        f"Errors: the approximation error was measured on {figures.error_samples} {kind}; the encryption error was "
+        f"Errors: the approximation error was measured on {figures.error_samples} {kind}{also}; the encryption error was "
         "simulated on two of them, with OpenFHE's noise. Neither is a bound."
     )
     lines.append(

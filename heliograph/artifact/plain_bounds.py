@@ -12,8 +12,8 @@ from typing import Any
 from heliograph.artifact.validate import check_layout, check_shape, refuse, whole
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Node, Program, SlotsType, TensorType, shape_of
-from heliograph.ir.layout import Layout
 from heliograph.ir.liveness import last_use_table
+from heliograph.ir.plain_ops import layout_of_pack
 
 # Numbers alive at once (8 bytes each), including temporary ones, and operations on them: some 10 s of numpy on one core.
 MAX_ALIVE = 1 << 26
@@ -49,8 +49,7 @@ def _size(node: Node, ring: Ring) -> int:
     if node.op in ("input", "linear_transform"):
         raise refuse(f"an {node.op} on plain slots is nothing that is compiled")
     if node.op == "pack":
-        given = {key: node.attrs[key] for key in ("shape", "slots", "period", "gap", "width", "block")}
-        check_layout(Layout(**given), ring.slots, "a plain value")
+        check_layout(layout_of_pack(tuple(node.attrs["shape"]), node.attrs), ring.slots, "a plain value")
     return whole(node.type.slots, f"the slots of a plain {node.op}", ring.slots, ring.slots)
 
 

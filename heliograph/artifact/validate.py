@@ -158,9 +158,13 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
     last = (groups - 1) * block + layout.gap * rows * width + layout.gap * columns
     if last > MAX_CIPHERTEXTS * slots or layout.ciphertexts > MAX_CIPHERTEXTS:
         raise refuse(f"{what} would take more than {MAX_CIPHERTEXTS} ciphertexts")
+    if layout.ciphertexts > layout.size:
+        raise refuse(f"{what} would take more ciphertexts than it has elements")
     if layout.tiled:
         count, step = layout.tiled
-        if int(layout.elements(0)[1].max(initial=0)) + (count - 1) * step >= layout.period or layout.ciphertexts > 1:
+        # Copies stand beside each other; each costs as much as the tensor.
+        apart = count * layout.size <= layout.period
+        if layout.ciphertexts > 1 or not apart or layout.last_place + (count - 1) * step >= layout.period:
             raise refuse(f"the copies of {what} do not fit its period")
     return layout
 

@@ -89,12 +89,15 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
     path = Path(file)
     if not path.is_file():
         raise ProgramError(f"{path} cannot be read", why="No such file or directory")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Under a name of its own: the file may be called types.py or heliograph.py.
+    named = f"heliograph_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(named, path)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module
+    # Behind all others, so that no file beside it is taken for a module of Python's or of a package.
+    sys.path.append(str(path.resolve().parent))
+    sys.modules[named] = module
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):

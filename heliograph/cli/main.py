@@ -15,9 +15,11 @@ from typing import Any
 import click
 
 from heliograph.cli.sections import write_sections
-from heliograph.errors import HeliographError, InsecureWarning, packages_named
+from heliograph.errors import HeliographError, InsecureWarning, InternalError, VerifyError, packages_named
 
 # name -> (module, attribute, one-line help). The help is given here so that --help imports no command.
+# The exit code for a fault of ours (EX_SOFTWARE of sysexits.h).
+_FAULT = 70
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("heliograph.cli.language", "check", "Check programs in the language."),
     "fmt": ("heliograph.cli.language", "fmt", "Format programs in the language."),
@@ -84,7 +86,10 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; an error of the user's making is one text on stderr and exit code 2."""
+    """Run the command line; an error is one text on stderr.
+
+    Exit codes: 2 for an error of the user's making, 70 (EX_SOFTWARE) for a fault of ours, 130 and 141 for interruptions.
+    """
     try:
         with warnings.catch_warnings(), packages_named():
             # Shown at every step, even with --quiet, and not in Python's format.
@@ -96,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from heliograph.cli.wording import in_flags
 
         click.echo(f"error: {in_flags(error)}", err=True)
-        sys.exit(2)
+        sys.exit(_FAULT if isinstance(error, InternalError | VerifyError) else 2)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
@@ -117,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "  try: run it again with HELIOGRAPH_DEBUG=1 and report what it prints",
             err=True,
         )
-        sys.exit(2)
+        sys.exit(_FAULT)
 
 
 def _show_warning(usual: Callable[..., None]) -> Callable[..., None]:

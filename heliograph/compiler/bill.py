@@ -14,13 +14,16 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.savings import largest_difference, savings
 from heliograph.compiler.unseen import Observation, Unseen
+from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Matrix, Program, Stage
 from heliograph.ir.depth import critical_depth, node_depth
+from heliograph.ir.loss import has_classes
 from heliograph.ir.ops import OPS
 from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.base import apply
 from heliograph.passes.fold_scaling import FoldScaling
 from heliograph.report.figures import (
+    LARGEST,
     Allocation,
     ClassAgreement,
     Figures,
@@ -33,8 +36,8 @@ from heliograph.report.figures import (
 
 # Variants are compiled for the report only if the linear maps have at most this many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
-# Outputs with more values than this are not taken to be class scores.
-_MOST_CLASSES = 1000
+# Samples that are evaluated at once.
+_CHUNK = 64
 
 
 def bill(
@@ -53,8 +56,10 @@ def bill(
     (`exact`) and of the polynomials (`approximate`) on them.
 
     Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
-    whose ranges were set without them.
+    whose ranges were set without them. That of the compiled polynomials on all calibration samples is measured too: the
+    largest samples often are among those that set the ranges.
     """
+    given = given_error(source, polynomial)
     watched = any(entry.source == "observed" for entry in plan.program.ranges)
     return complete(
         plan.program,
@@ -64,6 +69,8 @@ def bill(
             class_agreement=class_agreement(source, exact, approximate),
             error_samples=int(samples[0].shape[0]) if samples else 0,
             errors_apart=observation.trial is not None,
+            given_error=given,
+            given_samples=None if given is None else int(source.calibration[0].shape[0]),
             unseen=_unseen(observation.unseen) if watched else None,
             calibrated=bool(source.calibration),
             output_magnitude=rounding.nearest(plan.output_magnitude),
@@ -92,6 +99,23 @@ def bill(
     )
 
 
+def given_error(source: Program, polynomial: Program) -> float | None:
+    """The largest error of the polynomials on the calibration samples; None without samples, and where a program on slots
+    is its own polynomial program.
+    """
+    if source.stage is not Stage.TENSOR or not source.calibration:
+        return None
+    largest = 0.0
+    for start in range(0, source.calibration[0].shape[0], _CHUNK):
+        samples = [array[start : start + _CHUNK] for array in source.calibration]
+        with np.errstate(all="ignore"):
+            pairs = zip(interpret_many(source, samples), interpret_many(polynomial, samples), strict=True)
+            found = max(float(np.abs(exact - made).max(initial=0.0)) for exact, made in pairs)
+        # A sample that leaves an interval may leave the numbers, too.
+        largest = max(largest, found if found < LARGEST else LARGEST)
+    return min(rounding.upward(largest, rounding.SEEN_BITS), LARGEST)
+
+
 def _unseen(unseen: Unseen) -> UnseenInputs:
     found = unseen.to_dict()
     worst = found.pop("worst")
@@ -106,16 +130,15 @@ def _savings(found: Sequence[Mapping[str, Any]]) -> tuple[Saving, ...]:
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
     """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
 
-    None where that says nothing: of slots, of several outputs, of an output that is not one row of at least two values,
-    and of one longer than classes are many. The number of a class is compared rounded.
+    None where the outputs are no scores of classes (`ir/loss.has_classes`). The number of a class is compared rounded.
     """
     if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
         return None
     rows, others = exact[0], approximate[0]
     if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":
         same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
-    elif rows.ndim == 2 and 2 <= rows.shape[1] <= _MOST_CLASSES:
-        same = rows.argmax(axis=1) == others.argmax(axis=1)
+    elif has_classes(source):
+        same = rows.reshape(len(rows), -1).argmax(axis=1) == others.reshape(len(rows), -1).argmax(axis=1)
     else:
         return None
     return ClassAgreement(len(rows), int(same.sum()))

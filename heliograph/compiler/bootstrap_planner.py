@@ -112,9 +112,12 @@ class _Choice:
 
 
 def plan_bootstrapped(
-    log_ring: int, program: Program, options: Options, wanted: Wanted, faster_than: float = math.inf
+    log_ring: int, offered: Callable[[], Program], options: Options, wanted: Wanted, faster_than: float = math.inf
 ) -> Plan:
     """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
+
+    `offered` gives the program, with the series that bootstraps may compute. Fitting these takes time, so it is asked for
+    them only if the ring has a chain that bootstraps.
 
     Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
     the order of cost, that keeps within it, or a faster one that does when it reads keys again in every run. Bootstraps are
@@ -122,9 +125,13 @@ def plan_bootstrapped(
     takes less than `faster_than` milliseconds.
     """
     failure = "no chain with bootstrapping is secure"
-    series = any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes)
     for how in bootstraps(options):
-        rings = bootstrapping_rings(log_ring, how, options, series)
+        rings = bootstrapping_rings(log_ring, how, options, series=True)
+        if not rings:
+            continue
+        program = offered()
+        if not any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes):
+            rings = bootstrapping_rings(log_ring, how, options)
         if not rings:
             continue
         packing = pack_passes(program, rings[0], options)
@@ -494,7 +501,7 @@ def _first_fitting(
             least_bytes = needed if least_bytes is None else min(needed, least_bytes)
             fitting = within(found.program, choice.ring, options.memory_bytes)
         if fitting is None or fitting[1]:
-            unbounded_ms = unbounded_ms or choice.cost_ms
+            unbounded_ms = unbounded_ms or run_ms(found.program, options.costs)
         if fitting is not None:
             own_ms = run_ms(found.program, options.costs) if for_time else choice.cost_ms
             if for_time and tried is options:

@@ -10,7 +10,6 @@ from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring, bootstrap_levels
 from heliograph.ckks.security import max_log_pq
 from heliograph.compiler.options import Options
-from heliograph.errors import PlanningError
 
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster but leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
@@ -55,10 +54,6 @@ def bootstraps(options: Options) -> list[Bootstraps]:
     if options.bootstrap_by == "openfhe":
         return openfhe
     if options.bootstrap_by == "native":
-        if not native:
-            raise PlanningError(
-                "native bootstraps have one iteration", where="Options.bootstrap_iterations", hint="leave it out"
-            )
         return native
     return native + [how for how in openfhe if how.iterations > 1]
 

@@ -72,13 +72,11 @@ def compile(
     program = program_of(program, "compile", example_input, calibration, input_range)
     last = ["the linear passes"]
 
-    def followed(name: str, made: Program) -> None:
+    def reached(name: str) -> None:
         last[0] = f"what follows {name}"
-        if watch is not None:
-            watch(name, made)
 
     try:
-        return _compile(program, options or Options(), followed)
+        return _compile(program, options or Options(), watch or (lambda name, made: None), reached)
     except MemoryError as error:
         largest = max((node for node in program.nodes), key=_size)
         raise PlanningError(
@@ -94,28 +92,63 @@ def _size(node: Node) -> int:
     return node.type.size if isinstance(node.type, TensorType) else 0
 
 
-def _compile(program: Program, options: Options, watch: Watch) -> Artifact:
-    """As `compile`, of what has been looked at, with places in it that an artifact keeps."""
+def _compile(program: Program, options: Options, watch: Watch, reached: Callable[[str], None]) -> Artifact:
+    """As `compile`, of what has been looked at, with places in it that an artifact keeps.
+
+    `reached` is called with the name of each pass that has run, even where its plan is not chosen.
+    """
     if program.stage not in (Stage.TENSOR, Stage.PACKED) or program.parameters is not None:
         raise ProgramError(
             f"compile takes a program as it was written, not one at stage {program.stage.value}",
             hint="pass what trace or parse gave",
         )
+    _refuse_conflicts(program, options)
     begun = time.perf_counter()
     program, before = portable(program)
     dump = dumper(options.dump_ir)
+
+    # Where two plans are made, steps are kept until it is known whose are shown.
+    kept: list[tuple[str, Program]] = []
 
     def seen(name: str, made: Program) -> None:
         dump(name, made)
         watch(name, made)
 
+    def followed(name: str, made: Program) -> None:
+        reached(name)
+        if options.allocate == "plan":
+            kept.append((name, made))
+        else:
+            seen(name, made)
+
     with told_by(before):
-        made = _made(program, options, seen, begun)
-        return made if options.allocate != "plan" else _by_paper_or(made, program, options, seen, begun)
+        made = _made(program, options, followed, begun)
+        if options.allocate == "plan":
+            first = len(kept)
+            other = _by_paper(made, program, options, followed, begun)
+            shown = kept[:first] if other is None else kept[first:]
+            for step in shown:
+                seen(*step)
+            made = other or made
+        return made
 
 
-def _by_paper_or(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
-    """The artifact of OLA's own allocation in place of `made`, where that is faster.
+def _refuse_conflicts(program: Program, options: Options) -> None:
+    """Raise a ProgramError where options contradict each other or the program, before anything is worked out."""
+    if options.objective is not None and options.batch != 1:
+        raise PlanningError(
+            "a batch and an objective were given", where="Options.objective", hint="leave one of them out"
+        )
+    if options.allocate is not None and program.stage is Stage.PACKED:
+        raise ProgramError(
+            "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
+        )
+    if options.bootstrap is False and any(node.op == "bootstrap" for node in program.nodes):
+        raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
+
+
+def _by_paper(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact | None:
+    """The artifact of OLA's own allocation, where it is faster than `made`.
 
     Allocations are priced before it is known how precise their chains must be, and how many digits that takes. Where values
     are bootstrapped that makes half of the time and more, so OLA's allocation is planned too.
@@ -123,19 +156,16 @@ def _by_paper_or(made: Artifact, program: Program, options: Options, watch: Watc
     figures = made.report.figures
     assert figures.allocation is not None
     if not figures.bootstraps:
-        return made
-    steps: list[tuple[str, Program]] = []
+        return None
     try:
-        other = _made(program, replace(options, allocate="paper"), lambda *step: steps.append(step), begun)
+        other = _made(program, replace(options, allocate="paper"), watch, begun)
     except PlanningError:
-        return made
+        return None
     found = other.report.figures
     assert found.allocation is not None
     served = max(figures.allocation.allowed, figures.allocation.measured)
     if found.predicted.evaluate_ms >= figures.predicted.evaluate_ms or found.allocation.measured > served:
-        return made
-    for step in steps:
-        watch(*step)
+        return None
     return other
 
 
@@ -150,24 +180,21 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             last[made.stage] = made
 
     fused = program
+    linear: Trail = ()
     if program.stage is Stage.TENSOR:
         linear = linear_passes(program, options.errors)
-        show(linear)
         fused = linear[-1].program
     options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
     allocation, shown = None, None
     if options.allocate is not None:
-        if program.stage is Stage.PACKED:
-            raise ProgramError(
-                "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
-            )
         allocated = allocate(program, fused, options)
         options, allocation, shown = allocated.options, allocated.record, allocated.calibrated
         if options.errors:
             shown = None
+            # Errors of single ReLUs were chosen, so these are composed.
             linear = linear_passes(program, options.errors)
-            show(linear)
             fused = linear[-1].program
+    show(linear)
     if program.stage is Stage.PACKED:
         polynomial, observation = fused, Observation(Calibrate().run(fused))
     else:

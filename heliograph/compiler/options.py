@@ -509,6 +509,8 @@ class Options:
             )
         if self.allocate is not None and (self.degree is not None or self.target_error is not None):
             raise self._refused("allocate", "degree or target_error is given too, and one of them decides")
+        if self.bootstrap_by == "native" and self.bootstrap_iterations not in (None, 1):
+            raise self._refused("bootstrap_iterations", "native bootstraps have one iteration; leave it out")
 
     def _refused(self, name: str, why: str) -> ProgramError:
         return ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)

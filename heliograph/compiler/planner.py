@@ -34,6 +34,7 @@ from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
 from heliograph.ir.depth import program_depth, spends_carried
 from heliograph.passes.plan_levels import DriftError, TooFewLevelsError
+from heliograph.rounding import power_of_two
 
 # A scale finer than this gains nothing: errors are then far below float32's, and our kernels are slower.
 _MAX_SCALE_BITS = 49
@@ -41,6 +42,8 @@ _MAX_SCALE_BITS = 49
 _BITS_FOR_A_PRIME = 3
 # The first modulus is at least this many bits above the scale, as room for the size of the outputs.
 _MIN_HEADROOM_BITS = 8
+# Outputs that need more room than this are named where no plan is found.
+_LARGE_BITS = 22
 
 
 def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
@@ -93,10 +96,6 @@ def best_plan(
     """As `make_plan`; of several batches the one that serves `options.objective` best."""
     if options.objective is None:
         return make_plan(program, options, outputs, offered=offered)
-    if options.batch != 1:
-        raise PlanningError(
-            "a batch and an objective were given", where="Options.objective", hint="leave one of them out"
-        )
     plans: list[Plan] = []
     failed: PlanningError | None = None
     for batch in _BATCHES:
@@ -128,8 +127,32 @@ def make_plan(
     """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
     `offered` gives it with the series that bootstraps may compute in place of polynomials.
 
-    Raises a PlanningError with the nearest feasible choice where there is none.
+    Raises a PlanningError with the nearest feasible choice where there is none, or which says that outputs are large if
+    they are.
     """
+    magnitude, headroom = reach_of(outputs)
+    try:
+        return _plan(program, options, outputs, samples, offered)
+    except PlanningError as error:
+        if headroom <= _LARGE_BITS or str(error.where).startswith("Options."):
+            raise
+        divisor = power_of_two(magnitude)
+        raise PlanningError(
+            f"outputs of {program.name!r} reach {magnitude:.3g}, and no chain of primes was found that carries values so large",
+            where=error.where,
+            why=f"the first prime has 60 bits at most, {headroom} of them for the size of the outputs; {error.what}",
+            hint=f"divide the outputs by a constant in the model, for instance by {divisor:.0f}, and multiply by it what is "
+            "decrypted",
+        ) from None
+
+
+def _plan(
+    program: Program,
+    options: Options,
+    outputs: Sequence[Array],
+    samples: int,
+    offered: Callable[[], Program] | None,
+) -> Plan:
     inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
     magnitude, headroom = reach_of(outputs)
     if headroom > 60 - MIN_SCALE_BITS:
@@ -144,8 +167,6 @@ def make_plan(
     drifted: DriftError | None = None
     bootstrapped = _Bootstrapped(program, options, wanted, offered or (lambda: program))
     written = any(node.op == "bootstrap" for node in program.nodes)
-    if written and options.bootstrap is False:
-        raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
     endless = bool(program.interface.carried) and spends_carried(program)
     if endless and options.bootstrap is False:
         raise PlanningError(
@@ -205,7 +226,7 @@ class _Bootstrapped:
         """The plan on that ring; raises the PlanningError that was found there."""
         if log_ring not in self.known:
             try:
-                self.known[log_ring] = plan_bootstrapped(log_ring, self.offered(), self.options, self.wanted)
+                self.known[log_ring] = plan_bootstrapped(log_ring, self.offered, self.options, self.wanted)
             except PlanningError as error:
                 self.known[log_ring] = error
         found = self.known[log_ring]
@@ -218,7 +239,7 @@ class _Bootstrapped:
         plan, larger = self.on(log_ring), log_ring + 1
         if larger in rings and log_ring < _ROOMY and wanted_fastest(self.program, self.options):
             with contextlib.suppress(PlanningError):
-                other = plan_bootstrapped(larger, self.offered(), self.options, self.wanted, _total_ms(plan))
+                other = plan_bootstrapped(larger, self.offered, self.options, self.wanted, _total_ms(plan))
                 return min(plan, other, key=_total_ms)
         return plan
 

@@ -20,10 +20,18 @@ def plain_values(value: Any) -> Any:
     return value
 
 
+def real_numbers(value: Any) -> Array:
+    """The value as float64; TypeError or ValueError for what has other numbers: numpy would drop imaginary parts."""
+    array = np.asarray(value)
+    if array.dtype.kind == "c":
+        raise TypeError("complex numbers")
+    return array.astype(np.float64, copy=False)
+
+
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
     try:
-        array = np.asarray(plain_values(value), dtype=np.float64)
+        array = real_numbers(plain_values(value))
     except (TypeError, ValueError, RuntimeError):
         raise ProgramError(
             f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
@@ -38,6 +46,13 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
         index = tuple(int(i) for i in np.unravel_index(bad[0], array.shape)) if array.shape else ()
         raise ProgramError(f"input {name!r} holds {array[index]} at index {index}", hint="remove NaN and infinity")
     return array
+
+
+def one_hot_rows(numbers: Array, classes: int, dtype: Any = np.float64) -> Array:
+    """A one-hot vector for each of an array of whole numbers from 0 to classes - 1, on an axis behind the others."""
+    made = np.zeros((*numbers.shape, classes), dtype=dtype)
+    np.put_along_axis(made, numbers[..., np.newaxis], 1, axis=-1)
+    return made
 
 
 def one_hot(spec: TensorSpec, value: Any) -> Any:
@@ -70,10 +85,7 @@ def one_hot(spec: TensorSpec, value: Any) -> Any:
             f"input {spec.name!r} holds {what}" + (f" at index {place}" if place else ""),
             why=f"it chooses one of {spec.classes} rows of a table",
         )
-    # In place: of a matrix of all one-hot vectors most rows would be for nothing.
-    made = np.zeros((*array.shape, spec.classes))
-    np.put_along_axis(made, array.astype(np.int64)[..., np.newaxis], 1.0, axis=-1)
-    return made
+    return one_hot_rows(array.astype(np.int64), spec.classes)
 
 
 def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:

@@ -79,9 +79,7 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     folder = resident is not None or key_bytes > FOLDER_KEY_BYTES
     sent = sum(map(ring.sent_ciphertext_bytes, secret))
     encrypting = sent + _BYTES_PER_NUMBER * ring.slots * len(secret)
-    made = {
-        one_by_one: fixed + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)
-    }
+    made = {one_by_one: fixed + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)}
     return {
         "evaluation_keys": key_bytes,
         "resident_keys": kept,
@@ -159,20 +157,6 @@ def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:
     largest = max((key.bytes for key in keys), default=0)
     kept = 0 if one_by_one else sum(key.sent_bytes for key in keys)
     return int(_CLIENT_KEYS * largest) + sum(map(scratch_bytes, keys)) + kept
-
-
-def first_client_bytes(program: Program, ring: Ring) -> int:
-    """The client's peak by the first model of it, when keys were kept whole, and all of them twice.
-
-    Public parts of artifacts hold it, so that fingerprints depend on it: it stays as it is, while the bill has what is
-    measured now.
-    """
-    keys = program_keys(program)
-    total = sum(key.bytes for key in keys)
-    folder = program.planned.resident_key_bytes is not None or total > FOLDER_KEY_BYTES
-    together, largest = sum(map(scratch_bytes, keys)), max((key.bytes for key in keys), default=0)
-    fixed = 72_000_000 + 1300 * ring.ring_dim + 12_000_000 * sum(map(bool, bootstraps_by_chain(program)))
-    return fixed + int(1.9 * largest) + (together if folder else total + max(total, together))
 
 
 def scratch_bytes(key: EvaluationKey) -> int:

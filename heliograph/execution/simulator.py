@@ -352,7 +352,7 @@ class Simulator(Evaluator[SimulatedCiphertext]):
         return self.errors.made(np.asarray(vector, dtype=np.float64), level, log_scale, 2, std, "encrypt")
 
     def encrypt_inputs(self, vectors: Mapping[Node, Array]) -> dict[Node, Any]:
-        """What `execute` takes, from what `interpret.pack_inputs` gave: plain inputs stay as they are."""
+        """What `execute` takes, from what `pack_inputs` of `execution/interface.py` gave: plain inputs stay as they are."""
         return {
             node: self.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"]) if node.type.secret else vector
             for node, vector in vectors.items()

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.execution.interface import one_hot_rows
 from heliograph.frontends.torch_examples import samples_of
 from heliograph.frontends.torch_inputs import calibration_arrays, ranges
 from heliograph.frontends.torch_refusals import complex_values, dynamic_shape
@@ -102,7 +103,7 @@ class Arguments:
                 hint=f"the inputs are {', '.join(names)}; at least one of them is to be encrypted",
             )
         bare = [shape[1:] for shape in shapes]
-        calibration = samples_of(self.module, calibration, len(names))
+        calibration = samples_of(self.module, self.exported, calibration, names, self.caller)
         samples = calibration_arrays(calibration, names, bare, self.caller)
         self._survey(placeholders, specs, users, samples, shapes[0][0])
         for node in users:
@@ -137,10 +138,7 @@ class Arguments:
         )
 
     def _one_hot(self, users: list[Any], calibration: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The calibration samples, whole numbers that are looked up as one-hot vectors: a byte for each number.
-
-        In double precision 512 samples of the largest inputs would take a gigabyte.
-        """
+        """The calibration samples, whole numbers that are looked up as one-hot vectors."""
         made = []
         for node, samples in zip(users, calibration, strict=False):
             if node not in self.allowed:
@@ -157,10 +155,8 @@ class Arguments:
                     where=self.caller,
                     why=f"it chooses rows of tables: one of {allowed.classes} for the places that allow most",
                 )
-            ids = samples.astype(np.int64)
-            one_hot = np.zeros((*ids.shape, allowed.classes), dtype=np.uint8)
-            np.put_along_axis(one_hot, ids[..., np.newaxis], 1, axis=-1)
-            made.append(one_hot)
+            # Truth values take an eighth of the memory; they become numbers where they are computed with.
+            made.append(one_hot_rows(samples.astype(np.int64), allowed.classes, np.bool_))
         return tuple(made)
 
     def _input_shape(self, node: Any) -> tuple[int, ...]:

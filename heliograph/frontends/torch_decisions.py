@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from heliograph.frontends.torch_linear import by_matrix
 from heliograph.frontends.torch_masks import HIDES, LOWEST, filled, floored
-from heliograph.frontends.torch_values import Call, Operand, Value, elementwise, is_number, rule, scalar
+from heliograph.frontends.torch_source import leaf_module
+from heliograph.frontends.torch_values import (
+    Call,
+    NoRule,
+    Operand,
+    Value,
+    elementwise,
+    is_number,
+    reduced_axes,
+    rule,
+    scalar,
+)
 
 _COMPARISONS = {
     "aten.gt": "gt",
@@ -22,11 +37,91 @@ _COMPARISONS = {
 
 
 @rule(*_COMPARISONS)
-def compare(call: Call, x: Any, other: Any) -> Value:
+def compare(call: Call, x: Any, other: Any) -> Any:
     if is_number(other) and isinstance(x, Value) and x.dtype.is_floating_point:
         # torch compares in the precision of the tensor: 0.1 is not above 0.1 there.
         other = torch.tensor(other, dtype=x.dtype).item()
-    return elementwise(call, _COMPARISONS[call.op], x, other)
+    made = _compared_flags(call, _COMPARISONS[call.op], x, other)
+    return elementwise(call, _COMPARISONS[call.op], x, other) if made is None else _everywhere(call, made)
+
+
+@rule("aten.eq", "aten.ne", "aten.not_equal")
+def equal(call: Call, x: Any, other: Any) -> Any:
+    made = _compared_flags(call, "eq" if call.op == "aten.eq" else "ne", x, other)
+    if made is None:
+        raise NoRule  # encrypted numbers are equal up to a gap only
+    return _everywhere(call, made)
+
+
+def _everywhere(call: Call, made: Any) -> Any:
+    """One number as a tensor of truth values."""
+    return torch.full(call.shape, bool(made)) if isinstance(made, float) else made
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
+}
+
+
+def _is_flag(operand: Any) -> bool:
+    """Whether a value is 0 or 1: what torch holds as a truth value, and one that was turned into numbers."""
+    return isinstance(operand, Value) and (operand.dtype == torch.bool or operand.node.op in ("gt", "ge", "lt", "le"))
+
+
+def _compared_flags(call: Call, name: str, x: Any, other: Any) -> Any:
+    """A comparison of truth values by arithmetic, exactly; None where something else is compared.
+
+    It is f(0) + (f(1) - f(0)) x, where f(0) and f(1) are what it makes of 0 and 1; of two truth values, the same twice.
+    """
+    compares = _OPERATORS[name]
+    if _is_flag(x) and _is_flag(other):
+        table = [[float(compares(a, b)) for b in (0.0, 1.0)] for a in (0.0, 1.0)]
+        at_zero, at_one = (_by_flag(call, other, *row) for row in table)
+        if not isinstance(at_zero, Value) and not isinstance(at_one, Value):
+            return _by_flag(call, x, at_zero, at_one)
+        difference = elementwise(call, "sub", at_one, at_zero)
+        return elementwise(call, "add", at_zero, elementwise(call, "mul", x, difference))
+    if _is_flag(x) and not isinstance(other, Value):
+        return _by_flag(call, x, *(_number(compares(flag, other)) for flag in (0.0, 1.0)))
+    if _is_flag(other) and not isinstance(x, Value):
+        return _by_flag(call, other, *(_number(compares(x, flag)) for flag in (0.0, 1.0)))
+    return None
+
+
+def _number(truth: Any) -> Any:
+    return truth.double() if isinstance(truth, torch.Tensor) else float(truth)
+
+
+def _by_flag(call: Call, flag: Value, at_zero: Any, at_one: Any) -> Any:
+    """`at_one` where the truth value holds, `at_zero` elsewhere; both are known numbers or tensors."""
+    if isinstance(at_zero, float) and isinstance(at_one, float):
+        if at_zero == at_one:
+            return at_zero
+        return flag if at_one > at_zero else elementwise(call, "sub", 1, flag)
+    return elementwise(call, "add", at_zero, elementwise(call, "mul", flag, at_one - at_zero))
+
+
+@rule("aten.count_nonzero")
+def count_nonzero(call: Call, x: Any, dim: Any = None) -> Value:
+    if not _is_flag(x):
+        raise call.refuse(
+            "it counts the encrypted numbers that are not 0",
+            "count those beyond a gap: (x.abs() > gap).sum(1)",
+        )
+    axes, batch = reduced_axes(call, "sum", x, dim, False)
+    return Value(call.emit("sum", x.node, axes=axes, keepdims=False), batch)
+
+
+@rule("aten.isfinite", "aten.isreal")
+def always(call: Call, x: Any) -> torch.Tensor:
+    """True of every encrypted number."""
+    return torch.ones(call.shape, dtype=torch.bool)
+
+
+@rule("aten.isnan", "aten.isinf", "aten.isposinf", "aten.isneginf")
+def never(call: Call, x: Any) -> torch.Tensor:
+    """False of every encrypted number."""
+    return torch.zeros(call.shape, dtype=torch.bool)
 
 
 @rule("aten.heaviside")
@@ -131,6 +226,11 @@ def threshold(call: Call, x: Any, threshold: float, value: float) -> Value:
 
 def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
     """x where the condition is true, y elsewhere."""
+    if isinstance(condition, torch.Tensor) and bool(condition.all()) == bool(condition.any()):
+        # One of the two everywhere, as where NaN is replaced.
+        picked = x if bool(condition.all()) else y
+        if isinstance(picked, Value) and call.torch_shape(picked) == call.shape:
+            return picked
 
     def chosen() -> Value:
         return elementwise(call, "where", _flag(call, condition), x, y)
@@ -147,9 +247,16 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
         if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):
             raise call.refuse(
                 "it chooses an infinite value where the choice depends on an input, or not in places alone",
-                "choose a finite number: before a softmax, one a little below the smallest score",
+                _BELOW if leaf_module(call.node) != "MultiheadAttention" else _PADDING,
             )
     return chosen()
+
+
+_BELOW = "choose a finite number: before a softmax, one a little below the smallest score"
+_PADDING = (
+    "give the layer a finite number that it adds to the scores: key_padding_mask=-20.0 * mask.float(), with mask as it is "
+    "now, adds -20 where it is true"
+)
 
 
 @rule("aten.where")
@@ -165,3 +272,21 @@ def where(call: Call, condition: Any, x: Any = None, y: Any = None) -> Value:
 @rule("aten.masked_fill")
 def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Value:
     return _chosen(call, mask, value, x)
+
+
+@rule("aten.index_put", "aten._unsafe_index_put")
+def index_put(call: Call, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """Under a mask that depends on an input, one number is written: a choice. Anything else is linear in what is written."""
+    mask = indices[0] if len(indices) == 1 else None
+    if not isinstance(mask, Value) or mask.dtype != torch.bool:
+        return by_matrix(call, (x, indices, values, accumulate), {})
+    number = None if isinstance(values, Value) else scalar(values)
+    if number is None:
+        raise NoRule
+    for _ in range(len(call.shape) - mask.rank):
+        place, batch = mask.new_axis(mask.rank)
+        shape = (*mask.shape[:place], 1, *mask.shape[place:])
+        mask = replace(mask, node=call.emit("reshape", mask.node, shape=shape), batch=batch)
+    if accumulate:
+        return elementwise(call, "add", x, elementwise(call, "mul", mask, number))
+    return _chosen(call, mask, number, x)

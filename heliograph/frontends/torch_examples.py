@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from heliograph.errors import ProgramError
+from heliograph.ir import Location
 
-# The number of samples taken from a DataLoader for calibration.
-_LOADED = 512
+# The number of samples taken from a DataLoader for calibration, and in one batch of a data set without one.
+_LOADED, _BATCH = 512, 64
+# What the words of an error call the example: the user gave it, or samples alone.
+EXAMPLE, SAMPLES = "example_input", "the first calibration samples"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The arguments of one call of the model, tensors anywhere in them."""
+    """The arguments of one call of the model, tensors anywhere in them; `called` is what errors call them."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    called: str = EXAMPLE
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -37,10 +42,57 @@ class Example:
         def each(leaf: Any) -> Any:
             return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-        return Example(*pytree.tree_map(each, (self.args, self.kwargs)))
+        args, kwargs = pytree.tree_map(each, (self.args, self.kwargs))
+        return replace(self, args=args, kwargs=kwargs)
 
 
-def example_of(model: torch.nn.Module, given: Any) -> Example:
+def readable(given: Any) -> Any:
+    """The same as torch takes it: arrays in this machine's order of bytes, data frames as arrays, data sets as loaders."""
+    if isinstance(given, torch.Tensor):
+        return given.detach()
+    if isinstance(given, DataLoader):
+        return given
+    if isinstance(given, Dataset):
+        return DataLoader(given, batch_size=_BATCH)
+    if isinstance(given, np.ndarray):
+        return _native(given)
+    for method in ("to_numpy", "__array__"):
+        if hasattr(given, method) and not isinstance(given, type | np.generic):
+            return _native(np.asarray(getattr(given, method)()))
+    if isinstance(given, Mapping):
+        return {name: readable(item) for name, item in given.items()}
+    if _is_record(given):
+        fields = {field.name: readable(getattr(given, field.name)) for field in dataclasses.fields(given) if field.init}
+        return replace(given, **fields)
+    if type(given) in (list, tuple) and not all(isinstance(item, int | float) for item in given):
+        return type(given)(readable(item) for item in given)
+    return given
+
+
+def _native(array: Any) -> Any:
+    """An array as numbers in a row, of a type that torch has; one of something else as it is."""
+    if isinstance(array, np.ma.MaskedArray):
+        array = np.ma.filled(array.astype(np.float64), np.nan)
+    if array.dtype.kind == "O":
+        try:
+            array = np.array(array.tolist(), dtype=np.float64)
+        except (TypeError, ValueError):
+            return array  # what it is instead is said where it is read
+    dtype = array.dtype.newbyteorder("=")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        dtype = np.dtype(np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        dtype = np.dtype(np.int64)
+    return np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+
+
+def floating(examples: Example, places: Collection[int], dtype: torch.dtype) -> Example:
+    """The example with the tensors of these numbers as floating-point ones."""
+    count = iter(range(len(examples.tensors)))
+    return examples.map(lambda tensor: tensor.to(dtype) if next(count) in places else tensor)
+
+
+def example_of(model: torch.nn.Module, given: Any, called: str = EXAMPLE) -> Example:
     """The example inputs as a call, floating-point ones in the precision of the model's parameters.
 
     A tuple or list is the arguments in order. A dict is given by keyword where its keys are parameters of `forward`, else
@@ -62,21 +114,27 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     args, kwargs = _call(model, given)
     names = [str(position) for position in range(len(args))] + [repr(name) for name in kwargs]
+    words = "example_input" if called == EXAMPLE else "calibration of input"
 
     def tensor(name: str, leaf: Any) -> Any:
         if leaf is None or isinstance(leaf, bool | int | float) or (isinstance(leaf, str) and name != "0"):
             return leaf
         if isinstance(leaf, np.ndarray):
             # torch warns about read-only arrays, such as those of a memory-mapped file.
-            leaf = torch.as_tensor(np.require(leaf, requirements="W"))
+            try:
+                leaf = torch.as_tensor(np.require(leaf, requirements="W"))
+            except TypeError:
+                raise ProgramError(
+                    f"{words} {name} is not an array of real numbers",
+                    why=f"its elements are {leaf.dtype}: {leaf.flat[0]!r} is the first one" if leaf.size else "",
+                    hint="give numbers alone: columns of text are encoded on the client",
+                ) from None
             leaf = leaf.to(dtype) if leaf.is_floating_point() else leaf
         if leaf.ndim == 0:
-            raise ProgramError(
-                f"example_input {name} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)"
-            )
+            raise ProgramError(f"{words} {name} has no axes", hint="give it a batch axis in front: x.reshape(1, ...)")
         if leaf.numel() == 0:
             raise ProgramError(
-                f"example_input {name} of shape {tuple(leaf.shape)} holds no element", hint="one sample is enough"
+                f"{words} {name} of shape {tuple(leaf.shape)} holds no element", hint="one sample is enough"
             )
         if leaf.is_floating_point() and len(kinds) == 1:
             leaf = leaf.to(dtype)
@@ -89,11 +147,11 @@ def example_of(model: torch.nn.Module, given: Any) -> Example:
         plain = item is None or (isinstance(item, bool | int | float) and name != "0")
         if not any(arrays) and not plain:
             raise ProgramError(
-                f"example_input {name} is {type(item).__name__}, not a tensor",
+                f"{words} {name} is {type(item).__name__}, not a tensor",
                 hint="give one tensor, a tuple of tensors in the order of forward's arguments, or a dict of them by name",
             )
         made.append(pytree.tree_unflatten([tensor(name, leaf) for leaf in leaves], spec))
-    return Example(tuple(made[: len(args)]), dict(zip(kwargs, made[len(args) :], strict=True)))
+    return Example(tuple(made[: len(args)]), dict(zip(kwargs, made[len(args) :], strict=True)), called)
 
 
 def first_samples(model: torch.nn.Module, samples: Any) -> Any:
@@ -115,7 +173,7 @@ def first_samples(model: torch.nn.Module, samples: Any) -> Any:
     if samples is None or (isinstance(samples, list | tuple) and any(part is None for part in samples)):
         return None
     if isinstance(samples, list) and len(wanted) == 1:
-        samples = torch.as_tensor(np.asarray(samples))
+        samples = _stacked(samples)
     return pytree.tree_map(lambda leaf: leaf[:2] if isinstance(leaf, torch.Tensor | np.ndarray) else leaf, samples)
 
 
@@ -138,45 +196,132 @@ def _known(item: Any) -> Any:
     return dict(item) if isinstance(item, Mapping) else item
 
 
-def samples_of(model: torch.nn.Module | None, samples: Any, count: int) -> Any:
-    """Calibration samples as a tuple of arrays in the order of the inputs, from a DataLoader, a dict or a dataclass.
+def _stacked(samples: Sequence[Any]) -> torch.Tensor:
+    """A list of samples as one tensor."""
+    try:
+        return torch.stack([torch.as_tensor(sample) for sample in samples])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ProgramError(
+            "the calibration samples in the list are not arrays of real numbers of one shape",
+            why=str(error).splitlines()[0][:200],
+            hint="give one array with a leading sample axis",
+        ) from None
 
-    Of a DataLoader's batches the first `count` entries are taken, or those by name; anything else is given back.
+
+def samples_of(
+    module: torch.nn.Module | None, exported: ExportedProgram, samples: Any, names: Sequence[str], where: Location
+) -> Any:
+    """Calibration samples as a tuple of arrays in the order of the inputs, from a DataLoader, dicts or dataclasses.
+
+    Entries of dicts and dataclasses are found by their names, wherever the example has one. Of a DataLoader's batches the
+    first entries are taken, or those that the example has. Arrays, and tuples of them, are given back. `names` are those of
+    the inputs. Raises a ProgramError where the names differ.
     """
-    if isinstance(samples, DataLoader):
-        samples = _loaded(samples, count)
-    if model is not None and (isinstance(samples, Mapping) or _is_record(samples)):
-        args, kwargs = _call(model, samples)
-        leaves = pytree.tree_leaves((args, kwargs))
-        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray | list))
-    return samples
+    loaded = isinstance(samples, DataLoader)
+    tree = pytree.tree_unflatten(list(range(exported.call_spec.in_spec.num_leaves)), exported.call_spec.in_spec)
+    args, kwargs = tree
+    if loaded:
+        samples = _loaded(samples, len(args) + len(kwargs), len(names))
+    ours = list(inspect.signature(module.forward).parameters) if module is not None else list(names)
+    wanted = {**dict(zip(ours, args, strict=False)), **kwargs}
+    tensors = set(tensor_inputs(exported))
+    nested = [item for item in wanted.values() if not isinstance(item, int)]
+    if isinstance(samples, Mapping) and not (len(wanted) == 1 and nested and not set(samples) <= set(ours)):
+        given: Any = dict(samples)
+    elif len(wanted) == 1 and nested and (isinstance(samples, Mapping) or _is_record(samples)):
+        given = dict.fromkeys(wanted, samples)
+    elif isinstance(samples, list | tuple) and nested and len(samples) == len(wanted) and any(map(_has_parts, samples)):
+        given = dict(zip(wanted, samples, strict=True))
+    else:
+        return samples
+    found: dict[int, Any] = {}
+    try:
+        _match(wanted, given, tensors, found, loaded)
+    except ProgramError as error:
+        raise ProgramError(error.what, where=where, why=error.why, hint=error.hint) from None
+    return tuple(found[place] for place in sorted(tensors))
+
+
+def tensor_inputs(exported: ExportedProgram) -> dict[int, Any]:
+    """The inputs of the graph that are tensors, each with its place among the leaves of the example."""
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    pairs = zip(nodes, exported.graph_signature.input_specs, strict=True)
+    users = [node for node, spec in pairs if spec.kind.name == "USER_INPUT"]
+    return {place: node for place, node in enumerate(users) if isinstance(node.meta.get("val"), torch.Tensor)}
+
+
+def _match(wanted: Any, given: Any, tensors: set[int], found: dict[int, Any], loaded: bool) -> None:
+    """Find the entries of `given` that stand where `wanted`, the example, has the numbers of its leaves."""
+    if isinstance(wanted, int):
+        found[wanted] = given
+        return
+    theirs, ours = _named(given), _named(wanted)
+    needed = [name for name, part in ours.items() if any(leaf in tensors for leaf in pytree.tree_leaves(part))]
+    lacking = [name for name in needed if name not in theirs]
+    if lacking or (not loaded and not set(theirs) <= set(ours)):
+        raise ProgramError(
+            f"calibration has {', '.join(map(repr, theirs)) or 'no entries'}, the example {', '.join(map(repr, ours))}",
+            why="samples are found by the names that the example has",
+            hint="give the samples under the same names",
+        )
+    for name in needed:
+        _match(ours[name], theirs[name], tensors, found, loaded)
+
+
+def _named(value: Any) -> dict[Any, Any]:
+    """The parts of a dict, a dataclass or a sequence by name or place."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if _is_record(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return dict(enumerate(value)) if isinstance(value, list | tuple) else {}
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether it is made of several samples' arrays, rather than one array."""
+    return isinstance(value, Mapping | tuple) or _is_record(value)
 
 
 def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _loaded(loader: DataLoader[Any], count: int) -> Any:
-    """The first samples of a loader, as one batch of its kind."""
+def _loaded(loader: DataLoader[Any], arguments: int, inputs: int) -> Any:
+    """The first samples of a loader, as one batch of its kind: the parts of a tuple that the model takes."""
     batches, seen = [], 0
     for batch in loader:
         batches.append(batch)
-        leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        if not leaves:
+        sizes = [int(leaf.shape[0]) for leaf in _arrays_in(batch) if leaf.ndim]
+        if not sizes:
             raise ProgramError("the DataLoader gives no tensors", hint="give one whose batches are tensors")
-        seen += int(leaves[0].shape[0])
+        seen += sizes[0]
         if seen >= _LOADED:
             break
     if not batches:
         raise ProgramError("the DataLoader is empty", hint="give one with samples")
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: _joined([batch[name] for batch in batches]) for name in first}
+    joined = _joined(batches)
+    if isinstance(joined, tuple):
+        count = arguments if any(map(_has_parts, joined[:arguments])) else inputs
+        return joined[0] if count == 1 else joined[:count]
+    return joined
+
+
+def _arrays_in(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return [value]
+    return [array for part in _named(value).values() for array in _arrays_in(part)]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Batches one behind another, each part by itself; what is no array is that of the first batch."""
+    first = parts[0]
+    if not _arrays_in(first):
+        return first
+    if isinstance(first, torch.Tensor | np.ndarray):
+        return torch.cat([torch.as_tensor(part) for part in parts])[:_LOADED]
+    if isinstance(first, Mapping) or _is_record(first):
+        made = {name: _joined([_named(part)[name] for part in parts]) for name in _named(first)}
+        return made if isinstance(first, Mapping) else replace(first, **made)
     if isinstance(first, list | tuple):
-        parts = [_joined([batch[place] for batch in batches]) for place in range(min(count, len(first)))]
-        return parts[0] if count == 1 else tuple(parts)
-    return _joined(batches)
-
-
-def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([torch.as_tensor(part) for part in parts])[:_LOADED]
+        return tuple(_joined([part[place] for part in parts]) for place in range(len(first)))
+    return first

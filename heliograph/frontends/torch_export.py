@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from collections.abc import Sequence
@@ -33,16 +34,28 @@ from heliograph.frontends.torch_check import compared, keeps_apart
 from heliograph.frontends.torch_complex import Complex, complex_call
 from heliograph.frontends.torch_decompose import decomposed
 from heliograph.frontends.torch_difference import Reading
-from heliograph.frontends.torch_examples import Example, example_of, first_samples
+from heliograph.frontends.torch_examples import (
+    EXAMPLE,
+    SAMPLES,
+    Example,
+    example_of,
+    first_samples,
+    floating,
+    readable,
+    tensor_inputs,
+)
 from heliograph.frontends.torch_fuse import depending_on, fusions
-from heliograph.frontends.torch_graph import all_nodes, depending, export, functional, quiet
+from heliograph.frontends.torch_graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
 from heliograph.frontends.torch_reach import Reach
 from heliograph.frontends.torch_refusals import (
     complex_values,
-    data_dependent,
+    not_run,
     random_values,
+    sequence_first,
+    shape_of_known,
+    shape_of_values,
     unsupported,
     user_name,
 )
@@ -100,11 +113,12 @@ def trace(
 
     `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
     leading sample axis. For several inputs both are tuples in argument order, with None for an input that has none.
-    Samples may also have the form of the example, or come from a DataLoader. Without `input_range` the range is from
-    the smallest to the largest element of the calibration samples; without both it stays open. `name` is by default the
-    module's class. `plain` names arguments that are not encrypted: the server supplies them at run time. With
-    `outputs="logits"`, a softmax at the end of the model is left to the client, which computes it exactly after
-    decryption (the report says so); the logarithm of a softmax at the end always is.
+    Samples may also have the form of the example, whose names they are found by, or come from a DataLoader, a data set
+    or a data frame. Without `input_range` the range is from the smallest to the largest element of the calibration
+    samples; without both it stays open. `name` is by default the module's class. `plain` names arguments that are not
+    encrypted: the server supplies them at run time. With `outputs="logits"`, a softmax at the end of the model is left to
+    the client, which computes it exactly after decryption (the report says so); the logarithm of a softmax at the end
+    always is.
 
     The program is compared with the module before it is returned: both run on up to 64 different calibration samples, in
     batches of several sizes and orders and alone, or on samples like the example where there are none. `check=False` leaves
@@ -123,9 +137,13 @@ def trace(
     try:
         return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
     except UnsupportedError as error:
-        if not isinstance(model, ExportedProgram):
+        hint = error.hint
+        if isinstance(model, ExportedProgram):
+            hint += "; or trace the module itself: an exported program may be decomposed into smaller ops"
+        elif isinstance(error, Mixes) and isinstance(model, torch.nn.Module):
+            hint = sequence_first(model, error.where) or hint
+        if hint == error.hint:
             raise
-        hint = f"{error.hint}; or trace the module itself: an exported program may be decomposed into smaller ops"
         raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
 
 
@@ -143,6 +161,7 @@ def _trace(
     if outputs not in (None, "logits"):
         raise ProgramError(f"outputs is {outputs!r}", where=caller, hint='outputs="logits", or nothing')
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    example_input, calibration = readable(example_input), readable(calibration)
     if isinstance(model, ExportedProgram):
         exported = model
         start = caller
@@ -153,8 +172,7 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples = example_of(model, first_samples(model, calibration) if example_input is None else example_input)
-        exported = export(model, examples, caller)
+        examples, exported = _exported(model, example_input, calibration, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -205,6 +223,9 @@ def _trace(
         if not examples.tensors:
             # An exported program that was read from a file may come without its example.
             return replace(program, comparison=Comparison(0))
+    if any(getattr(one, "max_norm", None) for one in module.modules()):
+        # Lookups change its table.
+        module = copy.deepcopy(module)
     reading = Reading(
         module=module,
         example=examples,
@@ -214,9 +235,41 @@ def _trace(
         caller=caller,
         start=start,
         merged=tracer.merged,
-        any_batch=module is model,
+        any_batch=isinstance(model, torch.nn.Module),
     )
     return replace(program, comparison=compared(reading, inputs.samples))
+
+
+def _exported(
+    model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
+) -> tuple[Example, ExportedProgram]:
+    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
+    if example_input is not None:
+        examples = example_of(model, example_input)
+        return examples, export(model, examples, caller)
+    first = first_samples(model, calibration)
+    examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    if any(tensor.is_complex() for tensor in examples.tensors):
+        whole = set()
+    try:
+        exported = export(model, examples, caller)
+        whole -= {place for place, node in enumerate(tensor_inputs(exported).values()) if chooses(node)}
+    except ProgramError:
+        if not whole:
+            raise
+        exported = None
+    if not whole and exported is not None:
+        return examples, exported
+    numbers = floating(examples, whole, dtype)
+    try:
+        return numbers, export(model, numbers, caller)
+    except ProgramError:
+        if exported is None:
+            # What is said of the samples as they were given.
+            exported = export(model, examples, caller)
+        return examples, exported
 
 
 def _instead(model: Any) -> str:
@@ -430,9 +483,8 @@ class _Tracer:
         if mixed or (isinstance(result, torch.Tensor) and result.is_complex()):
             return self._complex(node, args, kwargs)
         if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
-            raise data_dependent(
-                self.location(node, named=False), f"the shape of {user_name(target)} depends on values, as with a mask"
-            )
+            secret = any(parts((args[1:], kwargs), Value)) or not any(parts((args[1:], kwargs), torch.Tensor))
+            raise (shape_of_values if secret else shape_of_known)(node, self.location(node, named=False))
         if isinstance(result, torch.Tensor) and not result.numel() and all(user.op != "output" for user in node.users):
             # What a partial rotary embedding leaves out, say: nothing, which the next op joins to something.
             return torch.empty(tuple(result.shape), dtype=result.dtype)
@@ -445,7 +497,7 @@ class _Tracer:
 
         def run(args: Any, kwargs: Any, result: Any) -> Any:
             call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+            call.merged, call.finals, call.reach, call.node = self.merged, self.finals, self.reach, node
             try:
                 inspect.signature(rule).bind(call, *args, **kwargs)
             except TypeError as error:
@@ -456,6 +508,8 @@ class _Tracer:
                 return with_dtypes(with_masks(call, rule, args, kwargs), result)
             except NoRule:
                 raise unsupported(node, loc) from None
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+                raise not_run(node, loc, error) from error
 
         if not all(value.seen for value in parts((args, kwargs), Value)):
             return unseen_call(self.builder, loc, run, args, kwargs, result)
@@ -509,12 +563,14 @@ class _Tracer:
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""
         target = node.target
-        drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
-        if drawn and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
+        if draws(node) and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
-        with torch.no_grad():
-            result = target(*args, **kwargs)
+        try:
+            with torch.no_grad():
+                result = target(*args, **kwargs)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise not_run(node, self.location(node), error) from error
         if isinstance(result, torch.Tensor):
             tensors = [value for value in args if isinstance(value, torch.Tensor)]
             base = self.names.get(tensors[0], "") if tensors else ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from heliograph.frontends.torch_layers import batch_norm_of
 from heliograph.frontends.torch_masks import LOWEST, floored
 from heliograph.frontends.torch_values import Call, Refused, Value, elementwise, rule, scalar
 
@@ -152,7 +153,7 @@ def instance_norm(
     cudnn_enabled: bool,
 ) -> Value:
     if not use_input_stats:
-        raise call.refuse("it normalizes by stored statistics", "use batch norm, which does the same in evaluation")
+        return batch_norm_of(call, x, weight, bias, mean, variance, eps)
     return _by_group(call, x, x.shape[0] if isinstance(x, Value) and x.shape else 1, weight, bias, eps)
 
 

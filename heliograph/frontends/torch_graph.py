@@ -16,9 +16,10 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends import torch_layers
-from heliograph.frontends.torch_examples import Example
+from heliograph.frontends.torch_examples import EXAMPLE, Example
 from heliograph.frontends.torch_fuse import depending_on
-from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, unsupported, user_name
+from heliograph.frontends.torch_known import UNCOUNTED, numbers_known
+from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, observed, unsupported, user_name
 from heliograph.frontends.torch_source import (
     error_location,
     helper_frames,
@@ -77,7 +78,8 @@ def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
     # nn.Transformer checks whether a mask is causal, to choose fast kernels. The mask is applied either way.
     torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
-        return torch.export.export(model, examples.args, examples.kwargs, strict=False)
+        with numbers_known(model):
+            return torch.export.export(model, examples.args, examples.kwargs, strict=False)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         torch.nn.modules.transformer._detect_is_causal_mask = looks
@@ -101,14 +103,15 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     norms = [
         path
         for path, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        and (module.training or module.running_mean is None)
     ]
     if norms and "when training" in first:
         return UnsupportedError(
-            f"batch norm {norms[0]!r} is in training mode",
+            f"batch norm {norms[0]!r} is in training mode, or keeps no statistics",
             where=where,
             why="it would normalize by the statistics of the batch, and a program sees one sample",
-            hint="call model.eval() before trace",
+            hint="call model.eval() before trace; construct the layer with track_running_stats=True",
         )
     if (
         kind in ("GuardOnDataDependentSymNode", "UncapturedHigherOrderOpError")
@@ -119,10 +122,10 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     weights = {parameter.dtype for parameter in model.parameters()}
     if held - weights and weights and "type" in first:
         return ProgramError(
-            f"the model cannot be run on example_input: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
+            f"the model cannot be run on {examples.called}: it holds {_dtypes(held)}, the weights are {_dtypes(weights)}",
             where=where,
             why=first[:300],
-            hint=f"give floating-point values in the precision of the weights: example_input.to(torch.{_dtypes(weights)})"
+            hint=f"give floating-point values in the precision of the weights: x.to(torch.{_dtypes(weights)})"
             if len(weights) == 1
             else "bring the model to one precision first: model.float()",
         )
@@ -134,15 +137,23 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         if words in str(error):
             return UnsupportedError(what, where=where, why=f"{kind}: {first}"[:300], hint=hint)
     return ProgramError(
-        "the model cannot be run on example_input",
+        f"the model cannot be run on {examples.called}",
         where=where,
         why=f"{kind}: {first}"[:300],
-        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only",
+        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only"
+        if examples.called == EXAMPLE
+        else f"see whether model(samples) runs: they have shape {_shapes(examples)}, the axis of samples in front, and "
+        "forward must use torch only",
     )
 
 
 # Reasons for torch.export to stop: its message, what that means, and what to do instead.
 _STOPPED = (
+    (
+        UNCOUNTED,
+        "torch.nn.functional.one_hot is called without num_classes",
+        "give the number of classes: F.one_hot(x.argmax(1), num_classes=4)",
+    ),
     (
         "need to register a pytree",
         "the model returns a type of its own",
@@ -166,6 +177,10 @@ _STOPPED = (
 )
 
 
+def _shapes(examples: Example) -> str:
+    return " and ".join(str(tuple(tensor.shape)) for tensor in examples.tensors)
+
+
 def _dtypes(kinds: set[torch.dtype]) -> str:
     return " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
 
@@ -177,6 +192,9 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
         if node.op != "call_function":
             continue
         target, arguments = op_name(node.target), node.args
+        stack = module_stack(node)
+        if node in secret and stack and stack[-1][1].startswith("torch.ao.quantization."):
+            raise observed(stack[-1][0], stack_location(node.meta.get("stack_trace")) or caller)
         if node not in secret and (len(arguments) < 4 or arguments[3] is None):
             # This is computed from weights alone: it normalizes weights, and has no running statistics to change.
             pass
@@ -185,8 +203,8 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
                 raise torch_layers.training_batch_norm(_plain_call(node, caller))
         elif target.startswith("aten._native_batch_norm_legit") and not target.endswith("no_training"):
             raise torch_layers.training_batch_norm(_plain_call(node, caller))
-        elif short_name(node.target).endswith("dropout") and len(arguments) > 2 and arguments[2]:
-            raise torch_layers.training_dropout(_plain_call(node, caller))
+        elif trains(node):
+            raise torch_layers.training(_plain_call(node, caller))
         elif short_name(node.target) in CONTROL_FLOW:
             raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
         schema = getattr(node.target, "_schema", None)
@@ -198,6 +216,53 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     with quiet():
         changed: ExportedProgram = exported.run_decompositions({})
     return changed
+
+
+# Ops that take whole numbers as places.
+_LOOKUPS = frozenset(
+    {
+        *("embedding", "embedding_bag", "_embedding_bag", "index", "_unsafe_index", "index_select", "gather", "take"),
+        *("take_along_dim", "one_hot", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "index_fill"),
+    }
+)
+
+
+def chooses(node: Any) -> bool:
+    """Whether whole numbers choose places somewhere."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype == torch.bool:
+        return False
+    return any(short_name(user.target) in _LOOKUPS or chooses(user) for user in node.users if user.op != "output")
+
+
+def _given(node: Any) -> dict[str, Any]:
+    """The arguments of a call by their names in its schema, with the defaults."""
+    schema = getattr(node.target, "_schema", None)
+    arguments = schema.arguments if schema is not None else ()
+    known = {argument.name: argument.default_value for argument in arguments}
+    return {**known, **dict(zip(known, node.args, strict=False)), **node.kwargs}
+
+
+def draws(node: Any) -> bool:
+    """Whether a call draws random numbers; dropout does so in training mode only."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return trains(node) if {"train", "training"} & set(_given(node)) else True
+
+
+def trains(node: Any) -> bool:
+    """Whether a call draws numbers, or takes statistics of the batch, as layers do in training mode."""
+    given = _given(node)
+    short = short_name(node.target)
+    if short == "instance_norm":
+        # In training mode it also renews the statistics that it keeps, and in evaluation it reads them.
+        return bool(given["use_input_stats"]) and given["running_mean"] is not None
+    if short.startswith("rrelu"):
+        return bool(given.get("training")) and given.get("lower") != given.get("upper")
+    # Dropout, and recurrent layers between which it stands.
+    dropped = given.get("dropout", given.get("p"))
+    several = given.get("num_layers", 2) > 1
+    return bool(given.get("train")) and several and bool(dropped)
 
 
 def depending(exported: ExportedProgram) -> set[Any]:

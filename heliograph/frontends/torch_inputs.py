@@ -53,14 +53,18 @@ def calibration_arrays(
 def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> Array:
     if isinstance(item, torch.Tensor):
         item = item.detach().cpu().double().numpy() if item.is_floating_point() else item.detach().cpu().numpy()
+    elif isinstance(item, list):
+        item = [part.detach().cpu().double().numpy() if isinstance(part, torch.Tensor) else part for part in item]
     try:
+        if np.iscomplexobj(item):
+            raise TypeError
         array = np.array(item, dtype=np.float64)
     except (TypeError, ValueError):
         raise ProgramError(
             f"calibration of input {name!r} is not an array of real numbers",
             where=where,
-            why=f"got {type(item).__name__}",
-            hint="give an array or tensor with a leading sample axis",
+            why=f"got {type(item).__name__}" + (f" of {item.dtype}" if isinstance(item, np.ndarray) else ""),
+            hint="give an array or tensor of numbers with a leading sample axis",
         ) from None
     if array.ndim == 0 or array.shape[1:] != shape:
         raise ProgramError(
@@ -76,7 +80,10 @@ def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> A
         raise ProgramError(
             f"calibration of input {name!r} holds {array[tuple(bad[0])]} in sample {sample}, element {tuple(element)}",
             where=where,
-            hint="remove NaN and infinity",
+            why="encrypted values are finite numbers: a program cannot see which are missing",
+            hint="fill in missing values on the client, before encryption, or leave these samples out"
+            if np.isnan(array[tuple(bad[0])])
+            else "remove infinity",
         )
     return array
 

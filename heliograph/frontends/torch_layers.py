@@ -36,7 +36,18 @@ def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Value:
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
     if x.from_right == 1:
         raise call.mixes(f"the layer would sum over axis {x.batch}, the batch axis")
-    return Value(matrix_times(call, x.node, weight, bias), x.batch)
+    matrix = weight.reshape(-1, weight.shape[-1])
+    if bias is not None and tuple(bias.shape) != (matrix.shape[0],):
+        # One number for all outputs.
+        whole = bias.expand(matrix.shape[0])
+        call.names.set(whole, call.names.get(bias, f"{call.loc.layer}.bias"))
+        bias = whole
+    if matrix is not weight:
+        call.names.set(matrix, call.names.get(weight, f"{call.loc.layer}.weight"))
+    made = matrix_times(call, x.node, matrix, bias)
+    if weight.ndim == 1:
+        made = call.emit("reshape", made, shape=x.shape[:-1])
+    return Value(made, x.batch)
 
 
 # ---------------------------------------------------------------------------------------------- convolution
@@ -69,7 +80,11 @@ def _conv(
     groups: int = 1,
 ) -> Value:
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
-        raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
+        raise call.refuse(
+            "its weights depend on an input",
+            "use weights that are parameters or constants of the model; a filter that is an input is multiplied with "
+            "torch.nn.functional.unfold(x, kernel_size), which lists what it meets",
+        )
     rank = weight.ndim - 2
     node = spatial_input(call, x, rank)
     steps = per_axis(dilation, rank)
@@ -177,7 +192,8 @@ def training_batch_norm(call: Call) -> Exception:
     )
 
 
-def _batch_norm(call: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float) -> Value:
+def batch_norm_of(call: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float) -> Value:
+    """Normalization of each channel by known statistics."""
     if not isinstance(x, Value) or any(isinstance(value, Value) for value in (weight, bias, mean, variance)):
         raise call.refuse("its parameters depend on an input", "use stored statistics")
     if x.rank < 2:
@@ -205,14 +221,14 @@ def batch_norm(
 ) -> Value:
     if training or mean is None or variance is None:
         raise training_batch_norm(call)
-    return _batch_norm(call, x, weight, bias, mean, variance, eps)
+    return batch_norm_of(call, x, weight, bias, mean, variance, eps)
 
 
 @rule("aten._native_batch_norm_legit_no_training")
 def batch_norm_no_training(
     call: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
 ) -> list[Any]:
-    return [_batch_norm(call, x, weight, bias, mean, variance, eps), None, None]
+    return [batch_norm_of(call, x, weight, bias, mean, variance, eps), None, None]
 
 
 @rule("aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional")
@@ -315,21 +331,18 @@ def checked_at_export(call: Call, *args: Any, **kwargs: Any) -> None:
 
 @rule("aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout")
 def dropout(call: Call, x: Any, p: float, train: bool) -> Value:
-    if train:
-        raise training_dropout(call)
-    return Value(x.node, x.batch)
+    return Value(x.node, x.batch)  # one that drops is refused before (torch_graph.py)
 
 
 @rule("aten.native_dropout")
 def native_dropout(call: Call, x: Any, p: float, train: bool | None) -> Sequence[Any]:
-    if train:
-        raise training_dropout(call)
     return [Value(x.node, x.batch), None]
 
 
-def training_dropout(call: Call) -> Exception:
-    """The error for dropout that would drop."""
+def training(call: Call) -> Exception:
+    """The error for a layer that would draw random numbers or renew statistics."""
     return call.refuse(
-        "this dropout is in training mode: it would drop values at random, and a program is deterministic",
+        "it is in training mode, in which it draws random numbers or takes statistics of the batch; a program is for "
+        "evaluation, and gives the same answer each time",
         "call model.eval() before trace (in a functional call, F.dropout(x, p, training=self.training))",
     )

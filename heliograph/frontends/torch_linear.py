@@ -30,10 +30,10 @@ LINEAR = (
     *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d"),
     *("_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d"),
     *("upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-    *("im2col", "col2im", "unfold", "unfold_copy", "as_strided", "as_strided_copy"),
+    *("im2col", "col2im", "unfold", "unfold_copy"),
     *("cumsum", "diff", "trapezoid", "cumulative_trapezoid", "gradient"),
     *("gather", "take", "take_along_dim", "scatter", "scatter_add", "index_add", "index_copy", "index_fill"),
-    *("scatter_reduce", "index_put", "_unsafe_index_put", "_unsafe_index", "masked_scatter", "slice_backward"),
+    *("scatter_reduce", "_unsafe_index", "masked_scatter", "slice_backward"),
     *("diagonal", "diagonal_copy", "diag", "diag_embed", "trace", "tril", "triu", "diagonal_scatter", "block_diag"),
     *("rot90", "fliplr", "flipud", "repeat_interleave", "pixel_unshuffle", "channel_shuffle"),
     *("native_channel_shuffle", "hstack", "vstack", "dstack", "column_stack"),
@@ -55,6 +55,19 @@ Run = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 @rule(*(f"aten.{name}" for name in LINEAR))
 def linear_by_units(call: Call, *args: Any, **kwargs: Any) -> Any:
     return by_matrix(call, args, kwargs)
+
+
+@rule("aten.as_strided", "aten.as_strided_copy")
+def as_strided(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """It reads memory: the program has its values in the order that torch has only where torch holds them one by one."""
+    held = call.node.args[0].meta["val"]
+    if not held.is_contiguous() or held.storage_offset():
+        raise call.refuse(
+            f"it reads the memory of a tensor of strides {tuple(held.stride())} that begins at element "
+            f"{held.storage_offset()}, and a program has values without their memory",
+            "slice, transpose and reshape instead",
+        )
+    return by_matrix(call, (x, *args), kwargs)
 
 
 def by_matrix(call: Call, args: Sequence[Any], kwargs: dict[str, Any], run: Any = None) -> Any:
@@ -145,6 +158,7 @@ class _Linear:
         one = self.raw(self._placed(self._noise(self.batch)))
         try:
             two = self.raw(self._placed(self._noise(self.batch + 1)))
+            self.raw(self._placed(self._noise(1)))
             grown = [axis for axis in range(one.ndim) if two.shape[axis] != one.shape[axis]]
             free = two.ndim == one.ndim and len(grown) == 1 and two.shape[grown[0]] == self.batch + 1
         except Exception:

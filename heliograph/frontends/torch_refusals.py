@@ -18,7 +18,21 @@ _ATTENTION = (
     "write it out: queries, keys and values by nn.Linear, reshaped to (batch, heads, length, width), then "
     "torch.nn.functional.scaled_dot_product_attention(q, k, v), which has a rule"
 )
-_LOSS = "trace the model without its loss: a program is for inference"
+_LOSS = (
+    "trace the model without its loss: a program is for inference; a loss of each sample alone, as a score, has "
+    'reduction="none"'
+)
+_QUANTIZED = (
+    "leave quantization out: trace the model as it was before; encrypted values have the precision of real numbers"
+)
+_QUANTIZING = (
+    *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "fused_moving_avg_obs_fake_quant"),
+    *("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
+    *("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "_fused_moving_avg_obs_fq_helper"),
+    *("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine"),
+    *("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"),
+)
+_ROUNDED = f"{_CLIENT_SCORES}; where it stands for quantization, leave it out"
 _LINALG = "compute it outside the model where it depends on weights only; otherwise on the client"
 
 # Short name of the op -> (what the user calls it, or nothing for the usual guess; what to try instead).
@@ -30,9 +44,9 @@ _HINTS: dict[str, tuple[str, str]] = {
     "index_put": ("writing under a mask", "choose instead: torch.where(mask, value, x)"),
     "eq": ("comparison (==)", _EQUAL),
     "ne": ("comparison (!=)", "encrypted numbers differ beyond a gap only: torch.abs(x - y) > gap"),
-    "round": ("", _CLIENT_SCORES),
-    "floor": ("", _CLIENT_SCORES),
-    "ceil": ("", _CLIENT_SCORES),
+    "round": ("", _ROUNDED),
+    "floor": ("", _ROUNDED),
+    "ceil": ("", _ROUNDED),
     "remainder": ("", _CLIENT_SCORES),
     "floor_divide": ("", "divide without rounding, and round on the client"),
     "embedding": ("torch.nn.functional.embedding", _LOOKUP),
@@ -44,6 +58,7 @@ _HINTS: dict[str, tuple[str, str]] = {
     "nll_loss": ("torch.nn.functional.nll_loss", _LOSS),
     "nll_loss_nd": ("torch.nn.functional.nll_loss", _LOSS),
     "mse_loss": ("torch.nn.functional.mse_loss", _LOSS),
+    **dict.fromkeys(_QUANTIZING, ("fake quantization", _QUANTIZED)),
     "linalg_inv": ("torch.linalg.inv", _LINALG),
     "linalg_inv_ex": ("torch.linalg.inv", _LINALG),
     "_linalg_det": ("torch.linalg.det", _LINALG),
@@ -134,10 +149,61 @@ def unsupported(node: Any, loc: Location) -> UnsupportedError:
     )
 
 
+def observed(layer: str, where: object) -> UnsupportedError:
+    """The error for a layer that measures or imitates quantization."""
+    return UnsupportedError(
+        f"layer {layer!r} is for quantization",
+        where=where,
+        why="it keeps statistics of what passes through it, or rounds that",
+        hint=_QUANTIZED,
+    )
+
+
+def sequence_first(model: Any, where: str) -> str:
+    """What to try where a layer there takes sequences with time in front; empty where it takes samples in front."""
+    kinds = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
+    for path, module in model.named_modules():
+        if isinstance(module, kinds) and not module.batch_first and f"({path}" in where:
+            return f"make layer {path or 'the model'!r} with batch_first=True: now axis 0 of what it reads is time"
+    return ""
+
+
 def data_dependent(where: object, why: str) -> UnsupportedError:
     """The error for control flow or shapes that depend on the values of an input."""
     return UnsupportedError(
         "the model's control flow depends on the values of its input", where=where, why=why, hint=_DATA_DEPENDENT
+    )
+
+
+def shape_of_values(node: Any, loc: Location) -> UnsupportedError:
+    """The error for a result whose length an encrypted value decides."""
+    return UnsupportedError(
+        f"the length of what {user_name(node.target)} gives depends on the values of the input",
+        where=loc,
+        why="a mask takes as many elements as it has true places, and the server cannot see them",
+        hint="keep all places: torch.where(mask, x, 0) in place of x[mask], torch.where(mask, value, x) in place of "
+        "x[mask] = value",
+    )
+
+
+def shape_of_known(node: Any, loc: Location) -> UnsupportedError:
+    """The error for a result whose length a known tensor decides, in a graph that was exported without its numbers."""
+    return UnsupportedError(
+        f"the length of what {user_name(node.target)} gives is not in the exported program",
+        where=loc,
+        why="a known mask or count decides it, and torch.export keeps shapes without numbers",
+        hint="trace the module itself, or take places: x[:, places], where places = mask.nonzero().squeeze(1) is a buffer",
+    )
+
+
+def not_run(node: Any, loc: Location, error: Exception) -> UnsupportedError:
+    """The error for a call that torch or numpy does not do on the tensors that it was given."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return UnsupportedError(
+        f"{user_name(node.target)} cannot be done here",
+        where=loc,
+        why=f"{type(error).__name__}: {first}"[:300],
+        hint="write it with other operations, and report this",
     )
 
 

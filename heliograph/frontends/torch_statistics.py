@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from heliograph.frontends.torch_values import Call, Value, elementwise, reduced_axes, rule
+from heliograph.frontends.torch_values import Call, NoRule, Value, elementwise, reduced_axes, rule
 from heliograph.ir import Node
 
 # A least length that only prevents a division by zero.
@@ -149,6 +149,56 @@ def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Value:
     axes, batch = reduced_axes(call, "logsumexp", x, dim, keepdim)
     total = call.emit("sum", call.emit("exp", x.node), axes=axes, keepdims=bool(keepdim))
     return Value(call.emit("log", total), batch)
+
+
+# ---------------------------------------------------------------------------------------------- losses of each sample
+
+
+@rule("aten.mse_loss")
+def squared_error(call: Call, x: Any, target: Any, reduction: int = 1) -> Value:
+    if reduction:
+        raise NoRule  # it runs over the samples of the batch
+    difference = elementwise(call, "sub", x, target)
+    return Value(call.emit("mul", difference.node, difference.node), difference.batch)
+
+
+@rule("aten.cross_entropy_loss")
+def cross_entropy(
+    call: Call,
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Value:
+    """The negative sum of log-softmax times the probability of each class, with classes on axis 1."""
+    if reduction or isinstance(weight, Value) or not isinstance(x, Value):
+        raise NoRule
+    if not isinstance(target, Value) and not target.is_floating_point():
+        raise call.refuse(
+            "its classes are whole numbers", "give probabilities: torch.nn.functional.one_hot(target, classes).float()"
+        )
+    axis = x.axis(1 if x.rank > 1 else 0)
+    if axis < 0:
+        raise call.mixes("its classes are on the batch axis")
+    total = call.emit("sum", call.emit("exp", x.node), axes=(axis,), keepdims=True)
+    log = Value(call.emit("sub", x.node, call.emit("log", total)), x.batch)
+    classes = x.shape[axis]
+    shares: Any = target
+    if label_smoothing:
+        shares = (
+            elementwise(call, "mul", target, 1 - label_smoothing)
+            if isinstance(target, Value)
+            else target * (1 - label_smoothing)
+        )
+        smooth = label_smoothing / classes
+        shares = elementwise(call, "add", shares, smooth) if isinstance(shares, Value) else shares + smooth
+    terms = elementwise(call, "mul", log, shares)
+    if weight is not None:
+        terms = elementwise(call, "mul", terms, weight.reshape(-1, *(1,) * (x.rank - 2)))
+    made = call.emit("neg", call.emit("sum", terms.node, axes=(axis,), keepdims=False))
+    return Value(made, x.batch)
 
 
 @rule("aten.bilinear")

@@ -59,7 +59,18 @@ def _under(call: Call, node: Node, shape: Sequence[int]) -> Value:
     "aten.view_copy",
     "aten._reshape_alias",
 )
-def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
+def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(x, Value):
+        return x.reshape(call.shape)  # to the shape of an encrypted value
+    # A truth value is the byte 0 or 1.
+    bytes_alike = x.dtype == torch.bool and call.result.dtype in (torch.uint8, torch.int8)
+    if x.dtype != call.result.dtype and not bytes_alike:
+        raise call.refuse(
+            f"it reads the bits of {x.dtype} values as {call.result.dtype}, and encrypted numbers have other bits",
+            f"x.to({call.result.dtype}) converts the numbers"
+            if call.result.dtype.is_floating_point
+            else "do this on the client",
+        )
     return _reshaped(call, x, call.shape)
 
 
@@ -132,8 +143,9 @@ def movedim(call: Call, x: Any, source: Any, destination: Any) -> Value:
 
 
 @rule("aten.expand", "aten.expand_as", "aten.broadcast_to", "aten.expand_copy")
-def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
-    return _expanded(call, x)
+def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    # What is expanded to the shape of an encrypted value may be known.
+    return _expanded(call, x) if isinstance(x, Value) else _filled(call, x)
 
 
 def _expanded(call: Call, x: Value) -> Value:
@@ -253,7 +265,11 @@ def take(call: Call, x: Value, dim: int, indices: Sequence[int]) -> Value:
     axis = x.axis(dim)
     if axis < 0:
         raise call.mixes(f"it reorders or picks samples of axis {x.batch}, the batch axis")
-    places = [index % x.shape[axis] for index in indices]
+    size = x.shape[axis]
+    outside = [index for index in indices if not -size <= index < size]
+    if outside:
+        raise call.refuse(f"index {outside[0]} is out of bounds for an axis of {size}", "use an index within the axis")
+    places = [index % size for index in indices]
     if not places:
         raise call.refuse("the result is empty", "take at least one element")
     parts: list[tuple[int, int]] = []

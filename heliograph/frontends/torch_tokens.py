@@ -448,7 +448,7 @@ def _bag(
     if mode == 2:
         raise call.refuse(
             "it takes the largest of each column over a bag",
-            "write it with a lookup: torch.nn.functional.embedding(ids, weight).amax(1)",
+            'write it with a lookup, torch.nn.functional.embedding(ids, weight).amax(1), or use mode="sum" or mode="mean"',
         )
     if mode == 1 and padding_idx is not None and padding_idx >= 0:
         raise call.refuse(

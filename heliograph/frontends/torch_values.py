@@ -181,6 +181,8 @@ class Call:
         self.user_name = user_name  # what a user calls it: `torch.relu`
         self.result = result  # the fake tensor(s) that torch.export recorded: shapes and dtypes
         self.target = target  # the op itself, to be run on tensors
+        # The call in the exported graph; its operands have the strides that torch gives them.
+        self.node: Any = None
         # Why samples would be mixed, unless the model keeps them apart by other means.
         self.merged: list[Mixes] = []
         # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.

@@ -137,8 +137,9 @@ class Layout:
             rows = np.stack([np.roll(row, self.shift * (i % count), axis=0) for i, row in enumerate(rows)])
         return np.asarray(rows.swapaxes(1, 2).reshape(-1, self.period)[:, self.elements(chunk)[1]])
 
-    def pack(self, tensor: Array) -> list[Array]:
-        """The slot vectors of one sample, one per ciphertext; slots without an element hold zero.
+    def pack(self, tensor: Array, only: int | None = None) -> list[Array]:
+        """The slot vectors of one sample, one per ciphertext, or that of one ciphertext only; slots without an element
+        hold zero.
 
         With a stride k > 1 the tensor may have a leading axis of at most k samples; the slots of those that are missing
         hold zero.
@@ -147,10 +148,15 @@ class Layout:
         if samples.shape[1:] != self.shape or not 0 < samples.shape[0] <= self.stride:
             raise ProgramError(f"expected shape {self.shape}, got {tensor.shape}")
         where = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
-        flat = np.zeros((self.ciphertexts * self.period, self.stride))
+        places, values = self.places(), samples.reshape(samples.shape[0], -1).T
+        count = self.ciphertexts
+        if only is not None and count > 1:
+            index, places = self.elements(only)
+            values, count = values[index], 1
+        flat = np.zeros((count * self.period, self.stride))
         for moved in self._tiles():
-            flat[self.places() + moved, : samples.shape[0]] = samples.reshape(samples.shape[0], -1).T
-        chunks = flat.reshape(self.ciphertexts, self.period, self.stride)
+            flat[places + moved, : samples.shape[0]] = values
+        chunks = flat.reshape(count, self.period, self.stride)
         return [chunk[where].reshape(-1) for chunk in chunks]
 
     def unpack(self, vectors: list[Array]) -> Array:

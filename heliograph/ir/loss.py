@@ -17,13 +17,15 @@ from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, size_of
 from heliograph.ir.program import Program
 
-# The same limit as for the classes that the report counts (compiler/bill.py).
+# Outputs with more values than this are not taken to be scores of classes.
 _MOST_CLASSES = 1000
 _SEED = 20
 
 
 def has_classes(program: Program) -> bool:
-    """Whether the program has one output, of one row of 2 to 1000 values: logits of classes."""
+    """Whether the program has one output, of 2 to 1000 values along one axis: scores of classes, whatever axes of one
+    value stand beside it.
+    """
     if len(program.outputs) != 1:
         return False
     (output,) = program.outputs

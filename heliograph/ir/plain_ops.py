@@ -144,20 +144,17 @@ def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
     layout = layout_of_pack(tuple(a["shape"]), a)
     fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and 0 <= chunk < layout.ciphertexts
-    # All samples of a batch take the same plain value.
     if not fits or layout.size > layout.ciphertexts * a["period"] or (layout.ciphertexts > 1 and a["period"] != one):
         raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
     return SlotsType(a["slots"], secret=False)
 
 
 def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    layout, chunk = layout_of_pack(tuple(a["shape"]), a), a.get("chunk", 0)
-    return np.stack(
-        [
-            layout.pack(np.broadcast_to(sample.reshape(layout.shape), (layout.stride, *layout.shape)))[chunk]
-            for sample in values[0]
-        ]
-    )
+    layout = layout_of_pack(tuple(a["shape"]), a)
+    # All samples of a batch take the same value: the vector of one, each slot repeated.
+    one = replace(layout, slots=layout.slots // layout.stride, stride=1)
+    chunk = a.get("chunk", 0)
+    return np.stack([np.repeat(one.pack(sample.reshape(one.shape), chunk)[0], layout.stride) for sample in values[0]])
 
 
 def _pack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:

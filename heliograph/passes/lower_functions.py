@@ -44,6 +44,8 @@ DEFAULT_GAP = 0.01
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
 _MOST_ABS_DEGREE = 127
+# The gap of a comparison whose threshold was moved, as a share of that: whole numbers keep the rest as a distance from it.
+_CLEAR = 0.8
 # Fits to differences that were seen give this share of the weight to all of the interval, at this many points: the largest
 # error is far smaller than without, at little cost in the mean error.
 _BROADLY, _EVENLY = 0.02, 1001
@@ -190,8 +192,13 @@ class Lowering:
         return DEFAULT_GAP * reach, "default"
 
     def error(self, width: float) -> float:
-        """How near |x| or a maximum must come, for operands that lie in an interval of that width."""
-        return self.target_error or float(self.node.attrs.get("gap", DEFAULT_GAP * width))
+        """How near |x| or a maximum must come, for operands that lie in an interval of that width.
+
+        What is asked of this operation comes before what is asked of all.
+        """
+        if "gap" in self.node.attrs:
+            return float(self.node.attrs["gap"])
+        return self.target_error or DEFAULT_GAP * width
 
     def located(self, hint: str = "") -> AbstractContextManager[None]:
         """Errors that are raised inside name this op and its place, and the hint where one is given."""
@@ -225,6 +232,10 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
     """sign(x): the cheapest chain of odd polynomials for the gap and the bits; 0 stays 0."""
     reach = x.interval.magnitude
     gap, gap_source = lowering.gap(x.seen.near if x.seen else None, reach)
+    moved = lowering.node.attrs.get("moved")
+    if moved is not None:
+        # Samples lie just at this distance: where the polynomials are steep, noise would move them far.
+        gap = min(gap, _CLEAR * float(moved))
     bits = float(lowering.node.attrs.get("bits", SIGN_BITS))
     with lowering.located():
         plan = sign_plans.sign(gap / reach, bits, lowering.node.attrs.get("method", "best"))
@@ -237,7 +248,7 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
         gap=gap,
         gap_source=gap_source,
         closeness_bits=plan.closeness_bits,
-        moved=lowering.node.attrs.get("moved"),
+        moved=moved,
     )
     return lowering.chain(x.value, plan.folded(), -reach, reach, entry)
 

@@ -366,6 +366,7 @@ class Report:
             ("outputs", self._outputs()),
             *([("model", _comparison_text(f.comparison))] if f.comparison else []),
             *([("new inputs", _unseen_text(f.unseen))] if f.unseen else []),
+            *([("polynomials", self.polynomials_error())] if f.given_samples is not None else []),
             *([("class", self.class_agreement())] if f.class_agreement else []),
         ]
 
@@ -399,6 +400,16 @@ class Report:
             if possible.finish is not None
         ]
         return "; ".join([f"up to {f.output_magnitude:.3g} on the samples", *ranges, *finished])
+
+    def polynomials_error(self) -> str:
+        """How far they are off, in words: on samples that they were not fitted to, and on all that were given."""
+        f = self.figures
+        if f.given_error is None or f.given_samples is None:
+            return ""
+        given = f"by {f.given_error:.2g} at most on all {f.given_samples} that were given"
+        if not f.errors_apart:
+            return f"off {given}"
+        return f"off by {f.approximation_error:.2g} at most on {f.error_samples} held-out samples, {given}"
 
     def class_agreement(self) -> str:
         """On how many samples the class agrees with the network's, in words; empty if there are no classes."""

@@ -192,7 +192,8 @@ class Client:
         specs = self.public.given
         self._check_count(samples, "encrypt")
         blobs = self._encrypted(dict(zip(specs, samples, strict=True)))
-        return EncryptedInput(self.public.fingerprint, self.id, blobs)
+        count = len(samples[0]) if self.public.inputs[0].placed.stride > 1 else None
+        return EncryptedInput(self.public.fingerprint, self.id, blobs, samples=count)
 
     def encrypt_some(self, **values: Any) -> EncryptedInput:
         """Some inputs, by name, for the outputs that depend on no others (`Server.look`).
@@ -282,7 +283,7 @@ class Client:
         """Any number of samples, with a leading axis, encrypted in groups of as many as the artifact takes at once.
 
         The last group is padded. Shapes and ranges are checked before the first sample is encrypted; errors are those
-        of `encrypt`. `decrypt_many` puts the answers together.
+        of `encrypt`. `decrypt_many` puts the answers together, and needs the inputs for that.
         """
         self._check_count(samples, "encrypt_many")
         arrays = []
@@ -300,17 +301,38 @@ class Client:
         for start in range(0, len(arrays[0]), batch):
             yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
 
-    def decrypt_many(self, outputs: Iterable[EncryptedOutput], samples: int) -> Any:
-        """The results of this many samples, with a leading axis, from the answers to `encrypt_many`, in order."""
-        batch = self.public.inputs[0].placed.stride
-        found = [self.decrypt(output) for output in outputs]
-        if len(found) != -(-samples // batch):
-            raise WireError(f"{len(found)} answers do not hold {samples} samples, {batch} in each")
-        rows = [row if isinstance(row, tuple) else (row,) for row in found]
-        joined = tuple(
-            np.stack(column)[:samples] if batch == 1 else np.concatenate(column)[:samples]
-            for column in zip(*rows, strict=True)
-        )
+    def decrypt_many(self, outputs: Iterable[EncryptedOutput], *, of: Iterable[EncryptedInput]) -> Any:
+        """The results of the answers to `encrypt_many`, with a leading axis, in the order of the inputs.
+
+        `of` are the encrypted inputs; the answers may come in any order. Raises WireError if an answer is missing, comes
+        twice, or belongs to none of them; other errors are those of `decrypt`.
+        """
+        batch, answers = self.public.inputs[0].placed.stride, dict[str, EncryptedOutput]()
+        sent = {each.request: each for each in of}
+        for output in outputs:
+            self._check_answer(output, None)
+            if output.request in answers:
+                raise WireError(f"two answers carry the request {output.request[:12]}", where="decrypt_many")
+            if output.request not in sent:
+                raise WireError(
+                    f"an answer carries the request {output.request[:12]}, which none of the inputs has",
+                    where="decrypt_many",
+                    hint="give all inputs that were evaluated: of=inputs",
+                )
+            answers[output.request] = output
+        if missing := [request for request in sent if request not in answers]:
+            raise WireError(
+                f"{len(missing)} of {len(sent)} inputs have no answer, first the one with the request {missing[0][:12]}",
+                where="decrypt_many",
+            )
+        if not sent:
+            raise WireError("there are no inputs, and no answers", where="decrypt_many")
+        rows = []
+        for request, given in sent.items():
+            found = self.decrypt(answers[request], of=given)
+            parts = found if isinstance(found, tuple) else (found,)
+            rows.append(tuple(part[np.newaxis] if batch == 1 else part[: given.samples or batch] for part in parts))
+        joined = tuple(np.concatenate(column) for column in zip(*rows, strict=True))
         return joined[0] if len(joined) == 1 else joined
 
     def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:

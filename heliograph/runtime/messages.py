@@ -26,6 +26,7 @@ _WHOLE = 3
 _REQUESTS = 3
 _FINGERPRINT_LENGTH = 32
 _MAX_OBJECTS = 1 << 17
+_MOST_SAMPLES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,8 @@ class Message:
 
     kind: ClassVar[str] = ""
     named: ClassVar[tuple[str, ...]] = ("artifact", "client")
+    # Numbers that a message may have.
+    counted: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = VERSION
     readable: ClassVar[tuple[int, ...]] = (_WHOLE, VERSION)
     max_bytes: ClassVar[int] = 0
@@ -59,8 +62,9 @@ class Message:
 
     def _parts(self) -> Iterator[Bytes]:
         blobs = {name: self.blob(name) for name in self.names()}
-        fields = {name: value for name in self.named if (value := getattr(self, name))}
+        fields: dict[str, Any] = {name: value for name in self.named if (value := getattr(self, name))}
         version = self.version if len(fields) == len(self.named) else _REQUESTS - 1
+        fields |= {name: value for name in self.counted if (value := getattr(self, name)) is not None}
         return parts(Container(self.kind, version, fields, blobs))
 
     def to_bytes(self) -> bytes:
@@ -92,16 +96,19 @@ class Message:
 
     @classmethod
     def _read(cls, container: Container, what: str) -> Any:
-        fields, named = container.fields, set(cls.named)
+        fields, named = dict(container.fields), set(cls.named)
+        counts = {name: fields.pop(name) for name in cls.counted if name in fields}
         if container.version < _REQUESTS:
             named.discard("request")
         if set(fields) != named or not all(is_fingerprint(value) for value in fields.values()):
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
+        if not all(type(count) is int and 0 < count <= _MOST_SAMPLES for count in counts.values()):
+            raise WireError(f"{what}: it does not hold a number of samples")
         if len(container.blobs) > _MAX_OBJECTS:
             raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
         # Of the messages written before requests existed, only results are read.
         unnamed: dict[str, Any] = {"request": ""} if "request" in cls.named and "request" not in named else {}
-        return cls(**fields, **unnamed, blobs={name: container.bytes(name) for name in container.blobs})
+        return cls(**fields, **counts, **unnamed, blobs={name: container.bytes(name) for name in container.blobs})
 
     def check(self, artifact: str, client: str | None = None) -> None:
         """Raise a WireError unless the message belongs to this artifact (and this client)."""
@@ -179,13 +186,22 @@ class EvaluationKeys(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedInput(Message):
-    """The encrypted inputs of one sample: objects `name/chunk`, and a unique `request`."""
+    """The encrypted inputs of one sample: objects `name/chunk`, and a unique `request`.
+
+    `samples` is how many there are of an artifact that takes several at once; None of others.
+    """
 
     request: str = field(default_factory=fresh_request, kw_only=True)
+    samples: int | None = field(default=None, kw_only=True)
 
     kind = "encrypted inputs"
     named = ("artifact", "client", "request")
+    counted = ("samples",)
     max_bytes = 16 * 1024**3
+
+    def receipt(self) -> EncryptedInput:
+        """The same without its objects: all that a client needs of it for the answer."""
+        return EncryptedInput(self.artifact, self.client, request=self.request, samples=self.samples)
 
 
 class CarriedValues(Message):

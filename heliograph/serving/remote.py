@@ -192,7 +192,10 @@ class RemoteServer:
         state = self._ended(path, progress)
         if _text(state, "state") != "done":
             error = _field(state, "error")
-            self._transport.json("DELETE", path)
+            with contextlib.suppress(
+                HeliographError
+            ):  # It may have expired, or the server be away: the error is what counts.
+                self._transport.json("DELETE", path)
             raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
         output = kind.from_bytes(data, f"the answer of {self._transport.url}")

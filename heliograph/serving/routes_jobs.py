@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
@@ -129,7 +130,8 @@ def _opened(path: Path) -> tuple[IO[bytes], int]:
         file = open_file(path, follow=False)
     except OSError:
         raise nothing_there("result") from None
-    return file, path.stat().st_size
+    # Of the open file: the path may be gone by now.
+    return file, os.fstat(file.fileno()).st_size
 
 
 async def _blocks(file: IO[bytes], sent: Callable[[], None]) -> AsyncIterator[bytes]:

@@ -23,7 +23,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MAX_ERROR = 1 << 16
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
 # Statuses for which another try may succeed. A part that was also taken elsewhere (409) is left to the upload to handle.
-_AGAIN = (408, 429, 500, 502, 503, 504)
+_AGAIN = (408, 429, 502, 503, 504)
+# A fault of the server is tried once more: most of them come again each time.
+_FAULT = 500
 Query = Mapping[str, str | int | float]
 
 
@@ -103,11 +105,13 @@ class Transport:
         max_bytes: int = _MAX_JSON,
     ) -> bytes:
         """The bytes that the server answers, at most this many."""
+        failed = False
         for rest in self._rests(f"{method} {path}"):
             try:
                 content = None if data is None else bytes(data)
                 with self._client.stream(method, path, params=query, content=content) as response:
-                    if response.status_code in _AGAIN:
+                    if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
+                        failed = response.status_code == _FAULT
                         rest(_said(response))
                         continue
                     if response.status_code >= 300:

@@ -159,3 +159,12 @@ def test_mutated_files_are_read_or_refused(read: Callable[[Path], None], tmp_pat
         except HeliographError:
             refused += 1
     assert refused > 50
+
+
+def test_a_file_of_torch_is_called_one(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "samples.pt"
+    torch.save(torch.zeros(2, 3), path)
+    with pytest.raises(ProgramError, match=r"a file of torch\.save") as caught:
+        read_arrays(path)
+    assert "numpy.save" in caught.value.hint

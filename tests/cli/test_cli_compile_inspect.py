@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -378,7 +380,7 @@ def test_faults_of_ours_have_no_traceback_either(call: Call, monkeypatch: pytest
 
     monkeypatch.setattr(heliograph.artifact.container, "file_kind", broken)
     result = call("inspect", "m.helio")
-    assert result.code == 2
+    assert result.code == 70
     assert "ZeroDivisionError: no such thing" in result.err
     assert "fault of Heliograph" in result.err
 
@@ -461,3 +463,14 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
     assert "give --calibration FILE" in call(*common, "-o", tmp_path / "b").err
     refused = call(*common, "--calibration", "x.npy", "--example-shape", 8, "-o", tmp_path / "b")
     assert "--example-shape and --plain are for PyTorch modules" in refused.err
+
+
+@pytest.mark.parametrize("name", ["types", "random", "heliograph", "copy"])
+def test_a_file_of_the_users_may_have_the_name_of_a_module(folder: Path, tmp_path: Path, name: str) -> None:
+    """In a process of its own, with nothing imported before."""
+    file = tmp_path / f"{name}.py"
+    file.write_text((folder / "model.py").read_text())
+    command = [*(sys.executable, "-m", "heliograph.cli.main", "compile", f"{file}:net", "--insecure", "--degree", "3")]
+    command += ["--calibration", str(folder / "x.npy"), "--output", str(tmp_path / "named.helio")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr

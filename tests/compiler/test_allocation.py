@@ -115,28 +115,41 @@ def test_the_papers_own_allocation_is_taken_where_it_serves_and_costs_less() -> 
     assert chosen(replace(allocator, points=(dear,), papers=()))[0] == dear
 
 
-def test_a_plan_with_bootstraps_gives_way_to_the_papers_where_that_is_faster() -> None:
-    """Allocations are priced before the precision of their chains is known."""
+def test_a_plan_with_bootstraps_gives_way_to_the_papers_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allocations are priced before the precision of their chains is known. Only what is taken is shown."""
     options = replace(TOY, allocate="plan", accuracy_loss=0.02)
-    figures, seen = compiled("plan").report.figures, dict[str, Program]()
+    figures = compiled("plan").report.figures
+    begun = driver._made
     assert figures.allocation is not None
 
-    def planned(ms: float, measured: float = 0.02, bootstraps: int = 1) -> hg.Artifact:
-        """As if the plan took so long and changed so many classes."""
+    def planned(ms: float, measured: float = 0.02, bootstraps: int = 1) -> tuple[hg.Artifact, list[str]]:
+        """As if the plan took so long and changed so many classes: what is compiled, and the steps that are shown."""
         found = replace(figures.allocation, measured=measured, allowed=measured)
         predicted = replace(figures.predicted, evaluate_ms=ms)
         other = replace(figures, predicted=predicted, bootstraps=bootstraps, allocation=found)
         made = replace(compiled("plan"), report=Report(other))
-        return driver._by_paper_or(made, network(), options, seen.__setitem__, 0.0)
 
-    assert planned(1e6).fingerprint == compiled("paper").fingerprint
+        def one(program: Program, asked: hg.Options, watch: driver.Watch, start: float) -> hg.Artifact:
+            if asked.allocate != "plan":
+                return begun(program, asked, watch, start)
+            watch("of the plan", program)
+            return made
+
+        seen: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, "_made", one)
+            found = hg.compile(network(), options, watch=lambda name, _: seen.append(name))
+        return found, seen
+
+    found, seen = planned(1e6)
+    assert found.fingerprint == compiled("paper").fingerprint
     assert "fold-scaling" in seen
-    seen.clear()
+    assert "of the plan" not in seen
     # Not one that changes more classes, not a slower one, and without bootstraps none is tried.
-    assert planned(1e6, measured=-1.0).report.figures.predicted.evaluate_ms == 1e6
-    assert planned(1e-6).report.figures.predicted.evaluate_ms == 1e-6
-    assert planned(1e6, bootstraps=0).report.figures.predicted.evaluate_ms == 1e6
-    assert not seen
+    for ms, more in ((1e6, {"measured": -1.0}), (1e-6, {}), (1e6, {"bootstraps": 0})):
+        found, seen = planned(ms, **more)
+        assert found.report.figures.predicted.evaluate_ms == ms
+        assert seen == ["of the plan"]
 
 
 def test_an_artifact_keeps_its_allocation(tmp_path: object) -> None:
@@ -344,9 +357,12 @@ def test_relus_are_composed_where_one_polynomial_does_not_serve(monkeypatch: pyt
     monkeypatch.setattr("heliograph.passes.allocate_degrees.MOST_DEGREE", 3)
     monkeypatch.setattr("heliograph.compiler.allocation.worthwhile", lambda each: worthwhile(each, 3))
     options = hg.Options(security_bits=None, margin=0.2, allocate="plan", accuracy_loss=0.0)
-    figures = hg.compile(network(), options).report.figures
+    seen: list[str] = []
+    figures = hg.compile(network(), options, watch=lambda name, _: seen.append(name)).report.figures
     assert figures.allocation is not None
     assert figures.options["errors"]
+    # The linear passes are those of the network whose ReLUs are composed.
+    assert (seen.count("fuse-linear"), seen.count("compose-relu")) == (1, 1)
     assert figures.allocation.measured <= 0.02
     assert max(layer.degree for layer in figures.allocation.layers) > 127
 

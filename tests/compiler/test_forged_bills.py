@@ -144,6 +144,8 @@ def test_a_ring_without_security_is_not_called_secure() -> None:
 def _changes() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     for key in ("approximation_error", "scheme_error", "output_magnitude", "error_samples"):
         yield key, lambda f, key=key: f["report"].update({key: 0})  # type: ignore[misc]
+    yield "given_error", lambda f: f["report"].update(given_error=0.5)
+    yield "given_samples", lambda f: f["report"].update(given_samples=9)
     yield "calibrated", lambda f: f["report"].update(calibrated=not f["report"]["calibrated"])
     yield "costs", lambda f: f["report"].update(costs="another machine")
     yield "cost_table", lambda f: f["report"]["cost_table"].update(ntt_ns=0.01)

@@ -111,8 +111,19 @@ def test_a_client_gives_token_ids() -> None:
         server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
     for given in (IDS[0], IDS[0].numpy(), np.eye(7)[IDS[0].numpy()]):
         assert np.abs(client.decrypt(server.run(client.encrypt(given))) - expected).max() < 0.05
-    with pytest.raises(ProgramError, match="outside of 0 to 6"):
-        client.encrypt(torch.tensor([0, 7, 1]))
+    for given in (IDS[0].double().numpy(), IDS[0].numpy().astype(np.float32), IDS[0].tolist()):
+        assert np.abs(client.decrypt(server.run(client.encrypt(given))) - expected).max() < 0.05
+    for bad, words in (
+        ([0, 7, 1], "outside of 0 to 6"),
+        ([0.0, 7.0, 1.0], r"outside of 0 to 6 at index \(1,\)"),
+        ([0, -1, 1], "outside of 0 to 6"),
+        ([0.0, 1.5, 1.0], "something else than a whole number"),
+        ([0.0, 1.0, np.nan], "something else than a whole number"),
+        ([0, 1], r"shape \(2,\), expected \(3,\) \(or \(3, 7\) with one-hot vectors\)"),
+        ([[0.0, 1.0, 2.0]] * 2, r"has shape \(2, 3, 7\), expected \(3, 7\)"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            client.encrypt(np.array(bad))
 
 
 def test_tables_of_several_heights() -> None:
@@ -174,6 +185,8 @@ def test_whole_numbers_that_are_refused(module: Any, words: list[str]) -> None:
         assert word in str(caught.value)
     with pytest.raises(ProgramError, match="outside of 0 to 6"):
         hg.trace(Words().eval(), IDS[:1], calibration=IDS + 1)
+    with pytest.raises(ProgramError, match=r"holds 1\.5 in sample 0, element \(0,\): not a whole number"):
+        hg.trace(Words().eval(), IDS[:1], calibration=IDS.double() * 0 + 1.5)
 
 
 class Doubled(nn.Module):

@@ -41,9 +41,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "and_of_number": (lambda x: torch.logical_and(x > 0, x), X4, ["torch.float32 values as true or false"]),
     "or_of_places": (lambda x: x.argmax(-1) | x.argmin(-1), X4, ["operator |", "torch.int64 values as true or false"]),
     "write_under_mask": (
-        lambda x: (x * 1).index_put_((x > 0,), torch.tensor(0.0)),
+        lambda x: (x * 1).index_put_((x > 0,), -x[x > 0]),
         X4,
-        ["writing under a mask", "torch.where(mask, value, x)"],
+        ["depends on the values of the input", "torch.where(mask, value, x)"],
     ),
     "write_into_flags": (
         lambda x: (x > 0).copy_(x),
@@ -105,11 +105,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
         X4,
         ["mixes samples"],
     ),
-    "instance_norm_stored": (
-        lambda x: F.instance_norm(x, torch.zeros(2), torch.ones(2), use_input_stats=False),
-        IMAGE,
-        ["instance_norm", "stored statistics", "batch norm"],
-    ),
     "complex_output": (lambda x: torch.fft.fft(x), X4, ["output 'y' is complex", "real and imaginary parts"]),
     "angle": (lambda x: torch.fft.fft(x).angle(), X4, ["torch.angle", "not linear"]),
     "divide_by_zero": (lambda x: x / torch.tensor([1.0, 0.0, 1.0, 1.0]), X4, ["divisor holds a zero"]),
@@ -154,11 +149,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     "item": (lambda x: x * x[0, 0].item(), X4, ["mixes samples"]),
     "float": (lambda x: x * float(x.sum(-1)), X4, ["control flow depends on the values"]),
     "mask": (lambda x: x[x.detach() * 0 == 0], X4, ["comparison (==)"]),
-    "fixed_mask": (
-        lambda x: x[:, torch.tensor([True, False, True, True])],
-        X4,
-        ["control flow depends on the values", "mask"],
-    ),
     "cond": (
         lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)),
         X4,
@@ -229,7 +219,7 @@ def test_training_batch_norm(kind: type[nn.Module], batch: int) -> None:
 
 def test_training_dropout_module() -> None:
     error = refusal(WithLayer(nn.Dropout()), torch.zeros(1, 4))
-    assert "this dropout is in training mode" in error.why
+    assert "it is in training mode" in error.why
     assert "(block.0)" in error.where
 
 
@@ -519,8 +509,8 @@ REWRITES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda x: F.one_hot(x.argmax(1), 6).double() @ torch.eye(6, dtype=x.dtype),
     ),
     "write_under_mask": (
-        lambda x: (x * 1).index_put_((x > 0,), torch.tensor(0.0, dtype=x.dtype)),
-        lambda x: torch.where(x > 0, 0.0, x),
+        lambda x: (x * 1).index_put_((x > 0,), -x[x > 0]),
+        lambda x: torch.where(x > 0, -x, x * 1),
     ),
 }
 

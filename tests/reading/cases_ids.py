@@ -1,8 +1,7 @@
-"""Cases of whole numbers that choose rows of tables."""
+"""Whole numbers that choose rows of tables: lookups by what is computed from them, bags, tables that are computed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,268 +9,150 @@ import torch.nn.functional as F
 from reading import Case, Fn, ids, randn
 from torch import nn
 
-# A table of which every number of a row is known: row r is [r, r * r, 10 - r].
-ROWS = torch.arange(9.0)
-TABLE = torch.stack([ROWS, ROWS * ROWS, 10 - ROWS], 1)
-# Two columns of ids below 4, five of them below 9.
-PAIRS = torch.cat([torch.tensor([[3, 1]]), ids(4, 31, 2)])
-FIVE = torch.cat([torch.tensor([[0, 8, 3, 3, 1]]), ids(9, 31, 5)])
 
-
-def table(**keywords: Any) -> nn.Embedding:
-    """An embedding of the table above."""
-    made = nn.Embedding(9, 3, **keywords)
-    made.weight.data = TABLE.clone()
+def _table(rows: int, width: int = 2) -> nn.Embedding:
+    """Row i holds i + 1 and its square: what was looked up can be seen."""
+    made = nn.Embedding(rows, width)
+    numbers = torch.arange(1.0, rows + 1)
+    made.weight.data = torch.stack([numbers**power for power in range(1, width + 1)], 1)
     return made
 
 
-def of(function: Callable[..., Any]) -> Callable[[], nn.Module]:
-    """A module that computes a function of ids and of the table's layer."""
-    return lambda: Fn(function, e=table())
+def _case(name: str, function: Any, right: Any, numbers: Any, rows: int = 9, says: Any = (), **more: Any) -> Case:
+    return Case(name, "F13", lambda: Fn(function, e=_table(rows)), lambda: numbers, right, says, **more)
 
 
-def bag(mode: str, **keywords: Any) -> nn.EmbeddingBag:
-    """A bag of the table above."""
-    made = nn.EmbeddingBag(9, 3, mode=mode, **keywords)
-    made.weight.data = TABLE.clone()
-    return made
+_TWO = torch.cat([torch.tensor([[1, 2]]), ids(4, 31, 2)])
+_FIVE = torch.cat([torch.tensor([[1, 2, 0, 3, 4]]), ids(9, 31, 5)])
+_OFFSETS = torch.tensor([0, 4])
 
 
-class Offsets(nn.Module):
-    """Fields that share one table, each from its own row on."""
+class Factorization(nn.Module):
+    """A factorization machine over columns that share one table by offsets."""
 
-    def __init__(self, sizes: list[int], width: int) -> None:
+    def __init__(self, fields: tuple[int, ...] = (4, 5, 3), width: int = 3) -> None:
         super().__init__()
-        self.table = nn.Embedding(sum(sizes), width)
-        nn.init.normal_(self.table.weight, std=0.5)
-        starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-        self.register_buffer("starts", starts)
-
-    def forward(self, fields: torch.Tensor) -> torch.Tensor:
-        return self.table(fields + self.starts.unsqueeze(0))  # type: ignore[operator, no-any-return]
-
-
-class Interactions(nn.Module):
-    """A factorization machine, with a perceptron beside it where `deep`: one number for each row of fields."""
-
-    def __init__(self, deep: bool) -> None:
-        super().__init__()
-        sizes = [4, 3, 6]
-        self.vectors, self.single = Offsets(sizes, 4), Offsets(sizes, 1)
+        starts = [sum(fields[:place]) for place in range(len(fields))]
+        self.register_buffer("starts", torch.tensor(starts), persistent=False)
+        self.first, self.pairs = nn.Embedding(sum(fields), 1), nn.Embedding(sum(fields), width)
         self.bias = nn.Parameter(torch.zeros(1))
-        self.deep = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)) if deep else None
+        self.mlp = nn.Sequential(nn.Linear(width * len(fields), 4), nn.ReLU(), nn.Linear(4, 1))
 
-    def forward(self, fields: torch.Tensor) -> torch.Tensor:
-        vectors = self.vectors(fields)
-        of_sum, sum_of = vectors.sum(1) ** 2, (vectors**2).sum(1)
-        score = self.single(fields).sum(1) + self.bias + 0.5 * (of_sum - sum_of).sum(1, keepdim=True)
-        if self.deep is not None:
-            score = score + self.deep(vectors.flatten(1))
-        return torch.sigmoid(score.squeeze(1))
-
-
-class Crossed(nn.Module):
-    """Products of all pairs of fields, compressed by a convolution: one layer of xDeepFM's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.vectors = Offsets([4, 3, 6], 4)
-        self.mix, self.head = nn.Conv1d(9, 5, 1), nn.Linear(5, 1)
-
-    def forward(self, fields: torch.Tensor) -> torch.Tensor:
-        x = self.vectors(fields)
-        pairs = (x.unsqueeze(2) * x.unsqueeze(1)).view(x.size(0), 9, 4)
-        return self.head(self.mix(pairs).sum(2)).squeeze(1)  # type: ignore[no-any-return]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.starts.unsqueeze(0)
+        vectors = self.pairs(x)
+        crossed = (vectors.sum(1) ** 2 - (vectors**2).sum(1)).sum(1, keepdim=True) / 2
+        linear = self.first(x).sum(1) + self.bias
+        return torch.sigmoid((linear + crossed + self.mlp(vectors.view(x.size(0), -1))).squeeze(1))
 
 
-class Tabular(nn.Module):
-    """Categories behind special tokens, numbers as tokens of their own, one layer of attention over both."""
+class TableTransformer(nn.Module):
+    """A transformer over columns: categories by offsets beside numbers."""
 
     def __init__(self) -> None:
         super().__init__()
-        sizes = [4, 3, 6]
-        self.register_buffer("starts", torch.tensor([0, *sizes[:-1]]).cumsum(0) + 2)
-        self.words = nn.Embedding(sum(sizes) + 2, 4)
-        self.scale, self.shift = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.randn(2, 4))
-        self.first = nn.Parameter(torch.randn(1, 1, 4))
-        self.queries, self.head = nn.Linear(4, 12, bias=False), nn.Linear(4, 1)
+        self.register_buffer("offset", torch.tensor([2, 5]))
+        self.table, self.weights = nn.Embedding(9, 4), nn.Parameter(torch.randn(2, 4))
+        self.biases, self.start = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.randn(1, 1, 4))
+        self.out = nn.Linear(4, 1)
 
     def forward(self, categories: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        words = self.words(categories + self.starts)  # type: ignore[operator]
-        numeric = numbers.unsqueeze(-1) * self.scale + self.shift
-        x = torch.cat([self.first.expand(words.shape[0], -1, -1), words, numeric], dim=1)
-        q, k, v = self.queries(x).chunk(3, dim=-1)
-        x = x + (q @ k.transpose(1, 2) / 2.0).softmax(-1) @ v
-        return self.head(x[:, 0])  # type: ignore[no-any-return]
+        known = self.table(categories + self.offset)
+        given = numbers.unsqueeze(-1) * self.weights + self.biases
+        tokens = torch.cat([self.start.expand(categories.shape[0], -1, -1), known, given], 1)
+        return self.out(F.scaled_dot_product_attention(tokens, tokens, tokens)[:, 0])
 
 
-class Words(nn.Module):
-    """Word and position vectors; positions behind padding, as some language models count them."""
+class Bag(nn.Module):
+    """A bag of words under a linear layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str, **more: Any) -> None:
         super().__init__()
-        self.words, self.places = table(padding_idx=0), nn.Embedding(5, 3)
+        self.bag = nn.EmbeddingBag(9, 2, mode=mode, **more)
+        self.bag.weight.data = _table(9).weight.data
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        mask = words != 0
-        x = self.words(words) + self.places(torch.arange(words.shape[1]).expand_as(words))
-        return (x * mask.unsqueeze(-1)).sum(1) / 5
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bag(x)
 
-
-FIELDS = torch.stack([ids(4, 64), ids(3, 64, seed=1), ids(6, 64, seed=2)], 1)
-
-# name, function of ids and the layer, samples, the right value of the first sample
-SIMPLE: tuple[tuple[str, Callable[..., Any], torch.Tensor, list[float]], ...] = (
-    ("ids + offsets", lambda t, e: e(t + torch.tensor([0, 4])).sum(1), PAIRS, [8, 34, 12]),
-    ("ids plus a number", lambda t, e: e(t + 2).sum(1), PAIRS, [8, 34, 12]),
-    ("ids - 1", lambda t, e: e(t - 1)[:, 0], PAIRS + 1, [3, 9, 7]),
-    ("a number less ids", lambda t, e: e(8 - t)[:, 0], PAIRS, [5, 25, 5]),
-    ("ids times a number", lambda t, e: e(t * 2)[:, 0], PAIRS, [6, 36, 4]),
-    ("ids % n", lambda t, e: e(t % 5)[:, 1], FIVE, [3, 9, 7]),
-    ("a hash", lambda t, e: e((t * 7 + 3) % 9)[:, 1], FIVE, [5, 25, 5]),
-    ("ids // n", lambda t, e: e(t // 3)[:, 1], FIVE, [2, 4, 8]),
-    ("ids halved", lambda t, e: e(torch.div(t, 2, rounding_mode="floor"))[:, 1], FIVE, [4, 16, 6]),
-    ("ids clamped", lambda t, e: e(t.clamp(1, 4)).sum(1), FIVE, [12, 36, 38]),
-    ("the smaller of ids and a number", lambda t, e: e(torch.minimum(t, torch.tensor(2)))[:, 1], FIVE, [2, 4, 8]),
-    ("where ids are rare", lambda t, e: e(torch.where(t > 5, 0, t))[:, 1], FIVE, [0, 0, 10]),
-    ("masked_fill of ids", lambda t, e: e(t.masked_fill(t == 8, 1))[:, 1], FIVE, [1, 1, 9]),
-    ("distances of ids", lambda t, e: e((t - 4).abs())[:, 1], FIVE, [4, 16, 6]),
-    ("bits of ids", lambda t, e: e(t & 3)[:, 2], FIVE, [3, 9, 7]),
-    ("ids through a known list", lambda t, e: e(torch.tensor([8, 7, 6, 5, 4, 3, 2, 1, 0])[t])[:, 1], FIVE, [0, 0, 10]),
-    ("weight[ids]", lambda t, e: e.weight[t].sum(1), FIVE, [15, 83, 35]),
-    ("weight[ids] from the end", lambda t, e: e.weight[t - 9].sum(1), FIVE, [15, 83, 35]),
-    ("weight[:, ids]", lambda t, e: e.weight.t()[:, t].sum(2).t(), FIVE, [15, 83, 35]),
-    ("weight[ids, 1]", lambda t, e: e.weight[t, 1], FIVE, [0, 64, 9, 9, 1]),
-    ("a part of the table", lambda t, e: F.embedding(t, e.weight[2:6]).sum(1), PAIRS, [8, 34, 12]),
-    ("twice the table", lambda t, e: F.embedding(t, e.weight * 2).sum(1), PAIRS, [8, 20, 32]),
-    ("the sum of two tables", lambda t, e: F.embedding(t, e.weight + e.weight.flip(0)).sum(1), PAIRS, [16, 84, 24]),
-    ("columns of the table", lambda t, e: F.embedding(t, e.weight[:, 1:] @ torch.ones(2, 1)).sum(1), PAIRS, [26]),
-    ("a column, moved", lambda t, e: e(t[:, 1] + 3) + e(t[:, :1].squeeze(1)), PAIRS, [7, 25, 13]),
-    ("ids turned and joined", lambda t, e: e(torch.cat([t.flip(1), t[:, :1] + 1], 1))[:, 2], PAIRS, [4, 16, 6]),
-    ("ids with a first token", lambda t, e: e(F.pad(t, (1, 0), value=7)).sum(1), PAIRS, [11, 59, 19]),
-    (
-        "columns stacked",
-        lambda t, e: e(torch.stack([t[:, 1], t[:, 0]], 1) + torch.tensor([0, 5]))[:, 1],
-        PAIRS,
-        [8, 64, 2],
-    ),
-    ("known ids beside", lambda t, e: e(torch.cat([torch.full((t.shape[0], 1), 6), t], 1)).sum(1), PAIRS, [10, 46, 20]),
-    ("tokens unfolded", lambda t, e: e(t.unfold(1, 2, 1)).sum((1, 2)), FIVE, [29, 165, 51]),
-    ("ids.float() beside", lambda t, e: e(t).sum(1) + t.float().mean(1, keepdim=True), PAIRS, [6, 12, 18]),
-    ("a function of ids beside", lambda t, e: e(t).sum(1) * torch.log2(t[:, :1].float() + 1), PAIRS, [8, 20, 32]),
-    ("a sum of ids beside", lambda t, e: e(t).sum(1) + t.sum(1, keepdim=True), PAIRS, [8, 14, 20]),
-    ("flags of ids", lambda t, e: e(t).sum(1) + ((t > 0) & (t < 3)).float().sum(1, keepdim=True), PAIRS, [5, 11, 17]),
-    ("one_hot of ids + 1", lambda t, e: F.one_hot(t + 1, 5).float().sum(1) + e(t)[:, :1, 0], PAIRS, [3, 3, 4, 3, 4]),
-)
 
 CASES: tuple[Case, ...] = (
-    *(
-        Case(name, "F13", of(function), lambda samples=samples: samples, right)  # type: ignore[misc]
-        for name, function, samples, right in SIMPLE
+    _case("numbers plus offsets", lambda x, e: e(x + _OFFSETS).sum(1), (9, 53), _TWO, compiled=0.01),
+    _case("numbers less one", lambda x, e: e(x - 1).sum(1), (3, 5), _TWO + (_TWO == 0)),
+    _case("a number less the numbers", lambda x, e: e(8 - x).sum(1), (15, 113), _TWO),
+    _case("numbers times two", lambda x, e: e(x * 2).sum(1), (8, 34), _TWO),
+    _case("remainders", lambda x, e: e(x % 3).sum(1), (9, 19), _FIVE),
+    _case("whole quotients", lambda x, e: e(x // 2).sum(1), (9, 19), _FIVE),
+    _case("quotients rounded down", lambda x, e: e(torch.div(x, 2, rounding_mode="floor")).sum(1), (9, 19), _FIVE),
+    _case("bounds", lambda x, e: e(x.clamp(1, 3)).sum(1), (15, 49), _FIVE),
+    _case("bounds below", lambda x, e: e(x.clamp(min=2)).sum(1), (18, 68), _FIVE),
+    _case("the smaller of two", lambda x, e: e(torch.minimum(x, torch.tensor(2))).sum(1), (12, 32), _FIVE),
+    _case("numbers without their signs", lambda x, e: e((x - 2).abs()).sum(1), (11, 27), _FIVE),
+    _case("the table itself, by numbers", lambda x, e: e.weight[x].sum(1), (15, 55), _FIVE),
+    _case("the table itself, from its end", lambda x, e: e.weight[x - 9].sum(1), (15, 55), _FIVE),
+    _case("rows picked from the table", lambda x, e: e.weight.index_select(0, x), (2, 4), _FIVE[:, 0].contiguous()),
+    _case("a part of a table", lambda x, e: F.embedding(x, e.weight[2:6]).sum(1), (9, 41), _TWO),
+    _case("a table twice", lambda x, e: F.embedding(x, e.weight * 2).sum(1), (10, 26), _TWO),
+    _case("the sum of two tables", lambda x, e: F.embedding(x, e.weight + e.weight.flip(0)).sum(1), (20, 126), _TWO),
+    _case("a table under a map", lambda x, e: F.embedding(x, e.weight @ torch.ones(2, 1)).sum((1, 2)), (18,), _TWO),
+    _case("numbers as such beside a lookup", lambda x, e: e(x).sum((1, 2)) + x.float().sum(1) * 10, (48,), _TWO),
+    _case(
+        "numbers as such, by columns",
+        lambda x, e: e(x).sum((1, 2)) + (x * torch.tensor([1, 10])).float().sum(1),
+        (39,),
+        _TWO,
     ),
-    Case("EmbeddingBag, sum", "F13", lambda: bag("sum"), lambda: FIVE, [15, 83, 35]),
-    Case("EmbeddingBag, mean", "F13", lambda: bag("mean"), lambda: FIVE, [3, 16.6, 7], compiled=0.02),
-    Case("EmbeddingBag, padding", "F13", lambda: bag("sum", padding_idx=3), lambda: FIVE, [9, 65, 21]),
-    Case(
-        "EmbeddingBag, known weights",
-        "F13",
-        lambda: Fn(
-            lambda t, e: F.embedding_bag(
-                t, e.weight, mode="sum", per_sample_weights=torch.tensor([[1.0, 2, 0, 3, 0]]).expand(t.shape[0], -1)
-            ),
-            e=table(),
-        ),
-        lambda: FIVE,
-        [25, 155, 35],
+    _case("a comparison of sums", lambda x, e: e(x).sum((1, 2)) * (x + 1 > 2).float().sum(1), (18,), _TWO),
+    _case("one behind the other", lambda x, e: e(x.view(-1)).view(x.shape[0], -1), (2, 4, 3, 9), _TWO),
+    _case("columns by themselves", lambda x, e: e(x[:, 0]) + 10 * e(x[:, 1] + 1), (42, 164), _TWO),
+    _case("turned around", lambda x, e: e(x.flip(1) + _OFFSETS)[:, 0], (3, 9), _TWO),
+    _case(
+        "with a first number", lambda x, e: e(torch.cat([torch.full((x.shape[0], 1), 8), x], 1)).sum(1), (14, 94), _TWO
     ),
-    Case(
-        "EmbeddingBag, weights of an input",
-        "F13",
-        lambda: Fn(lambda t, w, e: F.embedding_bag(t, e.weight, mode="sum", per_sample_weights=w), e=table()),
-        lambda: (FIVE, torch.cat([torch.tensor([[1.0, 2, 0, 3, 0]]), randn(31, 5)])),
-        [25, 155, 35],
+    _case(
+        "one-hot vectors of sums",
+        lambda x, e: F.one_hot(x + 1, 6).float().sum(1) + e(x)[:, 0, :1] * 0,
+        (0, 0, 1, 1, 0, 0),
+        _TWO,
     ),
+    _case("numbers stacked", lambda x, e: e(torch.stack([x, x + 1], 1)).sum((1, 2)), (12, 38), _TWO),
+    Case("a bag, summed", "F13", lambda: Bag("sum"), lambda: _FIVE, (15, 55), compiled=0.01),
+    Case("a bag, averaged", "F13", lambda: Bag("mean"), lambda: _FIVE, (3, 11)),
+    Case("a bag without padding", "F13", lambda: Bag("sum", padding_idx=4), lambda: _FIVE, (10, 30)),
+    Case("the largest of a bag", "F13", lambda: Bag("max"), lambda: _FIVE, says=("embedding_bag", 'mode="sum"')),
     Case(
-        "max_norm",
+        "a table of bounded rows",
         "F13",
-        lambda: Fn(lambda t, e: e(t).sum(1), e=table(max_norm=5.0)),
-        lambda: PAIRS,
-        [1.8211, 4.3657, 7.9081],
-    ),
-    Case("padding_idx and a mask", "F13", Words, lambda: FIVE, [3.2949, 16.399, 5.27]),
-    Case("a factorization machine", "F13", lambda: Interactions(False), lambda: FIELDS, [0.5459], compiled=0.05),
-    Case(
-        "a factorization machine and a perceptron",
-        "F13",
-        lambda: Interactions(True),
-        lambda: FIELDS,
-        [0.4727],
-        compiled=0.1,
-    ),
-    Case("products of all fields", "F13", Crossed, lambda: FIELDS, [0.3989], compiled=0.05),
-    Case("categories and numbers as tokens", "F13", Tabular, lambda: (FIELDS, randn(64, 2)), [-0.2801]),
-    Case(
-        "EmbeddingBag, max",
-        "F13",
-        lambda: bag("max"),
-        lambda: FIVE,
-        says=("embedding_bag", "the largest of each column", ".amax(1)"),
+        lambda: Fn(lambda x, e: e(x).sum(1), e=nn.Embedding(9, 2, max_norm=1.0, _weight=_table(9).weight.data)),
+        lambda: _TWO,
+        (0.7634432, 1.8429660),
     ),
     Case(
-        "EmbeddingBag, a mean without padding",
+        "factorization machine",
         "F13",
-        lambda: bag("mean", padding_idx=3),
-        lambda: FIVE,
-        says=("embedding_bag", "divides by a number of ids", 'mode="sum"'),
+        Factorization,
+        lambda: torch.cat([ids(4, 64, 1), ids(5, 64, 1, seed=1), ids(3, 64, 1, seed=2)], 1),
+        (0.820919,),
+        compiled=0.02,
     ),
     Case(
-        "EmbeddingBag, offsets",
+        "columns with numbers, by attention",
         "F13",
-        lambda: bag("sum"),
-        lambda: (ids(9, 10), torch.tensor([0, 3, 5, 8])),
-        says=("embedding_bag", "where each bag begins is an input", "(batch, length)"),
-        keywords={"example_input": (ids(9, 10), torch.tensor([0, 3, 5, 8]))},
+        TableTransformer,
+        lambda: (torch.cat([ids(3, 64, 1), ids(4, 64, 1, seed=1)], 1), randn(64, 2)),
+        (0.155682,),
     ),
     Case(
-        "two ids in one row number",
+        "a lookup in an encrypted table",
         "F13",
-        of(lambda t, e: e(t[:, 0] * 2 + t[:, 1])),
-        lambda: PAIRS,
-        says=("embedding", "several whole numbers together", "an input of its own", "cases_ids.py"),
+        lambda: Fn(lambda x, y: y[:, :1] * 0 + x.float()[:, 0].long().float()[:, None]),
+        lambda: (randn(8, 2), randn(8, 2)),
+        says=("torch.int64", "floating point"),
     ),
     Case(
-        "ids in order",
+        "an activation of numbers that meets a lookup in between",
         "F13",
-        of(lambda t, e: e(t.sort(1).values)),
-        lambda: FIVE,
-        says=("several whole numbers together", "an input of its own", "cases_ids.py"),
-    ),
-    Case(
-        "ids out of a float matrix",
-        "F13",
-        of(lambda t, e: e(t[:, 0].long()) + t[:, 1:]),
-        lambda: torch.cat([FIVE[:, :1].float(), randn(32, 3)], 1),
-        says=("torch.int64", "an input of whole numbers of their own", "cases_ids.py"),
-    ),
-    Case(
-        "whole numbers that no table reads",
-        "F13",
-        lambda: Fn(lambda t: (t * 2).float()),
-        lambda: FIVE,
-        says=("int64", "no table is looked up", "example_input.float()"),
-    ),
-    Case(
-        "a table too large",
-        "F13",
-        lambda: nn.Embedding(300_000, 1),
-        lambda: FIVE,
-        says=("300000", "one-hot vectors", "look the vectors up on the client"),
-    ),
-    Case(
-        "calibration outside of a column's rows",
-        "F13",
-        of(lambda t, e: e(t + torch.tensor([0, 4])).sum(1)),
-        lambda: torch.cat([PAIRS, torch.tensor([[0, 5]])]),
-        says=("holds 5 in sample 32, element (1,)", "no row of a table"),
+        lambda: Fn(lambda x, y, e: e(x + (y > 0).long()), e=_table(9)),
+        lambda: (_TWO, randn(32, 2)),
+        says=("whole numbers", "an input of its own"),
     ),
 )

@@ -101,10 +101,18 @@ def test_any_number_of_samples() -> None:
             assert len(sent) == 2
             if through_bytes:
                 sent = [type(each).from_bytes(each.to_bytes()) for each in sent]
-            found = client.decrypt_many([server.run(each) for each in sent], len(x))
+            answers = [server.run(each) for each in sent]
+            found = client.decrypt_many(reversed(answers), of=[each.receipt() for each in sent])
             np.testing.assert_allclose(found, expected, atol=1e-4)
-        with pytest.raises(WireError, match="1 answers do not hold"):
-            client.decrypt_many([server.run(sent[0])], len(x))
+        first = answers[0]
+        with pytest.raises(WireError, match="1 of 2 inputs have no answer"):
+            client.decrypt_many([first], of=sent)
+        with pytest.raises(WireError, match="two answers carry the request"):
+            client.decrypt_many([first, first], of=sent)
+        with pytest.raises(WireError, match="none of the inputs has"):
+            client.decrypt_many(answers, of=sent[:1])
+        with pytest.raises(WireError, match="no inputs"):
+            client.decrypt_many([], of=[])
     assert {call.primitive for call in server.trace.calls} >= {"weighted_sums", "mul", "relinearize", "rescale"}
     with pytest.raises(Exception, match="outside its range"):
         next(client.encrypt_many(2 * x))

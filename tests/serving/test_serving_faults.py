@@ -396,7 +396,8 @@ def answering() -> Iterator[dict[str, object]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            said["asked"] = int(str(said.get("asked", 0))) + 1
+            self.send_response(int(str(said.get("status", 200))))
             for name, value in said["headers"].items():  # type: ignore[attr-defined]
                 self.send_header(name, value)
             self.end_headers()
@@ -443,3 +444,47 @@ def test_an_event_without_end_is_given_up(answering: dict[str, object]) -> None:
         assert list(remote._transport.events("/v1/jobs/x/events")) == []
     # What the system holds in its buffers comes on top.
     assert int(str(answering["sent"])) < 1 << 26
+
+
+def test_a_fault_of_the_server_is_tried_once_more_and_then_told(answering: dict[str, object]) -> None:
+    answering |= {"status": 500, "body": b'{"error": "InternalError", "what": "the server failed"}'}
+    with hg.RemoteServer(str(answering["url"]), "token", patience_s=60) as remote:
+        begun = time.monotonic()
+        with pytest.raises(HeliographError):
+            remote.artifacts()
+    assert answering["asked"] == 2
+    assert time.monotonic() - begun < 10
+
+
+def test_the_error_of_a_job_is_told_though_the_job_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.serving.transport import StatusError, Transport
+
+    def answered(self: Transport, method: str, path: str, *_: object) -> object:
+        if method == "DELETE":
+            raise StatusError(404, "no such job")
+        return {"state": "failed", "error": {"error": "RangeError", "what": "x is out of range"}}
+
+    monkeypatch.setattr(Transport, "json", answered)
+    with (
+        hg.RemoteServer("http://127.0.0.1:1", "token", patience_s=1) as remote,
+        pytest.raises(HeliographError) as caught,
+    ):
+        remote.result("a" * 32)
+    assert "no such job" not in str(caught.value)
+
+
+def test_a_result_that_goes_while_it_is_opened_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.serving import routes_jobs
+
+    path = tmp_path / "result"
+    path.write_bytes(b"12345")
+
+    def opened(name: Path, **_: object) -> object:
+        file = name.open("rb")
+        name.unlink()  # swept, or fetched and deleted, in between
+        return file
+
+    monkeypatch.setattr(routes_jobs, "open_file", opened)
+    file, size = routes_jobs._opened(path)
+    assert (file.read(), size) == (b"12345", 5)
+    file.close()

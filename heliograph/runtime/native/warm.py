@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from heliograph.ckks.ring import Ring
+from heliograph.files import lock
 from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.arithmetic import UNKEPT
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
@@ -29,9 +35,25 @@ def warm_up() -> None:
     notice.daemon = True
     notice.start()
     try:
-        _call_all()
+        with _alone():
+            _call_all()
     finally:
         notice.cancel()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """While it lasts no other process of this user gets kernels ready: each would compile all of them."""
+    user = getattr(os, "getuid", lambda: 0)()
+    path = Path(tempfile.gettempdir()) / f"heliograph-kernels-{user}.lock"
+    with contextlib.ExitStack() as stack:
+        # Without a lock all that is lost is work. Others write to the folder of temporary files too: theirs is none.
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+            stack.callback(os.close, handle)
+            if os.fstat(handle).st_uid == user:
+                lock(handle, wait=True)
+        yield
 
 
 def _tell() -> None:

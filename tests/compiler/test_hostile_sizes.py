@@ -1,0 +1,171 @@
+"""Sizes that a stranger's artifact implies: whatever an attribute says, reading and running it takes bounded memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.hostile_artifacts import TOY, run_artifact
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.constants import ConstantWriter
+from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import VERSION
+from heliograph.artifact.validate import check_layout
+from heliograph.compiler.driver import compile
+from heliograph.dsl.parse import parse
+from heliograph.errors import WireError
+from heliograph.ir import Node
+from heliograph.ir.layout import Layout
+from heliograph.ir.node import freeze_attrs
+from heliograph.tools.simulate import simulate
+
+# A pack beside each kind of plain op that has sizes in its attributes.
+TEXTS = {
+    "matrix": """program p
+input x: secret tensor[8, 8] in [-1, 1]
+input w: plain tensor[8, 8] in [-1, 1]
+output y = x * w
+""",
+    "windows": """program p
+input x: secret tensor[1, 4, 4] in [0, 1]
+input p: plain tensor[1, 6, 6] in [0, 1]
+output y = x * avg_pool(p, kernel=3, stride=1) + max_pool(p, kernel=3, stride=1)
+""",
+}
+SIZES = (0, -1, 1, 2, 3, 64, 512, 4096, 1 << 16, 1 << 20, 1 << 22, 1 << 31, 1 << 62)
+# Some times what the sound artifacts take, far less than any of the sizes above would.
+BYTES = 1 << 26
+
+
+@functools.cache
+def artifact(name: str, batch: int = 1) -> Artifact:
+    return compile(parse(TEXTS[name]), dataclasses.replace(TOY, batch=batch))
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def with_attrs(good: Artifact, chosen: Node, attrs: dict[str, Any]) -> bytes:
+    """The artifact with other attributes of one node."""
+    p = good.program
+    new: dict[Node, Node] = {}
+    for node in p.nodes:
+        inputs = tuple(new[operand] for operand in node.inputs)
+        new[node] = dataclasses.replace(
+            node, inputs=inputs, attrs=freeze_attrs({**node.attrs, **attrs}) if node is chosen else node.attrs
+        )
+    nodes, first, last = ([new[node] for node in part] for part in (p.nodes, p.inputs, p.outputs))
+    program = dataclasses.replace(p, nodes=tuple(nodes), inputs=tuple(first), outputs=tuple(last))
+    return dataclasses.replace(good, program=program).to_bytes()
+
+
+def altered(node: Node) -> Iterator[dict[str, Any]]:
+    """Attributes of which one number, or all numbers of a list, is another; and, of a `pack`, other places."""
+    for key, value in node.attrs.items():
+        if type(value) is int:
+            yield from ({key: size} for size in SIZES)
+        elif isinstance(value, tuple) and value and all(type(item) is int for item in value):
+            for size in SIZES:
+                yield {key: (size,) * len(value)}
+                yield from ({key: (*value[:i], size, *value[i + 1 :])} for i in range(len(value)))
+    if node.op == "pack":
+        slots, size = int(node.attrs["slots"]), int(np.prod(node.attrs["shape"]))
+        whole = {"period": slots, "chunk": None}
+        for far in SIZES:
+            yield {**whole, "shape": (size, 1), "split": (far, far, 0, far, 1, 0)}
+            yield {**whole, "shape": (size, 1), "split": (1, 1, far, 1, 1, far)}
+            yield {**whole, "block": far, "width": far}
+            yield {"stride": far}
+            yield {"stride": far, "period": 1, "block": far}
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize(("name", "batch"), [("matrix", 1), ("matrix", 8), ("windows", 1)])
+def test_whatever_an_attribute_of_a_plain_op_says_memory_is_bounded(name: str, batch: int) -> None:
+    good = artifact(name, batch)
+    refused = 0
+    for node in good.program.nodes:
+        if node.op == "input" or node.type.secret:
+            continue
+        for attrs in altered(node):
+            attrs = {key: value for key, value in attrs.items() if value is not None}
+            data = with_attrs(good, node, attrs)
+            tracemalloc.reset_peak()
+            refused += run_artifact(data) > 0
+            assert tracemalloc.get_traced_memory()[1] < BYTES, (node.op, attrs)
+    assert refused > 50
+
+
+def test_places_far_apart_are_refused() -> None:
+    """A file of 5 kB whose first run would take 137 GB."""
+    text = TEXTS["matrix"].replace("8, 8", "64, 64")
+    good = compile(parse(text), dataclasses.replace(TOY, log_ring=13))
+    (node,) = (node for node in good.program.nodes if node.op == "pack")
+    far = 1 << 22
+    attrs = {"shape": (4096, 1), "period": node.attrs["slots"], "split": (far, far, 0, far, 1, 0)}
+    with pytest.raises(WireError, match="a plain value would take more than 8192 ciphertexts"):
+        Artifact.from_bytes(with_attrs(good, node, attrs))
+
+
+@pytest.mark.parametrize("batch", [1, 4, "max"])
+def test_a_plain_value_is_packed_a_ciphertext_at_a_time(batch: int | str) -> None:
+    """Of values in many ciphertexts, where all samples of a batch take the same value."""
+    good = compile(parse(TEXTS["matrix"]), dataclasses.replace(TOY, batch=batch))
+    good = Artifact.from_bytes(good.to_bytes())
+    packed = [node for node in good.program.nodes if node.op == "pack"]
+    assert len(packed) == (64 if batch == "max" else 1)
+    rng = np.random.default_rng(0)
+    w = rng.uniform(-1, 1, (8, 8))
+    x = rng.uniform(-1, 1, (8, 8) if batch == 1 else (3, 8, 8))
+    np.testing.assert_allclose(simulate(good, x, w), x * w, rtol=0, atol=1e-4)
+
+
+def test_one_ciphertext_of_a_layout_is_that_of_all() -> None:
+    layout = Layout((6, 4), slots=32, period=8, stride=4, split=(2, 1, 2, 2, 8, 16))
+    samples = np.arange(72.0).reshape(3, 6, 4)
+    whole = layout.pack(samples)
+    assert len(whole) == 4
+    for number, vector in enumerate(whole):
+        np.testing.assert_array_equal(layout.pack(samples, number)[0], vector)
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        (Layout((2,), 1 << 15, 1 << 15, split=(1, 1, 0, 1, 1, 1 << 20)), "more ciphertexts than it has elements"),
+        (Layout((1, 1 << 10), 1 << 15, 1 << 15, tiled=(1 << 14, 1)), "the copies"),
+        (Layout((1 << 40,), 1 << 15, 1 << 15), "a dimension"),
+        (Layout((1 << 12, 1 << 12), 1 << 15, 1 << 15), "more than 4194304 elements"),
+    ],
+)
+def test_layouts_that_cost_more_than_their_elements_are_refused(layout: Layout, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        check_layout(layout, layout.slots, "it")
+
+
+def test_constants_in_short_form_are_bounded_together() -> None:
+    """Each of a hundred constants is the same number a million times."""
+    good = unpack(artifact("matrix").to_bytes(), "artifact", VERSION, 1 << 30)
+    short = {f"c{i}": {"array": 0, "times": 1 << 20} for i in range(100)}
+    blobs = {name: blob if isinstance(blob, np.ndarray) else bytes(blob) for name, blob in good.blobs.items()}
+    fields = {**good.fields, "constants": {**good.fields["constants"], **short}}
+    data = pack(Container(good.kind, good.version, fields, {**blobs, "constant/0": np.ones(1)}))
+    with pytest.raises(WireError, match="short form have more than 67108864 numbers"):
+        Artifact.from_bytes(data)
+
+
+def test_constants_past_the_bound_are_written_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.artifact.constants._MOST_IN_ALL", 12)
+    fields = ConstantWriter({name: np.full(8, value) for name, value in (("a", 1.0), ("b", 2.0))}).fields
+    assert fields["constants"] == {"a": {"array": 0, "times": 8}, "b": {"array": 1}}
