@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,12 +34,15 @@ class Inputs:
     batch_size: how many samples the example holds.
     calibration: the samples of each input of the program, with a leading sample axis.
     samples: the same as the model takes them: numbers of classes are not yet one-hot vectors.
+    allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
+        (elements, classes).
     """
 
     arguments: list[Any]
     batch_size: int
     calibration: tuple[Array, ...]
     samples: tuple[Array, ...]
+    allowed: Mapping[str, Array]
 
 
 @dataclass(slots=True)
@@ -116,7 +119,8 @@ class Arguments:
         arguments = [
             self._argument(node, spec, users, bare, bounds) for node, spec in zip(placeholders, specs, strict=True)
         ]
-        return Inputs(arguments, batches.pop(), arrays, samples)
+        allowed = {str(node.name): one.places for node, one in self.allowed.items()}
+        return Inputs(arguments, batches.pop(), arrays, samples, allowed)
 
     def _survey(
         self, placeholders: list[Any], specs: Any, users: list[Any], samples: Sequence[Array], batch: int

@@ -195,7 +195,9 @@ def _trace(
             return tracer.program(inputs), tracer, inputs
         except ProgramError:
             # A model that mixes samples is refused for that, and not for what becomes of the mixture.
-            if tracer.merged and not (module is not None and keeps_apart(module, examples, tracer.builder.inputs)):
+            if tracer.merged and not (
+                module is not None and keeps_apart(module, examples, tracer.builder.inputs, inputs.allowed)
+            ):
                 raise tracer.merged[0] from None
             raise
 
@@ -214,7 +216,7 @@ def _trace(
     if tracer.merged and module is None:
         raise tracer.merged[0]
     if not check:
-        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs):
+        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs, inputs.allowed):
             raise tracer.merged[0]
         return replace(program, comparison=Comparison(0))
     if module is None:
@@ -236,6 +238,7 @@ def _trace(
         start=start,
         merged=tracer.merged,
         any_batch=isinstance(model, torch.nn.Module),
+        allowed=inputs.allowed,
     )
     return replace(program, comparison=compared(reading, inputs.samples))
 

@@ -142,6 +142,45 @@ def test_tables_of_several_heights() -> None:
     )
 
 
+class Shared(nn.Module):
+    """Three columns that share a table, each from its own row on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(13, 2)
+        self.register_buffer("starts", torch.tensor([0, 4, 7]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids + self.starts).sum(1)  # type: ignore[operator,no-any-return]
+
+
+def test_without_samples_ids_are_tried_that_the_columns_allow() -> None:
+    program = hg.trace(Shared().eval(), torch.zeros(1, 3, dtype=torch.int64))
+    assert program.inputs[0].attrs["classes"] == 13
+    assert program.comparison is not None and program.comparison.samples > 1
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_dict_of_categories_and_numbers(batch: int) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList([nn.Embedding(4, 2), nn.Embedding(6, 3)])
+            self.head = nn.Linear(7, 1)
+
+        def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+            found = [table(x["categorical"][:, place]) for place, table in enumerate(self.tables)]
+            return self.head(torch.cat([*found, x["continuous"]], 1))  # type: ignore[no-any-return]
+
+    net, numbers = Named().eval(), torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    ids = torch.tensor([[0, 5], [3, 0], [1, 2], [2, 4]] * 2)
+    for samples in ({"categorical": ids, "continuous": numbers}, {"continuous": numbers, "categorical": ids}):
+        program = hg.trace(net, {name: part[:batch] for name, part in samples.items()}, calibration=samples)
+        given = {"x_categorical": np.eye(6)[ids.numpy()], "x_continuous": numbers.double().numpy()}
+        found = interpret_batch(program, *(given[node.attrs["name"]] for node in program.inputs))[0]
+        np.testing.assert_allclose(found, net(samples).detach().numpy(), atol=1e-6)
+
+
 class Fields(nn.Module):
     """A table for each column."""
 
