@@ -157,7 +157,8 @@ class Shared(nn.Module):
 def test_without_samples_ids_are_tried_that_the_columns_allow() -> None:
     program = hg.trace(Shared().eval(), torch.zeros(1, 3, dtype=torch.int64))
     assert program.inputs[0].attrs["classes"] == 13
-    assert program.comparison is not None and program.comparison.samples > 1
+    assert program.comparison is not None
+    assert program.comparison.samples > 1
 
 
 @pytest.mark.parametrize("batch", [1, 2])
