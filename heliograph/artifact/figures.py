@@ -495,7 +495,8 @@ def _assumed(figures: Figures) -> list[str]:
     kind = "random inputs from the declared ranges"
     if figures.calibrated:
         kind = "held-out samples" if figures.errors_apart else "calibration samples"
-    also = f", and on all {figures.given_samples} that were given" if figures.given_samples is not None else ""
+    given = figures.given_samples
+    also = "" if given in (None, figures.error_samples) else f", and on all {given} that were given"
     lines.append(
         f"Errors: the approximation error was measured on {figures.error_samples} {kind}{also}; the encryption error was "
         "simulated on two of them, with OpenFHE's noise. Neither is a bound."

@@ -138,7 +138,7 @@ def make_plan(
             raise
         divisor = power_of_two(magnitude)
         raise PlanningError(
-            f"outputs of {program.name!r} reach {magnitude:.3g}, and no chain of primes was found that carries values so large",
+            f"outputs of {program.name!r} reach {magnitude:.3g}, and no ring was found that carries values so large",
             where=error.where,
             why=f"the first prime has 60 bits at most, {headroom} of them for the size of the outputs; {error.what}",
             hint=f"divide the outputs by a constant in the model, for instance by {divisor:.0f}, and multiply by it what is "

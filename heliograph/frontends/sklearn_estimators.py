@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
@@ -21,15 +21,19 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from heliograph.errors import ProgramError, RangeError, UnsupportedError
+from heliograph.execution.interface import real_numbers
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.program import Comparison
 
 # An affine map must agree with its estimator to this share of the largest value; sums of thousands of features err less.
 _TOLERANCE = 1e-7
 # A map must also hold this many times as far from the samples' mean as the samples themselves lie.
 _FAR = 8.0
 _MOST_CHECKED = 256
+# How far the whole program may be off, as a share of the largest value.
+_AGREES = 1e-5
 _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
 
 
@@ -45,13 +49,14 @@ def from_sklearn(
 
     `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
     machines), a multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array
-    (samples, features) like the data that it was fitted on; they are the program's calibration. `input_range` is the
-    interval (low, high) of all features, by default from the smallest to the largest number in `samples`. `name` is by
-    default the estimator's class.
+    (samples, features), or a data frame, like the data that it was fitted on; they are the program's calibration.
+    `input_range` is the interval (low, high) of all features, by default from the smallest to the largest number in
+    `samples`. `name` is by default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
     `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
-    If `predict_proba` is the softmax of these, the client computes it after decryption, unless outputs="scores". A
+    If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
+    outputs="scores"; where it is another function of them, only the scores can be had. A
     regressor gives `predict`, with shape (targets,), a transformer `transform`.
 
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
@@ -64,30 +69,57 @@ def from_sklearn(
             f"from_sklearn takes an estimator of scikit-learn, not {type(estimator).__name__}",
             hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
         )
-    given = _samples(samples)
+    given, frame = _samples(samples)
     low, high = _interval(given, input_range)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
     seen = given
     for layer, step, last in _steps(estimator):
-        value, seen = _layer(builder, value, seen, layer, step, last)
+        value, seen = _layer(builder, value, seen, layer, step, last, frame)
     builder.calibration = (given,)
     program = builder.finish([value])
-    return _agreed(program, estimator, given, outputs)
+    return _agreed(program, estimator, given, outputs, frame)
 
 
-def _samples(samples: Any) -> Array:
-    try:
-        given = np.array(samples, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ProgramError(
-            "the samples are not an array of real numbers", why=f"got {type(samples).__name__}"
-        ) from None
+# Makes rows of samples what the estimator was fitted on: a data frame with names of its columns.
+Frame: TypeAlias = "Callable[[Array, Sequence[Any]], Any] | None"
+
+
+def _samples(samples: Any) -> tuple[Array, Frame]:
+    """The samples as an array, and how data frames like them are made; None where they are none."""
+    frame: Frame = None
+    if hasattr(samples, "columns") and hasattr(samples, "iloc"):
+        for name in samples.columns:
+            _numbers(samples[name], f"column {name!r} of the samples")
+        kind = type(samples)
+
+        def framed(rows: Array, names: Sequence[Any]) -> Any:
+            return kind(rows, columns=list(names))
+
+        frame, samples = framed, samples.to_numpy()
+    given = _numbers(samples, "the samples")
     if given.ndim != 2 or not all(given.shape):
         raise ProgramError(f"the samples have shape {given.shape}, expected (samples, features)")
     if not np.isfinite(given).all():
-        raise ProgramError("the samples hold NaN or infinity", hint="fill in missing values first")
-    return given
+        raise ProgramError(
+            "the samples hold NaN or infinity",
+            hint="missing values are filled in on the client, before encryption: give samples as they are after that, and "
+            "the estimator without its imputer",
+        )
+    return given, frame
+
+
+def _numbers(values: Any, what: str) -> Array:
+    """The values as float64."""
+    try:
+        return real_numbers(values)
+    except (TypeError, ValueError):
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise ProgramError(
+            f"{what} {'is' if what.startswith('column') else 'are'} not an array of real numbers",
+            why=f"got {kind}",
+            hint="encode it on the client, for example by an OrdinalEncoder or OneHotEncoder of its own, or leave it out",
+        ) from None
 
 
 def _interval(given: Array, declared: tuple[float, float] | None) -> tuple[float, float]:
@@ -125,7 +157,9 @@ def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tupl
         yield prefix.rstrip(".") or type(estimator).__name__.lower(), estimator, last
 
 
-def _layer(builder: Builder, value: Node, seen: Array, layer: str, step: Any, last: bool) -> tuple[Node, Array]:
+def _layer(
+    builder: Builder, value: Node, seen: Array, layer: str, step: Any, last: bool, frame: Frame
+) -> tuple[Node, Array]:
     """What one estimator makes of a value, and of the samples that were seen there."""
     loc = Location(f"{type(step).__name__}()", layer=layer)
     try:
@@ -143,14 +177,25 @@ def _layer(builder: Builder, value: Node, seen: Array, layer: str, step: Any, la
         method = "predict"
     if not hasattr(step, method):
         raise _unsupported(step, loc, f"it has no {method}")
-    apply = _applied(getattr(step, method), loc)
+    apply = _applied(getattr(step, method), loc, _named(step, frame))
     weight, bias = _affine(apply, seen, step, method, loc)
     if method == "decision_function" and len(weight) == 1:
         weight, bias = _two_classes(weight, bias)
     return _linear(builder, value, weight, bias, loc), apply(seen)
 
 
-def _applied(method: Callable[[Array], Any], loc: Location) -> Callable[[Array], Array]:
+def _named(estimator: Any, frame: Frame) -> Callable[[Array], Any]:
+    """Rows as the estimator knows them: under the names that it was fitted with, where it was fitted with names."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if frame is None or names is None:
+        return lambda rows: rows
+    make = frame
+    return lambda rows: make(rows, names) if rows.shape[1] == len(names) else rows
+
+
+def _applied(
+    method: Callable[[Any], Any], loc: Location, named: Callable[[Array], Any] = lambda rows: rows
+) -> Callable[[Array], Array]:
     """The method on samples in rows, as an array (samples, values); what it raises is the user's."""
 
     def apply(rows: Array) -> Array:
@@ -158,15 +203,15 @@ def _applied(method: Callable[[Array], Any], loc: Location) -> Callable[[Array],
             with warnings.catch_warnings():
                 # Warnings about the feature names that an estimator was fitted with.
                 warnings.simplefilter("ignore")
-                found = method(rows)
+                found = method(named(rows))
+            dense = found.toarray() if hasattr(found, "toarray") else found
+            return np.asarray(dense, dtype=np.float64).reshape(len(rows), -1)
         except Exception as error:
             raise ProgramError(
                 f"the estimator does not take samples of shape {rows.shape}",
                 where=loc,
                 why=f"{type(error).__name__}: {error}"[:300],
             ) from None
-        dense = found.toarray() if hasattr(found, "toarray") else found
-        return np.asarray(dense, dtype=np.float64).reshape(len(rows), -1)
 
     return apply
 
@@ -176,10 +221,15 @@ def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str
     centre = seen.mean(axis=0)
     width = np.ptp(seen, axis=0)
     width[width == 0] = 1.0
-    origin = apply(centre[np.newaxis])[0]
-    weight = ((apply(centre + np.diag(width)) - origin) / width[:, np.newaxis]).T
-    bias = origin - weight @ centre
     checked = seen[:: max(1, len(seen) // _MOST_CHECKED)]
+    apply(checked)
+    try:
+        origin = apply(centre[np.newaxis])[0]
+        weight = ((apply(centre + np.diag(width)) - origin) / width[:, np.newaxis]).T
+    except ProgramError:
+        # The samples themselves were taken.
+        raise _unsupported(step, loc, "it knows the values of its samples only, and nothing between them") from None
+    bias = origin - weight @ centre
     for rows in (checked, centre + _FAR * (checked - centre), centre - _FAR * (checked - centre)):
         found = apply(rows)
         size = max(np.abs(found).max(initial=0.0), np.abs(weight).max(initial=0.0) * np.abs(rows).max(initial=0.0))
@@ -188,12 +238,21 @@ def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str
     return weight, bias
 
 
+_AFFINE = "use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons"
+# Estimators for whose tasks there are others that are taken.
+_INSTEAD = {
+    "OneHotEncoder": "encode categories on the client: give what the encoder makes of them, and the steps behind it",
+    "OrdinalEncoder": "encode categories on the client: give what the encoder makes of them, and the steps behind it",
+    "SVC": 'LinearSVC has one affine score for each class; SVC(kernel="linear") has one for two classes only',
+    "NuSVC": 'LinearSVC has one affine score for each class; NuSVC(kernel="linear") has one for two classes only',
+}
+
+
 def _unsupported(step: Any, loc: Location, why: str) -> UnsupportedError:
+    within = [type(one).__name__ for _, one, *_ in getattr(step, "transformers_", ())]
+    hints = [_INSTEAD[name] for name in (type(step).__name__, *within) if name in _INSTEAD]
     return UnsupportedError(
-        f"{type(step).__name__} cannot be compiled",
-        where=loc,
-        why=why,
-        hint="use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons",
+        f"{type(step).__name__} cannot be compiled", where=loc, why=why, hint=hints[0] if hints else _AFFINE
     )
 
 
@@ -228,30 +287,43 @@ def _perceptron(builder: Builder, value: Node, step: Any, loc: Location) -> Node
     return value
 
 
-def _agreed(program: Program, estimator: Any, given: Array, outputs: str) -> Program:
+def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: Frame) -> Program:
     """The program, with its finish, after it was seen to do what the estimator does with the samples."""
-    loc = Location(f"{type(estimator).__name__}()")
+    loc, named = Location(f"{type(estimator).__name__}()"), _named(estimator, frame)
     (found,) = interpret_many(program, [given])
+    size = max(np.abs(found).max(initial=0.0), 1e-300)
     if is_classifier(estimator):
-        predicted = _applied(lambda rows: _places(estimator, rows), loc)(given)[:, 0]
+        predicted = _applied(lambda rows: _places(estimator, rows), loc, named)(given)[:, 0]
         order = np.sort(found, axis=1)
-        clear = order[:, -1] - order[:, -2] > _TOLERANCE * np.abs(found).max(initial=0.0)
+        clear = order[:, -1] - order[:, -2] > _TOLERANCE * size
         agrees = bool((found.argmax(axis=1) == predicted)[clear].all())
+        difference, ties = 0.0, int((~clear).sum())
     else:
         method = "predict" if is_regressor(estimator) or not hasattr(estimator, "transform") else "transform"
-        expected = _applied(getattr(estimator, method), loc)(given)
-        agrees = np.allclose(found, expected, rtol=0.0, atol=1e-5 * max(np.abs(expected).max(initial=0.0), 1e-300))
+        expected = _applied(getattr(estimator, method), loc, named)(given)
+        same = expected.shape == found.reshape(len(found), -1).shape
+        difference = float(np.abs(found.reshape(expected.shape) - expected).max(initial=0.0)) / size if same else np.inf
+        agrees, ties = difference <= _AGREES, 0
     if not agrees:
         raise _unsupported(
             estimator, loc, "its predictions are not those of its layers: it computes something else besides"
         )
+    compared = replace(program, comparison=Comparison.seen(len(given), difference, ties))
     if outputs == "scores" or not is_classifier(estimator) or not hasattr(estimator, "predict_proba"):
-        return program
+        return compared
     spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
-    wanted = _applied(estimator.predict_proba, loc)(given)
-    if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=1e-5):
-        return program
-    return replace(program, interface=Interface(outputs=(spec,)))
+    wanted = _applied(estimator.predict_proba, loc, named)(given)
+    if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=_AGREES):
+        raise UnsupportedError(
+            f"the probabilities of {type(estimator).__name__} cannot be compiled",
+            where=loc,
+            why="its predict_proba is not the softmax of its scores, which is all that the client computes",
+            hint='take the scores: hg.from_sklearn(estimator, samples, outputs="scores"); the class has the largest',
+        )
+    difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
+    return replace(
+        program, interface=Interface(outputs=(spec,)), comparison=Comparison.seen(len(given), difference, ties)
+    )
 
 
 def _places(estimator: Any, rows: Array) -> Array:

@@ -15,6 +15,7 @@ from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_linear import moved
 from heliograph.frontends.torch_masks import added, hidden_places, hiding, shown
 from heliograph.frontends.torch_products import matmul
+from heliograph.frontends.torch_statistics import log_of_exponentials
 from heliograph.frontends.torch_values import Call, Value, elementwise, rule
 from heliograph.ir import Array, Node
 
@@ -201,8 +202,7 @@ def log_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
         raise call.mixes(
             f"it runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis", "name another axis: dim=-1"
         )
-    total = call.emit("sum", call.emit("exp", x.node), axes=(axis,), keepdims=True)
-    made = call.emit("sub", x.node, call.emit("log", total))
+    made = call.emit("sub", x.node, log_of_exponentials(call, x.node, axis))
     call.finals[made] = ("log_softmax", x.node, axis)
     return Value(made, x.batch)
 

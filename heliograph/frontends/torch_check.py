@@ -232,7 +232,7 @@ class _Comparing:
             raise self._not_run(failed)
         if self.reading.merged and not together:
             raise self.reading.merged[0]
-        return Comparison(self.count, 10.0 ** math.ceil(math.log10(largest)), len(ties))
+        return Comparison.seen(self.count, largest, len(ties))
 
     def _runs(self) -> Iterator[tuple[int, ...]]:
         """Which samples run together: all of them, some in another order, and the first and last alone."""

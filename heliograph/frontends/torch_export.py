@@ -420,7 +420,10 @@ class _Tracer:
         fused = fusions(nodes, secret)
         within = {node for one in fused.values() for node in one.nodes[:-1]}
         for node in nodes:
-            name = fused[node].name(values, self._size(values[fused[node].source])) if node in fused else None
+            name = None
+            if node in fused:
+                size = self._size(values[fused[node].source]) if fused[node].pieces else 0.0
+                name = fused[node].name(values, size)
             if name is not None:
                 x = values[fused[node].source]
                 made = self.builder.op(name, (x.node,), self.location(node))

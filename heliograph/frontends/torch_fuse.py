@@ -32,6 +32,13 @@ _FUNCTIONS = frozenset(
         *POINTWISE,
     }
 )
+# Parts of functions that may jump or bend far from 0.
+_PIECES = frozenset(
+    {
+        *("where", "gt", "ge", "lt", "le", "maximum", "minimum", "masked_fill", "clamp", "clamp_min", "clamp_max"),
+        *("hardtanh", "relu", "relu6", "leaky_relu", "abs", "sign", "hardswish", "hardsigmoid", "softshrink"),
+    }
+)
 # Where values may be, the function must be finite at this many points, and without jumps.
 _POINTS = 1 << 14
 
@@ -58,6 +65,11 @@ class Fused:
     source: Any
     nodes: tuple[Any, ...]
     numbers: tuple[Any, ...]
+
+    @property
+    def pieces(self) -> bool:
+        """Whether the function may jump or bend, so that how far values reach matters."""
+        return any(_short(node) in _PIECES for node in self.nodes)
 
     def name(self, values: Mapping[Any, Any], size: float) -> str | None:
         """The name of the activation, which is in the table of functions from now on; None where it is better left alone.

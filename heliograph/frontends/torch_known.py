@@ -74,7 +74,10 @@ class Known(TorchFunctionMode):
             func, name = torch.Tensor.detach, "detach"
         if name in ("__get__", "__set__", "size", "stride", "storage_offset", "dim"):
             return func(*args, **named)
-        if isinstance(func, torch._ops.OpOverload) or torch._C._functorch.maybe_current_level() is not None:
+        mapped = torch._C._functorch.maybe_current_level() is not None or "functorch" in str(
+            getattr(func, "__module__", "")
+        )
+        if mapped or isinstance(func, torch._ops.OpOverload):
             # torch's own, while it makes shapes of tensors; in torch.vmap a tensor is one of a batch.
             return func(*args, **named)
         tensors = [leaf for leaf in pytree.tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]

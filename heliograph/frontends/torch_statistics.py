@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from heliograph.frontends.torch_values import Call, NoRule, Value, elementwise, reduced_axes, rule
-from heliograph.ir import Node
+from heliograph.ir import Node, shape_of
 
+# Exponentials of scores within this of zero are summed as they are.
+_SMALL = 4.0
 # A least length that only prevents a division by zero.
 _SHORT = 1e-4
 
@@ -147,8 +149,38 @@ def cumulative_product(call: Call, x: Any, dim: int, dtype: Any = None) -> Value
 @rule("aten.logsumexp", "aten.special_logsumexp")
 def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Value:
     axes, batch = reduced_axes(call, "logsumexp", x, dim, keepdim)
-    total = call.emit("sum", call.emit("exp", x.node), axes=axes, keepdims=bool(keepdim))
-    return Value(call.emit("log", total), batch)
+    node = x.node
+    for axis in axes:
+        node = log_of_exponentials(call, node, axis)
+    if not keepdim:
+        node = call.emit("reshape", node, shape=tuple(size for i, size in enumerate(x.shape) if i not in axes))
+    return Value(node, batch)
+
+
+def log_of_exponentials(call: Call, node: Node, axis: int) -> Node:
+    """log(sum(exp(x))) over an axis, which stays with length one.
+
+    Of two values it is b + softplus(a - b), and of more of them that of pairs, in log2 of their number steps. No value is
+    larger than the largest score by more than log of their number, where exponentials soon outgrow every ciphertext, and a
+    logarithm would have to tell the sum of small ones from zero. Scores that are known to be small take the shorter way.
+    """
+    last = call.node is not None and all(user.op == "output" for user in call.node.users)  # the client computes it
+    if last or 0.0 < call.reach.size(node) <= _SMALL:
+        total = call.emit("sum", call.emit("exp", node), axes=(axis,), keepdims=True)
+        return call.emit("log", total)
+
+    def part(start: int, stop: int) -> Node:
+        shape = shape_of(node)
+        starts, stops = [0] * len(shape), list(shape)
+        starts[axis], stops[axis] = start, stop
+        return call.emit("slice", node, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape))
+
+    while (length := shape_of(node)[axis]) > 1:
+        half = length // 2
+        first, second = part(0, half), part(half, 2 * half)
+        joined = call.emit("add", second, call.emit("softplus", call.emit("sub", first, second)))
+        node = call.emit("concat", joined, part(2 * half, length), axis=axis) if length % 2 else joined
+    return node
 
 
 # ---------------------------------------------------------------------------------------------- losses of each sample

@@ -148,7 +148,8 @@ class Layout:
         if samples.shape[1:] != self.shape or not 0 < samples.shape[0] <= self.stride:
             raise ProgramError(f"expected shape {self.shape}, got {tensor.shape}")
         where = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
-        places, values = self.places(), samples.reshape(samples.shape[0], -1).T
+        places = self.places()
+        values: Array = samples.reshape(samples.shape[0], -1).T
         count = self.ciphertexts
         if only is not None and count > 1:
             index, places = self.elements(only)

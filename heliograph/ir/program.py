@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -34,6 +35,11 @@ class Comparison:
     samples: int
     difference: float = 0.0
     ties: int = 0
+
+    @classmethod
+    def seen(cls, samples: int, difference: float, ties: int = 0) -> Comparison:
+        """What was seen; the difference is rounded up, as its digits differ between machines."""
+        return cls(samples, float(10.0 ** math.ceil(math.log10(max(difference, 1e-16)))), ties)
 
 
 @dataclass(frozen=True, slots=True)

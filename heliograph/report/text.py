@@ -366,7 +366,7 @@ class Report:
             ("outputs", self._outputs()),
             *([("model", _comparison_text(f.comparison))] if f.comparison else []),
             *([("new inputs", _unseen_text(f.unseen))] if f.unseen else []),
-            *([("polynomials", self.polynomials_error())] if f.given_samples is not None else []),
+            *([("polynomials", self.polynomials_error())] if f.ranges and f.given_samples is not None else []),
             *([("class", self.class_agreement())] if f.class_agreement else []),
         ]
 

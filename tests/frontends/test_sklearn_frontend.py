@@ -29,7 +29,8 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from heliograph.interpret import interpret_many
+from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.interpret import interpret, interpret_many
 
 TOY = hg.Options(security_bits=None)
 CANCER, IRIS, DIABETES = (load(return_X_y=True) for load in (load_breast_cancer, load_iris, load_diabetes))
@@ -213,3 +214,94 @@ def test_other_doors_point_to_this_one() -> None:
         with pytest.raises(hg.ProgramError) as caught:
             door()
         assert "hg.from_sklearn(estimator, samples)" in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------- data frames, refusals
+
+
+def _frame(rows: int = 64) -> Any:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: data frames are not tried")
+    random = np.random.default_rng(0)
+    return pandas.DataFrame(
+        {"age": random.uniform(20, 60, rows), "income": random.uniform(1, 9, rows), "id": np.arange(rows)}
+    )
+
+
+def test_columns_by_name_are_those_of_the_data_frame() -> None:
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    frame = _frame()
+    labels = (frame["age"] + 3 * frame["income"] > 55).astype(int)
+    columns = ColumnTransformer([("scaled", StandardScaler(), ["income", "age"])])
+    model = make_pipeline(columns, LogisticRegression()).fit(frame, labels)
+    program = hg.from_sklearn(model, frame)
+    assert program.comparison is not None
+    assert program.comparison.samples == 64
+    assert program.comparison.difference <= 1e-9
+    found = interpret(program, frame.to_numpy()[5])
+    (spec,) = program.interface.outputs
+    np.testing.assert_allclose(spec.finished(found[np.newaxis])[0], model.predict_proba(frame)[5], atol=1e-9)
+
+
+def test_a_column_of_text_is_named() -> None:
+    from sklearn.linear_model import LinearRegression
+
+    frame = _frame()
+    model = LinearRegression().fit(frame, frame["age"])
+    frame["city"] = "Oslo"
+    with pytest.raises(ProgramError, match="column 'city'") as caught:
+        hg.from_sklearn(model, frame)
+    assert "encode it on the client" in caught.value.hint
+
+
+def _fitted(kind: str) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import OneHotEncoder
+    from sklearn.svm import SVC
+
+    random = np.random.default_rng(0)
+    x = random.integers(0, 3, (90, 2)).astype(float)
+    y = (x.sum(axis=1) % 3).astype(int)
+    made: Any = {
+        "one-hot": OneHotEncoder(),
+        "svc": SVC(kernel="linear"),
+        "rest": OneVsRestClassifier(LogisticRegression()),
+    }[kind]
+    return made.fit(x, y), x
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("one-hot", ["OneHotEncoder", "the values of its samples only", "on the client"]),
+        ("svc", ["SVC", "not an affine function", "LinearSVC"]),
+        ("rest", ["OneVsRestClassifier", "not the softmax of its scores", 'outputs="scores"']),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_in_words_that_help(kind: str, words: list[str]) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        hg.from_sklearn(*_fitted(kind))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_scores_are_given_where_they_are_asked_for() -> None:
+    model, x = _fitted("rest")
+    program = hg.from_sklearn(model, x, outputs="scores")
+    found = np.stack([interpret(program, row) for row in x])
+    np.testing.assert_allclose(found, model.decision_function(x), atol=1e-9)
+
+
+def test_missing_values_are_the_clients() -> None:
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LinearRegression
+
+    x = np.random.default_rng(0).normal(size=(32, 2))
+    x[3, 1] = np.nan
+    model = make_pipeline(SimpleImputer(), LinearRegression()).fit(x, x[:, 0])
+    with pytest.raises(ProgramError, match="NaN") as caught:
+        hg.from_sklearn(model, x)
+    assert "on the client" in caught.value.hint
