@@ -58,22 +58,31 @@ def one_hot_rows(numbers: Array, classes: int, dtype: Any = np.float64) -> Array
 def one_hot(spec: TensorSpec, value: Any) -> Any:
     """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
 
-    Whole numbers may be held as floating-point ones. ProgramError for a number that is not a class.
+    They may be of a floating-point type, as a table that was read from a file has them; an array of the whole shape of the
+    input is one-hot already. There may be leading axes of samples. Raises a ProgramError for a number that is not a class,
+    and for a shape that is neither that of the numbers nor that of one-hot vectors.
     """
-    if spec.classes is None or not np.ndim(value):
+    if spec.classes is None:
         return value
-    array = np.asarray(plain_values(value))
-    vectors = array.shape[max(0, array.ndim - len(spec.shape)) :] == tuple(spec.shape)
-    if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and vectors):
+    array, shape = np.asarray(plain_values(value)), tuple(spec.shape)
+    whole = array.dtype.kind in "iu"
+    if not (whole or array.dtype.kind == "f") or (not whole and array.shape[array.ndim - len(shape) :] == shape):
         return value
-    if array.size and (array != np.floor(array)).any():
+    own = shape[:-1]
+    if array.ndim < len(own) or array.shape[array.ndim - len(own) :] != own:
+        expected = f"{own} (or {shape} with one-hot vectors)"
         raise ProgramError(
-            f"input {spec.name!r} holds a number that is not whole",
-            why=f"it chooses one of {spec.classes} rows of a table",
+            f"input {spec.name!r} has shape {array.shape}, expected {expected}",
+            why="it takes whole numbers that choose rows of a table",
         )
-    if array.size and (array.min() < 0 or array.max() >= spec.classes):
+    # Values are left out, as in check_range.
+    bad = np.argwhere(~((array >= 0) & (array < spec.classes) & (array == np.floor(array))))
+    if len(bad):
+        place = tuple(int(i) for i in bad[0])
+        outside = whole or bool(np.isfinite(array[place]) and array[place] == np.floor(array[place]))
+        what = f"a number outside of 0 to {spec.classes - 1}" if outside else "something else than a whole number"
         raise ProgramError(
-            f"input {spec.name!r} holds a number outside of 0 to {spec.classes - 1}",
+            f"input {spec.name!r} holds {what}" + (f" at index {place}" if place else ""),
             why=f"it chooses one of {spec.classes} rows of a table",
         )
     return one_hot_rows(array.astype(np.int64), spec.classes)

@@ -24,6 +24,9 @@ BASE_BYTES = 80_000_000
 _BYTES_PER_COEFFICIENT = 1300
 _CLIENT_KEYS = 2.9
 _SERVER_KEYS = 4.6
+# What a client has of each slot of an input while it encrypts: the number (of ids, a part of a one-hot vector), its place,
+# and the packed vector.
+_BYTES_PER_NUMBER = 24
 # This share of the ciphertexts, plaintexts and constants is in memory while the keys are read.
 _SHARE_AT_LOAD = 0.18
 # Chains that bootstrap have more contexts. (Measured on rings of 2**11 and 2**12.)
@@ -46,6 +49,8 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     and `client` are those of the folder where the keys take more than FOLDER_KEY_BYTES or the program's parameters bound
     what stays (`resident_key_bytes`), and `folder` is then 1. `sent_keys` and `sent_inputs` are the bytes of files and
     messages, in which a seed stands for half of the numbers.
+
+    A client's peak is that of making keys, or of encrypting: the inputs as they are sent, and their numbers in slots.
 
     After that a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
     runs, up to the evaluator's bound, `cache_bytes`). The larger of the two moments is its peak. `working` is what a run
@@ -72,14 +77,16 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     )
     in_folder = native + fixed + kept + buffers + working + tables
     folder = resident is not None or key_bytes > FOLDER_KEY_BYTES
-    made = {one_by_one: fixed + key_making_bytes(keys, one_by_one) for one_by_one in (False, True)}
+    sent = sum(map(ring.sent_ciphertext_bytes, secret))
+    encrypting = sent + _BYTES_PER_NUMBER * ring.slots * len(secret)
+    made = {one_by_one: fixed + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)}
     return {
         "evaluation_keys": key_bytes,
         "resident_keys": kept,
         "loading": int(buffers),
         "sent_keys": sent_bytes,
         "inputs": sum(map(ring.ciphertext_bytes, secret)),
-        "sent_inputs": sum(map(ring.sent_ciphertext_bytes, secret)),
+        "sent_inputs": sent,
         "outputs": sum(ring.ciphertext_bytes(0) for _ in program.outputs),
         "working": working + tables,
         "folder": int(folder),

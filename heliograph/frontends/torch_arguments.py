@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +16,14 @@ from heliograph.frontends.torch_examples import samples_of
 from heliograph.frontends.torch_inputs import calibration_arrays, ranges
 from heliograph.frontends.torch_refusals import complex_values, dynamic_shape
 from heliograph.frontends.torch_source import short_name
-from heliograph.frontends.torch_tokens import check_size, classes_of, tokens_of
+from heliograph.frontends.torch_survey import Allowed, check_bags, surveyed
+from heliograph.frontends.torch_tokens import Sources
 from heliograph.frontends.torch_values import TensorNames, Value
 from heliograph.ir import Builder, Location
 from heliograph.ir.node import Array
+
+# Arguments that are known: kinds of torch.export.
+_TENSORS = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,15 @@ class Inputs:
     batch_size: how many samples the example holds.
     calibration: the samples of each input of the program, with a leading sample axis.
     samples: the same as the model takes them: numbers of classes are not yet one-hot vectors.
+    allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
+        (elements, classes).
     """
 
     arguments: list[Any]
     batch_size: int
     calibration: tuple[Array, ...]
     samples: tuple[Array, ...]
+    allowed: Mapping[str, Array]
 
 
 @dataclass(slots=True)
@@ -53,12 +60,11 @@ class Arguments:
     caller: Location
     start: Location
     module: torch.nn.Module | None
-    # How many classes inputs have that choose rows of tables, as far as it is known by their names.
-    known_classes: Mapping[str, int] = field(default_factory=dict)
     # Shared weights have several paths; the first one that the module lists is the name.
     paths: dict[Any, str] = field(default_factory=dict, init=False)
-    # The same by their placeholders.
-    classes: dict[Any, int] = field(default_factory=dict, init=False)
+    # Inputs of whole numbers that choose rows of tables, with the numbers that they may hold.
+    allowed: dict[Any, Allowed] = field(default_factory=dict, init=False)
+    sources: Sources = field(default_factory=lambda: Sources((), ()), init=False)
 
     def __post_init__(self) -> None:
         for path, tensor in self.exported.state_dict.items():
@@ -72,11 +78,6 @@ class Arguments:
         for node, spec in zip(placeholders, specs, strict=True):
             if spec.kind.name == "USER_INPUT" and isinstance(node.meta.get("val"), torch.Tensor):
                 users.append(node)
-        for node in users:
-            if not node.meta["val"].is_floating_point():
-                found = classes_of(node, self._tensors(placeholders, specs))
-                if found is not None:
-                    self.classes[node] = self.known_classes.get(str(node.name), found)
         shapes = [self._input_shape(node) for node in users]
         if not shapes:
             raise ProgramError("the model takes no tensor", where=self.caller, hint="give it an input to encrypt")
@@ -87,6 +88,7 @@ class Arguments:
                     f"example_input has shapes {[tuple(item.shape) for item in given]}, the exported program {shapes}",
                     where=self.caller,
                 )
+        check_bags(self.exported.graph_module, users, self.caller)
         batches = {shape[0] for shape in shapes}
         if len(batches) > 1:
             raise ProgramError(
@@ -106,39 +108,59 @@ class Arguments:
         bare = [shape[1:] for shape in shapes]
         calibration = samples_of(self.module, self.exported, calibration, names, self.caller)
         samples = calibration_arrays(calibration, names, bare, self.caller)
-        for position, node in enumerate(users):
-            if node in self.classes:
-                check_size(names[position], bare[position], self.classes[node], self.caller)
-                bare[position] = (*bare[position], self.classes[node])
+        self._survey(placeholders, specs, users, samples, shapes[0][0])
+        for node in users:
+            self._check_whole_numbers(node)
         arrays = self._one_hot(users, samples)
+        for position, node in enumerate(users):
+            if node in self.allowed:
+                bare[position] = (*bare[position], self.allowed[node].classes)
         bounds = ranges(input_range, arrays, names, self.caller)
         arguments = [
             self._argument(node, spec, users, bare, bounds) for node, spec in zip(placeholders, specs, strict=True)
         ]
-        return Inputs(arguments, batches.pop(), arrays, samples)
+        allowed = {str(node.name): one.places for node, one in self.allowed.items()}
+        return Inputs(arguments, batches.pop(), arrays, samples, allowed)
 
-    def _tensors(self, placeholders: list[Any], specs: Any) -> dict[Any, torch.Tensor]:
-        """The tensors of the placeholders that are the model's."""
-        known = {**self.exported.constants, **self.exported.state_dict}
-        return {
-            node: known[spec.target]
+    def _survey(
+        self, placeholders: list[Any], specs: Any, users: list[Any], samples: Sequence[Array], batch: int
+    ) -> None:
+        """Find the inputs of whole numbers that are looked up, and what they may hold."""
+        whole = {node: str(node.name) for node in users if _holds_whole_numbers(node)}
+        if not whole:
+            return
+        tensors = {
+            node: self._tensor(spec)
             for node, spec in zip(placeholders, specs, strict=True)
-            if spec.kind.name != "USER_INPUT" and isinstance(known.get(spec.target), torch.Tensor)
+            if spec.kind.name in _TENSORS
         }
+        given = {node: array for node, array in zip(users, samples, strict=False) if node in whole}
+        self.allowed = surveyed(self.exported.graph_module, whole, tensors, batch, given, self.caller)
+        self.sources = Sources(
+            [tuple(node.meta["val"].shape[1:]) for node in self.allowed],
+            [allowed.classes for allowed in self.allowed.values()],
+        )
 
     def _one_hot(self, users: list[Any], calibration: tuple[Array, ...]) -> tuple[Array, ...]:
         """The calibration samples, whole numbers that are looked up as one-hot vectors."""
         made = []
         for node, samples in zip(users, calibration, strict=False):
-            count = self.classes.get(node)
-            if count is not None and samples.size and (samples.min() < 0 or samples.max() >= count):
+            if node not in self.allowed:
+                made.append(samples)
+                continue
+            allowed = self.allowed[node]
+            bad = np.argwhere(~allowed.holds(samples))
+            if len(bad):
+                sample, *element = (int(i) for i in bad[0])
                 raise ProgramError(
-                    f"calibration of input {str(node.name)!r} holds a number outside of 0 to {count - 1}",
+                    f"calibration of input {str(node.name)!r} holds {samples[tuple(bad[0])]:g} in sample {sample}, element "
+                    f"{tuple(element)}: not a whole number, or outside of 0 to {allowed.classes - 1}, or no row of a table "
+                    "there",
                     where=self.caller,
-                    why=f"it chooses one of {count} rows of a table",
+                    why=f"it chooses rows of tables: one of {allowed.classes} for the places that allow most",
                 )
             # Truth values take an eighth of the memory; they become numbers where they are computed with.
-            made.append(samples if count is None else one_hot_rows(samples.astype(np.int64), count, np.bool_))
+            made.append(one_hot_rows(samples.astype(np.int64), allowed.classes, np.bool_))
         return tuple(made)
 
     def _input_shape(self, node: Any) -> tuple[int, ...]:
@@ -147,14 +169,6 @@ class Arguments:
             raise dynamic_shape(node.name, tuple(map(str, value.shape)))
         if value.is_complex():
             raise complex_values(self.caller, f"input {node.name!r}")
-        if not value.is_floating_point() and node not in self.classes and not _becomes_floating(node):
-            raise UnsupportedError(
-                f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
-                where=self.caller,
-                why="encrypted values are real numbers; whole numbers, as indices of an embedding, look nothing up",
-                hint="give floating-point values: example_input.float(); what chooses rows of a table is looked up on the "
-                "client, and the model is given the vectors",
-            )
         if value.ndim == 0:
             raise ProgramError(
                 f"input {node.name!r} has no axes",
@@ -162,6 +176,18 @@ class Arguments:
                 hint="give example_input a batch axis: x.reshape(1, ...)",
             )
         return tuple(value.shape)
+
+    def _check_whole_numbers(self, node: Any) -> None:
+        """Refuse whole numbers that are neither looked up nor turned into floating-point numbers."""
+        value = node.meta["val"]
+        if not value.is_floating_point() and node not in self.allowed and not _becomes_floating(node):
+            raise UnsupportedError(
+                f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
+                where=self.caller,
+                why="encrypted values are real numbers, and no table is looked up at these whole numbers",
+                hint="give floating-point values: example_input.float(); what chooses rows of a table is looked up on the "
+                "client, and the model is given the vectors",
+            )
 
     def _argument(
         self, node: Any, spec: Any, users: list[Any], shapes: list[tuple[int, ...]], bounds: list[Any]
@@ -172,28 +198,39 @@ class Arguments:
             loc = replace(self.start, layer=str(node.name))
             secret = False if str(node.name) in self.plain else None
             attrs = {"shape": shapes[position], "low": low, "high": high, "secret": secret}
-            if node in self.classes:
-                attrs |= {"low": 0.0, "high": 1.0, "classes": self.classes[node]}
-                return tokens_of(self.builder.input(str(node.name), loc, **attrs), self.classes[node])
+            if node in self.allowed:
+                attrs |= {"low": 0.0, "high": 1.0, "classes": self.allowed[node].classes}
+                number = list(self.allowed).index(node)
+                self.sources.nodes[number] = self.builder.input(str(node.name), loc, **attrs)
+                return self.sources.tokens(number, int(node.meta["val"].shape[0]), node.meta["val"].dtype)
             made = self.builder.input(str(node.name), loc, **attrs)
             return Value(made, 0, node.meta["val"].dtype)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
-        if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-            state = self.exported.state_dict
-            tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
-            name = self.paths.get(_storage(tensor), str(spec.target))
-            tensor = tensor.detach()
-            # torch's sparse storage does not matter: our matrices make use of their zeros in any case.
-            tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
-            self.names.set(tensor, name)
-            return tensor
+        if spec.kind.name in _TENSORS:
+            return self._tensor(spec)
         raise UnsupportedError(
             f"the exported program has an argument of kind {spec.kind.name.lower()}",
             where=self.caller,
             why=f"{spec}; torch gives one to models that check values at run time, as torch.linalg.solve does",
             hint="leave the check out (torch.linalg.solve_ex), or do that part on the client",
         )
+
+    def _tensor(self, spec: Any) -> torch.Tensor:
+        """A parameter, buffer or constant, named by its path."""
+        state = self.exported.state_dict
+        tensor: torch.Tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
+        name = self.paths.get(_storage(tensor), str(spec.target))
+        tensor = tensor.detach()
+        # torch's sparse storage does not matter: our matrices make use of their zeros in any case.
+        tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+        self.names.set(tensor, name)
+        return tensor
+
+
+def _holds_whole_numbers(node: Any) -> bool:
+    value = node.meta["val"]
+    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
 
 
 def _becomes_floating(node: Any) -> bool:

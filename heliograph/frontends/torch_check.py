@@ -12,7 +12,7 @@ import copy
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -81,10 +81,12 @@ def _chosen(program: Program, samples: Sequence[Array]) -> list[int]:
     return sorted(kept.values())
 
 
-def keeps_apart(module: torch.nn.Module, example: Example, inputs: Sequence[Node]) -> bool:
-    """Whether the module's outputs for a batch are those of its samples alone."""
+def keeps_apart(
+    module: torch.nn.Module, example: Example, inputs: Sequence[Node], allowed: Mapping[str, Array]
+) -> bool:
+    """Whether the module's outputs for a batch are those of its samples alone; `allowed` as in `Reading`."""
     try:
-        samples = _invented(inputs, [tensor.detach().cpu() for tensor in example.tensors])
+        samples = _invented(inputs, [tensor.detach().cpu() for tensor in example.tensors], allowed)
         together = rows_of(module, example, samples)
         alone = [rows_of(module, example, [tensor[place : place + 1] for tensor in samples]) for place in range(2)]
     except Exception:
@@ -125,7 +127,9 @@ def rows_of(module: torch.nn.Module, example: Example, samples: Sequence[torch.T
     return rows
 
 
-def _invented(inputs: Sequence[Node], known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _invented(
+    inputs: Sequence[Node], known: Sequence[torch.Tensor], allowed: Mapping[str, Array]
+) -> list[torch.Tensor]:
     """Samples like those that are known, within the ranges of the inputs; numbers of classes by chance."""
     random = torch.Generator().manual_seed(0)
     made = []
@@ -133,7 +137,9 @@ def _invented(inputs: Sequence[Node], known: Sequence[torch.Tensor]) -> list[tor
         first = tensor[torch.arange(_INVENTED) % tensor.shape[0]]
         classes, low, high = (node.attrs.get(name) for name in ("classes", "low", "high"))
         if classes:
-            found = torch.randint(0, int(classes), first.shape, generator=random)
+            rows = torch.from_numpy(allowed[node.attrs["name"]]).double()
+            drawn = torch.multinomial(rows, _INVENTED, replacement=True, generator=random)
+            found = drawn.t().reshape(first.shape)
         elif not first.is_floating_point():
             flat = tensor.reshape(-1)
             found = (
@@ -186,7 +192,7 @@ class _Comparing:
             for array, tensor in zip(samples, self.example, strict=False)
         ]
         if len(self.numbers) < _FEWEST:
-            more = _invented(reading.program.inputs, known or self.example)
+            more = _invented(reading.program.inputs, known or self.example, reading.allowed)
             known = [torch.cat(pair) for pair in zip(known, more, strict=True)] if known else more
         self.samples = known
         self.count = int(known[0].shape[0])
@@ -337,7 +343,7 @@ class _Comparing:
     ) -> UnsupportedError:
         """The error: which output, how far, on which sample, and the first operation that differs."""
         reading = self.reading
-        if reading.merged and not keeps_apart(reading.module, reading.example, reading.program.inputs):
+        if reading.merged and not keeps_apart(reading.module, reading.example, reading.program.inputs, reading.allowed):
             return reading.merged[0]
         number = places[row]
         sample = (

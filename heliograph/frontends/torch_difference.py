@@ -39,6 +39,8 @@ class Reading:
     start: the line on which the model's forward begins, or the caller's.
     merged: why samples would be mixed, unless the model keeps them apart by other means.
     any_batch: whether the module may be run on batches of any size.
+    allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
+        (elements, classes).
     """
 
     module: torch.nn.Module
@@ -50,6 +52,7 @@ class Reading:
     start: Location
     merged: Sequence[Mixes]
     any_batch: bool
+    allowed: Mapping[str, Array]
 
     @property
     def batch(self) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 
@@ -70,7 +69,7 @@ from heliograph.frontends.torch_source import (
     short_name,
     stack_location,
 )
-from heliograph.frontends.torch_tokens import Tokens, token_call
+from heliograph.frontends.torch_tokens import NUMBERS, RENORMS, Tokens, as_number, numbers_in, token_call
 from heliograph.frontends.torch_unseen import unseen_call
 from heliograph.frontends.torch_values import (
     Call,
@@ -188,22 +187,17 @@ def _trace(
         exported = functional(exported, caller)
         with quiet():
             exported = decomposed(exported, depending)
-        found = walked(exported, {})
-        # As many classes as lookups take; a bound on them stood for their number.
-        classes = {name: _classes(list(places.values())) for name, places in found[1].allowed.items()}
-        given = {node.attrs["name"]: node.attrs.get("classes") for node in found[0].inputs}
-        return found if all(given[name] == count for name, count in classes.items()) else walked(exported, classes)
-
-    def walked(exported: ExportedProgram, classes: Mapping[str, int]) -> tuple[Program, _Tracer, Inputs]:
         tracer = _Tracer(exported, called, caller, start, module)
         tracer.logits = outputs == "logits"
-        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module, classes)
+        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
         inputs = arguments.read(example_input if module is None else None, input_range, calibration)
         try:
             return tracer.program(inputs), tracer, inputs
         except ProgramError:
             # A model that mixes samples is refused for that, and not for what becomes of the mixture.
-            if tracer.merged and not (module is not None and keeps_apart(module, examples, tracer.builder.inputs)):
+            if tracer.merged and not (
+                module is not None and keeps_apart(module, examples, tracer.builder.inputs, inputs.allowed)
+            ):
                 raise tracer.merged[0] from None
             raise
 
@@ -222,7 +216,7 @@ def _trace(
     if tracer.merged and module is None:
         raise tracer.merged[0]
     if not check:
-        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs):
+        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs, inputs.allowed):
             raise tracer.merged[0]
         return replace(program, comparison=Comparison(0))
     if module is None:
@@ -244,13 +238,9 @@ def _trace(
         start=start,
         merged=tracer.merged,
         any_batch=isinstance(model, torch.nn.Module),
+        allowed=inputs.allowed,
     )
     return replace(program, comparison=compared(reading, inputs.samples))
-
-
-def _classes(allowed: list[Any]) -> int:
-    """How many classes an input has of whose places each takes some."""
-    return max((int(np.flatnonzero(taken)[-1]) + 1 for taken in allowed if taken.any()), default=1)
 
 
 def _exported(
@@ -331,8 +321,6 @@ class _Tracer:
         self.batch_size = 1
         self.logits = False
         self.merged: list[Mixes] = []
-        # For each place of each input that is looked up, which of its classes all tables have.
-        self.allowed: dict[str, dict[int, Any]] = {}
         # What each call of the graph became.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
@@ -349,9 +337,8 @@ class _Tracer:
         outputs, sources = [], []
         for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
             kind = spec.kind.name
-            if isinstance(node, torch.fx.Node) and short_name(node.target) == "embedding_renorm":
-                # A table with max_norm: torch shortens the rows that are looked up, for good. All of them are here.
-                continue
+            if kind == "PARAMETER_MUTATION" and node.op == "call_function" and short_name(node.target) in RENORMS:
+                continue  # max_norm: the table with shorter rows is what the lookups read
             if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = "an input" if kind.startswith("USER") else "a buffer or parameter"
                 raise UnsupportedError(
@@ -360,7 +347,7 @@ class _Tracer:
                     why="a program has no state: it only returns its outputs",
                     hint="work on a copy (x = x + 1 instead of x += 1), and return what must be kept",
                 )
-            outputs.append(result)
+            outputs.append(as_number(self._call_at(node), result) if isinstance(result, Tokens) else result)
             sources.append(node)
         named = dict(zip(self._output_names(len(outputs)), zip(outputs, sources, strict=True), strict=True))
         checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
@@ -490,14 +477,11 @@ class _Tracer:
             return self.run(args[1], args[2:])
         if name == "wrap_with_autocast":
             return self.run(args[4], args[5:])
-        tokens = next(parts((args, kwargs), Tokens), None)
-        if tokens is not None:
-            loc = self.location(node)
-            call = Call(
-                self.builder, self.names, loc, self.batch_size, name, user_name(target), node.meta.get("val"), target
-            )
-            call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
-            return with_dtypes(token_call(call, args, kwargs, self.allowed), node.meta.get("val"))
+        if any(parts((args, kwargs), Tokens)):
+            made = self._with_tokens(node, args, kwargs)
+            if not isinstance(made, tuple):
+                return made
+            args, kwargs = made
         mixed = next(parts((args, kwargs), Complex), None) is not None
         if not mixed and not any(parts((args, kwargs), Value)):
             return self._fold(node, args, kwargs)
@@ -549,6 +533,29 @@ class _Tracer:
                 return unseen_call(self.builder, loc, run, args, kwargs, result)
             except (UnsupportedError, ValueError):
                 raise refused from None
+
+    def _call_at(self, node: Any) -> Call:
+        """The call of a node of the graph, as a rule sees it."""
+        target = node.target
+        name, called, result = op_name(target), user_name(target), node.meta.get("val")
+        call = Call(self.builder, self.names, self.location(node), self.batch_size, name, called, result, target)
+        call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+        return call
+
+    def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """What a call makes of whole numbers that are looked up.
+
+        Where an ordinary rule is to take it, its operands with numbers in place of them, as a pair.
+        """
+        call, result = self._call_at(node), node.meta.get("val")
+        try:
+            made = token_call(call, args, kwargs)
+            return numbers_in(call, args, kwargs) if made is NUMBERS else with_dtypes(made, result)
+        except Mixes as mixes:
+            self.merged.append(mixes)
+            if self.batch_size > 1:
+                raise Merges(mixes) from None
+            raise
 
     def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
         name, target = op_name(node.target), node.target

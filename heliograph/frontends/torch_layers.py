@@ -318,7 +318,8 @@ def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if changes_in(call.result.dtype, x):
         raise call.refuse(
             f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
-            "keep the values floating point; compare with x > threshold, and round on the client after decryption",
+            "keep the values floating point; compare with x > threshold, and round on the client after decryption; columns "
+            "that are ids are given as an input of whole numbers of their own",
         )
     return Value(x.node, x.batch)
 

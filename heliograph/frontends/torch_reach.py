@@ -46,7 +46,7 @@ class Reach:
         context = self._builder.context
         for one in order:
             if one.op == "input":
-                table[one] = samples[self._builder.inputs.index(one)]
+                table[one] = np.asarray(samples[self._builder.inputs.index(one)], dtype=np.float64)
             else:
                 table[one] = np.asarray(
                     OPS[one.op].evaluate([table[operand] for operand in one.inputs], one.attrs, context)

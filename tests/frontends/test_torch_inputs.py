@@ -111,8 +111,19 @@ def test_a_client_gives_token_ids() -> None:
         server = hg.Server(artifact, client.evaluation_keys(), allow_insecure=True)
     for given in (IDS[0], IDS[0].numpy(), np.eye(7)[IDS[0].numpy()]):
         assert np.abs(client.decrypt(server.run(client.encrypt(given))) - expected).max() < 0.05
-    with pytest.raises(ProgramError, match="outside of 0 to 6"):
-        client.encrypt(torch.tensor([0, 7, 1]))
+    for given in (IDS[0].double().numpy(), IDS[0].numpy().astype(np.float32), IDS[0].tolist()):
+        assert np.abs(client.decrypt(server.run(client.encrypt(given))) - expected).max() < 0.05
+    for bad, words in (
+        ([0, 7, 1], "outside of 0 to 6"),
+        ([0.0, 7.0, 1.0], r"outside of 0 to 6 at index \(1,\)"),
+        ([0, -1, 1], "outside of 0 to 6"),
+        ([0.0, 1.5, 1.0], "something else than a whole number"),
+        ([0.0, 1.0, np.nan], "something else than a whole number"),
+        ([0, 1], r"shape \(2,\), expected \(3,\) \(or \(3, 7\) with one-hot vectors\)"),
+        ([[0.0, 1.0, 2.0]] * 2, r"has shape \(2, 3, 7\), expected \(3, 7\)"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            client.encrypt(np.array(bad))
 
 
 def test_tables_of_several_heights() -> None:
@@ -129,6 +140,46 @@ def test_tables_of_several_heights() -> None:
     np.testing.assert_allclose(
         interpret_batch(program, np.eye(3)[ids.numpy()])[0], net(ids).detach().numpy(), atol=1e-6
     )
+
+
+class Shared(nn.Module):
+    """Three columns that share a table, each from its own row on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(13, 2)
+        self.register_buffer("starts", torch.tensor([0, 4, 7]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids + self.starts).sum(1)  # type: ignore[operator,no-any-return]
+
+
+def test_without_samples_ids_are_tried_that_the_columns_allow() -> None:
+    program = hg.trace(Shared().eval(), torch.zeros(1, 3, dtype=torch.int64))
+    assert program.inputs[0].attrs["classes"] == 13
+    assert program.comparison is not None
+    assert program.comparison.samples > 1
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_dict_of_categories_and_numbers(batch: int) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList([nn.Embedding(4, 2), nn.Embedding(6, 3)])
+            self.head = nn.Linear(7, 1)
+
+        def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+            found = [table(x["categorical"][:, place]) for place, table in enumerate(self.tables)]
+            return self.head(torch.cat([*found, x["continuous"]], 1))  # type: ignore[no-any-return]
+
+    net, numbers = Named().eval(), torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    ids = torch.tensor([[0, 5], [3, 0], [1, 2], [2, 4]] * 2)
+    for samples in ({"categorical": ids, "continuous": numbers}, {"continuous": numbers, "categorical": ids}):
+        program = hg.trace(net, {name: part[:batch] for name, part in samples.items()}, calibration=samples)
+        given = {"x_categorical": np.eye(6)[ids.numpy()], "x_continuous": numbers.double().numpy()}
+        found = interpret_batch(program, *(given[node.attrs["name"]] for node in program.inputs))[0]
+        np.testing.assert_allclose(found, net(samples).detach().numpy(), atol=1e-6)
 
 
 class Fields(nn.Module):
@@ -174,6 +225,8 @@ def test_whole_numbers_that_are_refused(module: Any, words: list[str]) -> None:
         assert word in str(caught.value)
     with pytest.raises(ProgramError, match="outside of 0 to 6"):
         hg.trace(Words().eval(), IDS[:1], calibration=IDS + 1)
+    with pytest.raises(ProgramError, match=r"holds 1\.5 in sample 0, element \(0,\): not a whole number"):
+        hg.trace(Words().eval(), IDS[:1], calibration=IDS.double() * 0 + 1.5)
 
 
 class Doubled(nn.Module):

@@ -153,6 +153,6 @@ CASES: tuple[Case, ...] = (
         "F13",
         lambda: Fn(lambda x, y, e: e(x + (y > 0).long()), e=_table(9)),
         lambda: (_TWO, randn(32, 2)),
-        says=("whole numbers", "ids.float()"),
+        says=("whole numbers", "an input of its own"),
     ),
 )
