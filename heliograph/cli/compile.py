@@ -158,7 +158,7 @@ def _input_names(module: Any, count: int) -> list[str]:
     "compile",
     cls=SectionedCommand,
     sections={
-        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "top1", "gap"),
+        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "check", "top1", "gap"),
         "Files": ("output", "public", "force"),
         **COMPILER_SECTIONS,
         INSIDE: (*COMPILER_SECTIONS[INSIDE], "explain"),
@@ -192,6 +192,11 @@ def _input_names(module: Any, count: int) -> list[str]:
     "--plain", multiple=True, metavar="INPUT", help="This input stays unencrypted: the server supplies it. Repeatable."
 )
 @click.option("--name", default=None, help="Name of the program in the bill (default: the module's class).")
+@click.option(
+    "--check/--no-check",
+    default=True,
+    help="Compare the traced program with the model before it is compiled (default).",
+)
 @click.option("--top1", is_flag=True, help="Return only the predicted class, one-hot, and keep the logits private.")
 @click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
 @compiler_options
@@ -209,6 +214,7 @@ def compile_command(
     example_shape: tuple[str, ...],
     plain: tuple[str, ...],
     name: str | None,
+    check: bool,
     top1: bool,
     gap: float | None,
     explain: str | None,
@@ -259,6 +265,7 @@ def compile_command(
                     calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
                     name=name,
                     plain=plain,
+                    check=check,
                 )
             else:
                 program = _of_estimator(module, calibration, input_range, name, [*shapes, *plain])

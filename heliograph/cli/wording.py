@@ -28,6 +28,7 @@ _SWITCHES: Mapping[str, str] = {
     "bootstrap=None": "neither --bootstrap nor --no-bootstrap",
     "security_bits=None": "--insecure",
     "check_memory=False": "--no-memory-check",
+    "check=False": "--no-check",
     "allow_insecure=True": "--insecure",
     "overwrite=True": "--force",
     "plain_http=True": "--plain-http",

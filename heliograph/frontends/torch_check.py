@@ -24,7 +24,7 @@ from heliograph.frontends.torch_difference import Reading, fed, first_difference
 from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_graph import unchanged
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Node, Program
+from heliograph.ir import Array, Location, Node, Program
 from heliograph.ir.program import Comparison
 
 # How many samples are compared at most and at least; between these, as many as take about this many products.
@@ -48,6 +48,26 @@ def compared(reading: Reading, samples: Sequence[Array]) -> Comparison:
     differs; a ProgramError where the module gives no number, or does not run.
     """
     return _Comparing(reading, samples).done()
+
+
+def compared_with(program: Program, module: torch.nn.Module, samples: Sequence[torch.Tensor]) -> Comparison:
+    """The same for a module that was not traced to make the program: a refined network, say."""
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    arrays = [np.asarray(each) for each in samples]
+    example = Example(tuple(torch.as_tensor(array[:2]).to(dtype) for array in arrays), {})
+    reading = Reading(
+        module=module,
+        example=example,
+        program=program,
+        exported=None,
+        values={},
+        caller=Location(),
+        start=Location(),
+        merged=(),
+        any_batch=True,
+        allowed={},
+    )
+    return compared(reading, arrays)
 
 
 def _work(program: Program) -> float:

@@ -33,7 +33,8 @@ class Reading:
     module: what is run; of an exported program, its module.
     example: the example inputs in the precision of the weights.
     program: the traced program.
-    exported: the graph that was walked; its inputs are in the order of `example`'s tensors.
+    exported: the graph that was walked, None of a module that was not traced; its inputs are in the order of `example`'s
+        tensors.
     values: what the program has for each call in that graph.
     caller: the user's line that asked for the trace.
     start: the line on which the model's forward begins, or the caller's.
@@ -46,7 +47,7 @@ class Reading:
     module: torch.nn.Module
     example: Example
     program: Program
-    exported: ExportedProgram
+    exported: ExportedProgram | None
     values: Mapping[Any, Any]
     caller: Location
     start: Location
@@ -162,6 +163,8 @@ def _size(values: Array) -> float:
 
 def _in_program(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference | None:
     """The first call of the walked graph whose result is not the program's."""
+    if reading.exported is None:
+        return None
     count = int(samples[0].shape[0])
     places = [(row + step) % count for step in range(reading.batch)]
     batch = [tensor[places] for tensor in samples]

@@ -403,6 +403,7 @@ class _Refiner:
 
     def finished(self) -> Refined:
         """The result, its intervals those of the samples; a warning where some go beyond all bounds."""
+        from heliograph.frontends.torch_check import compared_with
         from heliograph.frontends.torch_distill import TOO_FAR
         from heliograph.frontends.torch_modules import to_torch
 
@@ -420,9 +421,12 @@ class _Refiner:
                 "trained; longer training, a larger penalty or higher degrees bring them back",
                 stacklevel=3,
             )
+        module = to_torch(program, train_coefficients=True)
+        # As trace does: what is compiled is what was trained.
+        program = replace(program, comparison=compared_with(program, module, self.samples))
         return Refined(
             program,
-            to_torch(program, train_coefficients=True),
+            module,
             _degrees(program),
             tuple(self.rounds),
             self.rounds[0].before,

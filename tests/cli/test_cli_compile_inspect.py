@@ -474,3 +474,11 @@ def test_a_file_of_the_users_may_have_the_name_of_a_module(folder: Path, tmp_pat
     command += ["--calibration", str(folder / "x.npy"), "--output", str(tmp_path / "named.helio")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_comparison_with_the_model_can_be_left_out(call: Call) -> None:
+    compile_ = ("compile", "model.py:net", "--calibration", "x.npy", "--insecure", "--degree", "3", "--force")
+    assert "the traced program agrees with it on 20 samples" in call(*compile_).out.replace(
+        "\n                       ", " "
+    )
+    assert "was not compared with it" in call(*compile_, "--no-check").out

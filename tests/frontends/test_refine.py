@@ -60,6 +60,9 @@ def test_low_degrees_keep_the_classes(program: Program, degree: int) -> None:
     assert after > before + (0.3, 0.01)[degree - 1]
     assert refined.agreement > refined.before
     assert refined.samples_apart == 150
+    assert refined.program.comparison is not None
+    assert refined.program.comparison.samples == 64
+    assert refined.program.comparison.difference <= 1e-4
     (only,) = refined.rounds
     assert (only.kept, only.predicted_ms, len(only.epochs)) == (True, None, 6)
     # Names, places, samples and the input's name and range are the traced program's.
