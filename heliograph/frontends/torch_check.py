@@ -225,7 +225,7 @@ class _Comparing:
     def done(self) -> Comparison:
         """Run both, and say how they compare."""
         found = self._program_rows(self.samples)
-        largest, ties, together, failed = 0.0, set[int](), False, None
+        largest, seen, ties, together, failed = 0.0, set[int](), set[int](), False, None
         runs = list(self._runs())
         while runs:
             places = runs.pop(0)
@@ -235,11 +235,12 @@ class _Comparing:
             except Exception as error:
                 # A module may take batches of one size only; any exception of its own code arrives here.
                 failed = error
-                if not runs and largest == 0.0 and not together and len(places) != self.reading.batch:
+                if not runs and not seen and len(places) != self.reading.batch:
                     runs.append(tuple(place % self.count for place in range(self.reading.batch)))
                 continue
             ours = [rows[list(places)] for rows in found]
             counted = self._finite(expected, places)
+            seen |= {places[row] for row in np.flatnonzero(counted)}
             off = _off(ours, expected, self.share) & counted
             if off.any():
                 tied = self._explained(places, part, ours, expected, off)
@@ -247,12 +248,12 @@ class _Comparing:
                 counted[tied] = False
             assert expected is not None
             together = together or len(set(places)) > 1
-            largest = max(largest, _difference(ours, expected, counted), 1e-16)
-        if not largest:
+            largest = max(largest, _difference(ours, expected, counted))
+        if not seen:
             raise self._not_run(failed)
         if self.reading.merged and not together:
             raise self.reading.merged[0]
-        return Comparison.seen(self.count, largest, len(ties))
+        return Comparison.seen(len(seen), largest, len(ties))
 
     def _runs(self) -> Iterator[tuple[int, ...]]:
         """Which samples run together: all of them, some in another order, and the first and last alone."""

@@ -157,15 +157,14 @@ def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Value:
     return Value(node, batch)
 
 
-def log_of_exponentials(call: Call, node: Node, axis: int) -> Node:
-    """log(sum(exp(x))) over an axis, which stays with length one.
+def log_of_exponentials(call: Call, node: Node, axis: int, *, dropped: bool = False) -> Node:
+    """log(sum(exp(x))) over an axis, which stays with length one; `dropped` where nothing will read it.
 
     Of two values it is b + softplus(a - b), and of more of them that of pairs, in log2 of their number steps. No value is
     larger than the largest score by more than log of their number, where exponentials soon outgrow every ciphertext, and a
     logarithm would have to tell the sum of small ones from zero. Scores that are known to be small take the shorter way.
     """
-    last = call.node is not None and all(user.op == "output" for user in call.node.users)  # the client computes it
-    if last or 0.0 < call.reach.size(node) <= _SMALL:
+    if dropped or 0.0 < call.reach.size(node) <= _SMALL:
         total = call.emit("sum", call.emit("exp", node), axes=(axis,), keepdims=True)
         return call.emit("log", total)
 
