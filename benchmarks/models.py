@@ -2,9 +2,10 @@
 
 Each model is traced and compiled at 128 bits in a process of its own with a limit of time and memory, with 128 calibration
 samples; its polynomial program is compared with torch on 64 samples that were kept apart, and the compiled program on the
-simulator on two of them. JSON: `compiled_share` (of all), `within_limits_share` (compiled within 60 s and 4 GB), and
-`models.<name>`. Seconds are those of the processor, on one thread: other work on the machine does not count. `--group` and
-`--only` choose some, `--part 2/5` the second of five parts; `--out FILE` adds to a file, `--new` leaves out what it has.
+simulator on two of them. JSON: `compiled_share` (of all), `within_limits_share` (compiled within 60 s and 4 GB),
+`trace_with_check_ratio` (median time of a trace with the comparison over that without), and `models.<name>`. Seconds are
+those of the processor, on one thread: other work on the machine does not count. `--group` and `--only` choose some, `--part
+2/5` the second of five parts; `--out FILE` adds to a file, `--new` leaves out what it has.
 """
 
 from __future__ import annotations
@@ -75,10 +76,22 @@ def tried(entry: Entry) -> dict[str, Any]:
         if program.stage.value == "polynomial":
             polynomial[:] = [program]
 
+    example = tuple(x[:1] for x in calibration)
+
+    def traced(check: bool) -> tuple[float, Any]:
+        begun = time.process_time()
+        program = hg.trace(module, example, calibration=calibration, check=check)
+        return time.process_time() - begun, program
+
+    try:
+        traced(False)  # what is loaded on first use is not to count
+        found["trace_unchecked_seconds"] = round(traced(False)[0], 4)
+    except hg.HeliographError:
+        pass
     begun = time.process_time()
     try:
-        program = hg.trace(module, tuple(x[:1] for x in calibration), calibration=calibration)
-        found["trace_seconds"] = round(time.process_time() - begun, 2)
+        took, program = traced(True)
+        found["trace_seconds"] = round(took, 4)
         artifact = hg.compile(program, watch=watch)
     except hg.HeliographError as error:
         kind = "refused" if isinstance(error, hg.UnsupportedError) else "failed"
@@ -170,11 +183,15 @@ def summary(models: dict[str, dict[str, Any]]) -> dict[str, Any]:
     within = [one for one in compiled if one["seconds"] <= SECONDS and one["compile_bytes"] <= GIGABYTES * 2**30]
     hints = [one.get("says_what_to_do", False) for one in models.values() if one["outcome"] == "refused"]
     count = max(1, len(models))
+    ratios = [
+        one["trace_seconds"] / one["trace_unchecked_seconds"] for one in compiled if "trace_unchecked_seconds" in one
+    ]
     return {
         "models_count": len(models),
         "compiled_share": len(compiled) / count,
         "within_limits_share": len(within) / count,
         "refusals_with_hint": sum(hints) / max(1, len(hints)),
+        "trace_with_check_ratio": float(np.median(ratios)) if ratios else None,
         "accurate_share": sum(one["error_polynomial"] < 0.1 for one in compiled) / count,
         "models": models,
     }

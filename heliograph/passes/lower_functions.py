@@ -44,6 +44,9 @@ DEFAULT_GAP = 0.01
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
 _MOST_ABS_DEGREE = 127
+# The first polynomial of a sign is steepest at the ends of its interval, and noise must carry no value beyond them. An
+# interval that was not widened already, which whole numbers reach the ends of, is made wider by this share.
+_ROOM = 2.0**-7
 # The gap of a comparison whose threshold was moved, as a share of that: whole numbers keep the rest as a distance from it.
 _CLEAR = 0.8
 # Fits to differences that were seen give this share of the weight to all of the interval, at this many points: the largest
@@ -236,6 +239,8 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
     if moved is not None:
         # Samples lie just at this distance: where the polynomials are steep, noise would move them far.
         gap = min(gap, _CLEAR * float(moved))
+    if x.source != "observed":
+        reach *= 1.0 + _ROOM
     bits = float(lowering.node.attrs.get("bits", SIGN_BITS))
     with lowering.located():
         plan = sign_plans.sign(gap / reach, bits, lowering.node.attrs.get("method", "best"))

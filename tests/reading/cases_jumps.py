@@ -68,6 +68,7 @@ CASES: tuple[Case, ...] = (
         fault="F11",
     ),
     _case("beyond a thousand", lambda x: torch.where(x > 1e3, x - 300, x), _WIDE * 10, (950, 750), fault="F11"),
+    _case("below forty, to the end", lambda x: (x < 39.5).float(), _AGES, (1, 0, 0), fault="F11"),
     _case(
         "a bend at fifty",
         lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=50.0),
