@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,15 +43,14 @@ def warm_up() -> None:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """While it lasts no other process of this user gets kernels ready: each would compile all of them."""
-    user = getattr(os, "getuid", lambda: 0)()
-    path = Path(tempfile.gettempdir()) / f"heliograph-kernels-{user}.lock"
+    # Beside the kernels, where numba keeps them.
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__")
     with contextlib.ExitStack() as stack:
-        # Without a lock all that is lost is work. Others write to the folder of temporary files too: theirs is none.
+        # Without a lock all that is lost is work.
         with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+            handle = os.open(folder / "kernels.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
             stack.callback(os.close, handle)
-            if os.fstat(handle).st_uid == user:
-                lock(handle, wait=True)
+            lock(handle, wait=True)
         yield
 
 
