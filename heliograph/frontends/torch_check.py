@@ -185,7 +185,7 @@ def _off(ours: Sequence[Array], theirs: Sequence[Array] | None, share: float) ->
     for mine, other in zip(ours, theirs, strict=True):
         size = np.abs(np.where(np.isfinite(other), other, 0.0)).max(axis=0, initial=0.0)
         bound = share * np.maximum(size, _SMALLEST * size.max(initial=0.0)) + 1e-300
-        found |= ~(np.abs(mine - other) <= bound).all(axis=1)
+        found |= ~((np.abs(mine - other) <= bound) | ~np.isfinite(other)).all(axis=1)
     return found
 
 
@@ -193,8 +193,9 @@ def _difference(ours: Sequence[Array], theirs: Sequence[Array], rows: Array) -> 
     """The largest difference in these rows, as a share of the largest value of its output."""
     largest = 0.0
     for mine, other in zip(ours, theirs, strict=True):
-        size = float(np.abs(other)[rows].max(initial=0.0))
-        off = float(np.abs(mine - other)[rows].max(initial=0.0))
+        told = np.isfinite(other) & rows[:, np.newaxis]
+        size = float(np.abs(other[told]).max(initial=0.0))
+        off = float(np.abs(mine[told] - other[told]).max(initial=0.0))
         largest = max(largest, off / size if size else off)
     return largest
 
@@ -212,8 +213,9 @@ class _Comparing:
             for array, tensor in zip(samples, self.example, strict=False)
         ]
         if len(self.numbers) < _FEWEST:
-            more = _invented(reading.program.inputs, known or self.example, reading.allowed)
-            known = [torch.cat(pair) for pair in zip(known, more, strict=True)] if known else more
+            known = known or [tensor[:1] for tensor in self.example]
+            more = _invented(reading.program.inputs, known, reading.allowed)
+            known = [torch.cat(pair) for pair in zip(known, more, strict=True)]
         self.samples = known
         self.count = int(known[0].shape[0])
         tensors = [*reading.module.parameters(), *reading.module.buffers(), *known]
@@ -294,12 +296,12 @@ class _Comparing:
     # ------------------------------------------------------------------ where they differ
 
     def _finite(self, expected: Sequence[Array] | None, places: Sequence[int]) -> Array:
-        """The rows in which the module gives numbers; it must for calibration samples."""
-        counted = np.ones(len(places), dtype=bool)
-        for rows in expected or ():
-            if len(rows) == len(places):
-                counted &= np.isfinite(rows).all(axis=1)
-        for row in np.flatnonzero(~counted):
+        """The rows in which the module gives finite numbers; for calibration samples all have to be."""
+        finite = [np.isfinite(rows) for rows in expected or () if rows.size]
+        if not finite:
+            return np.ones(len(places), dtype=bool)
+        whole = np.logical_and.reduce([each.all(axis=1) for each in finite])
+        for row in np.flatnonzero(~whole):
             if places[row] < len(self.numbers):
                 raise ProgramError(
                     f"the model does not give finite numbers for calibration sample {self.numbers[places[row]]}",
@@ -309,7 +311,7 @@ class _Comparing:
                     or "leave the sample out, or mend the model: a logarithm of zero, a division by zero, a softmax over "
                     "places that are all minus infinity",
                 )
-        return counted
+        return np.asarray(np.logical_or.reduce([each.any(axis=1) for each in finite]))
 
     def _explained(
         self,
