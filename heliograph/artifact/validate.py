@@ -19,7 +19,7 @@ from heliograph.ir.bootstrap_ops import fourier_factor
 from heliograph.ir.bootstraps import WHOLE, raising_chains, slots_by_chain
 from heliograph.ir.carried import carried_outputs, fits
 from heliograph.ir.depth import MOST_WHOLE
-from heliograph.ir.interface import FINISHES, Interface, TensorSpec
+from heliograph.ir.interface import FINISHES, LARGEST_SCALE, Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import MOST_STACKED
 from heliograph.ir.placed import PlacedMatrix
@@ -209,6 +209,10 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
         spec.finish not in FINISHES or not 0 <= whole(spec.finish_axis, f"the axis of {what}", 0, 8) < len(spec.shape)
     ):
         raise refuse(f"{what} is finished in a way that is not understood")
+    if spec.scale is not None:
+        scale = real(spec.scale, f"the scale of {what}", 2.0, LARGEST_SCALE)
+        if direction != "output" or math.frexp(scale)[0] != 0.5:
+            raise refuse(f"the scale of {what} is not a power of two of an output")
     if spec.range_source not in (None, "proved", "observed"):
         raise refuse(f"the range of {what} has an unknown source")
     return layout
