@@ -13,7 +13,7 @@ from typing import Any
 from heliograph.artifact.constants import ConstantWriter, read_constants
 from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.figures import complete, stored
-from heliograph.artifact.plain_bounds import check_plain_part
+from heliograph.artifact.plain_bounds import check_costs
 from heliograph.artifact.public import PREDICTED, VERSION, PublicArtifact, brief
 from heliograph.artifact.report_fields import check_report, read_stored
 from heliograph.artifact.validate import (
@@ -212,7 +212,7 @@ def _artifact(container: Container) -> Artifact:
     check_sizes(program, check_ring(program.ring))
     verify(program, after="loading")
     ring = check_program(program)
-    check_plain_part(program, ring)
+    check_costs(program, ring)
     check_transforms(program, ring)
     if not set(f["stages"]) <= {stage.value for stage in Stage}:
         raise refuse("its list of stages is malformed")

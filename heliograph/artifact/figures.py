@@ -97,8 +97,11 @@ def complete(program: Program, known: Stored) -> Figures:
     for found in by_node.values():
         calls.update(found)
     memory = memory_bytes(program, ring)
+    # A bound where outputs have different scales.
+    scheme_error = max(program.interface.scales, default=1.0) * known.scheme_error
     # Samples that were kept apart say what new inputs will see; none of those that were given errs more than is said.
-    total_error = max(known.approximation_error, known.given_error or 0.0) + known.scheme_error
+    total_error = max(known.approximation_error, known.given_error or 0.0) + scheme_error
+    largest = known.output_magnitude if known.largest_output is None else known.largest_output
     rotations = count(calls, *ROTATIONS)
     keys = program_keys(program)
     ranges = [entry.to_json() for entry in program.ranges]
@@ -155,7 +158,13 @@ def complete(program: Program, known: Stored) -> Figures:
         ranges=tuple(ranges),
         batch=batch_of(program),
         output_ranges={
-            spec.name: OutputRange(spec.low, spec.high, spec.range_source, spec.finish)
+            spec.name: OutputRange(
+                spec.low * (spec.scale or 1.0),
+                spec.high * (spec.scale or 1.0),
+                spec.range_source,
+                spec.finish,
+                spec.scale,
+            )
             for spec in program.interface.outputs
             if spec.low is not None and spec.high is not None and spec.range_source is not None
         },
@@ -177,9 +186,9 @@ def complete(program: Program, known: Stored) -> Figures:
             sent_input_bytes=memory["sent_inputs"],
             ciphertext_sample_bytes=memory["inputs"] // batch_of(program) if batch_of(program) > 1 else None,
             max_abs_error=total_error,
-            relative_error=_relative(total_error, known.output_magnitude),
-            scheme_error=known.scheme_error,
-            relative_scheme_error=_relative(known.scheme_error, known.output_magnitude),
+            relative_error=_relative(total_error, largest),
+            scheme_error=scheme_error,
+            relative_scheme_error=_relative(scheme_error, largest),
         ),
         assumed=(),
     )

@@ -1,7 +1,9 @@
 """Bounds on what an untrusted artifact makes the server compute in the clear: memory and operations, before it runs.
 
 The contract of a stage bounds types; an op may still need far more room or time than its operands and result together (a
-padded image of which one pixel is kept, a matrix that averages millions of elements into millions).
+padded image of which one pixel is kept, a matrix that averages millions of elements into millions), and a map in a small
+form far more than the file holds of it. `check_costs` looks at every node: what numpy evaluates for plain values, and the
+tables of the maps of ciphertexts.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from typing import Any
 
 from heliograph.artifact.validate import check_layout, check_shape, refuse, whole
 from heliograph.ckks.ring import Ring
-from heliograph.ir import Node, Program, SlotsType, TensorType, shape_of
+from heliograph.ir import Matrix, Node, Program, SlotsType, SparseMatrix, TensorType, shape_of
+from heliograph.ir.kronecker import KroneckerMatrix
 from heliograph.ir.liveness import last_use_table
+from heliograph.ir.matrix_ops import inner_size
+from heliograph.ir.placed import PlacedMatrix
 from heliograph.ir.plain_ops import layout_of_pack
 
 # Numbers alive at once (8 bytes each), including temporary ones, and operations on them: some 10 s of numpy on one core.
@@ -22,10 +27,30 @@ MAX_OPERATIONS = 1 << 32
 _CALL = 1 << 12
 # Elementwise ops hold a few temporary arrays, and their functions cost more than a product.
 _ARRAYS, _PER_ELEMENT = 4, 8
+# The numbers in the tables of a map of ciphertexts: so many, and so many more for each number that the file has of it.
+_MAX_TABLE = 1 << 27
+_TABLE_PER_NUMBER = 64
+# What one entry takes in the tables of a map whose entries are listed, and one outer product in those of a small form.
+_PER_ENTRY, _PER_TERM = 4, 16
 
 
-def check_plain_part(program: Program, ring: Ring) -> None:
-    """Raise a WireError where the plain values of a verified executable program would take too much memory or time."""
+def check_costs(program: Program, ring: Ring) -> None:
+    """Raise a WireError where evaluating a verified executable program would take memory or time without bound, beyond
+    what ciphertexts and keys take: that of its plain values, and the tables of its maps.
+    """
+    _check_plain_values(program, ring)
+    maps: dict[tuple[Any, int, bool], Node] = {}
+    for node in program.nodes:
+        if node.op == "linear_transform":
+            for name in node.attrs["matrices"]:
+                maps.setdefault((name, node.attrs.get("out_copies", 1), not node.attrs["in_shift"]), node)
+        elif node.op == "weighted_sum":
+            maps.setdefault((node.attrs["matrix"], 1, False), node)
+    for (name, copies, worked_out), node in maps.items():
+        _check_tables(node, program.linear_map(name), copies, worked_out)
+
+
+def _check_plain_values(program: Program, ring: Ring) -> None:
     freed = last_use_table(program.nodes, program.outputs)
     sizes: list[int] = []
     alive = operations = 0
@@ -74,13 +99,42 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
         extra = _averaged(node)
     elif node.op == "matmul":
         extra = sum(operands), result * shape_of(node.inputs[0])[-1]
+    elif node.op == "matrix_product":
+        extra = sum(operands), result * inner_size(shape_of(node.inputs[0]), a["kind"])
     elif node.op == "linear":
         extra = 0, result * shape_of(node.inputs[0])[-1]
     elif node.op == "affine":
-        extra = 0, sum(program.linear_map(name).nnz for name in a["matrices"])
+        maps = [_applied(program.linear_map(name)) for name in a["matrices"]]
+        extra = max(room for room, _ in maps), sum(work for _, work in maps)
     elif node.op == "poly":
         extra = 0, result * program.array(a["coefficients"]).size
     return around[0] + extra[0], around[1] + extra[1]
+
+
+def _applied(matrix: Matrix) -> tuple[int, int]:
+    """(numbers held, operations) of a map of one vector."""
+    kernel = matrix.map if isinstance(matrix, PlacedMatrix) else matrix
+    if not isinstance(kernel, KroneckerMatrix):
+        return 0, matrix.nnz
+    terms, out, own = kernel.weights.shape
+    rows, columns = kernel.places[0].shape
+    # Each term moves the operand's places, then one product adds up all of them.
+    moved = terms * own * rows
+    return 2 * moved + out * rows + own * columns + kernel.weights.size, moved * out
+
+
+def _check_tables(node: Node, matrix: Matrix, copies: int, worked_out: bool) -> None:
+    """Raise a WireError where the tables from which the diagonals of a map, or its rows, are made would be too large.
+
+    Diagonals of a small form are `worked_out`; entries are listed for rows, and where operands have shifted copies.
+    """
+    if worked_out and isinstance(matrix, PlacedMatrix):
+        numbers = matrix.map.weights.size * 4 + matrix.most_terms * copies * _PER_TERM
+    else:
+        numbers = matrix.nnz * copies * _PER_ENTRY
+    stored = matrix.nnz if isinstance(matrix, SparseMatrix) else sum(part.size for part in matrix.numbers)
+    if numbers > _MAX_TABLE + _TABLE_PER_NUMBER * stored:
+        raise refuse(f"the tables of a {node.op} would hold {numbers} numbers, of {stored} in the file")
 
 
 def _padded(node: Node) -> int:

@@ -19,7 +19,7 @@ from heliograph.ir.bootstrap_ops import fourier_factor
 from heliograph.ir.bootstraps import WHOLE, raising_chains, slots_by_chain
 from heliograph.ir.carried import carried_outputs, fits
 from heliograph.ir.depth import MOST_WHOLE
-from heliograph.ir.interface import FINISHES, Interface, TensorSpec
+from heliograph.ir.interface import FINISHES, LARGEST_SCALE, Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import MOST_STACKED
 from heliograph.ir.placed import PlacedMatrix
@@ -35,8 +35,6 @@ MAX_TENSORS = 1024
 # The scale of a product comes from at most two fresh values and a plaintext; no planned scale comes near this.
 MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
-# Entries of a matrix times the shifted copies of its result.
-_MAX_COPIED_ENTRIES = 1 << 28
 _MOST_RAISED = 16
 # The most bits by which a raised value may be read at another scale; and the ops of written-out bootstraps.
 _MOST_REREAD = 120.0
@@ -175,6 +173,8 @@ def _check_split(layout: Layout, slots: int, what: str) -> None:
         raise refuse(f"the places of {what} are malformed")
     for position, number in enumerate(layout.split):
         whole(number, f"a place of {what}", int(position % 3 == 0), MAX_CIPHERTEXTS * slots)
+    if not layout.split_fits:
+        raise refuse(f"the places of {what} are not those of a matrix")
     for number in layout.tiled:
         whole(number, f"a copy of {what}", 1, slots)
 
@@ -209,6 +209,10 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
         spec.finish not in FINISHES or not 0 <= whole(spec.finish_axis, f"the axis of {what}", 0, 8) < len(spec.shape)
     ):
         raise refuse(f"{what} is finished in a way that is not understood")
+    if spec.scale is not None:
+        scale = real(spec.scale, f"the scale of {what}", 2.0, LARGEST_SCALE)
+        if direction != "output" or math.frexp(scale)[0] != 0.5:
+            raise refuse(f"the scale of {what} is not a power of two of an output")
     if spec.range_source not in (None, "proved", "observed"):
         raise refuse(f"the range of {what} has an unknown source")
     return layout
@@ -497,9 +501,6 @@ def check_transforms(program: Program, ring: Ring) -> None:
         matrices = [program.linear_map(name) for name in a["matrices"]]
         if any(each.operand.slots != ring.slots for each in matrices if isinstance(each, PlacedMatrix)):
             raise refuse(f"a matrix of a linear transform at {node.loc} is for another ring")
-        entries = sum(matrix.nnz for matrix in matrices)
-        if entries * a.get("out_copies", 1) > _MAX_COPIED_ENTRIES:
-            raise refuse(f"the copies of a linear transform at {node.loc} have too many entries")
         try:
             good = True
             for diagonals in transform_diagonals(a, program.linear_map, ring.slots):

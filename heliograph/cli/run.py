@@ -48,7 +48,7 @@ def run_command(artifact: str, data: str, sample: int | None, insecure: bool, as
     values: dict[str, Any] = {
         "outputs": dict(zip(names, results, strict=True)),
         "max_abs_error_against_simulation": error,
-        "predicted_scheme_error": loaded.report.figures.scheme_error,
+        "predicted_scheme_error": loaded.report.figures.predicted.scheme_error,
         "security_bits": loaded.ring.security_bits,
         "seconds": dict(seconds),
         "predicted_ms": loaded.report.figures.predicted.evaluate_ms,

@@ -26,7 +26,7 @@ from heliograph.compiler.bill import class_agreement
 from heliograph.compiler.bootstrap_planner import lower_parts, size_margin
 from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps, computes_activations
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes, unproved_pack_passes
+from heliograph.compiler.pipeline import linear_passes, scaled, unproved_pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
 from heliograph.compiler.planner import candidates, log_rings, reach_of
 from heliograph.compiler.unseen import Calibrated, apart_of, approximate_pass, setting_of
@@ -255,6 +255,7 @@ def allocation_curve(program: Program, options: Options) -> list[Point]:
     cheaper and lose more.
     """
     require_program(program, "allocation_curve")
+    program = scaled(program)
     fused = linear_passes(program, options.errors)[-1].program
     allocator = Allocator.of(program, fused, options)
     place, _ = bisected(allocator)

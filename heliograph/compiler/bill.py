@@ -12,7 +12,7 @@ from heliograph import rounding
 from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
-from heliograph.compiler.savings import largest_difference, savings
+from heliograph.compiler.savings import largest_difference, largest_of, savings
 from heliograph.compiler.unseen import Observation, Unseen
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Matrix, Program, Stage
@@ -60,11 +60,12 @@ def bill(
     largest samples often are among those that set the ranges.
     """
     given = given_error(source, polynomial)
+    largest = rounding.nearest(largest_of(exact, source.interface.scales))
     watched = any(entry.source == "observed" for entry in plan.program.ranges)
     return complete(
         plan.program,
         Stored(
-            approximation_error=rounding.nearest(largest_difference(exact, approximate)),
+            approximation_error=rounding.nearest(largest_difference(exact, approximate, source.interface.scales)),
             scheme_error=rounding.nearest(plan.scheme_error),
             class_agreement=class_agreement(source, exact, approximate),
             error_samples=int(samples[0].shape[0]) if samples else 0,
@@ -94,6 +95,7 @@ def bill(
             ),
             allocation=allocation,
             comparison=source.comparison,
+            largest_output=largest if any(scale != 1.0 for scale in source.interface.scales) else None,
             options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
         ),
     )
@@ -110,7 +112,7 @@ def given_error(source: Program, polynomial: Program) -> float | None:
         samples = [array[start : start + _CHUNK] for array in source.calibration]
         with np.errstate(all="ignore"):
             pairs = zip(interpret_many(source, samples), interpret_many(polynomial, samples), strict=True)
-            found = max(float(np.abs(exact - made).max(initial=0.0)) for exact, made in pairs)
+            found = largest_of([exact - made for exact, made in pairs], source.interface.scales)
         # A sample that leaves an interval may leave the numbers, too.
         largest = max(largest, found if found < LARGEST else LARGEST)
     return min(rounding.upward(largest, rounding.SEEN_BITS), LARGEST)

@@ -15,7 +15,7 @@ from heliograph.compiler.arguments import program_of
 from heliograph.compiler.bill import bill
 from heliograph.compiler.merging import Merging
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes
+from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes, scale_passes
 from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.planner import best_plan
@@ -179,7 +179,9 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             watch(name, made)
             last[made.stage] = made
 
-    fused = program
+    written, scaling = program, scale_passes(program)
+    show(scaling)
+    fused = program = scaling[-1].program if scaling else program
     linear: Trail = ()
     if program.stage is Stage.TENSOR:
         linear = linear_passes(program, options.errors)
@@ -202,7 +204,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         trail = polynomial_passes(fused, options, observation.observed, observation.approximated)
         show(trail)
         polynomial = trail[-1].program
-        last[Stage.TENSOR] = program
+        last[Stage.TENSOR] = written
     # Every program is interpreted once on the same samples. Errors are measured on samples that did not set the ranges, if
     # there are any.
     first = sample_inputs(program, _ERROR_SAMPLES)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
+from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.unseen import approximate_pass, observe
+from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, Stage
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Step, Trail, apply, run
@@ -27,12 +31,16 @@ from heliograph.passes.place_bootstraps import PlaceBootstraps
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.plan_levels import PlanLevels
 from heliograph.passes.reside import Reside
+from heliograph.passes.scale_outputs import ScaleOutputs, output_scales
 from heliograph.passes.schedule import Schedule
 from heliograph.passes.select_keys import SelectKeys
 from heliograph.passes.simplify import Simplify
 
+# How large outputs are is looked up on this many samples.
+_SCALE_SAMPLES = 16
 # The names of the passes that leave a step, in the order in which they run; few programs need all of them.
 PASSES: tuple[str, ...] = (
+    ScaleOutputs.name,
     Simplify.name,
     Expand.name,
     ComposeReLU.name,
@@ -53,12 +61,29 @@ PASSES: tuple[str, ...] = (
 )
 
 
+def scale_passes(program: Program) -> Trail:
+    """Large outputs divided by a power of two; no step where none is large, or where an author wrote on slots."""
+    if program.stage is not Stage.TENSOR:
+        return ()
+    with np.errstate(all="ignore"):
+        outputs = interpret_many(program, sample_inputs(program, _SCALE_SAMPLES))
+    scales = output_scales(program, outputs)
+    return run((ScaleOutputs(scales),), program) if scales else ()
+
+
+def scaled(program: Program) -> Program:
+    """The same without the trail."""
+    trail = scale_passes(program)
+    return trail[-1].program if trail else program
+
+
 def front_passes(program: Program, options: Options) -> Trail:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
-    linear = linear_passes(program, options.errors)
+    scaling = scale_passes(program)
+    linear = linear_passes(scaling[-1].program if scaling else program, options.errors)
     fused = linear[-1].program
     seen = observe(fused, options)
-    return (*linear, *polynomial_passes(fused, options, seen.observed, seen.approximated))
+    return (*scaling, *linear, *polynomial_passes(fused, options, seen.observed, seen.approximated))
 
 
 def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -> Trail:

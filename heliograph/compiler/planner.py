@@ -130,6 +130,13 @@ def make_plan(
     Raises a PlanningError with the nearest feasible choice where there is none, or which says that outputs are large if
     they are.
     """
+    if not all(np.isfinite(out).all() for out in outputs):
+        raise PlanningError(
+            "the polynomials overflow on the samples",
+            where=f"program {program.name!r}",
+            why="the error of one brings the operand of another far out of the interval that the samples showed",
+            hint="more calibration samples, or an input_range from which the intervals can be proved, or a larger margin",
+        )
     magnitude, headroom = reach_of(outputs)
     try:
         return _plan(program, options, outputs, samples, offered)

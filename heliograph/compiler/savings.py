@@ -164,7 +164,7 @@ def _compiled(
         outputs = interpret_batch(made, *samples)
     except HeliographError:
         return None
-    error = largest_difference(exact, outputs)
+    error = largest_difference(exact, outputs, made.interface.scales)
     return {
         "change": " and ".join(texts),
         "kinds": [change.kind for change in group],
@@ -175,9 +175,17 @@ def _compiled(
     }
 
 
-def largest_difference(exact: Sequence[Array], approximate: Sequence[Array]) -> float:
-    """The largest distance of two interpretations, without the bits that depend on the processor."""
-    seen = max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, approximate, strict=True))
+def largest_of(outputs: Sequence[Array], scales: Sequence[float]) -> float:
+    """The largest value of some outputs as the client has them."""
+    factors = scales or [1.0] * len(outputs)
+    return max(factor * float(np.abs(out).max(initial=0.0)) for out, factor in zip(outputs, factors, strict=True))
+
+
+def largest_difference(exact: Sequence[Array], approximate: Sequence[Array], scales: Sequence[float]) -> float:
+    """The largest distance of two interpretations as the client has it, without the bits that depend on the processor;
+    `scales` are those of an interface.
+    """
+    seen = largest_of([a - b for a, b in zip(exact, approximate, strict=True)], scales)
     return rounding.nearest(seen, rounding.SEEN_BITS)
 
 

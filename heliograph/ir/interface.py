@@ -13,6 +13,8 @@ from heliograph.ir.node import Array
 
 # What a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
+# The most by which a client multiplies an output.
+LARGEST_SCALE = 2.0**100
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class TensorSpec:
     `range_source` says how ("proved" or "observed").
     An input with `classes` is one-hot on its last axis, of that length: the client may give whole numbers in place of it. An
     output with `finish` ("softmax" or "log_softmax", over the axis `finish_axis`) is that function of what is encrypted: the
-    client computes it after decryption. Layout, range and errors are those of what is encrypted.
+    client computes it after decryption. Before that it multiplies an output by its `scale`, a power of two, where there is
+    one. Layout, range and errors are those of what is encrypted.
     """
 
     name: str
@@ -36,6 +39,7 @@ class TensorSpec:
     classes: int | None = None
     finish: str | None = None
     finish_axis: int | None = None
+    scale: float | None = None
 
     @property
     def placed(self) -> Layout:
@@ -45,6 +49,8 @@ class TensorSpec:
 
     def finished(self, value: Array) -> Array:
         """What the program means by an output, from what was encrypted: the same where the client has nothing to do."""
+        if self.scale is not None:
+            value = value * self.scale
         if self.finish is None:
             return value
         # There may be leading axes of samples.
@@ -85,6 +91,11 @@ class Interface:
     def batch(self) -> int:
         """How many samples stand side by side in one ciphertext."""
         return max((spec.layout.stride for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """By what the client multiplies each output; empty where outputs are not described."""
+        return tuple(spec.scale or 1.0 for spec in self.outputs)
 
     @property
     def packed(self) -> bool:

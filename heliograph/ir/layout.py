@@ -58,6 +58,14 @@ class Layout:
             return self.shape[0], 1, self.shape[1]
         return 1, 1, self.size
 
+    @property
+    def split_fits(self) -> bool:
+        """Whether `split` is one of a matrix, if there is any."""
+        if not self.split:
+            return True
+        two = self.channels_rows_columns[1] == 1
+        return two and len(self.split) == 6 and min(self.split) >= 0 and min(self.split[::3]) > 0
+
     @functools.cached_property
     def axes(self) -> tuple[Array, Array, Array]:
         """What channel, row and column add to the place of an element: (C,), (H,), (W,)."""

@@ -32,6 +32,11 @@ def _type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     return TensorType((left[0], right[1]), any(operand.secret for operand in operands))
 
 
+def inner_size(left: Sequence[int], kind: str) -> int:
+    """Over how many elements each sum of a product runs, from the shape of its left operand."""
+    return left[0] if KINDS[kind][0] else left[1]
+
+
 def _product(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     left, right = (
         np.swapaxes(value, -1, -2) if turned else value for value, turned in zip(values, KINDS[a["kind"]], strict=True)

@@ -20,6 +20,9 @@ from heliograph.ir.kronecker import KroneckerMatrix
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
 
+# Of more pairs of channels, distances are not told apart to bound their number.
+_PAIRS_SORTED = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedMatrix(Matrix):
@@ -68,6 +71,24 @@ class PlacedMatrix(Matrix):
         part = self._part()
         counts = np.count_nonzero(part.weights, axis=(1, 2))
         return int(sum(int(count) * place.nnz for count, place in zip(counts, part.places, strict=True)))
+
+    @property
+    def most_terms(self) -> int:
+        """At most this many outer products make up its diagonals: for each term of the map, pairs of channels times pairs
+        of places that lie equally far apart. Unlike `by_distance`, this takes no room for them.
+        """
+        part = self._part()
+        result, operand = part.result, part.operand
+        pairs = (part.weights != 0).any(axis=0)
+        channels = int(operand.channels_at.max(initial=0) + result.channels_at.max(initial=0)) + 1
+        if pairs.size <= _PAIRS_SORTED:
+            out, own = np.nonzero(pairs)
+            channels = np.unique(operand.channels_at[own] - result.channels_at[out]).size
+        places = 0
+        for place in part.places:
+            rows = result.spots.at[np.repeat(np.arange(place.shape[0]), np.diff(place.indptr))]
+            places += np.unique(operand.spots.at[place.indices] - rows).size
+        return channels * places
 
     def csr(self) -> scipy.sparse.csr_array:
         part = self._part()

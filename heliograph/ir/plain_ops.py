@@ -143,7 +143,8 @@ def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     if one < 1 or a["period"] < 1 or one % a["period"] or a["gap"] < 1 or min(a["width"], a["block"]) < 0:
         raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
     layout = layout_of_pack(tuple(a["shape"]), a)
-    fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and 0 <= chunk < layout.ciphertexts
+    fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and layout.split_fits
+    fits = fits and 0 <= chunk < layout.ciphertexts
     if not fits or layout.size > layout.ciphertexts * a["period"] or (layout.ciphertexts > 1 and a["period"] != one):
         raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
     return SlotsType(a["slots"], secret=False)

@@ -325,6 +325,8 @@ class OutputRange:
     high: float
     range_source: str
     finish: str | None = None
+    # What the client multiplies it with before that.
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +396,9 @@ class Stored:
     certificate: Certified | None = field(default=None, metadata=_about(optional=True))
     # How the program compares with the model that it was traced from, if it was.
     comparison: Comparison | None = field(default=None, metadata=_about(optional=True))
+    # The largest output on the samples as the client has it, where it multiplies outputs: all errors but `scheme_error` are
+    # then those that the client has, and `output_magnitude` and `scheme_error` those of what is encrypted.
+    largest_output: float | None = field(default=None, metadata=_about(low=0.0, optional=True))
     # The options as the compiler reports them (`told` in compiler/options.py).
     options: Mapping[str, Any]
 

@@ -281,7 +281,7 @@ class Report:
         return (
             f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} level{'s' * (f.levels != 1)}, evaluation "
             f"{figure_text(predicted.evaluate_ms, 'ms')}, keys {bytes_text(predicted.evaluation_key_bytes)}, error "
-            f"{error_text(predicted.max_abs_error, f.output_magnitude)}>"
+            f"{error_text(predicted.max_abs_error, self._magnitude)}>"
         )
 
     def _repr_html_(self) -> str:
@@ -305,7 +305,7 @@ class Report:
         error = ("output error", f"{predicted.max_abs_error:.2g}")
         if predicted.relative_error is not None:
             share = share_text(predicted.relative_error)
-            error = (f"output error: {predicted.max_abs_error:.2g} of {f.output_magnitude:.3g}", share)
+            error = (f"output error: {predicted.max_abs_error:.2g} of {self._magnitude:.3g}", share)
         agreement = f.class_agreement
         return [
             (error[1], error[0]),
@@ -370,6 +370,12 @@ class Report:
             *([("class", self.class_agreement())] if f.class_agreement else []),
         ]
 
+    @property
+    def _magnitude(self) -> float:
+        """The largest output on the samples, as the client has it."""
+        f = self.figures
+        return f.output_magnitude if f.largest_output is None else f.largest_output
+
     def _key_size(self) -> str:
         f = self.figures
         size = bytes_text(f.rotation_key_bytes)
@@ -394,12 +400,17 @@ class Report:
             # In the order in which a file keeps them.
             for name, possible in sorted(f.output_ranges.items())
         ]
+        scaled = [
+            f"the client multiplies {name} by {possible.scale:.0f} after decryption"
+            for name, possible in sorted(f.output_ranges.items())
+            if possible.scale is not None
+        ]
         finished = [
             f"the client takes the {possible.finish} of {name} after decryption, exactly"
             for name, possible in sorted(f.output_ranges.items())
             if possible.finish is not None
         ]
-        return "; ".join([f"up to {f.output_magnitude:.3g} on the samples", *ranges, *finished])
+        return "; ".join([f"up to {self._magnitude:.3g} on the samples", *ranges, *scaled, *finished])
 
     def polynomials_error(self) -> str:
         """How far they are off, in words: on samples that they were not fitted to, and on all that were given."""
@@ -430,7 +441,7 @@ class Report:
             about, key = figure_of(entry), key_of(entry)
             predicted, measured = getattr(self.figures.predicted, entry.name), self.measured.get(key)
             if about.label and (predicted is not None or key in self.measured):
-                magnitude = self.figures.output_magnitude
+                magnitude = self._magnitude
                 text = figure_text(predicted, about.unit, magnitude)
                 found.append((about.label, text, figure_text(measured, about.unit, magnitude)))
         return found

@@ -35,11 +35,11 @@ def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme
         bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
         if bad.size:
             index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape)) if tensor.shape else ()
-            proved = spec.range_source == "proved"
+            proved, scale = spec.range_source == "proved", spec.scale or 1.0
             raise RangeError(
                 f"output {name!r} has a value at index {list(index)} "
                 + ("that no input in its range can give" if proved else "far beyond all that calibration showed"),
-                why=f"it lies within [{low:.6g}, {high:.6g}] "
+                why=f"it lies within [{scale * low:.6g}, {scale * high:.6g}] "
                 + (
                     "as long as every polynomial's input stays in its interval"
                     if proved

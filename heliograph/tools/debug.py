@@ -13,7 +13,7 @@ import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes
+from heliograph.compiler.pipeline import linear_passes, scaled
 from heliograph.compiler.places import portable
 from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.errors import HeliographError, ProgramError, RangeError
@@ -295,7 +295,7 @@ def _originals(
     if program.stage is not Stage.TENSOR:
         return _slot_originals(artifact, program, samples), {}
     options = Options.of_bill(artifact.report.figures.options)
-    fused = linear_passes(program, options.errors)[-1].program
+    fused = linear_passes(scaled(program), options.errors)[-1].program
     seen = observe(fused, options)
     approximated = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
     ranges = artifact.program.ranges

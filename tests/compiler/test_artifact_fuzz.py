@@ -10,14 +10,22 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import scipy.sparse
 from helpers.fuzzing import fuzz
 from helpers.hostile_artifacts import MUTATIONS, artifacts, containers, mutated_fields, run_artifact
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack
+from heliograph.artifact.plain_bounds import check_costs
 from heliograph.artifact.validate import check_sizes
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, RangeError, WireError
+from heliograph.ir import Builder, SparseMatrix, Stage
+from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.ir.layout import Layout
+from heliograph.ir.node import Attr
+from heliograph.ir.ops import OPS, Context
+from heliograph.ir.placed import PlacedMatrix
 from heliograph.ir.text import parse_program
 from heliograph.report.diff import diff
 from heliograph.report.html import html_report
@@ -85,6 +93,30 @@ BOMBS = {
         "{1} = pack({0}) {block = 0, gap = 1, period = 16, shape = [12], slots = 4194304, width = 0} : "
         "slots<4194304, plain>",
     ),
+    "places far apart": (
+        "more than 8192 ciphertexts",
+        "{0} = broadcast(%2) {shape = [4096, 3]} : tensor<4096x3, plain>",
+        "{1} = pack({0}) {block = 0, chunk = 0, gap = 1, period = 512, shape = [4096, 3], slots = 512, "
+        "split = [4194304, 4194304, 0, 1, 0, 1], width = 0} : slots<512, plain>",
+    ),
+    "a place of nothing": (
+        "does not fit period",
+        "{0} = broadcast(%2) {shape = [100, 3]} : tensor<100x3, plain>",
+        "{1} = pack({0}) {block = 0, gap = 1, period = 512, shape = [100, 3], slots = 512, "
+        "split = [4, 1, -1, 4, 3, 100], width = 0} : slots<512, plain>",
+    ),
+    "rows that no split places": (
+        "does not fit period",
+        "{0} = broadcast(%2) {shape = [2, 100, 3]} : tensor<2x100x3, plain>",
+        "{1} = pack({0}) {block = 0, gap = 1, period = 512, shape = [2, 100, 3], slots = 512, "
+        "split = [4, 1, 4, 4, 3, 100], width = 0} : slots<512, plain>",
+    ),
+    "long products": (
+        "more than 4294967296 operations",
+        "{0} = broadcast(%2) {shape = [1000, 1000, 3]} : tensor<1000x1000x3, plain>",
+        "{1} = reshape({0}) {shape = [1500, 2000]} : tensor<1500x2000, plain>",
+        '{2} = matrix_product({1}, {1}) {kind = "abt"} : tensor<1500x1500, plain>',
+    ),
     "an op on ciphertexts": ("not in order", "{0} = level_drop(%1) {levels = 1} : tensor<3x4, plain>"),
     "slots as an input": (
         "not a tensor",
@@ -106,6 +138,85 @@ def test_plain_ops_that_would_not_end_are_refused(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert time.process_time() - begun < 5
+
+
+def test_a_small_kernel_that_moves_much_is_refused() -> None:
+    """The file holds a few kilobytes of it; applying it would take a copy of the image for each term."""
+    own, places, terms = 64, 1 << 14, 64
+    taps = []
+    for k in range(terms):
+        moved = scipy.sparse.coo_array(([1.0], ([0], [k])), shape=(places, places))
+        taps.append(SparseMatrix.of(moved))
+    kernel = KroneckerMatrix(np.ones((terms, 1, own)), tuple(taps))
+    builder = Builder("p", Stage.PACKED)
+    image = builder.input("w", shape=(own * places,), secret=False)
+    made = builder.op("affine", (image,), matrices=(builder.constant(kernel),), shape=(places,))
+    ring = Ring(log_ring=10, first_mod_bits=40, scale_bits=30, levels=2, digits=1, security_bits=None)
+    with pytest.raises(WireError, match="more than 67108864 numbers at once"):
+        check_costs(builder.finish((made,)), ring)
+
+
+def test_tables_of_a_map_follow_from_what_the_file_holds() -> None:
+    """A dense map may have as many entries as it has numbers; a product of two short lists may not."""
+    slots = 1 << 15
+    ring = Ring(log_ring=16, first_mod_bits=40, scale_bits=30, levels=2, digits=1, security_bits=None)
+    rng = np.random.default_rng(0)
+    lists = KroneckerMatrix(np.ones((1, 128, 128)), (SparseMatrix.of(np.ones((256, 256))),))
+    side = Layout((128, 256), slots, slots)
+    dense = KroneckerMatrix(rng.normal(size=(1, 4096, 4096)), (SparseMatrix.of(np.eye(1)),))
+    vector = Layout((4096, 1), slots, 4096)
+    usual = (PlacedMatrix(lists, side, side, (0, 0)), slots), (PlacedMatrix(dense, vector, vector, (0, 0)), 4096)
+    for matrix, period, refused in (*((*each, False) for each in usual), (lists, slots, True)):
+        builder = Builder("p", Stage.PACKED)
+        x = builder.input("x", slots=slots)
+        geometry = {"in_period": period, "out_period": period, "in_shift": 0}
+        steps: dict[str, Attr] = {"baby_steps": (0,), "giant_steps": (0,)}
+        made = builder.op("linear_transform", (x,), matrices=(builder.constant(matrix),), **geometry, **steps)
+        program = builder.finish((made,))
+        if refused:
+            with pytest.raises(WireError, match="tables of a linear_transform"):
+                check_costs(program, ring)
+        else:
+            check_costs(program, ring)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_packs_of_any_numbers_stay_small(seed: int) -> None:
+    """Whatever layout a pack names, it is refused, or it takes little more than one slot vector and its operand."""
+    rng = random.Random(seed)
+    slots, ran = 1 << 14, 0
+    ring = Ring(log_ring=15, first_mod_bits=40, scale_bits=30, levels=2, digits=1, security_bits=None)
+    for _ in range(1500):
+        rows, columns = 2 ** rng.randint(0, 9), 2 ** rng.randint(0, 9)
+        numbers = (0, 1, 2, 3, 8, 100, slots // 2, slots, 1 << 20, 1 << 22)
+        near = (0, 1, 2, rows, columns, rows * columns, slots)
+        pick = numbers if rng.random() < 0.3 else near
+        attrs = {
+            "shape": rng.choice([(rows * columns,), (rows, columns), (1, rows, columns), (rows, columns, 1)]),
+            "slots": slots,
+            "period": 2 ** rng.randint(0, 14),
+            "gap": rng.choice((1, 1, 1, 2, 4, *pick)),
+            "width": rng.choice((0, 0, *pick)),
+            "block": rng.choice((0, 0, *pick)),
+            "stride": 2 ** rng.choice((0, 0, 0, rng.randint(0, 14))),
+            "chunk": rng.choice((0, 0, 0, 1, *pick)),
+            **({"split": tuple(rng.choice(pick) for _ in range(6))} if rng.random() < 0.5 else {}),
+        }
+        builder = Builder("p", Stage.PACKED)
+        operand = builder.input("w", shape=(rows * columns,), secret=False)
+        try:
+            node = builder.op("pack", (operand,), **attrs)
+            check_costs(builder.finish((node,)), ring)
+        except HeliographError:
+            continue
+        tracemalloc.start()
+        (made,) = [OPS["pack"].evaluate([np.ones((1, rows * columns))], node.attrs, Context({}, ()))]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert made.shape == (1, slots)
+        assert peak < 8 * (16 * slots + 8 * rows * columns), attrs
+        ran += 1
+    assert ran >= 20
 
 
 def test_the_same_ops_of_a_usual_size_run() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import heliograph as hg
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes, linear_passes
@@ -175,6 +176,15 @@ def test_the_bill_gives_rate_layer_and_an_error_of_held_out_samples() -> None:
     errors = np.abs(interpret_many(polynomial, odd)[0] - interpret_many(program, odd)[0]).max(axis=1)
     assert values["error_samples"] == 60 - unseen["left"]
     assert np.sort(errors)[values["error_samples"] - 1] == pytest.approx(values["approximation_error"], rel=1e-5)
+
+
+def test_polynomials_that_overflow_on_the_samples_are_refused_in_words() -> None:
+    """All samples give zero behind the first ReLU, so that the interval of the second holds nothing else."""
+    samples = -np.abs(np.random.default_rng(7).normal(size=(7, 4))).clip(0.5, 9)
+    ones = "w = [[1, 1, 1, 1], [1, 1, 1, 1]]\n"
+    made = hg.parse(f"program p\ninput x: secret tensor[4] in [-9, 9]\n{ones}output y = relu(relu(w @ x))\n")
+    with pytest.raises(hg.PlanningError, match="the polynomials overflow on the samples"):
+        compile(replace(made, calibration=(samples,)), TOY)
 
 
 def test_one_sample_is_warned_of() -> None:
