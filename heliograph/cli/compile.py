@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -87,27 +89,45 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
             )
         raise ProgramError(f"{target!r} does not say which module or function", hint="write file.py:name")
     path = Path(file)
+    module = load_file(path)
+    if not hasattr(module, name):
+        from heliograph.dsl.diagnostics import did_you_mean
+
+        defined = _defined(module)
+        hint = did_you_mean(name, defined) or f"it has {', '.join(defined[:20])}"
+        raise ProgramError(f"{path} defines no {name!r}", hint=hint if defined else "")
+    found = getattr(module, name)
+    with _users_errors(path):
+        return found() if called(found) else found
+
+
+def load_file(path: Path) -> ModuleType:
+    """A user's Python file as a module, after it ran; what it raises becomes a ProgramError with the line.
+
+    Its name in `sys.modules` and its folder behind all others in `sys.path` keep a file that is called like another
+    module (types.py, random.py) from taking its place. The file can import those beside it.
+    """
     if not path.is_file():
         raise ProgramError(f"{path} cannot be read", why="No such file or directory")
-    # Under a name of its own: the file may be called types.py or heliograph.py.
-    named = f"heliograph_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(named, path)
+    name = f"heliograph_user_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Behind all others, so that no file beside it is taken for a module of Python's or of a package.
-    sys.path.append(str(path.resolve().parent))
-    sys.modules[named] = module
-    try:
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[name] = module
+    with _users_errors(path):
         spec.loader.exec_module(module)
-        if not hasattr(module, name):
-            from heliograph.dsl.diagnostics import did_you_mean
+    return module
 
-            defined = _defined(module)
-            hint = did_you_mean(name, defined) or f"it has {', '.join(defined[:20])}"
-            raise ProgramError(f"{path} defines no {name!r}", hint=hint if defined else "")
-        found = getattr(module, name)
-        return found() if called(found) else found
+
+@contextlib.contextmanager
+def _users_errors(path: Path) -> Iterator[None]:
+    """Give what a user's file raises as the user's error. A missing package of ours is left to the command line."""
+    try:
+        yield
     except HeliographError:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.errors import WireError
-from heliograph.serving.transport import StatusError
+from heliograph.serving.transport import StatusError, Transport
 
 
 # Of the polynomial program itself, so that errors of encryption are all there is.
@@ -43,6 +44,21 @@ def test_the_answer_is_that_of_a_server_without_http(
         np.testing.assert_allclose(
             client.decrypt(remote.run(encrypted), of=encrypted), client.decrypt(server.run(encrypted)), atol=1e-12
         )
+
+
+def test_an_answer_is_not_lost_where_its_job_cannot_be_deleted(
+    remote: hg.RemoteServer, client: hg.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server went away after it sent the answer."""
+    ask = Transport.json
+
+    def away(self: Transport, method: str, *more: Any) -> Any:
+        if method == "DELETE":
+            raise hg.HeliographError("the server does not answer")
+        return ask(self, method, *more)
+
+    monkeypatch.setattr(Transport, "json", away)
+    assert right(client.decrypt(remote.run(client.encrypt(sample()))), 1)
 
 
 def test_many_answers_come_back_in_any_order(remote: hg.RemoteServer, client: hg.Client) -> None:
