@@ -178,7 +178,7 @@ def _input_names(module: Any, count: int) -> list[str]:
     "compile",
     cls=SectionedCommand,
     sections={
-        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "check", "top1", "gap"),
+        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "check", "scores", "top1", "gap"),
         "Files": ("output", "public", "force"),
         **COMPILER_SECTIONS,
         INSIDE: (*COMPILER_SECTIONS[INSIDE], "explain"),
@@ -217,6 +217,7 @@ def _input_names(module: Any, count: int) -> list[str]:
     default=True,
     help="Compare the traced program with the model before it is compiled (default).",
 )
+@click.option("--scores", is_flag=True, help="Return a scikit-learn classifier's scores, not its probabilities.")
 @click.option("--top1", is_flag=True, help="Return only the predicted class, one-hot, and keep the logits private.")
 @click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
 @compiler_options
@@ -235,6 +236,7 @@ def compile_command(
     plain: tuple[str, ...],
     name: str | None,
     check: bool,
+    scores: bool,
     top1: bool,
     gap: float | None,
     explain: str | None,
@@ -270,12 +272,16 @@ def compile_command(
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
         if target.endswith(".hg"):
+            if scores:
+                raise _scores_of_none(target)
             program = _read_program(target, calibration, [*example_shape, *input_range, *plain])
             if name is not None:
                 program = replace(program, name=name)
         else:
             module = load_model(target)
             progress("tracing", 0, 0)
+            if scores and not _is_estimator(module):
+                raise _scores_of_none(target)
             if _is_module(module):
                 samples = _calibration(calibration, _input_names(module, len(shapes)))
                 program = hg.trace(
@@ -288,7 +294,7 @@ def compile_command(
                     check=check,
                 )
             else:
-                program = _of_estimator(module, calibration, input_range, name, [*shapes, *plain])
+                program = _of_estimator(module, calibration, input_range, name, scores, [*shapes, *plain])
         if path is None:
             path = f"{program.name}.helio"
             refuse_overwriting(path, force=force)
@@ -344,11 +350,16 @@ def _read_program(path: str, calibration: str | None, given: Sequence[object]) -
     return program if samples is None else replace(program, calibration=tuple(samples))
 
 
+def _scores_of_none(target: str) -> ProgramError:
+    return ProgramError("--scores is for classifiers of scikit-learn", where=target)
+
+
 def _of_estimator(
     estimator: Any,
     calibration: str | None,
     input_range: tuple[tuple[float, float], ...],
     name: str | None,
+    scores: bool,
     given: Sequence[object],
 ) -> Program:
     """The program of an estimator of scikit-learn."""
@@ -361,7 +372,13 @@ def _of_estimator(
             "--example-shape and --plain are for PyTorch modules", hint="an estimator takes samples as they are"
         )
     (samples,) = one_per_name(read_arrays(calibration), ["x"], calibration)
-    program: Program = hg.from_sklearn(estimator, samples, input_range=_ranges(input_range, 1), name=name)
+    program: Program = hg.from_sklearn(
+        estimator,
+        samples,
+        input_range=_ranges(input_range, 1),
+        name=name,
+        outputs="scores" if scores else "probabilities",
+    )
     return program
 
 

@@ -507,7 +507,9 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
         "from sklearn.pipeline import make_pipeline\n"
         "from sklearn.preprocessing import StandardScaler\n"
         "x = np.load('x.npy')\n"
+        "from sklearn.multiclass import OneVsRestClassifier\n"
         "model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, x[:, 0] > 0)\n"
+        "rest = OneVsRestClassifier(LogisticRegression()).fit(x, np.arange(20) % 3)\n"
     )
     common = ("compile", "tabular.py:model", "--insecure", "--json")
     found = call(*common, "--calibration", "x.npy", "--name", "tabular", "-o", tmp_path / "a").json
@@ -515,6 +517,12 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
     assert "give --calibration FILE" in call(*common, "-o", tmp_path / "b").err
     refused = call(*common, "--calibration", "x.npy", "--example-shape", 8, "-o", tmp_path / "b")
     assert "--example-shape and --plain are for PyTorch modules" in refused.err
+    # Its probabilities are not the softmax of its scores.
+    rest = ("compile", "tabular.py:rest", "--calibration", "x.npy", "--insecure", "--json", "-o", tmp_path / "b")
+    assert "try: take the scores: give --scores; the class has the largest" in call(*rest).err
+    assert call(*rest, "--scores").json["name"] == "OneVsRestClassifier"
+    refused = call("compile", "model.py:net", "--example-shape", 8, "--scores", "-o", tmp_path / "c")
+    assert "model.py:net: --scores is for classifiers of scikit-learn" in refused.err
 
 
 @pytest.mark.parametrize("name", ["types", "random", "heliograph", "copy"])
