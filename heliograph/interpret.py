@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, unpack_outputs
+from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, real_numbers, unpack_outputs
 from heliograph.ir import Node, Program, SlotsType, Stage, shape_of
 from heliograph.ir.bootstraps import inside_bootstraps
 from heliograph.ir.node import Array
@@ -61,7 +61,12 @@ def interpret_batch(program: Program, *samples: Any) -> list[Array]:
     if len(samples) != len(program.inputs):
         raise ProgramError(f"program {program.name} takes {len(program.inputs)} inputs, not {len(samples)}")
     for node, sample in zip(program.inputs, samples, strict=True):
-        array = np.asarray(sample, dtype=np.float64)
+        try:
+            array = real_numbers(sample)
+        except ValueError as error:
+            raise ProgramError(
+                f"samples of input {node.attrs['name']!r} are not an array of real numbers", why=str(error)
+            ) from None
         if array.shape[1:] != shape_of(node):
             raise ProgramError(
                 f"samples of input {node.attrs['name']!r} have shape {array.shape[1:]}, expected {shape_of(node)}"

@@ -165,6 +165,10 @@ class Artifact:
         fields = {**constants.fields, "stages": sorted(self.stages), "report": stored(self.report.figures)}
         return pack(Container("artifact", VERSION, fields, blobs))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For MLflow, joblib, processes: as the file, which is checked when it is read.
+        return (Artifact.from_bytes, (self.to_bytes(),))
+
     @staticmethod
     def from_bytes(data: Bytes, what: str = "data") -> Artifact:
         """The artifact in `data`; raises WireError unless it is intact."""

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from heliograph.certified.certificate import Certificate
 from heliograph.errors import ProgramError
+from heliograph.execution.interface import plain_values, real_numbers
 
 Progress = Callable[[str, int, int], None]
 
@@ -65,7 +66,10 @@ def train(
 
     Raises ProgramError for inputs and labels that do not fit, and where the loss is no longer a number.
     """
-    x = torch.as_tensor(np.asarray(inputs), dtype=torch.float32)
+    try:
+        x = torch.as_tensor(real_numbers(plain_values(inputs)), dtype=torch.float32)
+    except ValueError as error:
+        raise ProgramError("the inputs are not an array of real numbers", why=str(error)) from None
     y = torch.as_tensor(np.asarray(labels)).long()
     if x.shape[0] != y.shape[0] or y.dim() != 1 or not len(y):
         raise ProgramError(f"{tuple(x.shape)} inputs and {tuple(y.shape)} labels do not go together")

@@ -131,7 +131,9 @@ def _run_function(
 ) -> None:
     refuse_overwriting(png, force=force)
     if source is not None:
-        _run_file(source)
+        from heliograph.cli.compile import load_file
+
+        load_file(source)
     from heliograph.functions import family
 
     given = {key: value for key, value in parameters.items() if value is not None}
@@ -146,21 +148,6 @@ def _run_function(
             low, high = mu - 4 * sigma, mu + 4 * sigma
         draw(png, f"{name}, degree {degree}", low, high, of.evaluate, stage)
     _print(values, as_json, quiet)
-
-
-def _run_file(source: Path) -> None:
-    import runpy
-
-    from heliograph.errors import HeliographError, ProgramError
-
-    try:
-        runpy.run_path(str(source))
-    except HeliographError:
-        raise
-    except Exception as error:
-        raise ProgramError(
-            f"{source} cannot be run", why=f"{type(error).__name__}: {error}", hint="it is a Python file that registers"
-        ) from None
 
 
 def _fitted(

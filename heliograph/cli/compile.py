@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -87,27 +89,45 @@ def load_object(target: str, called: Callable[[Any], bool]) -> Any:
             )
         raise ProgramError(f"{target!r} does not say which module or function", hint="write file.py:name")
     path = Path(file)
+    module = load_file(path)
+    if not hasattr(module, name):
+        from heliograph.dsl.diagnostics import did_you_mean
+
+        defined = _defined(module)
+        hint = did_you_mean(name, defined) or f"it has {', '.join(defined[:20])}"
+        raise ProgramError(f"{path} defines no {name!r}", hint=hint if defined else "")
+    found = getattr(module, name)
+    with _users_errors(path):
+        return found() if called(found) else found
+
+
+def load_file(path: Path) -> ModuleType:
+    """A user's Python file as a module, after it ran; what it raises becomes a ProgramError with the line.
+
+    Its name in `sys.modules` and its folder behind all others in `sys.path` keep a file that is called like another
+    module (types.py, random.py) from taking its place. The file can import those beside it.
+    """
     if not path.is_file():
         raise ProgramError(f"{path} cannot be read", why="No such file or directory")
-    # Under a name of its own: the file may be called types.py or heliograph.py.
-    named = f"heliograph_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(named, path)
+    name = f"heliograph_user_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Behind all others, so that no file beside it is taken for a module of Python's or of a package.
-    sys.path.append(str(path.resolve().parent))
-    sys.modules[named] = module
-    try:
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[name] = module
+    with _users_errors(path):
         spec.loader.exec_module(module)
-        if not hasattr(module, name):
-            from heliograph.dsl.diagnostics import did_you_mean
+    return module
 
-            defined = _defined(module)
-            hint = did_you_mean(name, defined) or f"it has {', '.join(defined[:20])}"
-            raise ProgramError(f"{path} defines no {name!r}", hint=hint if defined else "")
-        found = getattr(module, name)
-        return found() if called(found) else found
+
+@contextlib.contextmanager
+def _users_errors(path: Path) -> Iterator[None]:
+    """Give what a user's file raises as the user's error. A missing package of ours is left to the command line."""
+    try:
+        yield
     except HeliographError:
         raise
     except Exception as error:
@@ -158,7 +178,7 @@ def _input_names(module: Any, count: int) -> list[str]:
     "compile",
     cls=SectionedCommand,
     sections={
-        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "check", "top1", "gap"),
+        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "check", "scores", "top1", "gap"),
         "Files": ("output", "public", "force"),
         **COMPILER_SECTIONS,
         INSIDE: (*COMPILER_SECTIONS[INSIDE], "explain"),
@@ -197,6 +217,7 @@ def _input_names(module: Any, count: int) -> list[str]:
     default=True,
     help="Compare the traced program with the model before it is compiled (default).",
 )
+@click.option("--scores", is_flag=True, help="Return a scikit-learn classifier's scores, not its probabilities.")
 @click.option("--top1", is_flag=True, help="Return only the predicted class, one-hot, and keep the logits private.")
 @click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
 @compiler_options
@@ -215,6 +236,7 @@ def compile_command(
     plain: tuple[str, ...],
     name: str | None,
     check: bool,
+    scores: bool,
     top1: bool,
     gap: float | None,
     explain: str | None,
@@ -250,12 +272,16 @@ def compile_command(
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
         if target.endswith(".hg"):
+            if scores:
+                raise _scores_of_none(target)
             program = _read_program(target, calibration, [*example_shape, *input_range, *plain])
             if name is not None:
                 program = replace(program, name=name)
         else:
             module = load_model(target)
             progress("tracing", 0, 0)
+            if scores and not _is_estimator(module):
+                raise _scores_of_none(target)
             if _is_module(module):
                 samples = _calibration(calibration, _input_names(module, len(shapes)))
                 program = hg.trace(
@@ -268,7 +294,7 @@ def compile_command(
                     check=check,
                 )
             else:
-                program = _of_estimator(module, calibration, input_range, name, [*shapes, *plain])
+                program = _of_estimator(module, calibration, input_range, name, scores, [*shapes, *plain])
         if path is None:
             path = f"{program.name}.helio"
             refuse_overwriting(path, force=force)
@@ -324,11 +350,16 @@ def _read_program(path: str, calibration: str | None, given: Sequence[object]) -
     return program if samples is None else replace(program, calibration=tuple(samples))
 
 
+def _scores_of_none(target: str) -> ProgramError:
+    return ProgramError("--scores is for classifiers of scikit-learn", where=target)
+
+
 def _of_estimator(
     estimator: Any,
     calibration: str | None,
     input_range: tuple[tuple[float, float], ...],
     name: str | None,
+    scores: bool,
     given: Sequence[object],
 ) -> Program:
     """The program of an estimator of scikit-learn."""
@@ -341,7 +372,13 @@ def _of_estimator(
             "--example-shape and --plain are for PyTorch modules", hint="an estimator takes samples as they are"
         )
     (samples,) = one_per_name(read_arrays(calibration), ["x"], calibration)
-    program: Program = hg.from_sklearn(estimator, samples, input_range=_ranges(input_range, 1), name=name)
+    program: Program = hg.from_sklearn(
+        estimator,
+        samples,
+        input_range=_ranges(input_range, 1),
+        name=name,
+        outputs="scores" if scores else "probabilities",
+    )
     return program
 
 

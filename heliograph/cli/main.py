@@ -17,9 +17,9 @@ import click
 from heliograph.cli.sections import write_sections
 from heliograph.errors import HeliographError, InsecureWarning, InternalError, VerifyError, packages_named
 
-# name -> (module, attribute, one-line help). The help is given here so that --help imports no command.
 # The exit code for a fault of ours (EX_SOFTWARE of sysexits.h).
 _FAULT = 70
+# name -> (module, attribute, one-line help). The help is given here so that --help imports no command.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("heliograph.cli.language", "check", "Check programs in the language."),
     "fmt": ("heliograph.cli.language", "fmt", "Format programs in the language."),
@@ -82,6 +82,9 @@ def cli() -> None:
     """Compile machine-learning models for homomorphic encryption, and run them on encrypted data.
 
     For example: heliograph compile model.py:net --calibration samples.npy
+
+    Exit codes: 0 if all went well, 1 if a check found what it looks for (doctor, fmt, dp), 2 for an error in what was given,
+    70 for a fault of Heliograph, 130 after Ctrl-C.
     """
 
 

@@ -39,6 +39,7 @@ _SWITCHES: Mapping[str, str] = {
 _PHRASES: tuple[tuple[str, str], ...] = (
     (r"pass (calibration=samples(?: or input_range=\(low, high\))?) to trace", r"give \1"),
     (r"allow_insecure=True \(on the command line --insecure\)", "allow_insecure=True"),
+    (r'take the scores: hg\.from_sklearn\(estimator, samples, outputs="scores"\)', "take the scores: give --scores"),
     (r"compile it with hg\.certify", "compile it with heliograph certify"),
     (r"see whether model\(example_input\) runs; example_input needs a batch axis", "see whether the model runs on it"),
     (r" with security_bits=128", " without --insecure"),

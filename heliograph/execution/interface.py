@@ -21,21 +21,31 @@ def plain_values(value: Any) -> Any:
 
 
 def real_numbers(value: Any) -> Array:
-    """The value as float64; TypeError or ValueError for what has other numbers: numpy would drop imaginary parts."""
-    array = np.asarray(value)
-    if array.dtype.kind == "c":
-        raise TypeError("complex numbers")
-    return array.astype(np.float64, copy=False)
+    """The value as float64; a ValueError that says what it is where it does not hold real numbers.
+
+    numpy converts more than that: it drops imaginary parts, reads numbers from texts, and counts days from dates.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and not any(
+            isinstance(each, complex | np.complexfloating | str) for each in array.flat
+        ):
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"got {type(value).__name__}") from None
+    if array.dtype.kind not in "biuf":
+        held = {"c": "complex numbers", "O": "other objects", "U": "texts", "S": "texts"}
+        found = held.get(array.dtype.kind, f"elements of {array.dtype}")
+        raise ValueError(f"got {type(value).__name__} with {found}")
+    return np.asarray(array, dtype=np.float64)
 
 
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
     try:
         array = real_numbers(plain_values(value))
-    except (TypeError, ValueError, RuntimeError):
-        raise ProgramError(
-            f"input {name!r} is not an array of real numbers", why=f"got {type(value).__name__}"
-        ) from None
+    except ValueError as error:
+        raise ProgramError(f"input {name!r} is not an array of real numbers", why=str(error)) from None
     if array.shape != tuple(shape):
         raise ProgramError(
             f"input {name!r} has shape {array.shape}, expected {tuple(shape)}",

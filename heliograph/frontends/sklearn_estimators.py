@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
@@ -50,8 +50,8 @@ def from_sklearn(
     `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
     machines), a multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array
     (samples, features), or a data frame, like the data that it was fitted on; they are the program's calibration.
-    `input_range` is the interval (low, high) of all features, by default from the smallest to the largest number in
-    `samples`. `name` is by default the estimator's class.
+    Features are in the order of the array's or the data frame's columns. `input_range` is the interval (low, high) of all
+    features, by default from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
     `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
@@ -69,40 +69,52 @@ def from_sklearn(
             f"from_sklearn takes an estimator of scikit-learn, not {type(estimator).__name__}",
             hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
         )
+    _check_imputers(estimator)
     given, frame = _samples(samples)
     low, high = _interval(given, input_range)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
     seen = given
-    for layer, step, last in _steps(estimator):
-        value, seen = _layer(builder, value, seen, layer, step, last, frame)
+    for place, (layer, step, last) in enumerate(_steps(estimator)):
+        named = _named(step, frame, first=place == 0)
+        value, seen = _layer(builder, value, seen, layer, step, last, named)
     builder.calibration = (given,)
     program = builder.finish([value])
     return _agreed(program, estimator, given, outputs, frame)
 
 
-# Makes rows of samples what the estimator was fitted on: a data frame with names of its columns.
-Frame: TypeAlias = "Callable[[Array, Sequence[Any]], Any] | None"
+@dataclass(frozen=True)
+class _Frame:
+    """How data frames like that of the samples are made: its class, and its columns."""
+
+    kind: Callable[..., Any]
+    columns: tuple[Any, ...]
 
 
-def _samples(samples: Any) -> tuple[Array, Frame]:
+# Rows of numbers as an estimator takes them.
+_Named = Callable[[Array], Any]
+
+
+def _samples(samples: Any) -> tuple[Array, _Frame | None]:
     """The samples as an array, and how data frames like them are made; None where they are none."""
-    frame: Frame = None
+    frame = None
     if hasattr(samples, "columns") and hasattr(samples, "iloc"):
-        for name in samples.columns:
-            _numbers(samples[name], f"column {name!r} of the samples")
-        kind = type(samples)
-
-        def framed(rows: Array, names: Sequence[Any]) -> Any:
-            return kind(rows, columns=list(names))
-
-        frame, samples = framed, samples.to_numpy()
-    given = _numbers(samples, "the samples")
+        names = tuple(samples.columns)
+        frame = _Frame(type(samples), names)
+        parts = [
+            _numbers(samples.iloc[:, place], f"column {name!r} of the samples") for place, name in enumerate(names)
+        ]
+        given = np.stack(parts, axis=1) if parts else np.empty((len(samples), 0))
+    else:
+        given = _numbers(samples, "the samples")
     if given.ndim != 2 or not all(given.shape):
         raise ProgramError(f"the samples have shape {given.shape}, expected (samples, features)")
-    if not np.isfinite(given).all():
+    bad = np.argwhere(~np.isfinite(given))
+    if len(bad):
+        row, column = (int(place) for place in bad[0])
+        where = f"column {frame.columns[column]!r}" if frame is not None else f"feature {column}"
         raise ProgramError(
-            "the samples hold NaN or infinity",
+            f"the samples hold NaN or infinity: {given[row, column]} in sample {row}, {where}",
             hint="missing values are filled in on the client, before encryption: give samples as they are after that, and "
             "the estimator without its imputer",
         )
@@ -113,11 +125,11 @@ def _numbers(values: Any, what: str) -> Array:
     """The values as float64."""
     try:
         return real_numbers(values)
-    except (TypeError, ValueError):
-        kind = getattr(values, "dtype", type(values).__name__)
+    except ValueError as error:
+        column = what.startswith("column")
         raise ProgramError(
-            f"{what} {'is' if what.startswith('column') else 'are'} not an array of real numbers",
-            why=f"got {kind}",
+            f"{what} {'is' if column else 'are'} not an array of real numbers",
+            why=f"its dtype is {values.dtype}" if column else str(error),
             hint="encode it on the client, for example by an OrdinalEncoder or OneHotEncoder of its own, or leave it out",
         ) from None
 
@@ -158,7 +170,7 @@ def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tupl
 
 
 def _layer(
-    builder: Builder, value: Node, seen: Array, layer: str, step: Any, last: bool, frame: Frame
+    builder: Builder, value: Node, seen: Array, layer: str, step: Any, last: bool, named: _Named
 ) -> tuple[Node, Array]:
     """What one estimator makes of a value, and of the samples that were seen there."""
     loc = Location(f"{type(step).__name__}()", layer=layer)
@@ -177,25 +189,27 @@ def _layer(
         method = "predict"
     if not hasattr(step, method):
         raise _unsupported(step, loc, f"it has no {method}")
-    apply = _applied(getattr(step, method), loc, _named(step, frame))
+    apply = _applied(getattr(step, method), loc, named)
     weight, bias = _affine(apply, seen, step, method, loc)
     if method == "decision_function" and len(weight) == 1:
         weight, bias = _two_classes(weight, bias)
     return _linear(builder, value, weight, bias, loc), apply(seen)
 
 
-def _named(estimator: Any, frame: Frame) -> Callable[[Array], Any]:
-    """Rows as the estimator knows them: under the names that it was fitted with, where it was fitted with names."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if frame is None or names is None:
+def _named(estimator: Any, frame: _Frame | None, first: bool) -> _Named:
+    """Rows as an estimator that was fitted with names takes them: a data frame.
+
+    Samples have the names that they came with, whatever their order: the estimator finds its own by name, or refuses
+    them. What an earlier step made has the names that it had when the estimator was fitted.
+    """
+    fitted = getattr(estimator, "feature_names_in_", None)
+    if frame is None or fitted is None:
         return lambda rows: rows
-    make = frame
-    return lambda rows: make(rows, names) if rows.shape[1] == len(names) else rows
+    kind, names = frame.kind, list(frame.columns if first else fitted)
+    return lambda rows: kind(rows, columns=names) if rows.shape[1] == len(names) else rows
 
 
-def _applied(
-    method: Callable[[Any], Any], loc: Location, named: Callable[[Array], Any] = lambda rows: rows
-) -> Callable[[Array], Array]:
+def _applied(method: Callable[[Any], Any], loc: Location, named: _Named) -> Callable[[Array], Array]:
     """The method on samples in rows, as an array (samples, values); what it raises is the user's."""
 
     def apply(rows: Array) -> Array:
@@ -211,6 +225,7 @@ def _applied(
                 f"the estimator does not take samples of shape {rows.shape}",
                 where=loc,
                 why=f"{type(error).__name__}: {error}"[:300],
+                hint="give the data frame that it was fitted on" if "dataframe" in str(error) else "",
             ) from None
 
     return apply
@@ -239,21 +254,46 @@ def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str
 
 
 _AFFINE = "use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons"
+_ENCODED = "encode categories on the client: give what the encoder makes of them, and the steps behind it"
 # Estimators for whose tasks there are others that are taken.
 _INSTEAD = {
-    "OneHotEncoder": "encode categories on the client: give what the encoder makes of them, and the steps behind it",
-    "OrdinalEncoder": "encode categories on the client: give what the encoder makes of them, and the steps behind it",
+    "OneHotEncoder": _ENCODED,
+    "OrdinalEncoder": _ENCODED,
+    "TargetEncoder": _ENCODED,
     "SVC": 'LinearSVC has one affine score for each class; SVC(kernel="linear") has one for two classes only',
     "NuSVC": 'LinearSVC has one affine score for each class; NuSVC(kernel="linear") has one for two classes only',
 }
 
 
 def _unsupported(step: Any, loc: Location, why: str) -> UnsupportedError:
-    within = [type(one).__name__ for _, one, *_ in getattr(step, "transformers_", ())]
-    hints = [_INSTEAD[name] for name in (type(step).__name__, *within) if name in _INSTEAD]
+    hints = [_INSTEAD[name] for one in _within(step) if (name := type(one).__name__) in _INSTEAD]
     return UnsupportedError(
         f"{type(step).__name__} cannot be compiled", where=loc, why=why, hint=hints[0] if hints else _AFFINE
     )
+
+
+def _within(estimator: Any) -> Iterator[Any]:
+    """The estimator, and those that it is made of."""
+    yield estimator
+    for _, part, *_ in (
+        *getattr(estimator, "transformers_", ()),
+        *getattr(estimator, "transformer_list", ()),
+        *getattr(estimator, "steps", ()),
+    ):
+        yield from _within(part)
+    best = getattr(estimator, "best_estimator_", None)
+    if best is not None:
+        yield from _within(best)
+
+
+def _check_imputers(estimator: Any) -> None:
+    """Refuse what replaces a number by others. At the probes it would look like a map that leaves all as it is."""
+    for one in _within(estimator):
+        missing = getattr(one, "missing_values", None)
+        if isinstance(missing, (int, float)) and not math.isnan(missing):
+            raise _unsupported(
+                one, Location(f"{type(one).__name__}()"), f"it replaces the number {missing:g} by others"
+            )
 
 
 def _two_classes(weight: Array, bias: Array) -> tuple[Array, Array]:
@@ -287,9 +327,9 @@ def _perceptron(builder: Builder, value: Node, step: Any, loc: Location) -> Node
     return value
 
 
-def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: Frame) -> Program:
+def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: _Frame | None) -> Program:
     """The program, with its finish, after it was seen to do what the estimator does with the samples."""
-    loc, named = Location(f"{type(estimator).__name__}()"), _named(estimator, frame)
+    loc, named = Location(f"{type(estimator).__name__}()"), _named(estimator, frame, first=True)
     (found,) = interpret_many(program, [given])
     size = max(np.abs(found).max(initial=0.0), 1e-300)
     if is_classifier(estimator):

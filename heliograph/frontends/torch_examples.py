@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
 from heliograph.errors import ProgramError
+from heliograph.execution.interface import real_numbers
 from heliograph.ir import Location
 
 # The number of samples taken from a DataLoader for calibration, and in one batch of a data set without one.
@@ -75,8 +76,8 @@ def _native(array: Any) -> Any:
         array = np.ma.filled(array.astype(np.float64), np.nan)
     if array.dtype.kind == "O":
         try:
-            array = np.array(array.tolist(), dtype=np.float64)
-        except (TypeError, ValueError):
+            array = real_numbers(array)
+        except ValueError:
             return array  # what it is instead is said where it is read
     dtype = array.dtype.newbyteorder("=")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from heliograph.errors import ProgramError, RangeError
+from heliograph.execution.interface import real_numbers
 from heliograph.ir import Location
 from heliograph.ir.node import Array
 
@@ -56,14 +57,12 @@ def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> A
     elif isinstance(item, list):
         item = [part.detach().cpu().double().numpy() if isinstance(part, torch.Tensor) else part for part in item]
     try:
-        if np.iscomplexobj(item):
-            raise TypeError
-        array = np.array(item, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.array(real_numbers(item))
+    except ValueError as error:
         raise ProgramError(
             f"calibration of input {name!r} is not an array of real numbers",
             where=where,
-            why=f"got {type(item).__name__}" + (f" of {item.dtype}" if isinstance(item, np.ndarray) else ""),
+            why=str(error),
             hint="give an array or tensor of numbers with a leading sample axis",
         ) from None
     if array.ndim == 0 or array.shape[1:] != shape:

@@ -191,9 +191,7 @@ class Client:
         """
         specs = self.public.given
         self._check_count(samples, "encrypt")
-        blobs = self._encrypted(dict(zip(specs, samples, strict=True)))
-        count = len(samples[0]) if self.public.inputs[0].placed.stride > 1 else None
-        return EncryptedInput(self.public.fingerprint, self.id, blobs, samples=count)
+        return self._message(dict(zip(specs, samples, strict=True)))
 
     def encrypt_some(self, **values: Any) -> EncryptedInput:
         """Some inputs, by name, for the outputs that depend on no others (`Server.look`).
@@ -206,8 +204,14 @@ class Client:
             raise ProgramError(
                 f"{self.public.name} has no input {strange[0]!r}", where="encrypt_some", why=f"it has {names}"
             )
-        blobs = self._encrypted({known[name]: value for name, value in values.items()})
-        return EncryptedInput(self.public.fingerprint, self.id, blobs)
+        return self._message({known[name]: value for name, value in values.items()})
+
+    def _message(self, values: Mapping[PublicSpec, Any]) -> EncryptedInput:
+        """The values of some inputs, encrypted; a ProgramError unless there are as many samples of each."""
+        blobs = self._encrypted(values)
+        counts = [len(value) for spec, value in values.items() if spec.placed.stride > 1]
+        _check_counts(counts)
+        return EncryptedInput(self.public.fingerprint, self.id, blobs, samples=counts[0] if counts else None)
 
     def decrypt_some(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> dict[str, Array]:
         """The outputs in an answer, by name; errors and `of` are those of `decrypt`."""
@@ -292,8 +296,7 @@ class Client:
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
             check_range(spec.name, spec.low, spec.high, array)
             arrays.append(array)
-        if len({len(array) for array in arrays}) != 1:
-            raise ProgramError(f"inputs have {' and '.join(str(len(array)) for array in arrays)} samples")
+        _check_counts([len(array) for array in arrays])
         return self._batches(arrays)
 
     def _batches(self, arrays: Sequence[Array]) -> Iterator[EncryptedInput]:
@@ -301,39 +304,60 @@ class Client:
         for start in range(0, len(arrays[0]), batch):
             yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
 
-    def decrypt_many(self, outputs: Iterable[EncryptedOutput], *, of: Iterable[EncryptedInput]) -> Any:
+    def decrypt_many(self, outputs: Iterable[EncryptedOutput], *, of: Iterable[EncryptedInput | str]) -> Any:
         """The results of the answers to `encrypt_many`, with a leading axis, in the order of the inputs.
 
-        `of` are the encrypted inputs; the answers may come in any order. Raises WireError if an answer is missing, comes
-        twice, or belongs to none of them; other errors are those of `decrypt`.
+        `of` are the encrypted inputs, or their receipts; of an artifact that takes one sample at a time, a `request` (the
+        name of a job) is enough. The answers may come in any order, and each is decrypted as it comes. Raises WireError if
+        an answer is missing, comes twice, or belongs to none of the inputs; other errors are those of `decrypt`.
         """
-        batch, answers = self.public.inputs[0].placed.stride, dict[str, EncryptedOutput]()
-        sent = {each.request: each for each in of}
+        asked = [of] if isinstance(of, (EncryptedInput, str)) else list(of)
+        rows = {each if isinstance(each, str) else each.request: self._samples_of(each) for each in asked}
+        places = {request: place for place, request in enumerate(rows, 1)}
+        if not asked or len(rows) < len(asked):
+            raise WireError("`of` names no inputs" if not asked else "`of` names inputs twice", where="decrypt_many")
+        found: dict[str, tuple[Array, ...]] = {}
         for output in outputs:
             self._check_answer(output, None)
-            if output.request in answers:
-                raise WireError(f"two answers carry the request {output.request[:12]}", where="decrypt_many")
-            if output.request not in sent:
+            request = output.request
+            if request in found:
                 raise WireError(
-                    f"an answer carries the request {output.request[:12]}, which none of the inputs has",
+                    f"there are two answers to the inputs {request[:12]}, number {places[request]} of `of`",
+                    where="decrypt_many",
+                )
+            if request not in places:
+                raise WireError(
+                    f"an answer carries the request {request[:12]!r}, which none of the inputs has",
                     where="decrypt_many",
                     hint="give all inputs that were evaluated: of=inputs",
                 )
-            answers[output.request] = output
-        if missing := [request for request in sent if request not in answers]:
+            tensors = self.decrypt(output)
+            parts = tensors if isinstance(tensors, tuple) else (tensors,)
+            count = rows[request]
+            found[request] = tuple(part[np.newaxis] if count is None else part[:count] for part in parts)
+        if missing := [request for request in places if request not in found]:
             raise WireError(
-                f"{len(missing)} of {len(sent)} inputs have no answer, first the one with the request {missing[0][:12]}",
+                f"{len(missing)} of {len(places)} inputs have no answer",
                 where="decrypt_many",
+                why=f"the first of them is {missing[0][:12]}, number {places[missing[0]]} of `of`",
+                hint="evaluate these inputs, or leave them out of `of`",
             )
-        if not sent:
-            raise WireError("there are no inputs, and no answers", where="decrypt_many")
-        rows = []
-        for request, given in sent.items():
-            found = self.decrypt(answers[request], of=given)
-            parts = found if isinstance(found, tuple) else (found,)
-            rows.append(tuple(part[np.newaxis] if batch == 1 else part[: given.samples or batch] for part in parts))
-        joined = tuple(np.concatenate(column) for column in zip(*rows, strict=True))
+        joined = tuple(np.concatenate(column) for column in zip(*(found[request] for request in places), strict=True))
         return joined[0] if len(joined) == 1 else joined
+
+    def _samples_of(self, asked: EncryptedInput | str) -> int | None:
+        """How many samples these inputs hold; None where the artifact takes one at a time."""
+        batch = self.public.inputs[0].placed.stride
+        if batch == 1:
+            return None
+        count = None if isinstance(asked, str) else asked.samples
+        if count is None or not 0 < count <= batch:
+            raise ProgramError(
+                f"it is not known how many of up to {batch} samples these inputs hold",
+                where="decrypt_many",
+                hint="give the encrypted inputs, or what their receipt() returns, in place of their requests",
+            )
+        return count
 
     def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
         """The result: one array, or a tuple if the program has several outputs.
@@ -435,6 +459,12 @@ class Client:
             check_ciphertext(message.live[name], ring, level, self.id, what)
             return message.live[name]
         return read_ciphertext(message.blobs[name], ring, level, self.id, what)
+
+
+def _check_counts(counts: Sequence[int]) -> None:
+    """Raise a ProgramError unless all inputs have as many samples."""
+    if len(set(counts)) > 1:
+        raise ProgramError(f"inputs have {' and '.join(map(str, counts))} samples")
 
 
 def _unpacked(spec: PublicSpec, vectors: list[Array]) -> Array:

@@ -192,18 +192,19 @@ class RemoteServer:
         state = self._ended(path, progress)
         if _text(state, "state") != "done":
             error = _field(state, "error")
-            with contextlib.suppress(
-                HeliographError
-            ):  # It may have expired, or the server be away: the error is what counts.
-                self._transport.json("DELETE", path)
+            self._delete(path)
             raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
         output = kind.from_bytes(data, f"the answer of {self._transport.url}")
         (output if isinstance(output, EncryptedOutput) else output.halves()[0]).check_answers(job)
         output.check(_text(state, "artifact"), _text(state, "client"))
-        with contextlib.suppress(StatusError):  # It may have expired meanwhile.
-            self._transport.json("DELETE", path)
+        self._delete(path)
         return output
+
+    def _delete(self, path: str) -> None:
+        """Delete a job whose end is known. If that fails it expires: its answer or error is not lost because of it."""
+        with contextlib.suppress(HeliographError):
+            self._transport.json("DELETE", path)
 
     def _ended(self, path: str, progress: Progress | None) -> Mapping[str, Any]:
         """The state of a job that has ended. A stream of events that breaks is begun anew."""

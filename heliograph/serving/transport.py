@@ -111,7 +111,7 @@ class Transport:
                 content = None if data is None else bytes(data)
                 with self._client.stream(method, path, params=query, content=content) as response:
                     if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
-                        failed = response.status_code == _FAULT
+                        failed = failed or response.status_code == _FAULT
                         rest(_said(response))
                         continue
                     if response.status_code >= 300:

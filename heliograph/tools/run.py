@@ -15,6 +15,7 @@ from heliograph.compiler.arguments import program_of
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import ProgramError
+from heliograph.execution.interface import plain_values
 from heliograph.execution.loop import Progress
 from heliograph.ir import Program
 from heliograph.report.text import bytes_text, seconds_text
@@ -28,6 +29,14 @@ class EncryptedRun:
 
     result: Any
     seconds: Mapping[str, float]
+
+
+def _array(value: Any) -> Any:
+    """One input as an array, of whatever; a ProgramError for lists of different lengths."""
+    try:
+        return np.asarray(plain_values(value))
+    except (TypeError, ValueError, RuntimeError):
+        raise ProgramError("an input is not an array of real numbers", why=f"got {type(value).__name__}") from None
 
 
 def run(
@@ -58,7 +67,7 @@ def run(
         if not quiet:
             print(text, file=sys.stderr)
 
-    inputs = tuple(np.asarray(value.detach() if hasattr(value, "detach") else value) for value in inputs)
+    inputs = tuple(_array(value) for value in inputs)
     artifact = _artifact(model, inputs, calibration, input_range, options, say)
     found = run_encrypted(artifact, inputs, plain or {}, allow_insecure=allow_insecure)
     seconds = found.seconds

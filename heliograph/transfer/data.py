@@ -116,6 +116,8 @@ def _samples(path: str | Path, *parts: str) -> list[tuple[Array, Array]]:
 def _check_samples(part: str, x: Array, y: Array) -> None:
     """Raise a ProgramError unless these are features and labels."""
     where = f"the {part} data"
+    if x.dtype.kind not in "biuf":
+        raise ProgramError(f"features have dtype {x.dtype}; real numbers are needed", where=where)
     if x.ndim != 2 or y.shape != x.shape[:1] or not len(x):
         raise ProgramError(
             f"features of shape {x.shape} and labels of shape {y.shape} do not fit",

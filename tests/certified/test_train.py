@@ -83,5 +83,7 @@ def test_a_square_is_phoenix_quadratic_but_for_a_constant() -> None:
 def test_what_cannot_be_trained_on_is_refused(blobs: Blobs) -> None:
     with pytest.raises(ProgramError, match="do not go together"):
         train(perceptron(8, 4, 3), blobs.inputs[:10], blobs.labels[:9], WIDE)
+    with pytest.raises(ProgramError, match=r"inputs are not an array of real numbers\n.* complex numbers"):
+        train(perceptron(8, 4, 3), blobs.inputs[:10] + 5j, blobs.labels[:10], WIDE)
     with pytest.raises(ProgramError, match="no longer a number"):
         train(perceptron(8, 4, 3), blobs.inputs[:100], blobs.labels[:100], WIDE, epochs=20, rate=1e12)

@@ -209,6 +209,17 @@ def test_a_function_of_the_users_own(capsys: pytest.CaptureFixture[str], tmp_pat
     found = run_json(capsys, "wave", "--from", str(source), "--degree", "9")
     assert found["proved"]
     assert found["interval"] == [-2.0, 2.0]
+    # It may be called like a module, import what is beside it, and fails at a line.
+    (tmp_path / "wave_beside.py").write_text("factor = 2.0\n")
+    named = tmp_path / "types.py"
+    named.write_text(
+        source.read_text().replace("import numpy", "import wave_beside\nimport numpy").replace("wave'", "twice'")
+    )
+    assert run_json(capsys, "twice", "--from", str(named), "--degree", "9")["proved"]
+    named.write_text("\n\nregister_function('thrice')\n")
+    code, _, err = run(capsys, "thrice", "--from", str(named), "--degree", "9")
+    assert code == 2
+    assert f"{named}:3: NameError" in err
     code, _, err = run(capsys, "wave", "--from", str(tmp_path / "missing.py"), "--degree", "9")
     assert code == 2
     assert "missing.py" in err

@@ -21,6 +21,7 @@ from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.costs import save_costs
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli import doctor
+from heliograph.cli.compile import load_object
 from heliograph.cli.main import _COMMANDS, cli
 from heliograph.cli.sections import SectionedCommand
 from heliograph.cli.wording import in_flags
@@ -288,6 +289,28 @@ def test_errors_in_the_users_file_name_its_line(call: Call, folder: Path) -> Non
     assert f"model.py:{line}" in result.err
 
 
+NAMES = ("heliograph", "types", "random", "copy", "torch", "numpy", "json", "click", "my-net.v2", "net")
+
+
+def test_a_users_file_takes_no_other_modules_place(folder: Path, tmp_path: Path) -> None:
+    """Files that are called like modules; each imports one that lies beside it."""
+    (tmp_path / "beside_it.py").write_text((folder / "model.py").read_text())
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("import beside_it\n\nnet = beside_it.net\n")
+    before, path = dict(sys.modules), list(sys.path)
+    try:
+        for name in NAMES:
+            assert load_object(f"{tmp_path / name}.py:net", called=lambda value: False).__module__ == "beside_it"
+            assert sys.path == [*path, str(tmp_path)]
+        assert all(sys.modules[name] is module for name, module in before.items())
+        assert {name for name in sys.modules.keys() - before.keys() if "heliograph_user" not in name} == {"beside_it"}
+    finally:
+        sys.path[:] = path
+        sys.modules.update(before)
+        for name in sys.modules.keys() - before.keys():
+            del sys.modules[name]
+
+
 def test_compile_warns_where_the_class_of_a_sample_changes(call: Call, tmp_path: Path) -> None:
     common = ("model.py:close", "--calibration", "wide.npy", "--insecure", "--force", "-o", tmp_path / "a")
     result = call("compile", *common, "--degree", 3)
@@ -385,6 +408,35 @@ def test_faults_of_ours_have_no_traceback_either(call: Call, monkeypatch: pytest
     assert "fault of Heliograph" in result.err
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (hg.InternalError("no such thing"), 70),
+        (hg.VerifyError("no such thing"), 70),
+        (hg.HeliographError("no such thing"), 2),
+        (hg.ProgramError("no such thing"), 2),
+        (hg.WireError("no such thing"), 2),
+        (hg.PlanningError("no such thing"), 2),
+        (MemoryError("no such thing"), 2),
+        (KeyboardInterrupt(), 130),
+        (FileNotFoundError("no such thing"), 70),
+        (AssertionError("no such thing"), 70),
+    ],
+)
+def test_the_exit_code_says_whose_fault_it_is(
+    call: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    import heliograph.artifact.container
+
+    def broken(path: object) -> str:
+        raise error
+
+    monkeypatch.setattr(heliograph.artifact.container, "file_kind", broken)
+    result = call("inspect", "m.helio")
+    assert result.code == code
+    assert result.err
+
+
 def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     values = call("doctor", "--json").json
     assert values["ok"] is True
@@ -455,7 +507,9 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
         "from sklearn.pipeline import make_pipeline\n"
         "from sklearn.preprocessing import StandardScaler\n"
         "x = np.load('x.npy')\n"
+        "from sklearn.multiclass import OneVsRestClassifier\n"
         "model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, x[:, 0] > 0)\n"
+        "rest = OneVsRestClassifier(LogisticRegression()).fit(x, np.arange(20) % 3)\n"
     )
     common = ("compile", "tabular.py:model", "--insecure", "--json")
     found = call(*common, "--calibration", "x.npy", "--name", "tabular", "-o", tmp_path / "a").json
@@ -463,6 +517,12 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
     assert "give --calibration FILE" in call(*common, "-o", tmp_path / "b").err
     refused = call(*common, "--calibration", "x.npy", "--example-shape", 8, "-o", tmp_path / "b")
     assert "--example-shape and --plain are for PyTorch modules" in refused.err
+    # Its probabilities are not the softmax of its scores.
+    rest = ("compile", "tabular.py:rest", "--calibration", "x.npy", "--insecure", "--json", "-o", tmp_path / "b")
+    assert "try: take the scores: give --scores; the class has the largest" in call(*rest).err
+    assert call(*rest, "--scores").json["name"] == "OneVsRestClassifier"
+    refused = call("compile", "model.py:net", "--example-shape", 8, "--scores", "-o", tmp_path / "c")
+    assert "model.py:net: --scores is for classifiers of scikit-learn" in refused.err
 
 
 @pytest.mark.parametrize("name", ["types", "random", "heliograph", "copy"])

@@ -194,6 +194,8 @@ def test_refusals_say_what_to_give() -> None:
         ((model, x[:0]), "expected"),
         ((model, np.where(x > 5, np.nan, x)), "NaN"),
         ((model, "samples"), "not an array of real numbers"),
+        ((model, x + 5j), "got ndarray with complex numbers"),
+        ((model, x.astype(str)), "got ndarray with texts"),
         ((model, np.ones_like(x)), "hold the one number 1"),
         ((y, x), "takes an estimator of scikit-learn, not ndarray"),
     ):
@@ -243,6 +245,109 @@ def test_columns_by_name_are_those_of_the_data_frame() -> None:
     found = interpret(program, frame.to_numpy()[5])
     (spec,) = program.interface.outputs
     np.testing.assert_allclose(spec.finished(found[np.newaxis])[0], model.predict_proba(frame)[5], atol=1e-9)
+
+
+def _scaled(names: list[str]) -> Any:
+    return make_pipeline(ColumnTransformer([("scaled", StandardScaler(), names)]), LogisticRegression())
+
+
+def _renamed() -> Any:
+    """The second step finds its columns under the names that the first one gives them."""
+    first = ColumnTransformer([("a", StandardScaler(), ["income", "age"])], remainder="passthrough")
+    second = ColumnTransformer([("b", PCA(1), ["a__age", "remainder__id"])], remainder="passthrough")
+    return make_pipeline(first.set_output(transform="pandas"), second, LogisticRegression())
+
+
+@pytest.mark.parametrize("make", [lambda: _scaled(["income", "age"]), _renamed], ids=["by name", "by new names"])
+@pytest.mark.parametrize(
+    "columns",
+    [["age", "income", "id"], ["id", "income", "age"], ["age", "income"], ["extra", "age", "id", "income"]],
+    ids=str,
+)
+def test_features_are_in_the_order_of_the_data_frame_that_is_given(make: Callable[[], Any], columns: list[str]) -> None:
+    """Not in that of the one that the estimator was fitted on: values would be taken for those of another column."""
+    frame = _frame().assign(extra=1.0)
+    model = make().fit(frame[["age", "income", "id"]], frame["age"] + 3 * frame["income"] > 55)
+    if "id" not in columns and make is _renamed:
+        with pytest.raises(ProgramError, match="columns are missing"):
+            hg.from_sklearn(model, frame[columns])
+        return
+    program = hg.from_sklearn(model, frame[columns])
+    np.testing.assert_allclose(meant(program, frame[columns]), model.predict_proba(frame), atol=1e-9)
+
+
+def test_estimators_that_know_an_order_refuse_another() -> None:
+    frame = _frame()
+    model = LinearRegression().fit(frame, frame["age"] + 2 * frame["income"])
+    assert hg.from_sklearn(model, frame).inputs[0].attrs["shape"] == (3,)
+    with pytest.raises(ProgramError, match="feature names should match"):
+        hg.from_sklearn(model, frame[["income", "age", "id"]])
+    with pytest.raises(ProgramError, match=r"only supported for dataframes(?s:.)*try: give the data frame"):
+        hg.from_sklearn(_scaled(["age"]).fit(frame, frame["age"] > 40), frame.to_numpy())
+
+
+def test_numbers_of_every_kind_are_columns() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: data frames are not tried")
+    frame = _frame()
+    frame = frame.assign(
+        flag=frame["age"] > 40, small=frame["age"].astype("float32"), whole=pandas.array(range(64), "Int64")
+    )
+    model = fitted(make_pipeline(StandardScaler(), Ridge()), (frame, frame["age"]))
+    found = meant(hg.from_sklearn(model, frame), frame.astype(float))
+    np.testing.assert_allclose(found[:, 0], model.predict(frame), atol=1e-6)
+    frame.columns = ["age", "age", *"abcd"]
+    found = meant(hg.from_sklearn(fitted(Ridge(), (frame.to_numpy(), frame["a"])), frame), frame.astype(float))
+    assert found.shape == (64, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (
+            lambda pandas: ["1"] * 64,
+            "column 'id' of the samples is not an array of real numbers\n  why: its dtype is object",
+        ),
+        (lambda pandas: pandas.Categorical(["a", "b"] * 32), "why: its dtype is category"),
+        (lambda pandas: pandas.date_range("2020", periods=64), r"why: its dtype is datetime64\[ns\]"),
+        (lambda pandas: [1j] * 64, "why: its dtype is complex128"),
+        (lambda pandas: pandas.array([1, None] * 32, "Int64"), r"NaN or infinity: nan in sample 1, column 'id'"),
+    ],
+)
+def test_columns_that_are_no_numbers_are_named(column: Callable[[Any], Any], words: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: data frames are not tried")
+    frame = _frame()
+    model = LinearRegression().fit(frame, frame["age"])
+    with pytest.raises(ProgramError, match=words) as caught:
+        hg.from_sklearn(model, frame.assign(id=column(pandas)))
+    assert "on the client" in caught.value.hint
+
+
+def test_what_replaces_numbers_is_refused() -> None:
+    """No probe would meet the number, and a client's samples may."""
+    from sklearn.impute import SimpleImputer
+
+    x = np.random.default_rng(0).normal(size=(32, 2))
+    imputer = SimpleImputer(missing_values=0)
+    for model in (
+        make_pipeline(imputer, LinearRegression()),
+        make_pipeline(ColumnTransformer([("a", make_pipeline(imputer, StandardScaler()), [0, 1])]), LinearRegression()),
+    ):
+        with pytest.raises(UnsupportedError, match="it replaces the number 0 by others"):
+            hg.from_sklearn(model.fit(x, x[:, 0]), x)
+    assert hg.from_sklearn(make_pipeline(SimpleImputer(), LinearRegression()).fit(x, x[:, 0]), x)
+
+
+@pytest.mark.parametrize("kind", ["OneHotEncoder", "OrdinalEncoder", "TargetEncoder"])
+def test_encoders_deep_inside_are_found(kind: str) -> None:
+    from sklearn import preprocessing
+
+    x = np.random.default_rng(0).integers(0, 3, (90, 2)).astype(float)
+    encoder = make_pipeline(MinMaxScaler(), getattr(preprocessing, kind)())
+    model = make_pipeline(ColumnTransformer([("codes", encoder, [0])], remainder="passthrough"), LogisticRegression())
+    model.fit(x, (x.sum(axis=1) % 3).astype(int))
+    with pytest.raises(UnsupportedError) as caught:
+        hg.from_sklearn(model, x)
+    assert caught.value.hint.startswith("encode categories on the client")
 
 
 def test_a_column_of_text_is_named() -> None:

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.beside import AMOUNT, Beside, beside
-from heliograph.runtime.native import arithmetic, floating, transforms
+from heliograph.runtime.native import arithmetic, floating, transforms, warm
 from heliograph.runtime.native.ciphertext import Ciphertext
 from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
 from heliograph.runtime.native.pointers import addresses
@@ -75,6 +77,62 @@ def test_kernels_run_where_none_can_be_kept(
     assert {"double", "fill"} == arithmetic.UNKEPT
     warm._tell()
     assert "set NUMBA_CACHE_DIR" in capsys.readouterr().err
+
+
+WARMING = """
+import os, sys, time
+from pathlib import Path
+from heliograph.runtime.native import warm
+
+folder, count, dies = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "dies"
+
+def call_all():
+    # What numba does: load what is there, otherwise compile, and then keep it.
+    if (folder / "kept").exists():
+        (folder / f"loaded-{os.getpid()}").touch()
+        return
+    (folder / f"compiled-{os.getpid()}").touch()
+    if dies and len(list(folder.glob("compiled-*"))) == 1:
+        os._exit(7)
+    time.sleep(1.0)
+    (folder / "kept").touch()
+
+warm._call_all = call_all
+(folder / f"ready-{os.getpid()}").touch()
+while len(list(folder.glob("ready-*"))) < count:
+    time.sleep(0.01)
+warm.warm_up()
+"""
+
+
+@pytest.mark.parametrize(("end", "compiled"), [("lives", 1), ("dies", 2)])
+def test_of_processes_that_start_together_one_compiles(tmp_path: Path, end: str, compiled: int) -> None:
+    """The others load what it kept; where it was killed, another one takes its place."""
+    count = 4
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba"), "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-c", WARMING, str(tmp_path), str(count), end]
+    processes = [subprocess.Popen(arguments, env=environment) for _ in range(count)]
+    codes = sorted(process.wait(120) for process in processes)
+    assert codes == [0] * (count - 1) + [7 if end == "dies" else 0]
+    assert len(list(tmp_path.glob("compiled-*"))) == compiled
+    assert len(list(tmp_path.glob("loaded-*"))) == count - compiled
+    assert len(list(tmp_path.glob("numba/*/warm.lock"))) == 1
+
+
+@pytest.mark.parametrize("broken", ["no folder", "no locks", "nothing is kept"])
+def test_without_a_lock_each_process_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    called = []
+    monkeypatch.setattr(warm, "_call_all", lambda: called.append(1))
+    kept = tmp_path / "gone" if broken == "no folder" else tmp_path
+    monkeypatch.setattr(warm, "forward", SimpleNamespace(stats=SimpleNamespace(cache_path=str(kept))))
+    if broken == "no locks":
+        monkeypatch.setattr(warm, "lock", lambda handle, wait: os.close(-1))
+    monkeypatch.setattr(warm, "UNKEPT", {"double"} if broken == "nothing is kept" else set())
+    open_files = len(os.listdir("/proc/self/fd"))
+    warm.warm_up.__wrapped__()
+    assert called == [1]
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert (tmp_path / "warm.lock").exists() == (broken == "no locks")
 
 
 @arithmetic.kernel

@@ -8,7 +8,9 @@ import gc
 import os
 import pickle
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -237,6 +239,21 @@ def test_progress_is_told(client: Client, server: Server) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- the secret
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))])
+def test_artifacts_are_pickled_and_copied_as_their_files(artifact: Artifact, copied: Callable[[Any], Any]) -> None:
+    for given in (artifact, artifact.public()):
+        found = copied(given)
+        assert type(found) is type(given)
+        assert found.to_bytes() == given.to_bytes()
+        assert found.fingerprint == given.fingerprint
+    x = sample()
+    np.testing.assert_array_equal(hg.simulate(copied(artifact), x, seed=1), hg.simulate(artifact, x, seed=1))
+    # What is read is checked as a file is.
+    data = pickle.dumps(artifact)
+    with pytest.raises(WireError):
+        pickle.loads(data.replace(b"linear", b"lineal"))
 
 
 def test_nothing_with_a_secret_is_pickled_or_copied(client: Client, server: Server, keys: EvaluationKeys) -> None:

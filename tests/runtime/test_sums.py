@@ -107,7 +107,7 @@ def test_any_number_of_samples() -> None:
         first = answers[0]
         with pytest.raises(WireError, match="1 of 2 inputs have no answer"):
             client.decrypt_many([first], of=sent)
-        with pytest.raises(WireError, match="two answers carry the request"):
+        with pytest.raises(WireError, match="two answers to the inputs"):
             client.decrypt_many([first, first], of=sent)
         with pytest.raises(WireError, match="none of the inputs has"):
             client.decrypt_many(answers, of=sent[:1])

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from helpers.serving import Running
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.serving.transport import StatusError
+from heliograph.errors import WireError
+from heliograph.serving.transport import StatusError, Transport
 
 
 # Of the polynomial program itself, so that errors of encryption are all there is.
@@ -42,6 +44,33 @@ def test_the_answer_is_that_of_a_server_without_http(
         np.testing.assert_allclose(
             client.decrypt(remote.run(encrypted), of=encrypted), client.decrypt(server.run(encrypted)), atol=1e-12
         )
+
+
+def test_an_answer_is_not_lost_where_its_job_cannot_be_deleted(
+    remote: hg.RemoteServer, client: hg.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server went away after it sent the answer."""
+    ask = Transport.json
+
+    def away(self: Transport, method: str, *more: Any) -> Any:
+        if method == "DELETE":
+            raise hg.HeliographError("the server does not answer")
+        return ask(self, method, *more)
+
+    monkeypatch.setattr(Transport, "json", away)
+    assert right(client.decrypt(remote.run(client.encrypt(sample()))), 1)
+
+
+def test_many_answers_come_back_in_any_order(remote: hg.RemoteServer, client: hg.Client) -> None:
+    """As from a queue with several workers: the results are in the order of the samples."""
+    samples = np.stack([sample(seed) for seed in range(1, 5)])
+    sent = list(client.encrypt_many(samples))
+    jobs = [remote.submit(each) for each in sent]
+    answers = {place: remote.result(jobs[place]) for place in (3, 1, 0, 2)}
+    found = client.decrypt_many(answers.values(), of=jobs)
+    assert all(right(row, seed) for row, seed in zip(found, range(1, 5), strict=True))
+    with pytest.raises(WireError, match=f"1 of 4 inputs have no answer(?s:.)*{jobs[1][:12]}, number 2"):
+        client.decrypt_many([answers[place] for place in (3, 0, 2)], of=sent)
 
 
 def test_progress_of_keys_inputs_and_operations(running: Running, client: hg.Client, keys: hg.EvaluationKeys) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -24,14 +25,16 @@ from helpers.serving import Running
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.errors import HeliographError, WireError
+from heliograph.errors import HeliographError, InternalError, RangeError, WireError
+from heliograph.files import open_file
 from heliograph.runtime.keyfolder import KeyFolder, key_parts
-from heliograph.serving import uploads
+from heliograph.serving import routes_jobs, uploads
 from heliograph.serving.app import make_app
 from heliograph.serving.connections import Connection
 from heliograph.serving.database import Database
 from heliograph.serving.records import ErrorRecord
 from heliograph.serving.refusals import Refused
+from heliograph.serving.routes_jobs import _opened
 from heliograph.serving.settings import Limits
 from heliograph.serving.site import Site, SiteSettings
 from heliograph.serving.tenants import stored_bytes
@@ -260,6 +263,26 @@ def test_uploads_that_were_begun_together_leave_the_disk_its_room(site: Site, mo
     part.close()
 
 
+def test_a_result_that_is_deleted_while_it_is_opened_is_sent_or_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "result.ct"
+    path.write_bytes(DATA)
+
+    def opened_and_deleted(name: Path, **more: Any) -> Any:
+        file = open_file(name, **more)
+        name.unlink()
+        return file
+
+    monkeypatch.setattr(routes_jobs, "open_file", opened_and_deleted)
+    file, size = _opened(path)
+    with file:
+        assert (file.read(), size) == (DATA, len(DATA))
+    with pytest.raises(Refused, match="no such result") as caught:
+        _opened(path)
+    assert caught.value.status == 404
+
+
 def test_tenants_take_turns() -> None:
     """One with many requests that take long does not keep another one waiting for all of them."""
     done: list[str] = []
@@ -396,8 +419,7 @@ def answering() -> Iterator[dict[str, object]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            said["asked"] = int(str(said.get("asked", 0))) + 1
-            self.send_response(int(str(said.get("status", 200))))
+            self.send_response(200)
             for name, value in said["headers"].items():  # type: ignore[attr-defined]
                 self.send_header(name, value)
             self.end_headers()
@@ -446,45 +468,95 @@ def test_an_event_without_end_is_given_up(answering: dict[str, object]) -> None:
     assert int(str(answering["sent"])) < 1 << 26
 
 
-def test_a_fault_of_the_server_is_tried_once_more_and_then_told(answering: dict[str, object]) -> None:
-    answering |= {"status": 500, "body": b'{"error": "InternalError", "what": "the server failed"}'}
-    with hg.RemoteServer(str(answering["url"]), "token", patience_s=60) as remote:
-        begun = time.monotonic()
-        with pytest.raises(HeliographError):
+# ------------------------------------------------------------------------------------------------ servers that fail
+
+
+Answers = dict[str, Any]
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[str, Answers, list[str]]]:
+    """The address of a server, what it answers, and the requests that it got.
+
+    The answers are, for each "METHOD /path", a status and JSON, or a list of these: one after the other.
+    """
+    answers: Answers = {}
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            asked.append(f"{self.command} {self.path.partition('?')[0]}")
+            found = answers[asked[-1]]
+            status, value = found.pop(0) if isinstance(found, list) else found
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_DELETE = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", answers, asked
+    server.shutdown()
+    server.server_close()
+
+
+def refused(kind: str, what: str) -> dict[str, Any]:
+    return {"error": {"kind": kind, "what": what, "where": "", "why": "its cause", "hint": "its hint"}}
+
+
+@pytest.mark.parametrize("status", [404, 409, 403, 500, 503])
+def test_the_error_of_a_job_is_raised_also_where_it_cannot_be_deleted(
+    scripted: tuple[str, Answers, list[str]], status: int
+) -> None:
+    """The first answer to the deletion was lost, the job expired, or the server went away."""
+    url, answers, asked = scripted
+    job = "a" * 32
+    answers[f"GET /v1/jobs/{job}"] = 200, {"state": "failed", **refused("RangeError", "x is out of its range")}
+    answers[f"DELETE /v1/jobs/{job}"] = status, refused("ProgramError", "there is no such job")
+    with hg.RemoteServer(url, "token", patience_s=0.5) as remote, pytest.raises(RangeError) as caught:
+        remote.result(job)
+    assert (caught.value.what, caught.value.why, caught.value.hint) == (
+        "x is out of its range",
+        "its cause",
+        "its hint",
+    )
+    assert f"DELETE /v1/jobs/{job}" in asked
+
+
+def test_a_server_that_fails_is_asked_twice_and_no_more(scripted: tuple[str, Answers, list[str]]) -> None:
+    """A fault is usually met again: five minutes of silence would help nobody."""
+    url, answers, asked = scripted
+    answers["GET /v1/artifacts"] = 500, refused("InternalError", "the server failed")
+    begun = time.monotonic()
+    with hg.RemoteServer(url, "token", patience_s=20) as remote:
+        with pytest.raises(InternalError, match="the server failed") as caught:
             remote.artifacts()
-    assert answering["asked"] == 2
-    assert time.monotonic() - begun < 10
+        assert caught.value.hint == "its hint"
+        assert time.monotonic() - begun < 10
+        assert asked == 2 * ["GET /v1/artifacts"]
+        # Of whatever else stands at the address, at least the status.
+        answers["GET /v1/artifacts"] = 500, "fault"
+        with pytest.raises(HeliographError, match="status 500"):
+            remote.artifacts()
+        assert len(asked) == 4
+        # Also where it is busy in between.
+        later = refused("InternalError", "later")
+        answers["GET /v1/artifacts"] = [(500, later), (503, later), (500, later), (200, [])]
+        with pytest.raises(InternalError, match="later"):
+            remote.artifacts()
+        assert len(asked) == 7
 
 
-def test_the_error_of_a_job_is_told_though_the_job_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.serving.transport import StatusError, Transport
-
-    def answered(self: Transport, method: str, path: str, *_: object) -> object:
-        if method == "DELETE":
-            raise StatusError(404, "no such job")
-        return {"state": "failed", "error": {"error": "RangeError", "what": "x is out of range"}}
-
-    monkeypatch.setattr(Transport, "json", answered)
-    with (
-        hg.RemoteServer("http://127.0.0.1:1", "token", patience_s=1) as remote,
-        pytest.raises(HeliographError) as caught,
-    ):
-        remote.result("a" * 32)
-    assert "no such job" not in str(caught.value)
-
-
-def test_a_result_that_goes_while_it_is_opened_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.serving import routes_jobs
-
-    path = tmp_path / "result"
-    path.write_bytes(b"12345")
-
-    def opened(name: Path, **_: object) -> object:
-        file = name.open("rb")
-        name.unlink()  # swept, or fetched and deleted, in between
-        return file
-
-    monkeypatch.setattr(routes_jobs, "open_file", opened)
-    file, size = routes_jobs._opened(path)
-    assert (file.read(), size) == (b"12345", 5)
-    file.close()
+def test_a_server_that_fails_once_or_is_busy_is_asked_again(scripted: tuple[str, Answers, list[str]]) -> None:
+    url, answers, asked = scripted
+    later = refused("InternalError", "later")
+    answers["GET /v1/artifacts"] = [(503, later), (500, later), (503, later), (429, later), (200, [])]
+    with hg.RemoteServer(url, "token", patience_s=20) as remote:
+        assert remote.artifacts() == {}
+    assert len(asked) == 5

@@ -175,6 +175,7 @@ def test_early_stopping_waits_for_patience() -> None:
         ({"x_train": np.zeros((4, 2, 2))}, "do not fit"),
         ({"y_train": np.zeros(3, dtype=int)}, "do not fit"),
         ({"x_val": np.full((2, 2), np.nan)}, "NaN"),
+        ({"x_val": np.full((2, 2), 5j)}, "features have dtype complex128; real numbers are needed"),
         ({"y_val": np.array([0.5, 1.0])}, "whole numbers"),
         ({"y_train": np.array([0, -1, 0, 0])}, "whole numbers"),
         ({"x_val": np.zeros((2, 3))}, "3"),

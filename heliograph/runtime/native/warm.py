@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -19,39 +18,56 @@ from heliograph.runtime.native.arithmetic import UNKEPT
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
+from heliograph.runtime.native.transforms import forward
 
 _RING = Ring(10, 59, 40, 2, 2, None)
 # Primes such as a larger ring has. Any that are 1 modulo 2N and not in the chain can serve as special primes.
 _SPECIAL = Ring(10, 60, 50, 1, 1, None).primes
+# In the folder in which numba keeps the kernels.
+_LOCK = "warm.lock"
 # Loading kernels from disk takes less than this.
 _PATIENCE_S = 3.0
 
 
 @functools.cache
 def warm_up() -> None:
-    """Call every kernel once. Says so on standard error where that takes long: they are compiled, or the machine is busy."""
+    """Call every kernel once. Says so on standard error where that takes long: they are compiled, or the machine is busy.
+
+    Of several processes that start at the same time one compiles; the others wait, and load what it kept.
+    """
     notice = threading.Timer(_PATIENCE_S, _tell)
     notice.daemon = True
     notice.start()
     try:
-        with _alone():
+        with _first():
             _call_all()
     finally:
         notice.cancel()
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """While it lasts no other process of this user gets kernels ready: each would compile all of them."""
-    # Beside the kernels, where numba keeps them.
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__")
-    with contextlib.ExitStack() as stack:
-        # Without a lock all that is lost is work.
+def _first() -> Iterator[None]:
+    """Hold a lock beside the kept kernels, unless another process that held it meanwhile called them all."""
+    with contextlib.ExitStack() as held:
+        # Without a folder, or a file system with locks, each process compiles for itself.
         with contextlib.suppress(OSError):
-            handle = os.open(folder / "kernels.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-            stack.callback(os.close, handle)
-            lock(handle, wait=True)
+            if not UNKEPT:
+                handle = os.open(os.path.join(forward.stats.cache_path, _LOCK), os.O_RDONLY | os.O_CREAT, 0o644)
+                held.callback(os.close, handle)
+                seen = os.fstat(handle).st_mtime_ns
+                lock(handle, wait=True)
+                if os.fstat(handle).st_mtime_ns == seen:
+                    held.push(lambda kind, *_: _done(handle) if kind is None else None)
+                else:
+                    # Those that waited load side by side.
+                    held.close()
         yield
+
+
+def _done(handle: int) -> None:
+    """Tell those that wait for the lock that there is nothing left to compile, by the time of the file."""
+    with contextlib.suppress(OSError):
+        os.utime(handle)
 
 
 def _tell() -> None:
