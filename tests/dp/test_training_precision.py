@@ -98,6 +98,7 @@ def test_it_trains(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_layers_compute_in_bfloat16_and_sums_in_float32(name: str) -> None:
     build, inputs = MODULES[name]
+    torch.manual_seed(0)  # of some weights a unit lies so near zero that few digits turn its sign
     module = build()
     mixed = engine(module)
     assert any(each.dtype == torch.bfloat16 for each in mixed.seen(inputs[:ROWS], TARGETS[:ROWS]))
