@@ -302,8 +302,9 @@ def test_a_users_file_takes_no_other_modules_place(folder: Path, tmp_path: Path)
         for name in NAMES:
             assert load_object(f"{tmp_path / name}.py:net", called=lambda value: False).__module__ == "beside_it"
             assert sys.path == [*path, str(tmp_path)]
-        assert all(sys.modules[name] is module for name, module in before.items())
-        assert {name for name in sys.modules.keys() - before.keys() if "heliograph_user" not in name} == {"beside_it"}
+        others = {name for name in sys.modules if not name.startswith("heliograph_user_")}
+        assert all(sys.modules[name] is module for name, module in before.items() if name in others)
+        assert others - before.keys() == {"beside_it"}
     finally:
         sys.path[:] = path
         sys.modules.update(before)
