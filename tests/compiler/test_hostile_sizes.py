@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.hostile_artifacts import TOY, run_artifact
+from torch import nn
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.constants import ConstantWriter
@@ -20,6 +22,7 @@ from heliograph.artifact.validate import check_layout
 from heliograph.compiler.driver import compile
 from heliograph.dsl.parse import parse
 from heliograph.errors import WireError
+from heliograph.frontends.torch_export import trace
 from heliograph.ir import Node
 from heliograph.ir.layout import Layout
 from heliograph.ir.node import freeze_attrs
@@ -41,6 +44,11 @@ output y = x * avg_pool(p, kernel=3, stride=1) + max_pool(p, kernel=3, stride=1)
 SIZES = (0, -1, 1, 2, 3, 64, 512, 4096, 1 << 16, 1 << 20, 1 << 22, 1 << 31, 1 << 62)
 # Some times what the sound artifacts take, far less than any of the sizes above would.
 BYTES = 1 << 26
+
+
+class Square(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
 
 
 @functools.cache
@@ -104,6 +112,24 @@ def test_whatever_an_attribute_of_a_plain_op_says_memory_is_bounded(name: str, b
             tracemalloc.reset_peak()
             refused += run_artifact(data) > 0
             assert tracemalloc.get_traced_memory()[1] < BYTES, (node.op, attrs)
+    assert refused > 50
+
+
+@pytest.mark.usefixtures("traced")
+def test_whatever_an_attribute_of_an_op_on_ciphertexts_says_memory_is_bounded() -> None:
+    """Maps in a small form, with diagonals, copies and periods of their own."""
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), Square(), nn.Flatten(), nn.Linear(256, 10))
+    good = compile(trace(net.eval(), torch.zeros(2, 2, 8, 8)), dataclasses.replace(TOY, log_ring=11))
+    kinds = {(node.op, *sorted(node.attrs)): node for node in good.program.nodes if node.op != "input"}
+    assert any(node.op == "linear_transform" for node in kinds.values())
+    refused = 0
+    for node in kinds.values():
+        for attrs in altered(node):
+            data = with_attrs(good, node, attrs)
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            refused += run_artifact(data) > 0
+            assert tracemalloc.get_traced_memory()[1] - before < BYTES, (node.op, attrs)
     assert refused > 50
 
 
