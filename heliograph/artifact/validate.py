@@ -108,7 +108,7 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
     if secure and not ring.secure:
         raise WireError(
             "the ring does not have the security that it claims",
-            why=f"log2(PQ) is {ring.log_pq:.1f} at ring dimension {ring.ring_dim}",
+            why=ring.weakness,
         )
     return ring
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heliograph.ckks.primes import chain_primes
-from heliograph.ckks.security import max_log_pq
+from heliograph.ckks.security import max_log_pq, sparse_attack
 from heliograph.errors import ProgramError
 
 # OpenFHE's own special primes, and the longest that our kernels work on in floating point (native/floating.py).
@@ -199,9 +199,33 @@ class Ring:
 
     @property
     def secure(self) -> bool:
-        """Whether log2(PQ) is within the table for the security asked for (always, where none was)."""
-        if self.security_bits is None:
-            return True
+        """Whether its keys keep the security asked for (always, where none was)."""
+        return self.security_bits is None or (self._sparse_key_holds and self._modulus_fits)
+
+    @property
+    def weakness(self) -> str:
+        """Why its keys do not keep the security asked for; an empty text where they do."""
+        if self.secure:
+            return ""
+        assert self.security_bits is not None
+        if not self._sparse_key_holds:
+            return (
+                f"it bootstraps at ring dimension {self.ring_dim}, where the key to the sparse secret of bootstraps does "
+                f"not have {self.security_bits} bits"
+            )
+        found = f"{self.log_pq:.1f} bits" if math.isfinite(self.log_pq) else "no size that exists"
+        limit = max_log_pq(self.log_ring, self.security_bits)
+        return f"its modulus PQ has {found}, and the table has {limit} for ring dimension {self.ring_dim}"
+
+    @property
+    def _sparse_key_holds(self) -> bool:
+        """Whether no bootstrap needs a sparse secret that costs less to find than the security asked for."""
+        return self.bootstrap is None or (sparse_attack(self.log_ring) or 0) >= (self.security_bits or 0)
+
+    @property
+    def _modulus_fits(self) -> bool:
+        """Whether log2(PQ) is within the table for the security asked for."""
+        assert self.security_bits is not None
         limit = max_log_pq(self.log_ring, self.security_bits)
         # OpenFHE wants the sum of the nominal sizes strictly below the limit; we want the true sizes within it.
         if self.nominal_log_pq >= limit:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.ring import Ring
-from heliograph.ckks.security import max_log_pq
 from heliograph.errors import InsecureWarning, SecurityError
 
 REQUIRED_BITS = 128
@@ -18,20 +16,16 @@ REQUIRED_BITS = 128
 def weakness(rings: Iterable[Ring]) -> str:
     """Why keys on these rings do not have 128 bits of security; an empty text where they do.
 
-    What a ring claims does not count: its modulus is compared with the table (`heliograph/ckks/security.py`).
+    What a ring claims does not count: its modulus and its bootstraps' sparse secret are compared with the tables
+    (`heliograph/ckks/security.py`).
     """
     for ring in rings:
         if ring.security_bits is None:
             return "it was compiled without security (security_bits=None)"
         if ring.security_bits < REQUIRED_BITS:
             return f"it was compiled for {ring.security_bits} bits, and {REQUIRED_BITS} are asked for"
-        if not ring.secure:
-            found = f"{ring.log_pq:.0f} bits" if math.isfinite(ring.log_pq) else "no size that exists"
-            limit = max_log_pq(ring.log_ring, REQUIRED_BITS)
-            return (
-                f"it claims {ring.security_bits} bits, but its modulus PQ has {found}, and the table has {limit} for "
-                f"ring dimension {ring.ring_dim}"
-            )
+        if why := ring.weakness:
+            return f"it claims {ring.security_bits} bits, but {why}"
     return ""
 
 

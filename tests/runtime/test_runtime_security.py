@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ import heliograph as hg
 from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
-from heliograph.ckks.ring import Ring
+from heliograph.artifact.validate import check_ring
+from heliograph.ckks.ring import MAX_PRIME_BITS, Ring, bootstrap_levels
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.errors import InsecureWarning, SecurityError, WireError
 from heliograph.runtime.security import artifact_weakness, weakness
@@ -78,6 +81,66 @@ def test_a_claim_of_128_bits_is_compared_with_the_table() -> None:
     # OpenFHE has a table of its own; chains with short special primes are compared with ours there too.
     with pytest.raises(SecurityError, match="is too much for ring dimension 1024"):
         hg.Client(lie, allow_insecure=True)
+
+
+def small_rings() -> Iterator[Ring]:
+    """Every chain that has levels for a bootstrap at ring dimensions below 2^15, and a modulus within the table."""
+    for log_ring in range(10, 15):
+        most = MAX_LOG_PQ_128[log_ring]
+        for scale, short in itertools.product(range(15, MAX_PRIME_BITS + 1), (False, True)):
+            for first in range(scale, MAX_PRIME_BITS + 1):
+                for levels in range(bootstrap_levels("native", (1, 1), 1), most // scale + 1):
+                    for digits in range(1, levels + 2):
+                        ring = Ring(log_ring, first, scale, levels, digits, 128, short_specials=short)
+                        if ring.nominal_log_pq < most and ring.secure and ring.legal:
+                            yield ring
+
+
+def test_no_ring_bootstraps_whose_sparse_secret_costs_less_than_128_bits() -> None:
+    """By enumeration: at ring dimension 2^14 that secret was worth 113 to 121 bits, and 168 rings passed that tell one
+    from another by their bootstraps.
+    """
+    chains, tried, passed = 0, 0, []
+    for chain in small_rings():
+        chains += 1
+        for by, budget, iterations in itertools.product(
+            ("native", "openfhe"), itertools.product(range(1, 9), repeat=2), (1, 2)
+        ):
+            if bootstrap_levels(by, budget, iterations) > chain.levels:
+                continue
+            ring = dataclasses.replace(chain, bootstrap=budget, bootstrap_by=by, bootstrap_iterations=iterations)
+            tried += 1
+            passed += [ring] if not weakness([ring]) or ring.secure else []
+            try:
+                check_ring(ring)
+                passed.append(ring)
+            except WireError:
+                pass
+    assert (chains > 300, tried > 1000, passed) == (True, True, [])
+
+
+def test_a_ring_that_is_too_small_for_bootstraps_is_refused_at_every_door() -> None:
+    """By the artifact's reader, the public part's and the key's, and by clients and servers of an object in memory."""
+    ring = Ring(14, 59, 25, 12, 13, 128, (1, 1), bootstrap_by="native", short_specials=True)
+    assert ring.log_pq < MAX_LOG_PQ_128[14]
+    artifact = secure_artifact()
+    public = artifact.public()
+    small = "the key to the sparse secret of bootstraps does not have 128 bits"
+    lie = dataclasses.replace(
+        public, chains=(dataclasses.replace(public.chains[0], ring=ring),), raising_chains=(0,), conjugation_key=True
+    )
+    assert any(key.kind == "encapsulation" for key in lie.evaluation_keys)
+    with pytest.raises(SecurityError, match=small):
+        hg.Client(lie)
+    with pytest.raises(WireError, match=small):
+        PublicArtifact.from_bytes(lie.to_bytes())
+    parameters = dataclasses.replace(artifact.program.planned, chains=lie.chains)
+    forged = dataclasses.replace(artifact, program=dataclasses.replace(artifact.program, parameters=parameters))
+    keys = dataclasses.replace(hg.Client(artifact).evaluation_keys(), artifact=forged.fingerprint)
+    with pytest.raises(SecurityError, match=small):
+        hg.Server(forged, keys)
+    with pytest.raises(WireError, match=small):
+        hg.Artifact.from_bytes(forged.to_bytes())
 
 
 @pytest.mark.parametrize("value", ["yes", 1, None, []])
