@@ -1,4 +1,5 @@
-"""Processes that fork: OpenFHE's random generator is copied, so what was used before is refused in the child, in words.
+"""Copies of a process: no two draw the same random numbers, and what OpenFHE was used for before a fork is refused in the
+child, in words.
 
 Each test is a script in a process of its own, with one OpenMP thread (with which OpenFHE goes on in a child, and gives
 secrets away) or two (with which it would wait for ever).
@@ -38,7 +39,7 @@ def in_child(function):
             told = str(function())
         except BaseException as error:
             told = f"{type(error).__name__}: {error}"
-        os.write(write, told.encode()[:4000])
+        [os.write(write, told.encode()[i : i + 4000]) for i in range(0, len(told), 4000)]
         os._exit(0)
     os.close(write)
     told = b""
@@ -90,24 +91,70 @@ def script(folder: Path, text: str, threads: int) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_the_danger_is_real(folder: Path) -> None:
-    """Without the guard, two children encrypt with the same randomness: else the other tests would show nothing."""
+@pytest.mark.parametrize("mended", [True, False])
+def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, mended: bool) -> None:
+    """What a server does with the ciphertexts of two copies of one client, which encrypt the same sample: it divides the
+    difference of the first halves by that of the second. A fork without the guard looks to itself like such a copy. Where
+    each draw goes on with the thread's generator, the server reads every coefficient of the key.
+    """
     script(
         folder,
         """
-        from heliograph.runtime.openfhe import process
-        from heliograph.runtime.openfhe.serial import serialize
+        mended = MENDED
+        from heliograph.ckks.keys import EvaluationKey
+        from heliograph.ckks.ring import Ring
+        from heliograph.runtime.openfhe import cryptor, encapsulation, process
+        from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+        from heliograph.runtime.openfhe.template import ciphertext_template
+        from heliograph.runtime.residues import backward, centered, forward
+        from heliograph.runtime.seeded import ciphertext_form, read_rows
+
+        if not mended:
+            OpenFHECryptor.encrypt = OpenFHECryptor.encrypt.__wrapped__
+            for module, name in (
+                (cryptor, "_fresh_secret"), (cryptor, "_fresh_key"), (encapsulation, "_write_bootstrap_keys"),
+            ):
+                setattr(module, name, getattr(module, name).__wrapped__)
         client = new_client()
+        client.encrypt(X)
         process.is_forked_copy = lambda: False
+        ring, (spec,) = client.public.ring, client.public.inputs
+        towers, q = spec.levels[0] + 1, ring.primes[0]
 
-        def drawn():
-            "What OpenFHE draws; what is sent of it has a seed from the system beside it, and the same error."
-            made = client._cryptor.encrypt(X, client.public.ring.levels, 40.0)
-            return hashlib.sha256(serialize(made)).hexdigest()
+        def sent():
+            return client.encrypt(X).blob("x/0").hex()
 
-        told = [in_child(drawn) for _ in range(2)]
-        assert told[0] == told[1] and len(told[0]) == 64, told
-        """,
+        def rows(data):
+            form = ciphertext_template(ring, spec.levels[0])
+            found = np.empty((2 * towers, ring.ring_dim), np.uint64)
+            seeded = ciphertext_form(ring.ring_dim, form.blocks_moduli)
+            read_rows(bytes.fromhex(data), form, seeded, client.id, "x", list(found))
+            return found[0].astype(object), found[towers].astype(object)
+
+        copies = [in_child(sent), in_child(sent)]
+        (b1, a1), (b2, a2) = map(rows, copies)
+        assert not np.array_equal(a1, a2)
+        found = [int(b) * pow(int(a), -1, q) % q for b, a in zip((b1 - b2) % q, (a2 - a1) % q)]
+        secret = np.frombuffer(client._cryptor._secret_blocks()[0], "<u8").astype(object)
+        same = int((np.array(found, dtype=object) == secret).sum())
+        assert same == (0 if mended else ring.ring_dim), same
+
+        def of(draw):
+            return lambda: hashlib.sha256(bytes(draw())).hexdigest()
+
+        turned, product = client.public.evaluation_keys[0], client.public.evaluation_keys[-1]
+        assert (turned.kind, product.kind) == ("rotation", "relinearization")
+        pair = EvaluationKey("pair", Ring(11, 60, 50, 14, 4, None, (1, 1)), "encapsulation")
+        deep = OpenFHECryptor(pair.ring)
+        deep.evaluation_key(pair)
+        for draw in (
+            of(lambda: b"".join(OpenFHECryptor(ring)._secret_blocks())),
+            of(lambda: cryptor.serialize(client._cryptor.evaluation_key(turned))),
+            of(lambda: cryptor.serialize(client._cryptor.evaluation_key(product))),
+            of(lambda: cryptor.serialize(deep.evaluation_key(pair))),
+        ):
+            assert (in_child(draw) != in_child(draw)) == mended
+        """.replace("MENDED", str(mended)),
         1,
     )
 

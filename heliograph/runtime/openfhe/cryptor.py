@@ -17,7 +17,7 @@ from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
-from heliograph.runtime.openfhe.process import require_own_process
+from heliograph.runtime.openfhe.process import draws, require_own_process
 from heliograph.runtime.openfhe.reseed import Reseeding
 from heliograph.runtime.openfhe.serial import automorphism_index, seeded_key_form, serialize
 from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
@@ -27,8 +27,8 @@ from heliograph.runtime.seeded import ciphertext_form
 class OpenFHECryptor:
     """One secret key on one ring.
 
-    Everything that draws random numbers raises a SecurityError in a forked child of a process that used OpenFHE
-    (runtime/openfhe/process.py); decryption draws some too.
+    Whatever draws random numbers does so with a generator of its own from the system, and raises a SecurityError in a
+    forked child of a process that used OpenFHE (runtime/openfhe/process.py); decryption draws some too.
     """
 
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
@@ -57,15 +57,12 @@ class OpenFHECryptor:
         what some keys take on disk while they are made; by default that for temporary files.
         """
         require_own_process("making an evaluation key")
-        context, secret = make_context(key.ring), self._secret_in(key.ring)
+        secret = self._secret_in(key.ring)
         if key.kind == "encapsulation":
             return make_encapsulation_keys(key.ring, _coefficients(secret, key.ring), self.tag, scratch)
         with registry.changing():
             try:
-                if key.kind == "relinearization":
-                    context.EvalMultKeyGen(secret)
-                    return context.GetEvalMultKeyVector(self.tag)[0]
-                return context.EvalAutomorphismKeyGen(secret, [automorphism_index(key)])
+                return _fresh_key(key, secret)
             finally:
                 registry.drop({self.tag})
 
@@ -94,9 +91,9 @@ class OpenFHECryptor:
             self._lower[ring] = library().DeserializePrivateKeyString(data, library().BINARY)
         return self._lower[ring]
 
+    @draws("encryption")
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
-        require_own_process("encryption")
         values = np.ascontiguousarray(np.asarray(vector, dtype=np.float64) * 2.0 ** (log_scale - self.ring.scale_bits))
         plaintext = self.context.MakeCKKSPackedPlaintext(values, 1, self.ring.levels - level, None, self.ring.slots)
         return self.context.Encrypt(self._secret, plaintext)
@@ -111,13 +108,13 @@ class OpenFHECryptor:
         """The slots; a RangeError where the message is destroyed."""
         return self.decrypt_with_error(ciphertext, log_scale)[0]
 
+    @draws("decryption")
     def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
         """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed.
 
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
         """
-        require_own_process("decryption")
         try:
             plaintext = self.context.Decrypt(self._secret, ciphertext)
         except RuntimeError as error:
@@ -172,13 +169,23 @@ class OpenFHECryptor:
         return OpenFHECryptor.from_secret_bytes(ring, b"".join(data[b : b + length] for b, _ in found), tag)
 
 
+@draws("making an evaluation key")
+def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
+    """A relinearization key, or a map with the key of one automorphism; the caller makes the change."""
+    context = make_context(key.ring)
+    if key.kind == "relinearization":
+        context.EvalMultKeyGen(secret)
+        return context.GetEvalMultKeyVector(str(secret.GetKeyTag()))[0]
+    return context.EvalAutomorphismKeyGen(secret, [automorphism_index(key)])
+
+
+@draws("making a secret key")
 def _fresh_secret(ring: Ring) -> Any:
     """A secret with coefficients -1, 0 and 1, each with probability 1/3.
 
     In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
     security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
     """
-    require_own_process("making a secret key")
     dense = replace(ring, bootstrap=None)
     secret = make_context(dense).KeyGen().secretKey
     if ring.bootstrap is None:

@@ -1,16 +1,27 @@
-"""OpenFHE does not survive a fork: this knows whether the process is a forked child of one that used it.
+"""Copies of a process that uses OpenFHE: no two draw the same random numbers, and a forked child is refused.
 
-OpenFHE's random generator is a state in the memory of the process, made when it is first needed, and `fork` copies it:
-two children, or parent and child, draw the same numbers. The difference of two of their ciphertexts is then that of their
-inputs, and two of their evaluation keys give the secret key. Its OpenMP threads are not copied, so that a parallel loop
-in the child waits for ever. Importing OpenFHE draws nothing; making a context does (it looks for primes and roots).
+OpenFHE's random generator is a state in the memory of a thread, seeded with 512 bits of `std::random_device` when the
+thread first needs it (Blake2SeedGenerator in its blake2engine.cpp). Whatever copies the memory copies that state: a fork, a
+virtual machine that is restored or cloned, a checkpointed container. Of two copies that encrypt the same sample under
+different seeds (reseed.py) the server could then work out the secret key. So whatever draws does so in a thread of its own,
+which has a generator of its own from the system.
+
+In a forked child OpenMP's threads are missing, too, so that a parallel loop there waits for ever. Importing OpenFHE draws
+nothing; making a context does (it looks for primes and roots, which are no secret).
 """
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from heliograph.errors import SecurityError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The process that used OpenFHE first, if it is this one or one that this one was forked from.
 _user: int | None = None
@@ -43,8 +54,24 @@ def require_own_process(what: str) -> None:
     if is_forked_copy():
         raise SecurityError(
             f"{what} is refused in a forked process",
-            why="the process that it was forked from had used OpenFHE: both would draw the same random numbers, which gives "
-            "away inputs and the secret key, and OpenMP's threads are not here, so that evaluation would hang",
+            why="the process that it was forked from had used OpenFHE, whose threads are not here: it would hang",
             hint="start workers with spawn (multiprocessing.get_context('spawn')), or let the parent process only import "
             "and load artifacts, and make clients and servers inside the workers",
         )
+
+
+def draws(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Marks a function that draws random numbers of OpenFHE's: it runs in a thread of its own, with a generator that the
+    system has just seeded. In a forked child of a process that used OpenFHE it raises a SecurityError that names `what`.
+    """
+
+    def marked(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def apart(*args: P.args, **kwargs: P.kwargs) -> T:
+            require_own_process(what)
+            with ThreadPoolExecutor(1, "heliograph-draw") as thread:
+                return thread.submit(function, *args, **kwargs).result()
+
+        return apart
+
+    return marked
