@@ -38,7 +38,7 @@ from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 from heliograph.report.figures import Certified, to_json
 
-VERSION = 8
+VERSION = 9
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
@@ -102,7 +102,7 @@ class PublicArtifact:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Identifies the artifact: the first half of SHA-256 over all fields and the digest of the server's part.
+        """Identifies the artifact: SHA-256 over all fields and the digest of the server's part.
 
         Anyone who was told the fingerprint by a trusted person knows that the security, the ranges and the predicted
         error here are as compiled.
@@ -110,7 +110,7 @@ class PublicArtifact:
         if self.named is not None:
             return self.named
         text = json.dumps(self._fields(), sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def given(self) -> tuple[PublicSpec, ...]:

@@ -227,7 +227,7 @@ Constant: TypeAlias = "Array | Matrix | OpaqueConstant"
 
 
 def constant_digest(constant: Constant) -> str:
-    """The first 32 hexadecimal digits of SHA-256 over kind, shape and little-endian contents."""
+    """SHA-256 over kind, shape and little-endian contents, in hexadecimal digits."""
     if isinstance(constant, OpaqueConstant):
         return constant.digest
     sha = hashlib.sha256()
@@ -240,7 +240,7 @@ def constant_digest(constant: Constant) -> str:
         parts = (constant,)
     for part in parts:
         sha.update(np.ascontiguousarray(part).data)
-    return sha.hexdigest()[:32]
+    return sha.hexdigest()
 
 
 def live_nodes(outputs: tuple[Node, ...], inputs: tuple[Node, ...] = ()) -> tuple[Node, ...]:

@@ -37,7 +37,7 @@ from heliograph.artifact.wire import (
 )
 from heliograph.errors import SecurityError, WireError
 from heliograph.files import write_file
-from heliograph.runtime.messages import is_fingerprint
+from heliograph.runtime.messages import are_names
 
 KIND = "a client's secret key"
 VERSION = 2
@@ -110,7 +110,7 @@ def read_key(path: str | Path, passphrase: str | None) -> StoredKey:
     fields, secret = container.fields, bytes(container.bytes("secret"))
     expected = _FIELDS[container.version]
     good = set(fields) in (expected, expected | _PROTECTION) and set(container.blobs) == _BLOBS[container.version]
-    if not good or not is_fingerprint(fields["artifact"]) or not is_fingerprint(fields["client"]):
+    if not good or not are_names({name: fields[name] for name in ("artifact", "client")}):
         raise WireError(f"{path}: its fields are not those of {KIND}")
     interface = fields["interface"] if container.version > 1 else _embedded_interface(container, path)
     public = _public(interface, fields["artifact"], f"the description of the artifact in {path}")

@@ -20,7 +20,7 @@ from typing import ClassVar
 from heliograph.artifact.container import Container, parts, read_file
 from heliograph.errors import HeliographError, WireError
 from heliograph.files import Bytes, lock, remove_parts, sync_folder, write_file
-from heliograph.runtime.messages import EvaluationKeys, check_belongs, check_objects, is_fingerprint
+from heliograph.runtime.messages import EvaluationKeys, are_names, check_belongs, check_objects
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
 _INDEX_FILE = "index.keys"
@@ -44,7 +44,7 @@ class KeyFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         fields = read_file(self.path / _INDEX_FILE, _INDEX, _INDEX_VERSION, _MAX_INDEX_BYTES).fields
-        if set(fields) != {"artifact", "client"} or not all(is_fingerprint(value) for value in fields.values()):
+        if set(fields) != {"artifact", "client"} or not are_names(fields):
             raise WireError(f"{self.path}: its index is not one of evaluation keys")
         self.artifact: str = fields["artifact"]
         self.client: str = fields["client"]

@@ -10,7 +10,7 @@ artifact gives them, before OpenFHE sees them.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -24,7 +24,9 @@ VERSION = 4
 _WHOLE = 3
 # The first version in which inputs and outputs carry a request.
 _REQUESTS = 3
-_FINGERPRINT_LENGTH = 32
+# Hexadecimal digits of an artifact's fingerprint, of one made by earlier versions, whose results stay readable, and of the
+# random names of clients, requests and jobs.
+_FINGERPRINT, _EARLIER, _NAME = 64, 32, 32
 _MAX_OBJECTS = 1 << 17
 _MOST_SAMPLES = 1 << 17
 
@@ -100,7 +102,7 @@ class Message:
         counts = {name: fields.pop(name) for name in cls.counted if name in fields}
         if container.version < _REQUESTS:
             named.discard("request")
-        if set(fields) != named or not all(is_fingerprint(value) for value in fields.values()):
+        if set(fields) != named or not are_names(fields):
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
         if not all(type(count) is int and 0 < count <= _MOST_SAMPLES for count in counts.values()):
             raise WireError(f"{what}: it does not hold a number of samples")
@@ -163,8 +165,22 @@ def check_objects(message: Named, expected: Collection[str]) -> None:
 
 
 def is_fingerprint(value: object) -> bool:
-    """Whether the value can be the fingerprint of an artifact or client: 32 hexadecimal digits."""
-    return isinstance(value, str) and len(value) == _FINGERPRINT_LENGTH and set(value) <= set("0123456789abcdef")
+    """Whether the value can be an artifact's fingerprint: 64 hexadecimal digits, or the 32 of earlier versions."""
+    return _has_digits(value, _FINGERPRINT) or _has_digits(value, _EARLIER)
+
+
+def is_name(value: object) -> bool:
+    """Whether the value can be the random name of a client, of a request or of a job: 32 hexadecimal digits."""
+    return _has_digits(value, _NAME)
+
+
+def are_names(fields: Mapping[str, object]) -> bool:
+    """Whether the fields can be the artifact's fingerprint and random names."""
+    return all(is_fingerprint(value) if name == "artifact" else is_name(value) for name, value in fields.items())
+
+
+def _has_digits(value: object, count: int) -> bool:
+    return isinstance(value, str) and len(value) == count and set(value) <= set("0123456789abcdef")
 
 
 def object_name(name: str, chunk: int) -> str:
@@ -174,7 +190,7 @@ def object_name(name: str, chunk: int) -> str:
 
 def fresh_request() -> str:
     """A name for inputs that no others have."""
-    return secrets.token_hex(_FINGERPRINT_LENGTH // 2)
+    return secrets.token_hex(_NAME // 2)
 
 
 class EvaluationKeys(Message):

@@ -16,8 +16,10 @@ from heliograph.serving.tenants import Tenant
 
 MAX_BYTES = 1 << 40
 
-Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="a fingerprint of 32 hexadecimal digits")]
-AskedFingerprint = Annotated[str, Query(pattern="^[0-9a-f]{32}$", description="a fingerprint")]
+Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="an artifact: its fingerprint, 64 hex digits")]
+AskedFingerprint = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="an artifact's fingerprint")]
+ClientName = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="a client: the name of its key, 32 hex digits")]
+AskedClient = Annotated[str, Query(pattern="^[0-9a-f]{32}$", description="the name of a client's key")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="the SHA-256 of all bytes")]
 AskedDigest = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="the digest of a complete upload")]
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="32 hexadecimal digits that the client chose")]

@@ -1,7 +1,7 @@
 """What the server says over HTTP, as records: their fields are the JSON, and the OpenAPI description.
 
-Times are seconds since 1970, sizes bytes. `artifact` and `client` are fingerprints of 32 hexadecimal digits, `digest` is a
-SHA-256 of 64.
+Times are seconds since 1970, sizes bytes. `artifact` is a fingerprint of 64 hexadecimal digits, `client` the name of a key
+of 32, `digest` a SHA-256 of 64.
 """
 
 from __future__ import annotations

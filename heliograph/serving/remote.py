@@ -18,7 +18,7 @@ from heliograph.runtime.messages import (
     EncryptedInput,
     EncryptedOutput,
     EvaluationKeys,
-    is_fingerprint,
+    is_name,
 )
 from heliograph.runtime.steps import StepInput, StepOutput
 from heliograph.serving.records import as_error
@@ -181,7 +181,7 @@ class RemoteServer:
 
         Raises the error that the job ended with.
         """
-        if not is_fingerprint(job):
+        if not is_name(job):
             raise ProgramError(f"{job[:60]!r} is not the name of a job", where="RemoteServer.result")
         output: EncryptedOutput = self._result(job, EncryptedOutput, progress)
         return output

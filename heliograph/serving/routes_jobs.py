@@ -17,7 +17,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
 from heliograph.files import open_file
-from heliograph.serving.access import BYTES, AskedDigest, AskedFingerprint, Here, JobId, Known
+from heliograph.serving.access import BYTES, AskedClient, AskedDigest, AskedFingerprint, Here, JobId, Known
 from heliograph.serving.jobs import has_ended
 from heliograph.serving.records import JobRecord
 from heliograph.serving.refusals import Refused, nothing_there
@@ -33,7 +33,7 @@ _KEEP_ALIVE_S = 10.0
 
 @router.put("/v1/jobs/{id}")
 async def submit(
-    site: Here, known: Known, id: JobId, artifact: AskedFingerprint, client: AskedFingerprint, upload: AskedDigest
+    site: Here, known: Known, id: JobId, artifact: AskedFingerprint, client: AskedClient, upload: AskedDigest
 ) -> JobRecord:
     """Accept a job on a complete upload of encrypted inputs. The same request again is answered with the same job."""
     async with site.submitting.of(known.number):

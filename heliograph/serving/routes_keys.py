@@ -5,14 +5,14 @@ from __future__ import annotations
 from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
-from heliograph.serving.access import AskedDigest, Fingerprint, Here, KeyName, Known
+from heliograph.serving.access import AskedDigest, ClientName, Fingerprint, Here, KeyName, Known
 from heliograph.serving.records import KeysRecord
 
 router = APIRouter(tags=["keys"])
 
 
 @router.put("/v1/keys/{artifact}/{client}")
-def begin_keys(site: Here, known: Known, artifact: Fingerprint, client: Fingerprint) -> KeysRecord:
+def begin_keys(site: Here, known: Known, artifact: Fingerprint, client: ClientName) -> KeysRecord:
     """Begin the key set of a client, or say what is missing of it. Refused where no worker could use it."""
     served = site.catalog[artifact]
     served.require_fit()
@@ -20,14 +20,14 @@ def begin_keys(site: Here, known: Known, artifact: Fingerprint, client: Fingerpr
 
 
 @router.get("/v1/keys/{artifact}/{client}")
-def keys(site: Here, known: Known, artifact: Fingerprint, client: Fingerprint) -> KeysRecord:
+def keys(site: Here, known: Known, artifact: Fingerprint, client: ClientName) -> KeysRecord:
     """What of a key set is here."""
     return site.keysets.record(known.number, artifact, client, site.catalog[artifact].keys)
 
 
 @router.post("/v1/keys/{artifact}/{client}")
 async def take_key(
-    site: Here, known: Known, artifact: Fingerprint, client: Fingerprint, name: KeyName, upload: AskedDigest
+    site: Here, known: Known, artifact: Fingerprint, client: ClientName, name: KeyName, upload: AskedDigest
 ) -> KeysRecord:
     """Make a complete upload the key of that name."""
     expected = site.catalog[artifact].keys
@@ -36,6 +36,6 @@ async def take_key(
 
 
 @router.delete("/v1/keys/{artifact}/{client}", status_code=204)
-def delete_keys(site: Here, known: Known, artifact: Fingerprint, client: Fingerprint) -> None:
+def delete_keys(site: Here, known: Known, artifact: Fingerprint, client: ClientName) -> None:
     """Forget a key set; jobs of it that have not ended end with an error."""
     site.keysets.delete(known.number, artifact, client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from heliograph.artifact.validate import check_ring
 from heliograph.ckks.ring import MAX_PRIME_BITS, Ring, bootstrap_levels
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.errors import InsecureWarning, SecurityError, WireError
+from heliograph.ir.text import print_program
 from heliograph.runtime.security import artifact_weakness, weakness
 
 
@@ -203,3 +205,29 @@ def test_the_command_line_says_nothing_of_a_secure_one(
     code, out, err = run(capsys, "run", "model", "--input", "x.npy")
     assert code == 0, err
     assert "INSECURE" not in out + err
+
+
+def test_fingerprints_have_256_bits_and_so_has_all_that_they_cover() -> None:
+    """Of 128 bits somebody who makes both finds two artifacts with one fingerprint after 2^64 hashes: he shows the first
+    and serves the second.
+    """
+    artifact = toy_artifact()
+    assert len(artifact.fingerprint) == 64
+    assert len(artifact.public().server_part) == 64
+    text = print_program(artifact.program)
+    digests = re.findall(r'^const .*? "([0-9a-f]*)"', text, re.MULTILINE)
+    assert digests
+    assert {len(digest) for digest in digests} == {64}
+    # What carries the half of it, as earlier versions wrote it, is read and belongs to nothing that is made now.
+    keys = hg.EvaluationKeys(artifact.fingerprint[:32], "0" * 32)
+    assert hg.EvaluationKeys.from_bytes(keys.to_bytes()).artifact == artifact.fingerprint[:32]
+    with pytest.raises(WireError, match="belong to another artifact"):
+        hg.Server(artifact, keys, allow_insecure=True)
+    for artifact_name, client in (
+        ("0" * 63, "0" * 32),
+        ("0" * 64, "0" * 64),
+        ("0" * 64, "0" * 31),
+        ("g" * 64, "0" * 32),
+    ):
+        with pytest.raises(WireError, match="its fields are not those of evaluation keys"):
+            hg.EvaluationKeys.from_bytes(hg.EvaluationKeys(artifact_name, client).to_bytes())
