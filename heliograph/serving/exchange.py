@@ -16,6 +16,8 @@ from heliograph.errors import WireError
 _LEAST_RATE = 1 << 15
 # Connections of one client, and how long an idle one is kept.
 _CONNECTIONS, _KEPT_S = 100, 5.0
+# What a server would have sent back to it, or asked elsewhere: httpx keeps the one and parses the other.
+_UNHEARD = ("set-cookie", "location")
 # Bytes that are handed to the system at once.
 _PIECE = 1 << 16
 # What an answer of so many bytes may take on the line: its heads, and what frames chunks.
@@ -72,6 +74,13 @@ class BoundedTransport(httpx.HTTPTransport):
             keepalive_expiry=_KEPT_S,
             network_backend=_Network(),
         )
+
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        for name in _UNHEARD:
+            response.headers.pop(name, None)
+        return response
 
 
 class _Network(httpcore.NetworkBackend):

@@ -8,7 +8,6 @@ import ssl
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from http.cookiejar import CookieJar
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,13 +44,6 @@ class StatusError(HeliographError):
     def __init__(self, status: int, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
         self.status = status
         super().__init__(what, where=where, why=why, hint=hint)
-
-
-class _NoCookies(CookieJar):
-    """Keeps none: nothing of a server's is sent back to it."""
-
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        pass
 
 
 class Transport:
@@ -98,9 +90,8 @@ class Transport:
             self._client = httpx.Client(
                 base_url=self.url,
                 headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
-                cookies=_NoCookies(),
                 timeout=timeout_s,
-                transport=BoundedTransport(_context(verify, allow_insecure)),
+                transport=BoundedTransport(_context(parts.scheme, verify, allow_insecure)),
                 follow_redirects=False,
                 trust_env=False,
             )
@@ -234,7 +225,7 @@ def _said(response: httpx.Response) -> HeliographError:
         return HeliographError(f"the server answers with status {response.status_code}")
 
 
-def _context(verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
+def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
     """What certificates are checked by; a SecurityError where none are and that was not allowed."""
     if verify is False:
         if not allow_insecure:
@@ -248,6 +239,9 @@ def _context(verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
             InsecureWarning,
             stacklevel=4,
         )
+    if scheme == "http":
+        # Nothing is trusted, and nothing asks.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if isinstance(verify, bool):
         return httpx.create_ssl_context(verify=verify, trust_env=False)
     try:
