@@ -75,7 +75,6 @@ class BoundedTransport(httpx.HTTPTransport):
             network_backend=_Network(),
         )
 
-
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = super().handle_request(request)
         for name in _UNHEARD:
