@@ -23,7 +23,9 @@ def coarse(artifact: Artifact) -> Artifact:
     it exactly, are left out.
     """
     program = _program(artifact.program)
-    return replace(artifact, program=program, report=Report(complete(program, _figures(artifact.report.figures))), stages={})
+    return replace(
+        artifact, program=program, report=Report(complete(program, _figures(artifact.report.figures))), stages={}
+    )
 
 
 def _program(program: Program) -> Program:
