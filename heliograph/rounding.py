@@ -30,6 +30,14 @@ def power_of_two(size: float) -> float:
     return math.ldexp(0.5, math.frexp(size * (1.0 + 2.0**-20))[1])
 
 
+def power_above(size: float) -> float:
+    """The smallest power of two that is not below `size`; the size itself where that is not a positive number."""
+    if not (size > 0 and math.isfinite(size)):
+        return size
+    share, exponent = math.frexp(size)
+    return math.ldexp(0.5 if share == 0.5 else 1.0, exponent)
+
+
 def to_multiples(values: Vector, step: float) -> Vector:
     """The nearest multiples of a power of two; the values themselves where it is zero."""
     return np.asarray(np.round(values / step) * step + 0.0) if step > 0 else values

@@ -31,6 +31,7 @@ import numpy.typing as npt
 from heliograph.arrays import sound_shape
 from heliograph.errors import WireError
 from heliograph.files import Bytes, open_file
+from heliograph.strict_json import counted, strict_json
 from heliograph.texts import shown
 
 _MAGIC = b"HELIOGR1"
@@ -41,7 +42,6 @@ _MAX_HEADER = 16 * 1024 * 1024
 _MAX_VALUES = 1 << 20
 _MAX_BLOBS = 1 << 16
 _MAX_DIMENSIONS = 8
-_MAX_DIGITS = 40
 _FIXED = len(_MAGIC) + 8 + 4
 _DIGEST = 32
 
@@ -103,9 +103,9 @@ def parts(container: Container) -> Iterator[Bytes]:
         sort_keys=True,
         allow_nan=False,
     ).encode()
-    if len(header) > _MAX_HEADER or _values(header) > _MAX_VALUES:
+    if len(header) > _MAX_HEADER or counted(header) > _MAX_VALUES:
         raise WireError(
-            f"the header of a {container.kind} would have {len(header)} bytes and {_values(header)} values; at most "
+            f"the header of a {container.kind} would have {len(header)} bytes and {counted(header)} values; at most "
             f"{_MAX_HEADER} bytes and {_MAX_VALUES} values are read"
         )
     total = _FIXED + len(header) + offset + _DIGEST
@@ -136,20 +136,15 @@ def _header_length(fixed: bytes, size: int, what: str) -> int:
     return int(length)
 
 
-def _values(header: bytes) -> int:
-    """At least as many as the JSON values in a header, counted without parsing it."""
-    return sum(map(header.count, (b",", b"[", b"{", b":")))
-
-
 def _parsed(header: bytes, what: str) -> Mapping[str, Any]:
     """The header as JSON: strict, bounded before it is parsed."""
-    if _values(header) > _MAX_VALUES:
+    if counted(header) > _MAX_VALUES:
         raise WireError(f"{what}: its header has more than {_MAX_VALUES} values")
     try:
-        parsed = json.loads(header, parse_int=_whole, parse_float=_finite, parse_constant=_no_number)
+        parsed = strict_json(header, _MAX_VALUES)
         if not isinstance(parsed, dict) or not isinstance(parsed["kind"], str):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise WireError(f"{what}: its header is malformed") from None
     return parsed
 
@@ -198,23 +193,6 @@ def _wrong_kind(what: str, found: str, expected: str) -> WireError:
     return WireError(
         f"{what} holds: {shown(found, 40)}; expected: {expected}", hint="give the file of the kind expected"
     )
-
-
-def _whole(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError("too many digits")
-    return int(digits)
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError("too large a number")
-    return value
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
 
 
 def _check_frame(data: Bytes, max_bytes: int, what: str) -> None:

@@ -38,6 +38,7 @@ def transfer() -> None:
             "hidden_range",
             "patience",
             "most_epochs",
+            "fixed_epochs",
             "seed",
             "simulate",
         ),
@@ -66,6 +67,11 @@ def transfer() -> None:
 @click.option(
     "--most-epochs", type=int, default=100, show_default=True, help="Stop after this many epochs at the latest."
 )
+@click.option(
+    "--fixed-epochs",
+    is_flag=True,
+    help="Train exactly --most-epochs and keep the best weights without telling the server which they are.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of the samples.")
 @click.option("--simulate", is_flag=True, help="Train on the simulator, without keys.")
 @compiler_options
@@ -81,6 +87,7 @@ def train(
     hidden_range: float,
     patience: int,
     most_epochs: int,
+    fixed_epochs: bool,
     seed: int,
     simulate: bool,
     as_json: bool,
@@ -107,6 +114,7 @@ def train(
         hidden_range=hidden_range,
         patience=patience,
         most_epochs=most_epochs,
+        fixed_epochs=fixed_epochs,
         seed=seed,
     )
     loaded = TransferData.load(data)

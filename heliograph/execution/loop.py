@@ -64,7 +64,10 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
 
 
 def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float]) -> None:
-    """Raise a RangeError where a plain vector cannot be encoded: backends would round it to nonsense, or stop."""
+    """Raise a RangeError where a plain vector cannot be encoded: backends would round it to nonsense, or stop.
+
+    It does not say the value: plain inputs are the server's, and its client reads the error.
+    """
     kind = node.inputs[0].type
     assert isinstance(kind, CipherType)
     size = float(np.abs(value).max(initial=0.0))
@@ -73,7 +76,7 @@ def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float
         raise RangeError(f"{known.op} gives NaN or infinity", where=known.loc, why="a plain value meets a ciphertext")
     if size > 0 and math.log2(size) > room:
         raise RangeError(
-            f"{known.op} gives a plain value of size {size:.3g}, too large for a ciphertext at level {kind.level}",
+            f"{known.op} gives a plain value too large for a ciphertext at level {kind.level}",
             where=known.loc,
             why=f"there is room for {2.0**room:.3g}",
             hint="scale the plain input",

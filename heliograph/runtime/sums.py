@@ -38,7 +38,7 @@ def weighted_sums(
     """
     scaled = np.rint(weights.data * 2.0**log_scale)
     if not np.abs(scaled).max(initial=0.0) < _LARGEST:
-        raise RangeError(f"a weight of size {np.abs(weights.data).max():.3g} is too large for scale 2^{log_scale:.1f}")
+        raise RangeError(f"a weight is too large for scale 2^{log_scale:.1f}")
     whole = scipy.sparse.csr_array((scaled, weights.indices, weights.indptr), shape=weights.shape)
     size = values[0][0].size
     sums = np.empty((weights.shape[0], len(moduli), size), dtype="<u8")

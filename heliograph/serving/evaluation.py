@@ -10,7 +10,7 @@ from heliograph.errors import HeliographError
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 from heliograph.runtime.steps import StepInput, StepOutput
 from heliograph.serving.engine import STOPPED, Report, Work
-from heliograph.serving.holding import Holding
+from heliograph.serving.holding import Holding, OwnFilesError
 from heliograph.serving.records import DONE, FAILED, ErrorRecord, as_record
 
 _MAX_FAULT = 500
@@ -58,6 +58,11 @@ class Evaluation:
             state = DONE
         except Stopped:
             state = STOPPED
+        except OwnFilesError as found:
+            error = ErrorRecord(
+                "HeliographError", "the server's own inputs cannot be read", hint="the operator's log says more"
+            )
+            fault = str(found)[:_MAX_FAULT]
         except HeliographError as found:
             error = as_record(found)
         except MemoryError:

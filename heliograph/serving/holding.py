@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
-from heliograph.errors import WireError
+from heliograph.errors import HeliographError, WireError
 from heliograph.execution.memory import BASE_BYTES
 from heliograph.runtime.backend import NATIVE
 from heliograph.runtime.backends import backend_name
@@ -15,10 +18,22 @@ from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.native.mapped import TooLittleDiskError
 from heliograph.runtime.native.plaintext_file import PlaintextFileError
-from heliograph.runtime.server import Server
+from heliograph.runtime.server import Server, given_inputs
 from heliograph.serving.catalog import Room, cache_bytes, room
 from heliograph.serving.engine import Work
 from heliograph.serving.logs import log
+
+
+class OwnFilesError(HeliographError):
+    """The operator's files, artifacts or plain inputs, cannot be used; the text is for the operator, not for clients."""
+
+
+@contextlib.contextmanager
+def _own_files() -> Iterator[None]:
+    try:
+        yield
+    except HeliographError as error:
+        raise OwnFilesError(error.what, where=error.where, why=error.why, hint=error.hint) from None
 
 
 class Holding:
@@ -58,11 +73,14 @@ class Holding:
         return server
 
     def plain(self, artifact: str) -> dict[str, object]:
-        """The artifact's plain inputs, as the operator gave them."""
+        """The artifact's plain inputs, as the operator gave them; an OwnFilesError where they are not those it takes."""
         loaded = self.artifact(artifact)
         if loaded.name not in self._plain:
             return {}
-        return dict(read_by_name(self._plain[loaded.name], loaded.plain_inputs))
+        with _own_files():
+            found: dict[str, Any] = dict(read_by_name(self._plain[loaded.name], loaded.plain_inputs))
+            given_inputs(loaded.program, found)
+        return found
 
     def drop(self, folder: str) -> None:
         """Let go of one server, if it is here."""
@@ -100,15 +118,13 @@ class Holding:
         self.drop(next(iter(self._servers)))
 
     def artifact(self, artifact: str) -> Artifact:
-        """The artifact of that fingerprint; a WireError where its file holds another one by now."""
+        """The artifact of that fingerprint; an OwnFilesError where its file holds another one by now, or none."""
         if artifact not in self._artifacts:
             if artifact not in self._paths:
                 raise WireError("the artifact is no longer served")
-            loaded = Artifact.load(self._paths[artifact])
-            if loaded.fingerprint != artifact:
-                raise WireError(
-                    f"{self._paths[artifact]} holds another artifact than when the server was started",
-                    hint="the operator starts the server again",
-                )
+            with _own_files():
+                loaded = Artifact.load(self._paths[artifact])
+                if loaded.fingerprint != artifact:
+                    raise WireError(f"{self._paths[artifact]} holds another artifact than when the server was started")
             self._artifacts[artifact] = loaded
         return self._artifacts[artifact]

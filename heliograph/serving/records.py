@@ -136,6 +136,6 @@ def reworded(record: ErrorRecord, word: Callable[[str], str]) -> ErrorRecord:
 
 def as_error(record: Mapping[str, Any], where: str) -> HeliographError:
     """The error that the fields of an ErrorRecord describe; they may be a stranger's."""
-    words = {name: shown(str(record.get(name, "")), _MAX_WORDS) for name in ("what", "why", "hint")}
-    kind = ERRORS.get(str(record.get("kind")), HeliographError)
-    return kind(words["what"], where=where, why=words["why"], hint=words["hint"])
+    given = {name: record.get(name) for name in ("kind", "what", "why", "hint")}
+    kind, what, why, hint = (shown(text, _MAX_WORDS) if isinstance(text, str) else "" for text in given.values())
+    return ERRORS.get(kind, HeliographError)(what or "an error without words", where=where, why=why, hint=hint)

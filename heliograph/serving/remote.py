@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,11 +23,19 @@ from heliograph.runtime.messages import (
     is_name,
 )
 from heliograph.runtime.steps import StepInput, StepOutput
-from heliograph.serving.records import as_error
+from heliograph.serving.records import DONE, ENDED, QUEUED, RUNNING, as_error
 from heliograph.serving.transport import StatusError, Transport
 
 _BLOCK = 1 << 20
-_WAIT_S = 20
+_WAIT_S = 20.0
+# Parts of an upload that may be lost on the way, or sent by another process of the same client meanwhile.
+_SPARE_PARTS = 10
+_MAX_NAME = 200
+# Between two questions whether a job has ended, where the server answers at once.
+_PAUSE_S = 0.1
+_MOST = 1 << 53
+# Artifacts that an error names.
+_MOST_NAMED = 20
 
 
 class RemoteServer:
@@ -38,13 +48,15 @@ class RemoteServer:
 
     Everything is sent in parts of `part_bytes`. What has arrived stays on the server, so a call that failed, or a new
     process with the same keys and inputs, resumes where it stopped. If the server is unreachable or busy, calls are
-    retried for `patience_s` seconds. `verify` is a file with the certificates to trust, or True for the system's.
-    Addresses without TLS are accepted on this machine, others only with `plain_http=True`. Use it as a context manager,
-    or call `close`.
+    retried for `patience_s` seconds. A request may take `timeout_s` with its answer, and a second more for each 32 kB of
+    them; an answer has at most `max_answer_bytes`. A job lasts as long as the server says, or `job_s` at most. `verify` is a
+    file with the certificates to trust, or True for the usual ones; False, which checks none, only with
+    `allow_insecure=True`. Addresses without TLS are accepted on this machine, others only with `plain_http=True`. Use it as
+    a context manager, or call `close`.
 
     What the server refuses, and the error that a job ends with, are raised as that error, with the server's text;
-    HeliographError if the server cannot be reached. The server is trusted only to answer: compare
-    `public().fingerprint` with one that somebody you trust told you.
+    HeliographError if the server cannot be reached; WireError if it does not answer as one of ours. The server is trusted
+    only to answer: compare `public().fingerprint` with one that somebody you trust told you.
     """
 
     def __init__(
@@ -54,17 +66,27 @@ class RemoteServer:
         *,
         verify: bool | str = True,
         plain_http: bool = False,
+        allow_insecure: bool = False,
         timeout_s: float = 60.0,
         patience_s: float = 300.0,
+        job_s: float = math.inf,
         part_bytes: int = 8 << 20,
         max_answer_bytes: int = 1 << 30,
     ) -> None:
         if part_bytes < 1:
             raise ProgramError(f"part_bytes = {part_bytes}: a part has at least one byte", where="RemoteServer")
         self._transport = Transport(
-            url, token, verify=verify, plain_http=plain_http, timeout_s=timeout_s, patience_s=patience_s
+            url,
+            token,
+            verify=verify,
+            plain_http=plain_http,
+            allow_insecure=allow_insecure,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
         )
-        self._part_bytes, self._max_answer_bytes = part_bytes, max_answer_bytes
+        self._part_bytes, self._max_answer_bytes, self._job_s = part_bytes, max_answer_bytes, job_s
+        # Of the time that an answer may take, half is left for the way.
+        self._wait_s = min(_WAIT_S, timeout_s / 2)
 
     def __repr__(self) -> str:
         return f"<RemoteServer {self._transport.url}>"
@@ -85,7 +107,7 @@ class RemoteServer:
     def artifacts(self) -> dict[str, str]:
         """The artifacts that are served: names by fingerprint."""
         return {
-            _text(entry, "artifact"): _text(entry, "name")
+            _fingerprint(entry, "artifact"): _name(entry, "name")
             for entry in _list(self._transport.json("GET", "/v1/artifacts"))
         }
 
@@ -97,7 +119,10 @@ class RemoteServer:
         served = self.artifacts()
         found = [key for key, name in served.items() if artifact in (None, key, name)]
         if len(found) != 1:
-            names = ", ".join(f"{name!r} ({key})" for key, name in served.items()) or "nothing"
+            names = (
+                ", ".join(f"{name!r} ({key})" for key, name in itertools.islice(served.items(), _MOST_NAMED))
+                or "nothing"
+            )
             raise ProgramError(
                 f"the server has {len(found)} artifacts of that name", where="RemoteServer.public", why=f"it serves {names}",
                 hint="name one by its fingerprint",
@@ -117,19 +142,18 @@ class RemoteServer:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         path = f"/v1/keys/{keys.artifact}/{keys.client}"
-        state = self._transport.json("PUT", path)
-        missing, total = [_checked(name, str) for name in _list(_field(state, "missing"))], _number(state, "keys")
-        here = set(keys.names())
-        for place, name in enumerate(missing):
+        state, here = self._transport.json("PUT", path), set(keys.names())
+        missing = {_checked(name, str) for name in _list(_field(state, "missing"))}
+        if strange := missing - here:
+            raise WireError(f"the server asks for the key {min(strange)[:60]!r}, which is not among these")
+        for place, name in enumerate(sorted(missing)):
             if progress is not None:
-                progress("sending keys", total - len(missing) + place, total)
-            if name not in here:
-                raise WireError(f"the server asks for the key {name[:60]!r}, which is not among these")
+                progress("sending keys", len(here) - len(missing) + place, len(here))
             digest = self._send_key(keys, name)
             state = self._transport.json("POST", path, {"name": name, "upload": digest})
         if progress is not None:
-            progress("sending keys", total, total)
-        if not _field(state, "complete"):
+            progress("sending keys", len(here), len(here))
+        if not _flag(state, "complete"):
             raise WireError("the server does not have all keys, although they were sent", where=self._transport.url)
 
     def forget(self, keys: EvaluationKeys | KeyFolder | EncryptedInput) -> None:
@@ -190,14 +214,14 @@ class RemoteServer:
         """The outputs of a job, of that kind and checked."""
         path = f"/v1/jobs/{job}"
         state = self._ended(path, progress)
-        if _text(state, "state") != "done":
+        if _text(state, "state") != DONE:
             error = _field(state, "error")
             self._delete(path)
             raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
         output = kind.from_bytes(data, f"the answer of {self._transport.url}")
         (output if isinstance(output, EncryptedOutput) else output.halves()[0]).check_answers(job)
-        output.check(_text(state, "artifact"), _text(state, "client"))
+        output.check(_fingerprint(state, "artifact"), _fingerprint(state, "client"))
         self._delete(path)
         return output
 
@@ -208,18 +232,30 @@ class RemoteServer:
 
     def _ended(self, path: str, progress: Progress | None) -> Mapping[str, Any]:
         """The state of a job that has ended. A stream of events that breaks is begun anew."""
+        end = time.monotonic() + self._job_s
         while True:
             begun = time.monotonic()
             if progress is not None:
                 for state in self._transport.events(f"{path}/events"):
                     if isinstance(state, dict) and state.get("total"):
-                        progress("evaluate", _number(state, "done"), _number(state, "total"))
-            state = self._transport.json("GET", path, {"wait": 0 if progress is not None else _WAIT_S})
-            if _text(state, "state") in ("done", "failed"):
+                        total = _number(state, "total")
+                        progress("evaluate", _number(state, "done", total), total)
+            wait = 0.0 if progress is not None else min(self._wait_s, max(0.0, end - begun))
+            state = self._transport.json("GET", path, {"wait": wait})
+            said = _text(state, "state")
+            if said in ENDED:
                 found: Mapping[str, Any] = state
                 return found
-            if time.monotonic() - begun < 0.1:
-                time.sleep(0.1)
+            if said not in (QUEUED, RUNNING):
+                raise _strange()
+            if time.monotonic() >= end:
+                raise HeliographError(
+                    f"the job has not ended within {self._job_s:g} s",
+                    where=self._transport.url,
+                    hint="it goes on; ask for its result later",
+                )
+            if time.monotonic() - begun < _PAUSE_S:
+                time.sleep(_PAUSE_S)
 
     def _send_key(self, keys: EvaluationKeys | KeyFolder, name: str) -> str:
         """Send one key's file; its digest."""
@@ -253,9 +289,12 @@ class RemoteServer:
         state: Any = {"received": 0, "complete": False}
         if total > self._part_bytes:
             state = self._transport.json("PUT", path, {"total": total})
-        stuck = 0
-        while not _field(state, "complete"):
-            offset = _number(state, "received")
+        rounds = -(-total // self._part_bytes) + _SPARE_PARTS
+        while not _flag(state, "complete"):
+            if not rounds:
+                raise HeliographError("an upload makes no progress", where=self._transport.url, hint="try again later")
+            rounds -= 1
+            offset = _number(state, "received", total)
             if progress is not None:
                 progress("sending", offset, total)
             try:
@@ -268,9 +307,6 @@ class RemoteServer:
                 if error.status not in (404, 409):
                     raise
                 state = self._transport.json("PUT", path, {"total": total})
-            stuck = stuck + 1 if _number(state, "received") <= offset and not _field(state, "complete") else 0
-            if stuck > 5:
-                raise HeliographError("an upload makes no progress", where=self._transport.url, hint="try again later")
         if progress is not None:
             progress("sending", total, total)
 
@@ -280,15 +316,19 @@ def _require_inputs(encrypted: object) -> None:
         raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
 
 
+def _strange() -> WireError:
+    return WireError("the server does not answer like a Heliograph server")
+
+
 def _field(state: Any, name: str) -> Any:
     if not isinstance(state, dict) or name not in state:
-        raise WireError("the server does not answer like a Heliograph server")
+        raise _strange()
     return state[name]
 
 
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise WireError("the server does not answer like a Heliograph server")
+        raise _strange()
     return value
 
 
@@ -296,8 +336,32 @@ def _text(state: Any, name: str) -> str:
     return str(_checked(_field(state, name), str))
 
 
-def _number(state: Any, name: str) -> int:
-    return int(_checked(_field(state, name), int))
+def _name(state: Any, name: str) -> str:
+    """A name that can be shown: no longer than those of artifacts, without control characters."""
+    found = _text(state, name)
+    if len(found) > _MAX_NAME or not found.isprintable():
+        raise _strange()
+    return found
+
+
+def _fingerprint(state: Any, name: str) -> str:
+    """What may stand in the path of a request."""
+    found = _text(state, name)
+    if not is_fingerprint(found):
+        raise _strange()
+    return found
+
+
+def _flag(state: Any, name: str) -> bool:
+    return bool(_checked(_field(state, name), bool))
+
+
+def _number(state: Any, name: str, most: int = _MOST) -> int:
+    """A whole number from 0 to `most`."""
+    found = int(_checked(_field(state, name), int))
+    if not 0 <= found <= most:
+        raise _strange()
+    return found
 
 
 def _list(value: Any) -> list[Any]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from heliograph.errors import WireError
 
 _DAY = 86_400.0
+# A path from the root, of two names at least, that is none of a request.
+_WHOLE_PATH = re.compile(r"(?<![\w.:/~-])(?!/v1/)(?:/[\w.+~-]*\w){2,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,10 @@ class Places:
         return self.results / name
 
     def hidden(self, text: str) -> str:
-        """A text for clients, in which no file of the folder is named."""
+        """A text for clients, in which no file of the folder is named, nor another of the machine by its whole path."""
         roots = "|".join(re.escape(str(root)) for root in (self.root.absolute(), self.root))
-        return re.sub(rf"(?<![\w/])(?:{roots})/[\w./-]*\w", "what was sent", text)
+        text = re.sub(rf"(?<![\w/])(?:{roots})/[\w./-]*\w", "what was sent", text)
+        return _WHOLE_PATH.sub("a file of the server", text)
 
     def make(self) -> None:
         """Make the folders, for their owner only; a WireError where they cannot be made."""

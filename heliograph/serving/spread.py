@@ -172,7 +172,9 @@ class _Crew:
                 if report.state == STOPPED:
                     return
                 if report.error is not None:
-                    raise as_error(asdict(report.error), str(file))
+                    # Whoever runs the command is the operator too.
+                    why = report.fault or report.error.why
+                    raise as_error({**asdict(report.error), "why": why}, str(file))
                 assert report.state == DONE
                 if self._outputs is not None:
                     self._outputs.mark(encrypted, target)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import ssl
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,13 +14,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from heliograph import errors
-from heliograph.errors import HeliographError, SecurityError, WireError
+from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
+from heliograph.serving.exchange import BoundedTransport, Exchange
 from heliograph.serving.records import ERRORS
+from heliograph.strict_json import strict_json
 from heliograph.texts import shown
 
-_MAX_JSON = 1 << 24
+# What is read of JSON, of one stream of events, of one event, and of a refusal: bytes, and values.
+_MAX_JSON, _MAX_VALUES = 1 << 22, 1 << 18
+_MAX_EVENTS, _MAX_EVENT = 1 << 20, 1 << 14
+_MAX_ERROR, _MAX_WORDS = 1 << 16, 1000
+# Characters of what the connection's own errors say, which quote the server.
+_MAX_WHY = 300
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
-_MAX_ERROR = 1 << 16
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
 # Statuses for which another try may succeed. A part that was also taken elsewhere (409) is left to the upload to handle.
 _AGAIN = (408, 429, 502, 503, 504)
@@ -43,8 +49,10 @@ class StatusError(HeliographError):
 class Transport:
     """HTTP to one server. A server that is away, or too busy, is tried again for `patience_s`.
 
-    Raises SecurityError for an address without TLS that is not on this machine, unless `plain_http` is given; what a server
-    refuses is raised as the error that it names, with its words.
+    Each request may take `timeout_s` with its answer, and a second more for every 32 kB of them. Redirects are refusals.
+
+    Raises SecurityError for an address without TLS that is not on this machine, unless `plain_http` is given, and for
+    `verify=False`, unless `allow_insecure` is; what a server refuses is raised as the error that it names, with its words.
     """
 
     def __init__(
@@ -54,11 +62,16 @@ class Transport:
         *,
         verify: bool | str,
         plain_http: bool,
+        allow_insecure: bool,
         timeout_s: float,
         patience_s: float,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        except ValueError:
+            sound = False
+        if not sound:
             raise WireError(f"{url!r} is not the address of a server", hint="as https://models.example.org")
         if parts.scheme == "http" and not plain_http and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
             raise SecurityError(
@@ -72,18 +85,18 @@ class Transport:
                 where="RemoteServer",
                 hint="give the text that `heliograph token` printed",
             )
-        self.url, self._patience_s = url.rstrip("/"), patience_s
-        context: bool | ssl.SSLContext = (
-            verify if isinstance(verify, bool) else ssl.create_default_context(cafile=verify)
-        )
-        self._client = httpx.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
-            timeout=timeout_s,
-            verify=context,
-            follow_redirects=False,
-            trust_env=False,
-        )
+        self.url, self.timeout_s, self._patience_s = url.rstrip("/"), timeout_s, patience_s
+        try:
+            self._client = httpx.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+                timeout=timeout_s,
+                transport=BoundedTransport(_context(parts.scheme, verify, allow_insecure)),
+                follow_redirects=False,
+                trust_env=False,
+            )
+        except httpx.InvalidURL as error:
+            raise WireError(f"{url!r} is not the address of a server", why=str(error)) from None
 
     def close(self) -> None:
         self._client.close()
@@ -92,8 +105,8 @@ class Transport:
         """The JSON that the server answers, None where it answers nothing."""
         text = self.read(method, path, query, data, _MAX_JSON)
         try:
-            return json.loads(text) if text else None
-        except (ValueError, RecursionError):
+            return strict_json(text, _MAX_VALUES) if text else None
+        except ValueError:
             raise self._strange() from None
 
     def read(
@@ -109,35 +122,47 @@ class Transport:
         for rest in self._rests(f"{method} {path}"):
             try:
                 content = None if data is None else bytes(data)
-                with self._client.stream(method, path, params=query, content=content) as response:
+                with self._stream(method, path, max_bytes, params=query, content=content) as response:
                     if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
                         failed = failed or response.status_code == _FAULT
                         rest(_said(response))
                         continue
-                    if response.status_code >= 300:
+                    if not 200 <= response.status_code < 300:
                         raise self._refusal(response)
                     return self._body(response, max_bytes)
             except httpx.TransportError as error:
-                rest(HeliographError(f"{self.url} does not answer", why=f"{type(error).__name__}: {error}"))
+                why = shown(f"{type(error).__name__}: {error}", _MAX_WHY)
+                rest(HeliographError(f"{self.url} does not answer", why=why))
         raise AssertionError("unreachable")
 
     def events(self, path: str) -> Iterator[Any]:
-        """The data of server-sent events, until the stream ends or breaks; what broke it is not raised."""
+        """The data of server-sent events, until the stream ends or breaks; what broke it is not raised.
+
+        It breaks when its time is over too: whoever wants to hear more asks again.
+        """
         try:
-            with self._client.stream("GET", path) as response:
+            with self._stream("GET", path, _MAX_EVENTS) as response:
                 if response.status_code != 200:
                     return
-                size, rest = 0, b""
+                size, line = 0, bytearray()
                 for block in _blocks(response):
                     size += len(block)
-                    if size > _MAX_JSON:
-                        return
-                    *lines, rest = (rest + block).split(b"\n")
-                    for line in lines:
+                    first, *more = block.split(b"\n")
+                    line += first
+                    for following in more:
                         if line.startswith(b"data: "):
-                            yield json.loads(line[6:])
-        except (httpx.TransportError, ValueError, RecursionError, WireError):
+                            yield strict_json(bytes(line[6:]), _MAX_WORDS)
+                        line = bytearray(following)
+                    if size > _MAX_EVENTS or len(line) > _MAX_EVENT:
+                        return
+        except (httpx.TransportError, ValueError, WireError):
             return
+
+    def _stream(self, method: str, path: str, max_bytes: int, **more: Any) -> Any:
+        """A request and its answer, of which so many bytes are read."""
+        exchange = Exchange(self.timeout_s, max_bytes)
+        times = {"connect": self.timeout_s, "pool": self.timeout_s, "read": exchange, "write": exchange}
+        return self._client.stream(method, path, extensions={"timeout": times}, **more)
 
     def _rests(self, what: str) -> Iterator[Any]:
         """For each try a function that waits for the next one, or raises its error where patience is over."""
@@ -187,14 +212,39 @@ def _blocks(response: httpx.Response) -> Iterator[bytes]:
 
 def _said(response: httpx.Response) -> HeliographError:
     """The words of a refusal, with the name of its class in `where`; of whatever else answers, its status."""
-    text = b""
+    text = bytearray()
     try:
         for block in _blocks(response):
             text += block
             if len(text) > _MAX_ERROR:
                 break
-        error = json.loads(text)["error"]
+        error = strict_json(bytes(text), _MAX_WORDS)["error"]
         what, why, hint = (shown(str(error[name]), 2000) for name in ("what", "why", "hint"))
         return HeliographError(what, where=shown(str(error["kind"]), 60), why=why, hint=hint)
     except (ValueError, KeyError, TypeError, RecursionError, WireError):
         return HeliographError(f"the server answers with status {response.status_code}")
+
+
+def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
+    """What certificates are checked by; a SecurityError where none are and that was not allowed."""
+    if verify is False:
+        if not allow_insecure:
+            raise SecurityError(
+                "verify=False checks no certificate: others on the way can read the token and answer for the server",
+                where="RemoteServer",
+                hint="give the file with the certificate to trust; for a test without secrets, allow_insecure=True",
+            )
+        warnings.warn(
+            "certificates are not checked: others on the way can read the token and answer for the server",
+            InsecureWarning,
+            stacklevel=4,
+        )
+    if scheme == "http":
+        # Nothing is trusted, and nothing asks.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(verify, bool):
+        return httpx.create_ssl_context(verify=verify, trust_env=False)
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise WireError(f"{verify} holds no certificates to trust", why=error.strerror or str(error)) from None

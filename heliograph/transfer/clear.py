@@ -10,6 +10,7 @@ import numpy as np
 
 from heliograph.errors import RangeError
 from heliograph.ir import Array
+from heliograph.rounding import power_above
 from heliograph.transfer.data import TransferData, columns, loss_of
 from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings, momentum
@@ -36,27 +37,48 @@ class Epoch:
 
 @dataclass(slots=True)
 class History:
-    """The epochs of a training; `best` is the one of least validation loss, counted from 1 (0: none yet)."""
+    """The epochs of a training; `best` is the one of least validation loss, counted from 1 (0: none yet).
+
+    A training of fixed epochs goes on where another would end with an error: `spoiled` says what that would have been, and
+    `unjudged` counts the epochs since.
+    """
 
     epochs: list[Epoch] = field(default_factory=list)
     stopped: str = ""
+    spoiled: str = ""
+    unjudged: int = 0
 
     @property
     def best(self) -> int:
         return min(self.epochs, key=lambda epoch: epoch.loss).number if self.epochs else 0
 
+    @property
+    def done(self) -> int:
+        """The epochs that are complete."""
+        return len(self.epochs) + self.unjudged
+
     def judge(self, epoch: Epoch, settings: TransferSettings) -> bool:
         """Record an epoch; returns whether training continues."""
         self.epochs.append(epoch)
-        if epoch.number - self.best >= settings.patience:
+        if epoch.number - self.best >= settings.patience and not settings.fixed_epochs:
             self.stopped = f"the validation loss has not fallen for {settings.patience} epochs"
-        elif epoch.number >= settings.most_epochs:
-            self.stopped = f"it was to end after {settings.most_epochs} epochs"
+        self._end(settings)
         return not self.stopped
+
+    def pass_over(self, settings: TransferSettings) -> None:
+        """Count an epoch that is worth nothing."""
+        self.unjudged += 1
+        self._end(settings)
+
+    def _end(self, settings: TransferSettings) -> None:
+        if self.done >= settings.most_epochs and not self.stopped:
+            self.stopped = self.spoiled or f"it was to end after {settings.most_epochs} epochs"
 
 
 # Weights may leave their range by this share of it, since encryption has errors.
 _SLACK = 2e-3
+# Factors above this one are not told apart.
+_MOST_TOLD = 1024.0
 
 Watch: TypeAlias = "Callable[[Epoch], None]"
 
@@ -83,54 +105,128 @@ class Run(Protocol):
 
 
 def train(
-    run: Run, data: TransferData, settings: TransferSettings, history: History, watch: Watch | None = None
+    run: Run,
+    data: TransferData,
+    settings: TransferSettings,
+    history: History,
+    watch: Watch | None = None,
+    save: Callable[[], None] | None = None,
 ) -> History:
     """Train until the client stops it; a history that already has epochs is continued.
 
+    `save` is called whenever the history has changed, `watch` after each epoch that was judged.
+
     Raises RangeError, after the history is complete, where a logit left the range of the softmax, or weights theirs: what
-    follows from such a step is worth nothing, and the weights of the best epoch are kept.
+    follows from such a step is worth nothing, and the weights of the best epoch are kept. With `fixed_epochs` all steps are
+    taken first, as if nothing had happened.
     """
     steps, largest = data.steps(settings), max((epoch.largest_logit for epoch in history.epochs), default=0.0)
+    keep_up = save or (lambda: None)
+
+    def left(error: RangeError, stopped: str) -> None:
+        """A value left its range: end the training, or note it where nobody is to see that."""
+        if not settings.fixed_epochs:
+            history.stopped = stopped
+            raise error
+        if not history.spoiled:
+            history.spoiled = stopped
+            keep_up()
+
     while not history.stopped:
-        while run.done < (len(history.epochs) + 1) * steps:
+        while run.done < (history.done + 1) * steps:
             seen = run.step()
             largest = max(largest, seen.logit)
-            _check("a logit", "the range of the softmax", "logit_range", largest, settings.logit_range, run, history)
-            _check("a hidden value", "its range", "hidden_range", seen.hidden, settings.hidden_range, run, history)
-        logits = run.validate()
-        right = float(np.mean(logits.argmax(axis=0) == data.y_val))
-        epoch = Epoch(len(history.epochs) + 1, loss_of(logits, data.y_val), right, largest)
-        history.judge(epoch, settings)
-        if history.best == epoch.number:
+            for bound in (
+                _Bound("a logit", "the range of the softmax", "logit_range", settings.logit_range, largest),
+                _Bound("a hidden value", "its range", "hidden_range", settings.hidden_range, seen.hidden),
+            ):
+                if bound.left:
+                    left(bound.error(run, history), bound.stopped)
+        epoch = None
+        try:
+            logits = run.validate()
+        except RangeError as error:
+            left(error, "a validation logit left its range")
+        else:
             try:
-                run.keep()
-            except RangeError:
-                # Nothing was kept: the best epoch is still the earlier one.
-                history.epochs.pop()
-                history.stopped = "a weight left its range"
-                raise
-        if watch is not None:
+                epoch = None if history.spoiled else _judged(run, logits, largest, data, settings, history)
+            except RangeError as error:
+                left(error, "a weight left its range")
+        if epoch is None:
+            history.pass_over(settings)
+        keep_up()
+        if watch is not None and epoch is not None:
             watch(epoch)
+    if history.spoiled:
+        raise RangeError(history.spoiled, why=_WORTHLESS, hint=_hint(history, "range"))
     return history
 
 
-def _check(what: str, left: str, name: str, largest: float, limit: float, run: Run, history: History) -> None:
-    """Stop the training, with a RangeError, where a value left its range."""
-    if not largest <= limit:
-        history.stopped = f"{what} left [-{limit:g}, {limit:g}]"
-        raise RangeError(
-            f"step {run.done}: {what} of {largest:.4g} left {left}, [-{limit:g}, {limit:g}]",
-            why="polynomials mean nothing there, and neither do the weights behind that step",
-            hint=f"the weights of epoch {history.best} are kept; train with a wider {name}, or a smaller rate",
+def _judged(
+    run: Run, logits: Array, largest: float, data: TransferData, settings: TransferSettings, history: History
+) -> Epoch:
+    """The epoch that these logits of validation end, judged; its weights are kept if it is the best. A RangeError where they
+    left their range: the epoch is forgotten, and the best one is still the earlier one.
+    """
+    right = float(np.mean(logits.argmax(axis=0) == data.y_val))
+    epoch = Epoch(history.done + 1, loss_of(logits, data.y_val), right, largest)
+    history.judge(epoch, settings)
+    if history.best == epoch.number:
+        try:
+            run.keep()
+        except RangeError:
+            history.epochs.pop()
+            history.stopped = ""
+            raise
+    return epoch
+
+
+_WORTHLESS = "polynomials mean nothing there, and neither do the weights behind that step"
+
+
+def _hint(history: History, name: str) -> str:
+    return f"the weights of epoch {history.best} are kept; train with a wider {name}, or a smaller rate"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The largest of some values, `what`, and the bound that they are to keep to: that of the setting `name`."""
+
+    what: str
+    range: str
+    name: str
+    limit: float
+    largest: float
+
+    @property
+    def left(self) -> bool:
+        return not self.largest <= self.limit
+
+    @property
+    def stopped(self) -> str:
+        return f"{self.what} left [-{self.limit:g}, {self.limit:g}]"
+
+    def error(self, run: Run, history: History) -> RangeError:
+        return RangeError(
+            f"step {run.done}: {self.what} left {self.range}, [-{self.limit:g}, {self.limit:g}], "
+            f"{by_factor(self.largest, self.limit)}",
+            why=_WORTHLESS,
+            hint=_hint(history, self.name),
         )
+
+
+def by_factor(largest: float, limit: float) -> str:
+    """How far a value is beyond its bound, as a power of two: errors end up in logs, so they do not have the value."""
+    factor = power_above(largest / limit)
+    return f"by a factor of at most {factor:g}" if factor <= _MOST_TOLD else "by far"
 
 
 def check_weights(state: State, settings: TransferSettings) -> None:
     """Raise a RangeError where weights left their range, as decrypting them does (`Client.decrypt_carried`)."""
-    largest = max(float(np.abs(weights).max()) for weights in (state.weights, state.ahead))
-    if not largest <= settings.weight_range * (1 + _SLACK):
+    largest, limit = max(float(np.abs(each).max()) for each in (state.weights, state.ahead)), settings.weight_range
+    if not largest <= limit * (1 + _SLACK):
         raise RangeError(
-            f"a weight of {largest:.4g} left [-{settings.weight_range:g}, {settings.weight_range:g}]",
+            f"a weight left [-{limit:g}, {limit:g}], {by_factor(largest, limit)}",
             why="on ciphertexts a bootstrap gives nonsense for larger ones",
             hint="train with a wider weight_range, or a smaller rate",
         )

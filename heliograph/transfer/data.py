@@ -11,6 +11,7 @@ import numpy as np
 from heliograph.array_files import one_per_name, read_arrays
 from heliograph.errors import ProgramError
 from heliograph.ir import Array
+from heliograph.rounding import power_above
 from heliograph.transfer.settings import TransferSettings
 
 _PARTS = ("train", "val")
@@ -51,8 +52,11 @@ class TransferData:
 
     @property
     def size(self) -> float:
-        """The largest absolute value of a feature, at least 1 (the bias's)."""
-        return max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max()))
+        """A power of two that no absolute value of a feature is above, at least 1 (the bias's).
+
+        The program of a step says it, and the server reads that.
+        """
+        return power_above(max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max())))
 
     def steps(self, settings: TransferSettings) -> int:
         """Minibatches in an epoch; ProgramError where there are fewer samples than in one."""

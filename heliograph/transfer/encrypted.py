@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heliograph.execution.loop import Progress
 from heliograph.ir import Array
+from heliograph.runtime.messages import CarriedValues
 from heliograph.transfer.layers import Seen
 from heliograph.transfer.owner import Owner
 from heliograph.transfer.trainer import Trainer
@@ -15,6 +16,8 @@ class EncryptedRun:
     def __init__(self, owner: Owner, trainer: Trainer, progress: Progress | None = None) -> None:
         self._owner, self._trainer, self._progress = owner, trainer, progress
         trainer.start(owner.start())
+        # What the last epoch left, where the trainer is not to know which one was the best.
+        self._left: CarriedValues | None = None
         # The weights that were kept last.
         self.best: Array | None = None
         # If the process was killed after a step, that step's output may not have been checked.
@@ -32,9 +35,16 @@ class EncryptedRun:
         return Seen(max(unseen.logit, seen.logit), max(unseen.hidden, seen.hidden))
 
     def validate(self) -> Array:
-        return self._owner.held_logits(list(self._trainer.held_logits(self._progress)))
+        found = list(self._trainer.held_logits(self._progress))
+        if self._owner.settings.fixed_epochs:
+            # After each epoch, so that it does not tell which one the client keeps; before anything is decrypted.
+            self._left = self._trainer.session.carried()
+        return self._owner.held_logits(found)
 
     def keep(self) -> None:
+        if self._left is not None:
+            self.best = self._owner.weights(self._left)
+            return
         self.best = self.weights()
         self._trainer.session.keep(self.done)
 

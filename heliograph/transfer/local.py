@@ -8,6 +8,7 @@ FOLDER/trainer/          evaluation keys, encrypted shards, rounds: the server's
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -53,10 +54,10 @@ def prepare(
     if (folder / _SETTINGS).exists():
         raise ProgramError(f"{folder} has a training already", hint="resume it, or choose another folder")
     artifact = compile_step(data, settings, options)
-    (folder / "owner").mkdir(parents=True, exist_ok=True)
+    _close(folder)
     (folder / "trainer").mkdir(exist_ok=True)
     artifact.save(folder / _ARTIFACT)
-    write_file(folder / _SETTINGS, json.dumps(asdict(settings), indent=1).encode())
+    _write_own(folder / _SETTINGS, json.dumps(asdict(settings), indent=1))
     return artifact
 
 
@@ -76,6 +77,7 @@ def go_on(
     folder = Path(folder)
     settings, history = settings_of(folder), history_of(folder)
     artifact = Artifact.load(folder / _ARTIFACT)
+    _close(folder)
     if not history.stopped:
         client = _client(folder, artifact, allow_insecure)
         client.write_evaluation_keys(folder / _KEYS, progress)
@@ -85,21 +87,19 @@ def go_on(
             _send(folder, owner, trainer, progress)
             run = EncryptedRun(owner, trainer, progress)
 
-            def seen(epoch: Epoch) -> None:
+            def save() -> None:
                 # Weights first: if killed between the two, the epoch is judged again. Otherwise a best epoch without weights
                 # would remain.
-                if history.best == epoch.number:
+                if run.best is not None:
                     write_array(folder / WEIGHTS, run.best, ())
+                    run.best = None
                 _write_history(folder, history)
-                if watch is not None:
-                    watch(epoch)
 
             try:
-                train(run, data, settings, history, seen)
+                train(run, data, settings, history, watch, save)
             except RangeError:
-                _write_history(folder, history)
+                save()
                 raise
-            _write_history(folder, history)
     return history
 
 
@@ -107,8 +107,9 @@ def settings_of(folder: str | Path) -> TransferSettings:
     """Those of the training in a folder; a ProgramError where there is none."""
     given = _json(Path(folder) / _SETTINGS)
     names = {field.name for field in fields(TransferSettings)}
-    # Settings of a training that began before hidden layers existed do not mention them.
-    if not isinstance(given, Mapping) or not names - {"hidden", "hidden_range"} <= set(given) <= names:
+    # Settings of a training that began before these existed do not mention them.
+    later = {"hidden", "hidden_range", "fixed_epochs"}
+    if not isinstance(given, Mapping) or not names - later <= set(given) <= names:
         raise WireError(f"{Path(folder) / _SETTINGS} does not hold the settings of a training")
     return TransferSettings(**given)
 
@@ -120,8 +121,10 @@ def history_of(folder: str | Path) -> History:
         return History()
     given = _json(path)
     try:
-        return History([Epoch(**epoch) for epoch in given["epochs"]], str(given["stopped"]))
-    except (TypeError, KeyError):
+        epochs = [Epoch(**epoch) for epoch in given["epochs"]]
+        spoiled, unjudged = given.get("spoiled", ""), given.get("unjudged", 0)
+        return History(epochs, str(given["stopped"]), str(spoiled), int(unjudged))
+    except (TypeError, KeyError, ValueError, AttributeError):
         raise WireError(f"{path} does not hold the history of a training") from None
 
 
@@ -167,12 +170,29 @@ def _send(folder: Path, owner: Owner, trainer: Trainer, progress: Progress | Non
             trainer.receive(kind, number, shard)
             if progress is not None:
                 progress("encrypted shards", number + 1, 0)
-    write_file(mark, b"")
+    _write_own(mark, "")
 
 
 def _write_history(folder: Path, history: History) -> None:
-    text = json.dumps({"epochs": [asdict(epoch) for epoch in history.epochs], "stopped": history.stopped})
-    write_file(folder / _HISTORY, text.encode())
+    _write_own(folder / _HISTORY, json.dumps(asdict(history)))
+
+
+def _write_own(path: Path, text: str) -> None:
+    """A file of the owner's, which nobody else can read: what was decrypted is in it, or what the data are."""
+    write_file(path, text.encode(), private=True)
+
+
+def _close(folder: Path) -> None:
+    """Make the owner's folder, or keep others out of it and of its files, if an earlier version made it."""
+    owner = folder / "owner"
+    try:
+        owner.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.chmod(owner, 0o700)
+        for path in owner.iterdir():
+            if path.is_file():
+                os.chmod(path, 0o600)
+    except OSError as error:
+        raise WireError(f"{owner} cannot be kept from others", why=error.strerror or str(error)) from None
 
 
 def _json(path: Path) -> Any:

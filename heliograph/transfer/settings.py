@@ -24,6 +24,8 @@ class TransferSettings:
     softmax_error: the largest error of a probability.
     patience: training ends when the validation loss has not fallen for this many epochs.
     most_epochs: it ends after this many epochs at the latest.
+    fixed_epochs: it ends after exactly most_epochs, whatever the client sees, who keeps the best weights and does not tell
+        which they are; otherwise the server hears after each epoch whether it was the best, and when a value left its range.
     seed: of the order of the samples, which is the same in every epoch.
     """
 
@@ -36,6 +38,7 @@ class TransferSettings:
     softmax_error: float = 1e-4
     patience: int = 3
     most_epochs: int = 100
+    fixed_epochs: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -45,6 +48,8 @@ class TransferSettings:
                 raise ProgramError(
                     f"{name} = {value!r} is not a whole number of at least {least}", where="TransferSettings"
                 )
+        if type(self.fixed_epochs) is not bool:
+            raise ProgramError(f"fixed_epochs = {self.fixed_epochs!r} is not True or False", where="TransferSettings")
         for name in ("rate", "logit_range", "weight_range", "hidden_range", "softmax_error"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):

@@ -13,6 +13,7 @@ from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse
 from heliograph.ir import Array, Program
 from heliograph.transfer.clear import ClearRun, State
+from heliograph.transfer.coarse import coarse
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings, momentum
@@ -125,7 +126,10 @@ def _carried(layers: Layers, state: State, weight_range: float) -> list[Array]:
 
 
 def compile_step(data: TransferData, settings: TransferSettings, options: Options | None = None) -> Artifact:
-    """The artifact of one step. The sizes of values are observed on a training in the clear of data like the owner's."""
+    """The artifact of one step. The sizes of values are observed on a training in the clear of data like the owner's.
+
+    The server gets it, so of the data it says powers of two alone (transfer/coarse.py).
+    """
     made = options or Options()
     chosen = replace(
         made,
@@ -133,7 +137,7 @@ def compile_step(data: TransferData, settings: TransferSettings, options: Option
         precision_bits=min(made.precision_bits, _PRECISION_BITS),
         bootstrap_by=made.bootstrap_by or _BOOTSTRAP_BY,
     )
-    return compile_program(step_program(data, settings, seen_states(data, settings)), chosen)
+    return coarse(compile_program(step_program(data, settings, seen_states(data, settings)), chosen))
 
 
 def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
+from helpers.hostile_requests import ODD, hostile_request
 from helpers.serving import Running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -45,78 +46,6 @@ def test_the_openapi_description_is_kept(running: Running) -> None:
 
         check()
     assert set(seen) >= {200, 404, 422}, seen
-
-
-ODD = [
-    *(
-        "",
-        " ",
-        "0",
-        "-1",
-        "1e309",
-        "99999999999999999999999",
-        "%00",
-        "%0d%0aSet-Cookie:%20a=b",
-        "..",
-        "../../etc/passwd",
-    ),
-    *(
-        "%2e%2e%2f",
-        "'",
-        '"',
-        "' OR 1=1 --",
-        "{}",
-        "[]",
-        "null",
-        "%ff%fe",
-        "é",
-        "𝔘",
-        "a" * 5000,
-        "0" * 31,
-        "0" * 33,
-        "g" * 32,
-    ),
-    *(
-        "rotation/5",
-        "relinearization",
-        "rotation-5",
-        "/",
-        "//",
-        "?",
-        "#",
-        "&",
-        "=",
-        "true",
-        "0x10",
-        "１２",
-        "1_0",
-        "+1",
-    ),
-]
-
-
-def requests(chance: random.Random, artifact: str, client: str, job: str, digest: str) -> tuple[str, str, bytes]:
-    """Method, target and body of one request: a sound one with some of its parts altered, dropped or doubled."""
-    paths = [
-        "/", "/metrics", "/health", "/openapi.json", "/v1/artifacts", "/v1/artifacts/{a}/public", "/v1/uploads/{d}",
-        "/v1/keys/{a}/{c}", "/v1/jobs", "/v1/jobs/{j}", "/v1/jobs/{j}/events", "/v1/jobs/{j}/result",
-    ]  # fmt: skip
-    known = {"a": artifact, "c": client, "j": job, "d": digest}
-    if chance.random() < 0.6:
-        known[chance.choice(list(known))] = chance.choice(ODD)
-    path = chance.choice(paths)
-    for name, value in known.items():
-        path = path.replace(f"{{{name}}}", value)
-    query = {
-        "total": "10", "offset": "0", "name": "rotation/1", "upload": digest, "artifact": artifact, "client": client,
-        "wait": "0",
-    }  # fmt: skip
-    pairs = [(name, value) for name, value in query.items() if chance.random() < 0.6]
-    for _ in range(chance.randrange(3)):
-        pairs.insert(chance.randrange(len(pairs) + 1), (chance.choice([*query, *ODD]), chance.choice(ODD)))
-    text = "&".join(f"{name}={value}" for name, value in pairs)
-    method = chance.choice(["GET", "GET", "PUT", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "FOO"])
-    return method, f"{path}?{text}", chance.randbytes(chance.choice([0, 0, 1, 10, 11, 5000]))
 
 
 def send(running: Running, chance: random.Random, method: str, target: str, body: bytes, token: str) -> bytes:
@@ -170,7 +99,7 @@ def attack(running: Running, client: hg.Client, keys: hg.EvaluationKeys, count: 
         stranger = running.tenants.add(f"stranger-{seed}")
         tally: dict[int, int] = {}
         for _ in range(count):
-            method, target, body = requests(chance, artifact, client.id, job, digest)
+            method, target, body = hostile_request(chance, artifact, client.id, job, digest)
             answer = send(running, chance, method, target, body, stranger)
             status = int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
             tally[status] = tally.get(status, 0) + 1

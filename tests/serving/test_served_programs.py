@@ -17,6 +17,10 @@ import heliograph as hg
 from heliograph.errors import ProgramError, WireError
 from heliograph.runtime.steps import StepInput, StepOutput
 from heliograph.serving.catalog import Catalog
+from heliograph.serving.engine import Work
+from heliograph.serving.evaluation import Evaluation
+from heliograph.serving.records import ErrorRecord
+from heliograph.serving.settings import Places
 
 WEIGHTED = """program weighted
 input x: secret slots[8] in [-1, 1]
@@ -93,6 +97,64 @@ def test_plain_inputs_are_looked_at_before_anything_is_served(
         Catalog([folder / "weighted.helio"], 1 << 31, plain=plain, allow_insecure=True)
 
 
+def test_errors_of_jobs_do_not_name_the_operators_files(remote: hg.RemoteServer, served: Running, folder: Path) -> None:
+    """The client hears that they cannot be read, the operator's log says which, and why."""
+    client = hg.Client(remote.public("weighted"), allow_insecure=True)
+    remote.register(client.evaluation_keys())
+    path, away = folder / "weighted.npz", folder / "away.npz"
+    path.rename(away)
+    try:
+        with pytest.raises(hg.HeliographError, match="the server's own inputs cannot be read") as caught:
+            remote.run(client.encrypt(X))
+        for values in (np.full(8, 123.456), np.zeros(5)):
+            np.savez(path, w=values)
+            with pytest.raises(hg.HeliographError, match="the server's own inputs cannot be read") as other:
+                remote.run(client.encrypt(X))
+            assert str(other.value) != ""
+            assert (other.value.what, other.value.why) == (caught.value.what, caught.value.why)
+    finally:
+        away.replace(path)
+    assert str(folder) not in str(caught.value)
+    assert "weighted" not in str(caught.value)
+    faults = [str(line["text"]) for line in served.events("fault")]
+    assert f"{path} cannot be read" in faults[-3]
+    assert "outside its range" in faults[-2]
+    assert "shape" in faults[-1]
+    client.decrypt(remote.run(client.encrypt(X)))
+
+
+@pytest.mark.parametrize("change", ["gone", "another", "damaged", "a folder"])
+def test_artifacts_that_were_replaced_are_not_named(folder: Path, tmp_path: Path, change: str) -> None:
+    path = tmp_path / "secret_folder" / "counted.helio"
+    path.parent.mkdir()
+    artifact = hg.Artifact.load(folder / "weighted.helio")
+    artifact.save(path)
+    evaluation = Evaluation(Work(str(tmp_path), {artifact.fingerprint: str(path)}, {}, 1 << 31, allow_insecure=True))
+    path.unlink()
+    if change == "another":
+        hg.Artifact.load(folder / "counter.helio").save(path)
+    elif change == "damaged":
+        path.write_bytes(b"junk")
+    elif change == "a folder":
+        path.mkdir()
+    report = evaluation.run(artifact.fingerprint, tmp_path / "keys", b"", lambda _: None)
+    assert report.error == ErrorRecord(
+        "HeliographError", "the server's own inputs cannot be read", hint="the operator's log says more"
+    )
+    assert str(path) in report.fault
+
+
+def test_whole_paths_are_taken_out_of_errors(tmp_path: Path) -> None:
+    """Whatever raised them; of the server's own folder it is what a client sent."""
+    places = Places(tmp_path / "data")
+    said = f"{tmp_path}/data/inputs/ab12: cut. /srv/models/rates.npy cannot be read (/srv/models). rotation/1 and 1/2"
+    assert places.hidden(said) == (
+        "what was sent: cut. a file of the server cannot be read (a file of the server). rotation/1 and 1/2"
+    )
+    for text in ("see https://example.org/a/b and model.py:3", "wait for it: GET /v1/jobs/ID?wait=20"):
+        assert places.hidden(text) == text
+
+
 def test_steps_go_on_from_each_other(remote: hg.RemoteServer, counter: hg.Client, tmp_path: Path) -> None:
     """What is carried goes through a file between two of them; the answers are those of a server without HTTP."""
     total, carried = START, counter.encrypt_carried(total=START)
@@ -128,6 +190,7 @@ def test_a_step_survives_kills_and_is_taken_up(served: Running, counter: hg.Clie
 
 def test_what_is_no_step_is_refused(remote: hg.RemoteServer, served: Running, counter: hg.Client) -> None:
     encrypted, carried = counter.encrypt(GIVEN), counter.encrypt_carried(total=START)
+    faults = served.events("fault")
     with pytest.raises(WireError, match="holds: encrypted inputs; expected: inputs of a step"):
         remote.run(encrypted)
     other = hg.Client(remote.public("counter"), allow_insecure=True)
@@ -147,7 +210,7 @@ def test_what_is_no_step_is_refused(remote: hg.RemoteServer, served: Running, co
         remote._result(remote._submitted(strange, None), StepOutput, None)
     # Afterwards it serves as before.
     np.testing.assert_allclose(counter.decrypt(remote.step(encrypted, carried)[0]), after(START), atol=1e-4)
-    assert served.events("fault") == []
+    assert served.events("fault") == faults
 
 
 def test_values_of_the_old_form_are_taken_too(remote: hg.RemoteServer, counter: hg.Client, folder: Path) -> None:

@@ -72,6 +72,28 @@ def test_a_simulated_training_needs_no_keys(npz: Path, tmp_path: Path, capsys: p
     assert not (tmp_path / "t" / "trainer" / "keys").exists()
 
 
+def test_fixed_epochs_are_all_trained(npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the loss rises, too: without the option a patience of one would end it."""
+    with np.load(npz) as file:
+        path = _changed(npz, tmp_path / "wrong.npz", y_val=(file["y_val"] + 1) % 3)
+    told = {}
+    for name, more in (("fixed", ["--fixed-epochs"]), ("usual", [])):
+        given = [
+            path,
+            "--folder",
+            str(tmp_path / name),
+            *OPTIONS,
+            "--most-epochs",
+            "3",
+            "--patience",
+            "1",
+            "--simulate",
+        ]
+        told[name] = run_json(capsys, "transfer", "train", *given, *more)
+    assert [len(told[name]["epochs"]) for name in ("fixed", "usual")] == [3, 2]
+    assert told["fixed"]["best"] == told["usual"]["best"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [

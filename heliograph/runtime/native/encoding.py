@@ -116,7 +116,8 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wi
     bits = log_scale + (math.log2(largest) if largest else -log_scale)
     room = math.log2(math.prod(primes[: level + 1])) - 1
     if bits >= room:
-        raise RangeError(f"a plaintext of size {np.abs(values).max():.3g} is too large at scale 2^{log_scale:.1f}")
+        # Without its size: who asked may be another than whose values these are.
+        raise RangeError(f"a plaintext is too large at scale 2^{log_scale:.1f}")
     shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
     whole = np.rint(found * 2.0 ** (log_scale - shift))
     if LIMIT and bits < _SMALL_BITS and not alone:
