@@ -20,6 +20,7 @@ from heliograph.runtime.messages import (
     EncryptedInput,
     EncryptedOutput,
     EvaluationKeys,
+    are_names,
     is_name,
 )
 from heliograph.runtime.steps import StepInput, StepOutput
@@ -345,9 +346,9 @@ def _name(state: Any, name: str) -> str:
 
 
 def _fingerprint(state: Any, name: str) -> str:
-    """What may stand in the path of a request."""
+    """An artifact's fingerprint or a client's name, which may stand in the path of a request."""
     found = _text(state, name)
-    if not is_fingerprint(found):
+    if not are_names({name: found}):
         raise _strange()
     return found
 
