@@ -44,13 +44,13 @@ class KeySets:
 
     def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
         """The set, begun where it is new; a refusal where the tenant has too many."""
-        row = self._row(tenant, artifact, client)
-        if row is None:
+        if self._row(tenant, artifact, client) is None:
             self._begin(tenant, artifact, client)
-        elif row.complete:
+        row = self._required(tenant, artifact, client)
+        if row.complete:
             self._touch(tenant, artifact, client)
         else:
-            # A killed server may have taken keys that it had no time to count.
+            # Of no keys all are here; and a killed server may have taken keys that it had no time to count.
             self._count(row.folder, expected)
         return self.record(tenant, artifact, client, expected)
 
@@ -64,8 +64,9 @@ class KeySets:
                     (folder, tenant, artifact, client, time.time()),
                 )
                 if done.rowcount:
-                    write_keys(self._places.keyset(folder), artifact, client, {}, _none)
                     taken = True
+                    self._places.keyset(folder).mkdir(mode=0o700)
+                    write_keys(self._places.keyset(folder), artifact, client, {}, _none)
         except BaseException:
             if taken:
                 shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
