@@ -171,7 +171,7 @@ class _With:
     """A database with another `writing`."""
 
     def __init__(self, database: Database, writing: object) -> None:
-        self.reading, self.writing = database.reading, writing
+        self.reading, self.writing, self.clock = database.reading, writing, database.clock
 
 
 def test_two_submissions_of_one_job_are_both_answered_with_it(

@@ -27,7 +27,7 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, WireError
 from heliograph.files import Bytes, lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
-from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.keyfolder import KeyFolder, KeysError
 
 _FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
@@ -55,7 +55,8 @@ class Forms(Protocol):
 class MappedKeys:
     """The keys of a folder, mapped; made first where they are not there yet, by one process while others wait.
 
-    Raises WireError for malformed keys, TooLittleDiskError where the disk has no room for the file.
+    Raises KeysError for files that are damaged and WireError for malformed keys, TooLittleDiskError where the disk has no
+    room for the file.
     """
 
     def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey], forms: Forms) -> None:
@@ -113,7 +114,7 @@ class MappedKeys:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 # What was free is not: others write to the disk too, and some file systems have quotas.
-                raise _too_little(path.parent, size, error.strerror) from None
+                raise _too_little(path.parent, size, os.strerror(error.errno)) from None
             raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
         finally:
             with contextlib.suppress(OSError):
@@ -157,7 +158,7 @@ def _named(folder: KeyFolder, keys: Sequence[EvaluationKey]) -> Any:
                 file.seek(-_DIGEST, os.SEEK_END)
                 end = file.read(_DIGEST)
         except OSError as error:
-            raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+            raise KeysError(f"{path} cannot be read", why=error.strerror or str(error)) from None
         found.update(f"\n{key.name} {key.bytes} ".encode() + end)
     return found
 
