@@ -166,6 +166,7 @@ class KeySets:
             row = self._database.reading().execute("SELECT * FROM keysets WHERE folder = ?", (folder,)).fetchone()
             if row is None:
                 return False
+            sound = self._indexed(folder, row["artifact"], row["client"]) is not None
             keys = self._folder(folder, row["artifact"], row["client"])
             if not row["complete"] and _size(keys) == row["bytes"]:
                 return True
@@ -176,7 +177,7 @@ class KeySets:
                     if of_the_machine(error) is None:
                         keys.file(name).unlink(missing_ok=True)
             size = _size(keys)
-            if size == row["bytes"]:
+            if sound and size == row["bytes"]:
                 return False
             with self._database.writing() as connection:
                 # No job uses the set until its client has asked what is missing of it.
@@ -188,12 +189,21 @@ class KeySets:
         path = self._places.keyset(folder)
         path.mkdir(mode=0o700, exist_ok=True)
         os.chmod(path, 0o700)
-        with contextlib.suppress(KeysError):
+        keys = self._indexed(folder, artifact, client)
+        if keys is None:
+            write_index(path, artifact, client)
             keys = KeyFolder(path)
-            if (keys.artifact, keys.client) == (artifact, client):
-                return keys
-        write_index(path, artifact, client)
-        return KeyFolder(path)
+        return keys
+
+    def _indexed(self, folder: str, artifact: str, client: str) -> KeyFolder | None:
+        """The folder of a set where its index says whose it is; None where that is damaged or not there."""
+        try:
+            keys = KeyFolder(self._places.keyset(folder))
+        except KeysError as error:
+            if of_the_machine(error) is not None:
+                raise
+            return None
+        return keys if (keys.artifact, keys.client) == (artifact, client) else None
 
     def _delete(self, folder: str, why: str, before: float | None = None) -> None:
         """Forget a set; with `before` only where nobody has used it since."""

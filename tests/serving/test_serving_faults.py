@@ -391,7 +391,7 @@ def test_errors_name_no_files_of_the_server(
         if KeyFolder(folder).client == other.id:
             for key in folder.glob("*.key"):
                 key.write_bytes(b"junk" * 100)
-    with pytest.raises(WireError, match="what was sent") as failed:
+    with pytest.raises(HeliographError, match="damaged on the disk of the server") as failed:
         remote.run(other.encrypt(sample()))
     for text in (refused.text, str(failed.value)):
         assert str(running.folder) not in text
