@@ -238,10 +238,13 @@ def test_too_many_open_files_say_nothing_of_a_file(
     short = threading.Event()
     real = os.open
 
-    def opened(path: Any, *given: Any, **more: Any) -> int:
-        if short.is_set() and str(path).startswith(str(made.places.root)):
+    only_reading = threading.Event()
+
+    def opened(path: Any, flags: int, *given: Any, **more: Any) -> int:
+        own = str(path).startswith(str(made.places.root)) and not (only_reading.is_set() and flags & os.O_WRONLY)
+        if short.is_set() and own:
             raise OSError(number, os.strerror(number))
-        return real(path, *given, **more)
+        return real(path, flags, *given, **more)
 
     async def ask() -> None:
         transport = httpx.ASGITransport(make_app(made))
@@ -256,6 +259,8 @@ def test_too_many_open_files_say_nothing_of_a_file(
             part = made.uploads.part(1, digest, 0)
             part.write(data)
             part.close()
+            # When its digest is taken, a good upload is not thrown away.
+            only_reading.set()
             short.set()
             assert (await http.put(path + f"&offset={len(data)}")).status_code == 503
             short.clear()
@@ -263,7 +268,11 @@ def test_too_many_open_files_say_nothing_of_a_file(
             assert (await http.put(path + f"&offset={len(data)}")).json()["complete"]
 
     asyncio.run(ask())
+    only_reading.clear()
+    made.uploads.begin(1, digest, len(data))
     short.set()
+    with pytest.raises(OSError, match=os.strerror(number)):
+        made.uploads.part(1, digest, 0)
     with pytest.raises(OSError, match=os.strerror(number)):
         routes_jobs._opened(made.places.result("r"))
 
