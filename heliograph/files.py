@@ -26,6 +26,21 @@ Bytes = bytes | memoryview
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
 
+# What these say is not of the file that was asked for.
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def of_the_machine(error: BaseException) -> OSError | None:
+    """The OSError behind an error where it says only that the disk is full or too many files are open; None elsewhere."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError):
+            return found if found.errno in _OF_THE_MACHINE else None
+        # Of our errors too, which are raised `from None` so that no traceback shows it.
+        found = found.__context__
+    return None
+
+
 def open_file(path: str | Path, *, follow: bool = True) -> io.BufferedReader:
     """A file, open for reading bytes; an OSError where there is none, or something else in its place.
 

@@ -33,19 +33,24 @@ _MAX_KEY_BYTES = 8 * 1024**3
 _NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,2}")
 
 
+class KeysError(WireError):
+    """The files of evaluation keys in a folder are not, or no longer, what they should be."""
+
+
 class KeyFolder:
     """The evaluation keys in a folder, as a server takes them: `names`, and `blob` for one at a time.
 
-    Raises WireError if the folder holds no keys.
+    Raises KeysError if the folder holds no keys.
     """
 
     kind: ClassVar[str] = "evaluation keys"
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        fields = read_file(self.path / _INDEX_FILE, _INDEX, _INDEX_VERSION, _MAX_INDEX_BYTES).fields
+        with _of_keys():
+            fields = read_file(self.path / _INDEX_FILE, _INDEX, _INDEX_VERSION, _MAX_INDEX_BYTES).fields
         if set(fields) != {"artifact", "client"} or not are_names(fields):
-            raise WireError(f"{self.path}: its index is not one of evaluation keys")
+            raise KeysError(f"{self.path}: its index is not one of evaluation keys")
         self.artifact: str = fields["artifact"]
         self.client: str = fields["client"]
 
@@ -57,8 +62,9 @@ class KeyFolder:
         return sorted(file.stem.replace("-", "/") for file in self.path.glob("*.key"))
 
     def blob(self, name: str) -> Bytes:
-        """The serialized form of one key; raises WireError unless the file is an intact one of that key."""
-        return self._read(name, self.file(name))
+        """The serialized form of one key; raises KeysError unless the file is an intact one of that key."""
+        with _of_keys():
+            return self._read(name, self.file(name))
 
     def file(self, name: str) -> Path:
         """The file of one key; raises WireError if the name is not that of a key."""
@@ -87,8 +93,18 @@ class KeyFolder:
         check_belongs(self, artifact, client)
 
     def check_names(self, expected: Collection[str]) -> None:
-        """Raise a WireError unless exactly these keys are there."""
-        check_objects(self, expected)
+        """Raise a KeysError unless exactly these keys are there."""
+        with _of_keys():
+            check_objects(self, expected)
+
+
+@contextlib.contextmanager
+def _of_keys() -> Iterator[None]:
+    """Have a WireError say by its class that it is about files of keys."""
+    try:
+        yield
+    except WireError as error:
+        raise KeysError(error.what, where=error.where, why=error.why, hint=error.hint) from None
 
 
 def write_keys(
@@ -140,8 +156,7 @@ def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
         if any(folder.glob("*.key")) and not index.exists():
             raise WireError(f"{folder} holds keys and no index", hint="give an empty folder")
         try:
-            contents = Container(_INDEX, _INDEX_VERSION, {"artifact": artifact, "client": client})
-            write_file(index, parts(contents), overwrite=False)
+            write_index(folder, artifact, client, overwrite=False)
         except WireError:
             # If another process was faster, its index is checked below like one that was already there. Otherwise it is a
             # different error.
@@ -150,6 +165,12 @@ def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
     keys = KeyFolder(folder)
     keys.check(artifact, client)
     return keys
+
+
+def write_index(folder: Path, artifact: str, client: str, *, overwrite: bool = True) -> None:
+    """Write down whose keys a folder holds."""
+    contents = Container(_INDEX, _INDEX_VERSION, {"artifact": artifact, "client": client})
+    write_file(folder / _INDEX_FILE, parts(contents), overwrite=overwrite)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.errors import HeliographError, InternalError
+from heliograph.files import of_the_machine
 from heliograph.serving.logs import log
 from heliograph.serving.records import ErrorRecord, RefusalRecord, as_record, reworded
 from heliograph.serving.refusals import Refused, status_of
@@ -44,6 +45,9 @@ def add_handlers(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HeliographError)
+        lacking = of_the_machine(error)
+        if lacking is not None:
+            return _unexpected(lacking)
         record = reworded(as_record(error), request.app.state.site.places.hidden)
         return _answered(record, status_of(error))
 
@@ -114,6 +118,8 @@ def _unexpected(error: Exception) -> JSONResponse:
     full = isinstance(error, sqlite3.OperationalError) and "full" in str(error)
     if full or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
         return refusal(Refused(507, "the disk of the server is full", hint="try again later"))
+    if of_the_machine(error) is not None:
+        return refusal(Refused(503, "the server has too many files open", hint="try again later"))
     if isinstance(error, sqlite3.OperationalError):
         return refusal(Refused(503, "the queue of the server is busy", hint="try again"))
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from heliograph.errors import HeliographError
+from heliograph.files import of_the_machine
 from heliograph.runtime.memory import available_bytes
-from heliograph.serving.records import DONE, FAILED, RUNNING, ErrorRecord
+from heliograph.serving.records import FAILED, RUNNING, ErrorRecord, as_record
 
 ENGINES = ("local", "ray")
-STOPPED = "stopped"
+STOPPED, AGAIN = "stopped", "again"
 # How often a worker reports its progress, and how long to wait for a report.
 BEAT_S = 0.25
 # Workers may use this share of the memory that is free when they start or, if that is unknown, of 4 GiB.
@@ -52,8 +54,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a job is: "running", or ended as "done", "failed" (with `error`) or "stopped".
+    """How far a job is: "running", or ended as "done", "failed" (with `error`), "stopped" or "again".
 
+    The last is of a job that can be evaluated once the machine has room again; `error` says what it lacks.
     `fault` is for the operator's log alone: what happened where nobody expected it. `held` is what the worker has in memory
     after the job: the names of the folders whose keys it holds, and the bytes that each takes by its bill.
     """
@@ -132,10 +135,15 @@ def follow(seat: Seat, task: Task, going_on: Callable[[Report], bool], silence_s
                 raise WorkerGone(f"no sign of life for {silence_s:g} s", killed=True)
             continue
         silent = 0.0
-        if report.state in (DONE, FAILED, STOPPED):
+        if report.state != RUNNING:
             return report
         if not going_on(report):
             seat.stop()
+
+
+def ended_by(error: HeliographError) -> Report:
+    """The end of a job in an error: for good, or until the machine has room again."""
+    return Report(FAILED if of_the_machine(error) is None else AGAIN, error=as_record(error))
 
 
 def bytes_each(memory_bytes: int | None, workers: int) -> int:

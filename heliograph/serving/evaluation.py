@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from heliograph.errors import HeliographError
+from heliograph.files import of_the_machine
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
 from heliograph.runtime.steps import StepInput, StepOutput
-from heliograph.serving.engine import STOPPED, Report, Work
+from heliograph.serving.engine import AGAIN, STOPPED, Report, Work, ended_by
 from heliograph.serving.holding import Holding, OwnFilesError
-from heliograph.serving.records import DONE, FAILED, ErrorRecord, as_record
+from heliograph.serving.records import DONE, FAILED, ErrorRecord
 
 _MAX_FAULT = 500
 Output = EncryptedOutput | StepOutput
@@ -58,21 +59,28 @@ class Evaluation:
             state = DONE
         except Stopped:
             state = STOPPED
-        except OwnFilesError as found:
-            error = ErrorRecord(
-                "HeliographError", "the server's own inputs cannot be read", hint="the operator's log says more"
-            )
-            fault = str(found)[:_MAX_FAULT]
         except HeliographError as found:
-            error = as_record(found)
+            ended = ended_by(found)
+            state, error = ended.state, ended.error
+            if isinstance(found, OwnFilesError):
+                error = ErrorRecord(
+                    "HeliographError", "the server's own inputs cannot be read", hint="the operator's log says more"
+                )
+                fault = str(found)[:_MAX_FAULT]
         except MemoryError:
             self._holding.drop(keys.name)
             error = ErrorRecord("TooLittleMemoryError", "the worker ran out of memory over this job")
         except Exception as found:
-            # A fault of ours. The job ends all the same, and the keys held for it may be broken.
+            # The job ends all the same, and the keys held for it may be broken.
             self._holding.drop(keys.name)
-            error = ErrorRecord("InternalError", "the evaluation failed by a fault of ours", why=type(found).__name__)
-            fault = f"{type(found).__name__}: {found}"[:_MAX_FAULT]
+            lacking = of_the_machine(found)
+            if lacking is not None:
+                state, error = AGAIN, ErrorRecord("HeliographError", "the job cannot go on", why=str(lacking.strerror))
+            else:
+                error = ErrorRecord(
+                    "InternalError", "the evaluation failed by a fault of ours", why=type(found).__name__
+                )
+                fault = f"{type(found).__name__}: {found}"[:_MAX_FAULT]
         return Report(state, *self._place, error, fault, self._holding.held)
 
     def _evaluated(self, artifact: str, keys: Path, given: Path | bytes) -> Output:

@@ -7,25 +7,28 @@ that names the result's file. So a job that was given to another worker meanwhil
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
+import shutil
 import sqlite3
-import time
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from heliograph.files import sync_folder
 from heliograph.serving.database import Database, count
+from heliograph.serving.logs import log
 from heliograph.serving.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord, reworded
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
-from heliograph.serving.tenants import require_few, require_room
-from heliograph.serving.uploads import unlink_forgotten
+from heliograph.serving.tenants import require_few, require_room, reserved_bytes
+from heliograph.serving.uploads import require_free, unlink_forgotten
 
 _MAX_LISTED = 1000
+_AGAIN = "the job is evaluated when the server has room"
+# A death in the first seconds of a job says less of the job: so many count as one.
+_QUICK_DEATHS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Jobs:
     ) -> JobRecord:
         """Accept a job on an upload that was checked: it will end. A refusal where too many wait already.
 
-        `result_bytes`, what the result will take, counts from now on as the tenant's.
+        `result_bytes`, what the result will take, counts from now on as the tenant's, and is kept free on the disk.
         """
         name = secrets.token_hex(16)
         path = self._places.input(name)
@@ -87,13 +90,16 @@ class Jobs:
                 require_few(connection, tenant, "jobs", self._limits.kept_jobs)
                 connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
                 require_room(connection, tenant, size + result_bytes, self._limits)
+                left = self._limits.free_bytes + reserved_bytes(connection)
+                require_free(self._places.results, result_bytes, left)
                 complete = connection.execute("SELECT complete FROM keysets WHERE folder = ?", (folder,)).fetchone()
                 if complete is None or not complete["complete"]:
                     raise nothing_there("set of evaluation keys")
+                now = self._database.clock.now()
                 connection.execute(
                     "INSERT INTO jobs (tenant, id, artifact, client, folder, digest, input, bytes, state, created,"
                     " result_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, time.time(), result_bytes),
+                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, now, result_bytes),
                 )
                 count(connection, "jobs_accepted")
         except sqlite3.IntegrityError:
@@ -137,7 +143,8 @@ class Jobs:
         """Note that a result went out whole; it stays for a while, in case the client lost it."""
         with self._database.writing() as connection:
             connection.execute(
-                "UPDATE jobs SET fetched = COALESCE(fetched, ?) WHERE tenant = ? AND id = ?", (time.time(), tenant, id)
+                "UPDATE jobs SET fetched = COALESCE(fetched, ?) WHERE tenant = ? AND id = ?",
+                (self._database.clock.now(), tenant, id),
             )
 
     def delete(self, tenant: int, id: str) -> None:
@@ -151,7 +158,7 @@ class Jobs:
 
     def expire(self) -> None:
         """Forget the results that were fetched, and those that nobody fetched."""
-        now = time.time()
+        now = self._database.clock.now()
         with self._database.writing() as connection:
             rows = connection.execute(
                 "SELECT * FROM jobs WHERE fetched < ? OR ended < ?",
@@ -190,41 +197,54 @@ class Jobs:
                 self._end_badly(connection, row, error)
         self._unlink(rows)
 
-    def remove_strays(self) -> None:
-        """Remove inputs and results that no job owns; only where nobody else is at work in the folder of the server."""
-        rows = self._database.reading().execute("SELECT input, result FROM jobs").fetchall()
-        inputs, results = {row["input"] for row in rows}, {row["result"] for row in rows}
-        for folder, known in ((self._places.inputs, inputs), (self._places.results, results)):
-            for name in os.listdir(folder):
-                if name not in known:
-                    with contextlib.suppress(OSError):
-                        os.unlink(folder / name)
+    def settle(self) -> None:
+        """End the jobs whose inputs or results are gone, as after a queue was put back without its files."""
+        with self._database.writing() as connection:
+            rows = connection.execute("SELECT * FROM jobs WHERE state != ?", (FAILED,)).fetchall()
+            for row in rows:
+                done = row["state"] == DONE
+                if not (self._places.result(row["result"]) if done else self._places.input(row["input"])).exists():
+                    why = f"its {'result' if done else 'input'} was lost on the server"
+                    error = ErrorRecord("HeliographError", "the job has no result", why=why, hint="submit it again")
+                    self._end_badly(connection, row, error)
 
     # ------------------------------------------------------------------------------------- what a worker does
 
     def claim(self, worker: str, held: Collection[str] = ()) -> Claim | None:
-        """The next job, for this worker from now on; None where none waits.
+        """The next job, for this worker from now on; None where none waits, or the disk has no room for its result.
 
         Tenants take turns: first whoever has fewest jobs running. Then jobs of the key sets that the worker holds, unless
         one has waited long; then the oldest.
         """
-        now = time.time()
+        now, free = self._database.clock.now(), shutil.disk_usage(self._places.results).free
         with self._database.writing() as connection:
             marks = ",".join("?" * len(held)) or "''"
             row = connection.execute(
-                "SELECT * FROM jobs AS j WHERE state = ? ORDER BY"
+                "SELECT * FROM jobs AS j WHERE state = ? ORDER BY COALESCE(result_bytes, 0) <= ? DESC,"
                 " (SELECT COUNT(*) FROM jobs AS r WHERE r.tenant = j.tenant AND r.state = ?),"
                 f" created < ? DESC, folder IN ({marks}) DESC, number LIMIT 1",
-                (QUEUED, RUNNING, now - self._limits.patience_s, *held),
+                (QUEUED, free, RUNNING, now - self._limits.patience_s, *held),
             ).fetchone()
-            if row is None:
+            if row is None or self._lacks_room(connection, row, free):
                 return None
             connection.execute(
-                "UPDATE jobs SET state = ?, worker = ?, started = ?, done = 0, total = 0 WHERE number = ?",
+                "UPDATE jobs SET state = ?, worker = ?, started = ?, done = 0, total = 0, error = NULL WHERE number = ?",
                 (RUNNING, worker, now, row["number"]),
             )
             connection.execute("UPDATE keysets SET used = ? WHERE folder = ?", (now, row["folder"]))
         return Claim(row["number"], row["id"], row["artifact"], row["client"], row["folder"], row["input"])
+
+    def _lacks_room(self, connection: sqlite3.Connection, row: sqlite3.Row, free: int) -> bool:
+        """Whether the disk has no room for the result of a job that waits; it says so then."""
+        if (row["result_bytes"] or 0) <= free:
+            return False
+        if row["error"] is None:
+            why = f"{row['result_bytes']} bytes are needed on the disk of the server, and {free} are free"
+            error = ErrorRecord("HeliographError", "the result cannot be written", why=why, hint=_AGAIN)
+            record = json.dumps(asdict(error))
+            connection.execute("UPDATE jobs SET error = ? WHERE number = ?", (record, row["number"]))
+            log("no room", job=row["id"], bytes=row["result_bytes"], free=free)
+        return True
 
     def beat(self, worker: str, number: int, done: int, total: int) -> bool:
         """Write progress; False where the job is no longer this worker's."""
@@ -238,7 +258,7 @@ class Jobs:
     def finish(self, worker: str, number: int, result: str, operations: int) -> bool:
         """End a job, after this many operations, with the result of that name; False where it is no longer this worker's."""
         size = self._places.result(result).stat().st_size
-        now = time.time()
+        now = self._database.clock.now()
         with self._database.writing() as connection:
             rows = connection.execute(
                 "UPDATE jobs SET state = ?, ended = ?, result = ?, result_bytes = ?, done = ?, total = ?, bytes = 0,"
@@ -268,35 +288,49 @@ class Jobs:
 
     def _end_badly(self, connection: sqlite3.Connection, row: sqlite3.Row, error: ErrorRecord) -> None:
         connection.execute(
-            "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, result_bytes = NULL, worker = NULL"
+            "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, result = NULL, result_bytes = NULL, worker = NULL"
             " WHERE number = ?",
-            (FAILED, time.time(), json.dumps(asdict(error)), row["number"]),
+            (FAILED, self._database.clock.now(), json.dumps(asdict(error)), row["number"]),
         )
         count(connection, "jobs_failed")
+
+    def postpone(self, worker: str, number: int, error: ErrorRecord) -> bool:
+        """Have a job wait until the machine has room, and say so; False where it is no longer this worker's."""
+        said = reworded(replace(error, hint=_AGAIN), self._places.hidden)
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                "UPDATE jobs SET state = ?, worker = NULL, error = ? WHERE number = ? AND worker = ? AND state = ?",
+                (QUEUED, json.dumps(asdict(said)), number, worker, RUNNING),
+            )
+            return changed.rowcount == 1
 
     # ------------------------------------------------------------------------------------- when workers die
 
     def release(self, worker: str | None = None, *, died: bool = True) -> int:
         """Give the jobs of a worker that is gone back to the queue (of all workers, without a name); how many there were.
 
-        A job over which too many workers died is not given back but ends with an error.
+        A job over which too many workers died is not given back but ends with an error. Without `died` the server ended,
+        and its workers with it: that says nothing of their jobs.
         """
         with self._database.writing() as connection:
             rows = connection.execute(
                 "SELECT * FROM jobs WHERE state = ? AND (? IS NULL OR worker = ?)", (RUNNING, worker, worker)
             ).fetchall()
-            ended = self._release(connection, rows, int(died))
+            ended = self._release(connection, rows, died)
         self._unlink(ended)
         return len(rows)
 
-    def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], deaths: int) -> list[sqlite3.Row]:
+    def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], died: bool) -> list[sqlite3.Row]:
         """Give jobs back; those that were given up."""
-        ended = []
+        ended, now = [], self._database.clock.now()
         for row in rows:
+            deaths = 0.0
+            if died:
+                deaths = 1.0 if now - row["started"] >= self._limits.quick_s else 1 / _QUICK_DEATHS
             if row["deaths"] + deaths >= self._limits.deaths:
                 error = ErrorRecord(
                     "InternalError",
-                    f"the job was given up: {self._limits.deaths} workers died or went silent over it",
+                    "the job was given up: workers died or went silent over it again and again",
                     hint="the operator's log says when; the machine may have too little memory",
                 )
                 self._end_badly(connection, row, error)
@@ -324,6 +358,11 @@ class Jobs:
                 .execute("SELECT COUNT(*) FROM jobs WHERE state = ? AND number < ?", (QUEUED, row["number"]))
                 .fetchone()
             )
+        created, started, ended = (
+            None if row[name] is None else self._database.clock.shown(row[name])
+            for name in ("created", "started", "ended")
+        )
+        assert created is not None
         return JobRecord(
             id=row["id"],
             artifact=row["artifact"],
@@ -331,9 +370,9 @@ class Jobs:
             state=row["state"],
             done=row["done"],
             total=row["total"],
-            created=row["created"],
-            started=row["started"],
-            ended=row["ended"],
+            created=created,
+            started=started,
+            ended=ended,
             result_bytes=row["result_bytes"] if row["state"] == DONE else None,
             error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
             ahead=ahead,

@@ -7,13 +7,12 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.files import Bytes
-from heliograph.runtime.keyfolder import KeyFolder, write_keys
+from heliograph.files import of_the_machine
+from heliograph.runtime.keyfolder import KeyFolder, KeysError, write_index
 from heliograph.serving.database import Database, count
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.records import ErrorRecord, KeysRecord
@@ -44,13 +43,16 @@ class KeySets:
 
     def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
         """The set, begun where it is new; a refusal where the tenant has too many."""
-        row = self._row(tenant, artifact, client)
-        if row is None:
+        found = self._row(tenant, artifact, client)
+        if found is None:
             self._begin(tenant, artifact, client)
-        elif row.complete:
+        elif _size(self._folder(found.folder, artifact, client)) != found.bytes:
+            self.mend(found.folder)
+        row = self._required(tenant, artifact, client)
+        if row.complete:
             self._touch(tenant, artifact, client)
         else:
-            # A killed server may have taken keys that it had no time to count.
+            # Of no keys all are here; and a killed server may have taken keys that it had no time to count.
             self._count(row.folder, expected)
         return self.record(tenant, artifact, client, expected)
 
@@ -61,11 +63,11 @@ class KeySets:
                 require_few(connection, tenant, "keysets", self._limits.kept_keysets)
                 done = connection.execute(
                     "INSERT OR IGNORE INTO keysets (folder, tenant, artifact, client, used) VALUES (?, ?, ?, ?, ?)",
-                    (folder, tenant, artifact, client, time.time()),
+                    (folder, tenant, artifact, client, self._database.clock.now()),
                 )
                 if done.rowcount:
-                    write_keys(self._places.keyset(folder), artifact, client, {}, _none)
                     taken = True
+                    self._folder(folder, artifact, client)
         except BaseException:
             if taken:
                 shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
@@ -77,7 +79,13 @@ class KeySets:
         there = set(KeyFolder(self._places.keyset(row.folder)).names())
         missing = sorted(set(expected) - there)
         return KeysRecord(
-            artifact, client, len(expected), missing, row.bytes, row.complete, row.used + self._limits.keys_s
+            artifact,
+            client,
+            len(expected),
+            missing,
+            row.bytes,
+            row.complete,
+            self._database.clock.shown(row.used + self._limits.keys_s),
         )
 
     def take(self, tenant: int, artifact: str, client: str, name: str, digest: str, expected: Expected) -> KeysRecord:
@@ -108,10 +116,9 @@ class KeySets:
         keys = KeyFolder(self._places.keyset(folder))
         with self._database.writing() as connection:
             there = set(keys.names())
-            total = sum(keys.file(each).stat().st_size for each in there)
             connection.execute(
                 "UPDATE keysets SET bytes = ?, complete = ?, used = ? WHERE folder = ?",
-                (total, int(there == set(expected)), time.time(), folder),
+                (_size(keys), int(there == set(expected)), self._database.clock.now(), folder),
             )
             if taken:
                 count(connection, "keys_taken", taken)
@@ -134,7 +141,7 @@ class KeySets:
 
     def expire(self) -> None:
         """Delete the sets that no job has read for long and none waits for."""
-        before = time.time() - self._limits.keys_s
+        before = self._database.clock.now() - self._limits.keys_s
         rows = (
             self._database.reading()
             .execute(
@@ -147,12 +154,56 @@ class KeySets:
         for row in rows:
             self._delete(row["folder"], "its evaluation keys expired", before)
 
-    def remove_strays(self) -> None:
-        """Remove folders that no set owns; only where nobody else is at work in the folder of the server."""
-        known = {row["folder"] for row in self._database.reading().execute("SELECT folder FROM keysets")}
-        for folder in os.listdir(self._places.keys):
-            if folder not in known:
-                shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
+    def settle(self) -> None:
+        """Have a folder for each set, and see whether its keys are there; at a start."""
+        for row in self._database.reading().execute("SELECT * FROM keysets").fetchall():
+            if _size(self._folder(row["folder"], row["artifact"], row["client"])) != row["bytes"]:
+                self.mend(row["folder"])
+
+    def mend(self, folder: str) -> bool:
+        """Drop the keys of a set whose files are damaged; whether its client has to send keys again."""
+        with self._reading:
+            row = self._database.reading().execute("SELECT * FROM keysets WHERE folder = ?", (folder,)).fetchone()
+            if row is None:
+                return False
+            sound = self._indexed(folder, row["artifact"], row["client"]) is not None
+            keys = self._folder(folder, row["artifact"], row["client"])
+            if not row["complete"] and _size(keys) == row["bytes"]:
+                return True
+            for name in keys.names():
+                try:
+                    keys.blob(name)
+                except KeysError as error:
+                    if of_the_machine(error) is None:
+                        keys.file(name).unlink(missing_ok=True)
+            size = _size(keys)
+            if sound and size == row["bytes"]:
+                return False
+            with self._database.writing() as connection:
+                # No job uses the set until its client has asked what is missing of it.
+                connection.execute("UPDATE keysets SET complete = 0, bytes = ? WHERE folder = ?", (size, folder))
+            return True
+
+    def _folder(self, folder: str, artifact: str, client: str) -> KeyFolder:
+        """The folder of a set, with an index that says whose it is."""
+        path = self._places.keyset(folder)
+        path.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(path, 0o700)
+        keys = self._indexed(folder, artifact, client)
+        if keys is None:
+            write_index(path, artifact, client)
+            keys = KeyFolder(path)
+        return keys
+
+    def _indexed(self, folder: str, artifact: str, client: str) -> KeyFolder | None:
+        """The folder of a set where its index says whose it is; None where that is damaged or not there."""
+        try:
+            keys = KeyFolder(self._places.keyset(folder))
+        except KeysError as error:
+            if of_the_machine(error) is not None:
+                raise
+            return None
+        return keys if (keys.artifact, keys.client) == (artifact, client) else None
 
     def _delete(self, folder: str, why: str, before: float | None = None) -> None:
         """Forget a set; with `before` only where nobody has used it since."""
@@ -172,7 +223,7 @@ class KeySets:
         with self._database.writing() as connection:
             connection.execute(
                 "UPDATE keysets SET used = ? WHERE tenant = ? AND artifact = ? AND client = ?",
-                (time.time(), tenant, artifact, client),
+                (self._database.clock.now(), tenant, artifact, client),
             )
 
     def _row(self, tenant: int, artifact: str, client: str) -> _Row | None:
@@ -193,5 +244,6 @@ class KeySets:
         return row
 
 
-def _none(name: str) -> Bytes:
-    raise AssertionError(name)
+def _size(keys: KeyFolder) -> int:
+    """The bytes of the keys that are there."""
+    return sum(keys.file(each).stat().st_size for each in keys.names())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -36,7 +35,7 @@ PAGE_HEADERS = {
 
 def page(site: Site) -> str:
     """The page. Names of artifacts and tenants are escaped; it has no data, keys or tokens."""
-    now = time.time()
+    now = site.database.clock.now()
     reading = site.database.reading()
     workers = reading.execute("SELECT * FROM workers ORDER BY name").fetchall()
     jobs = reading.execute(

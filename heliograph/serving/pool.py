@@ -8,12 +8,15 @@ import sqlite3
 import threading
 import time
 
+from heliograph.errors import HeliographError
+from heliograph.runtime.keyfolder import KeysError
 from heliograph.serving.bell import Bell
 from heliograph.serving.database import Database
-from heliograph.serving.engine import STOPPED, Engine, Report, Seat, WorkerGone, follow, task_of
+from heliograph.serving.engine import AGAIN, STOPPED, Engine, Report, Seat, WorkerGone, follow, task_of
 from heliograph.serving.jobs import Claim, Jobs
+from heliograph.serving.keysets import KeySets
 from heliograph.serving.logs import log
-from heliograph.serving.records import DONE
+from heliograph.serving.records import DONE, ErrorRecord
 from heliograph.serving.settings import Limits, Places
 
 # How often an idle worker is checked and looks for jobs that it was not woken for; and how often it is noted as alive.
@@ -31,15 +34,23 @@ class Pool:
     """This many workers of an engine, on the queue of a server."""
 
     def __init__(
-        self, engine: Engine, workers: int, database: Database, jobs: Jobs, places: Places, limits: Limits, bell: Bell
+        self,
+        engine: Engine,
+        workers: int,
+        database: Database,
+        keysets: KeySets,
+        jobs: Jobs,
+        places: Places,
+        limits: Limits,
+        bell: Bell,
     ) -> None:
         self._engine, self._database, self._jobs = engine, database, jobs
         self._over = threading.Event()
-        self._posts = [_Post(engine, self._over, database, jobs, places, limits, bell) for _ in range(workers)]
+        self._posts = [_Post(engine, self._over, database, keysets, jobs, places, limits, bell) for _ in range(workers)]
 
     def start(self) -> None:
         """Start the workers; jobs that those of an earlier server had go back to the queue first."""
-        released = self._jobs.release()
+        released = self._jobs.release(died=False)
         with self._database.writing() as connection:
             connection.execute("DELETE FROM workers")
         if released:
@@ -76,13 +87,14 @@ class _Post:
         engine: Engine,
         over: threading.Event,
         database: Database,
+        keysets: KeySets,
         jobs: Jobs,
         places: Places,
         limits: Limits,
         bell: Bell,
     ) -> None:
         self._engine, self._over, self._bell = engine, over, bell
-        self._database, self._jobs, self._places, self._limits = database, jobs, places, limits
+        self._database, self._keysets, self._jobs, self._places, self._limits = database, keysets, jobs, places, limits
         self._name, self._seen = "", 0.0
         self._noted: dict[str, int] = {}
         self.seat: Seat | None = None
@@ -109,21 +121,27 @@ class _Post:
             pass
         except WorkerGone as gone:
             rest = not gone.killed and time.monotonic() - begun < _REST_S
+            process = None if self.seat is None else self.seat.process
+            self._leave()
             if not self._over.is_set():
-                process = None if self.seat is None else self.seat.process
                 released = self._released()
                 log("worker died", worker=self._name, process=process, how=gone.how, jobs=released)
         except Exception as error:
             # Nothing that a job does may end this thread. Losing the job counts as a death, so a job that always fails ends
             # too.
             rest = True
+            self._leave()
             log("fault", worker=self._name, kind=type(error).__name__, text=str(error)[:500], jobs=self._released())
         finally:
-            if self.seat is not None:
-                self.seat.close()
-            self.seat = None
+            self._leave()
         if rest:
             self._over.wait(_REST_S)
+
+    def _leave(self) -> None:
+        """End the worker; from here on it is not counted as alive."""
+        seat, self.seat = self.seat, None
+        if seat is not None:
+            seat.close()
 
     def _serve(self, seat: Seat) -> None:
         self._noted, self._seen = {}, 0.0
@@ -132,8 +150,8 @@ class _Post:
             try:
                 self._note(seat)
                 claim = self._jobs.claim(self._name, tuple(seat.held))
-            except sqlite3.DatabaseError as error:
-                # The disk is full, or the queue busy or damaged.
+            except (sqlite3.DatabaseError, OSError) as error:
+                # The disk is full, too many files are open, or the queue is busy or damaged.
                 log("queue", worker=self._name, text=str(error))
                 claim = None
             if claim is not None:
@@ -176,9 +194,15 @@ class _Post:
             artifact=claim.artifact,
             client=claim.client,
             ended=ended,
-            error="Stopped" if report.state == STOPPED else None if report.error is None else report.error.kind,
+            error=report.state
+            if report.state in (STOPPED, AGAIN)
+            else None
+            if report.error is None
+            else report.error.kind,
             seconds=round(time.monotonic() - begun, 3),
         )
+        if report.state == AGAIN:
+            self._over.wait(_REST_S)
 
     def _end(self, claim: Claim, report: Report, name: str) -> bool:
         """End the job in the queue, however long the queue is busy; whether it was still this worker's."""
@@ -186,11 +210,31 @@ class _Post:
             try:
                 if report.state == DONE:
                     return self._jobs.finish(self._name, claim.number, name, report.total)
-                return report.error is not None and self._jobs.fail(self._name, claim.number, report.error)
+                if report.error is None:
+                    return False
+                if report.state == AGAIN:
+                    return self._jobs.postpone(self._name, claim.number, report.error)
+                return self._jobs.fail(self._name, claim.number, self._explained(claim, report.error))
             except sqlite3.DatabaseError as error:
                 log("queue", worker=self._name, text=str(error))
                 if self._over.wait(_REST_S):
                     raise _Over from None
+
+    def _explained(self, claim: Claim, error: ErrorRecord) -> ErrorRecord:
+        """What a job ended with, where the disk of the server spoiled the keys: what its client can do about it."""
+        try:
+            if error.kind != KeysError.__name__ or not self._keysets.mend(claim.folder):
+                return error
+        except (HeliographError, OSError) as found:
+            log("keys", worker=self._name, keys=claim.folder, text=str(found))
+            return error
+        log("keys damaged", worker=self._name, keys=claim.folder, text=error.what)
+        return ErrorRecord(
+            "HeliographError",
+            "the job cannot be run",
+            why="evaluation keys of its client were damaged on the disk of the server",
+            hint="register the keys again, which sends those, and then submit the job: RemoteServer.register(keys)",
+        )
 
     def _note(self, seat: Seat) -> None:
         """Write down that the worker lives, and what it holds; have it let go of keys that were deleted."""
@@ -208,7 +252,7 @@ class _Post:
                     "name": self._name,
                     "process": seat.process,
                     "place": seat.place,
-                    "beat": time.time(),
+                    "beat": self._database.clock.now(),
                     "bytes": sum(seat.held.values()),
                     "servers": len(seat.held),
                 },

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.errors import HeliographError, ProgramError
-from heliograph.files import open_file, write_file
-from heliograph.serving.engine import Report, Seat, Task, Work, WorkerGone
+from heliograph.files import of_the_machine, open_file, write_file
+from heliograph.serving.engine import AGAIN, Report, Seat, Task, Work, WorkerGone, ended_by
 from heliograph.serving.evaluation import Evaluation, Output
 from heliograph.serving.logs import log
 from heliograph.serving.records import FAILED, ErrorRecord
@@ -224,10 +224,10 @@ class _Actor:
         self._call("prepare", work)
 
     def begin(self, task: Task) -> None:
-        self._failed = None
+        self._failed, kind = None, "WireError"
         try:
             data = Path(task.input).read_bytes()
-            keys = Path(task.keys)
+            keys, kind = Path(task.keys), "KeysError"
             said = str(keys)
             if not self._here:
                 said = f"keys/{keys.name}"
@@ -237,8 +237,9 @@ class _Actor:
                     self._send({f"{said}/{file.name}": file for file in files})
                     self._sent.add(keys.name)
         except OSError as error:
+            state = FAILED if of_the_machine(error) is None else AGAIN
             why = error.strerror or type(error).__name__
-            self._failed = Report(FAILED, error=ErrorRecord("WireError", "the job's files cannot be read", why=why))
+            self._failed = Report(state, error=ErrorRecord(kind, "the job's files cannot be read", why=why))
             return
         self._call("begin")
         self._output = task.output
@@ -260,9 +261,15 @@ class _Actor:
         except self._ray.exceptions.RayError as error:
             raise WorkerGone(_short(error)) from None
         self._running = None
-        if output:
-            write_file(self._output, output)
         self.held = dict(report.held)
+        if report.error is not None and report.error.kind == "KeysError":
+            # A key that was damaged here before it was sent is sent again when it is mended.
+            self._sent.clear()
+        if output:
+            try:
+                write_file(self._output, output)
+            except HeliographError as error:
+                return ended_by(error)
         return report  # type: ignore[no-any-return]
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from heliograph import errors
 from heliograph.errors import HeliographError
+from heliograph.runtime.keyfolder import KeysError
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.texts import shown
 
@@ -24,6 +25,7 @@ ERRORS: dict[str, type[HeliographError]] = {
     "RangeError": errors.RangeError,
     "ProgramError": errors.ProgramError,
     "InternalError": errors.InternalError,
+    "KeysError": KeysError,
     "TooLittleMemoryError": TooLittleMemoryError,
 }
 _MAX_WORDS = 2000
@@ -95,7 +97,9 @@ class KeysRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job; `state` is "queued", "running", "done" or "failed", and `error` is there for the last.
+    """One job; `state` is "queued", "running", "done" or "failed".
+
+    `error` is there for the last, and says what a queued job waits for where that is not a worker.
 
     `ahead` counts the queued jobs that were accepted before it. `done` of `total` operations are evaluated.
     """

@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
-from heliograph.files import open_file
+from heliograph.files import of_the_machine, open_file
 from heliograph.serving.access import BYTES, AskedClient, AskedDigest, AskedFingerprint, Here, JobId, Known
 from heliograph.serving.jobs import has_ended
 from heliograph.serving.records import JobRecord
@@ -128,7 +128,9 @@ def _event(record: JobRecord) -> str:
 def _opened(path: Path) -> tuple[IO[bytes], int]:
     try:
         file = open_file(path, follow=False)
-    except OSError:
+    except OSError as error:
+        if of_the_machine(error) is not None:
+            raise
         raise nothing_there("result") from None
     # Of the open file: the path may be gone by now.
     return file, os.fstat(file.fileno()).st_size

@@ -88,7 +88,9 @@ class Site:
         )
         self.bell = Bell()
         engine = make_engine(settings.engine, work, settings.workers)
-        self.pool = Pool(engine, settings.workers, self.database, self.jobs, self.places, self.limits, self.bell)
+        self.pool = Pool(
+            engine, settings.workers, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell
+        )
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()
@@ -97,8 +99,8 @@ class Site:
         self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
 
     def start(self) -> None:
-        """Clear up what an earlier server left, and start workers."""
-        self._sweep.strays()
+        """Bring queue and files together, and start workers."""
+        self._sweep.settle()
         self.jobs.end_unserved([served.record.artifact for served in self.catalog])
         self.pool.start()
         self._sweep.start()

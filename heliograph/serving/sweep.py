@@ -1,18 +1,16 @@
-"""What goes by itself: uploads, keys and results whose time is over, and what a killed server left."""
+"""What goes by itself: uploads, keys and results whose time is over; and how queue and files come together at a start."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import threading
-import time
 
-from heliograph.files import remove_parts
 from heliograph.serving.database import Database
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.keysets import KeySets
 from heliograph.serving.logs import log
+from heliograph.serving.lost import Lost
 from heliograph.serving.refusals import Refused
 from heliograph.serving.settings import Limits, Places
 from heliograph.serving.uploads import Uploads
@@ -28,6 +26,7 @@ class Sweep:
     ) -> None:
         self._database, self._places, self._limits = database, places, limits
         self._uploads, self._keysets, self._jobs = uploads, keysets, jobs
+        self._lost = Lost(database, places, limits)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heliograph-sweep", daemon=True)
 
@@ -41,31 +40,25 @@ class Sweep:
 
     def once(self) -> None:
         """Remove what has expired."""
-        before = time.time() - self._limits.upload_s
+        before = self._database.clock.now() - self._limits.upload_s
         rows = self._database.reading().execute("SELECT tenant, digest FROM uploads WHERE touched < ?", (before,))
         for row in rows.fetchall():
             with contextlib.suppress(Refused):
                 self._uploads.delete(row["tenant"], row["digest"], before=before)
         self._keysets.expire()
         self._jobs.expire()
+        self._lost.expire()
+        self._database.note_time()
 
-    def strays(self) -> None:
-        """Remove what a killed server left: files without a name, uploads without a file. Before workers are started."""
-        known = set()
+    def settle(self) -> None:
+        """Bring queue and files together: after a kill, or after one of the two was put back. Before workers are started."""
+        self._lost.sort()
         for row in self._database.reading().execute("SELECT tenant, digest FROM uploads").fetchall():
-            path = self._places.upload(row["tenant"], row["digest"])
-            if path.exists():
-                known.add(path.name)
-            else:
+            if not self._places.upload(row["tenant"], row["digest"]).exists():
                 # It was taken as a key, or deleted.
                 self._uploads.delete(row["tenant"], row["digest"])
-        for name in os.listdir(self._places.uploads):
-            if name not in known:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._places.uploads / name)
-        self._jobs.remove_strays()
-        self._keysets.remove_strays()
-        remove_parts(self._places.results)
+        self._keysets.settle()
+        self._jobs.settle()
 
     def _run(self) -> None:
         while not self._over.wait(_EVERY_S):

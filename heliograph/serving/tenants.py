@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from heliograph.errors import ProgramError
 from heliograph.serving.database import Database
+from heliograph.serving.records import QUEUED, RUNNING
 from heliograph.serving.refusals import Refused
 from heliograph.serving.settings import Limits
 
@@ -92,6 +93,14 @@ def stored_bytes(connection: sqlite3.Connection, tenant: int) -> int:
         " + (SELECT COALESCE(SUM(bytes), 0) FROM keysets WHERE tenant = :t)"
         " + (SELECT COALESCE(SUM(bytes + COALESCE(result_bytes, 0)), 0) FROM jobs WHERE tenant = :t)",
         {"t": tenant},
+    ).fetchone()
+    return int(found)
+
+
+def reserved_bytes(connection: sqlite3.Connection) -> int:
+    """What the results of all jobs that have not ended will take on the disk."""
+    (found,) = connection.execute(
+        "SELECT COALESCE(SUM(result_bytes), 0) FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)
     ).fetchone()
     return int(found)
 

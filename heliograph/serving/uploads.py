@@ -11,15 +11,14 @@ import contextlib
 import hashlib
 import os
 import shutil
-import time
 from pathlib import Path
 
-from heliograph.files import open_file
+from heliograph.files import of_the_machine, open_file
 from heliograph.serving.database import Database
 from heliograph.serving.records import UploadRecord
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
-from heliograph.serving.tenants import require_few, require_room
+from heliograph.serving.tenants import require_few, require_room, reserved_bytes
 
 _BLOCK = 1 << 20
 
@@ -47,11 +46,11 @@ class Uploads:
             if row is None:
                 require_few(connection, tenant, "uploads", self._limits.kept_uploads)
                 require_room(connection, tenant, total, self._limits)
-                require_free(self._places.uploads, total, self._limits.free_bytes)
+                require_free(self._places.uploads, total, self._limits.free_bytes + reserved_bytes(connection))
                 _begin_file(path)
                 connection.execute(
                     "INSERT INTO uploads (tenant, digest, total, touched) VALUES (?, ?, ?, ?)",
-                    (tenant, digest, total, time.time()),
+                    (tenant, digest, total, self._database.clock.now()),
                 )
             elif row["total"] != total:
                 raise Refused(
@@ -65,7 +64,8 @@ class Uploads:
                         "UPDATE uploads SET complete = 0 WHERE tenant = ? AND digest = ?", (tenant, digest)
                     )
                 connection.execute(
-                    "UPDATE uploads SET touched = ? WHERE tenant = ? AND digest = ?", (time.time(), tenant, digest)
+                    "UPDATE uploads SET touched = ? WHERE tenant = ? AND digest = ?",
+                    (self._database.clock.now(), tenant, digest),
                 )
         return self.record(tenant, digest)
 
@@ -93,7 +93,8 @@ class Uploads:
                 f"the part begins at {offset}, and {record.received} bytes are here",
                 hint="resume where the upload stopped",
             )
-        return Part(self._places.upload(tenant, digest), offset, record.total, self._limits.free_bytes)
+        left = self._limits.free_bytes + reserved_bytes(self._database.reading())
+        return Part(self._places.upload(tenant, digest), offset, record.total, left)
 
     def complete(self, tenant: int, digest: str) -> UploadRecord:
         """The upload; complete where all bytes are there. Refused, and forgotten, where they are not its digest's."""
@@ -141,7 +142,9 @@ class Part:
     def __init__(self, path: Path, offset: int, total: int, free_bytes: int) -> None:
         try:
             self._handle = os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
-        except OSError:
+        except OSError as error:
+            if of_the_machine(error) is not None:
+                raise
             raise nothing_there("upload") from None
         self._place, self._total = offset, total
         self._folder, self._free_bytes = path.parent, free_bytes
@@ -196,6 +199,8 @@ def _digest(path: Path) -> str:
         with open_file(path, follow=False) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
-    except OSError:
+    except OSError as error:
+        if of_the_machine(error) is not None:
+            raise
         return ""
     return digest.hexdigest()

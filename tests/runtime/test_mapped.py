@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -119,6 +120,57 @@ def test_what_cannot_be_mapped_is_refused(client: Client, folder: KeyFolder, mon
     with pytest.raises(TooLittleDiskError, match="are free"):
         serve(folder, client)
     assert not files(folder)
+
+
+def test_the_disk_has_room_for_the_file_before_it_is_mapped(
+    client: Client, folder: KeyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write into a mapped file with holes ends the process where the disk is full by then (SIGBUS)."""
+    real, held = KeyFolder.blob, list[tuple[int, int]]()
+
+    def blob(self: KeyFolder, name: str) -> object:
+        (part,) = folder.path.glob(".mapped-*.part")
+        found = part.stat()
+        held.append((512 * found.st_blocks, found.st_size))
+        return real(self, name)
+
+    monkeypatch.setattr(KeyFolder, "blob", blob)
+    serve(folder, client)
+    # Also where the system reserves nothing.
+    files(folder)[0].unlink()
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    serve(folder, client)
+    assert len(held) == 2 * len(folder.names())
+    assert all(blocks >= size > 0 for blocks, size in held)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_meanwhile_is_told_as_too_little(
+    client: Client, folder: KeyFolder, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(handle: int, begin: int, size: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(TooLittleDiskError, match=os.strerror(number)):
+        serve(folder, client)
+    assert not [name for name in os.listdir(folder.path) if name.startswith(("mapped-", ".mapped-"))]
+
+
+def test_a_program_without_keys_has_nothing_to_map(tmp_path: Path) -> None:
+    text = """program priced
+        input x: secret tensor[4] in [-1, 1]
+        input rates: plain tensor[4] in [-1, 1]
+        output y = x * rates
+        """
+    artifact = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11))
+    assert artifact.evaluation_keys == ()
+    client = Client(artifact, allow_insecure=True)
+    x, rates = np.array([0.1, -0.2, 0.3, 1.0]), np.array([1.0, 0.5, -0.25, 0.0])
+    keys = client.write_evaluation_keys(tmp_path)
+    with Server(artifact, keys, mapped=True, allow_insecure=True) as server:
+        answer = client.decrypt(server.run(client.encrypt(x), plain={"rates": rates}))
+    np.testing.assert_allclose(answer, x * rates, atol=1e-4)
 
 
 _WORKER = """

@@ -48,7 +48,7 @@ class Way:
         )
 
     def go(self, site: Site) -> None:
-        site._sweep.strays()
+        site._sweep.settle()
         site.jobs.release()
         expected = {name: site.catalog[MODEL].keys[name] for name in self.keys}
         state = site.keysets.begin(1, MODEL, self.client, expected)

@@ -35,6 +35,12 @@ seen = total * 0.5 + x * x * share
 output seen
 output total = seen
 """
+PRICED = """program priced
+input x: secret tensor[4] in [-1, 1]
+input rates: plain tensor[4] in [-1, 1]
+output y = x * rates
+"""
+PROGRAMS = {"weighted": WEIGHTED, "counter": COUNTER, "priced": PRICED}
 W, X = np.linspace(0, 1, 8), np.linspace(-1, 1, 8)
 START, GIVEN, SHARE = np.array([0.1, 0.2, -0.3, 0.4]), np.array([0.5, -0.5, 0.25, 1.0]), 0.25
 
@@ -42,17 +48,18 @@ START, GIVEN, SHARE = np.array([0.1, 0.2, -0.3, 0.4]), np.array([0.5, -0.5, 0.25
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("programs")
-    for name, text in (("weighted", WEIGHTED), ("counter", COUNTER)):
+    for name, text in PROGRAMS.items():
         hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11)).save(made / f"{name}.helio")
     np.savez(made / "weighted.npz", w=W)
     np.savez(made / "counter.npz", share=SHARE)
+    np.savez(made / "priced.npz", rates=W[:4])
     return made
 
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Running]:
-    plain = [each for name in ("weighted", "counter") for each in ("--plain", f"{name}={folder / name}.npz")]
-    server = Running(folder / "data", [folder / "weighted.helio", folder / "counter.helio"], *plain).start()
+    plain = [each for name in PROGRAMS for each in ("--plain", f"{name}={folder / name}.npz")]
+    server = Running(folder / "data", [folder / f"{name}.helio" for name in PROGRAMS], *plain).start()
     yield server
     assert server.stop() == 0
 
@@ -74,6 +81,16 @@ def counter(folder: Path, served: Running) -> hg.Client:
 
 def after(total: np.ndarray) -> np.ndarray:
     return np.asarray(total * 0.5 + GIVEN * GIVEN * SHARE)
+
+
+def test_a_program_without_evaluation_keys_is_served(remote: hg.RemoteServer, served: Running) -> None:
+    client = hg.Client(remote.public("priced"), allow_insecure=True)
+    keys = client.evaluation_keys()
+    assert keys.names() == []
+    remote.register(keys)
+    np.testing.assert_allclose(client.decrypt(remote.run(client.encrypt(GIVEN))), GIVEN * W[:4], atol=1e-4)
+    # Keys are for nobody but the server, those that are none too.
+    assert {folder.stat().st_mode & 0o777 for folder in served.places.keys.iterdir()} == {0o700}
 
 
 def test_plain_inputs_are_the_operators(remote: hg.RemoteServer) -> None:

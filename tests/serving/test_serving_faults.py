@@ -171,7 +171,7 @@ class _With:
     """A database with another `writing`."""
 
     def __init__(self, database: Database, writing: object) -> None:
-        self.reading, self.writing = database.reading, writing
+        self.reading, self.writing, self.clock = database.reading, writing, database.clock
 
 
 def test_two_submissions_of_one_job_are_both_answered_with_it(
@@ -391,7 +391,7 @@ def test_errors_name_no_files_of_the_server(
         if KeyFolder(folder).client == other.id:
             for key in folder.glob("*.key"):
                 key.write_bytes(b"junk" * 100)
-    with pytest.raises(WireError, match="what was sent") as failed:
+    with pytest.raises(HeliographError, match="damaged on the disk of the server") as failed:
         remote.run(other.encrypt(sample()))
     for text in (refused.text, str(failed.value)):
         assert str(running.folder) not in text

@@ -9,6 +9,7 @@ is trusted like the memory of the process that made it: where another user could
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import mmap
 import os
@@ -26,7 +27,7 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, WireError
 from heliograph.files import Bytes, lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
-from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.keyfolder import KeyFolder, KeysError
 
 _FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
@@ -34,6 +35,7 @@ _PAGE = mmap.ALLOCATIONGRANULARITY
 _DIGEST = 32
 # This much disk space is left free.
 _FREE_BYTES = 1 << 28
+_BLOCK = 1 << 20
 
 
 class TooLittleDiskError(HeliographError):
@@ -53,15 +55,20 @@ class Forms(Protocol):
 class MappedKeys:
     """The keys of a folder, mapped; made first where they are not there yet, by one process while others wait.
 
-    Raises WireError for malformed keys, TooLittleDiskError where the disk has no room for the file.
+    Raises KeysError for files that are damaged and WireError for malformed keys, TooLittleDiskError where the disk has no
+    room for the file.
     """
 
     def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey], forms: Forms) -> None:
         self._forms, self._begins = forms, {}
+        # What is empty cannot be mapped: a program may take no keys.
+        self._mapping: mmap.mmap | None = None
         end = 0
         for key in keys:
             self._begins[key] = end
             end += -(-8 * forms.numbers(key) // _PAGE) * _PAGE
+        if end == 0:
+            return
         path = folder.path / (_PREFIX + _named(folder, keys).hexdigest()[:32] + _SUFFIX)
         if not _is_whole(path, end):
             with _locked(folder.path / _LOCK):
@@ -75,6 +82,7 @@ class MappedKeys:
 
     def value(self, key: EvaluationKey) -> Any:
         """One key; the mapping stays as long as any of them."""
+        assert self._mapping is not None
         return self._forms.over(key, self._room(self._mapping, key))
 
     def _room(self, mapping: mmap.mmap, key: EvaluationKey) -> Array:
@@ -87,17 +95,14 @@ class MappedKeys:
         remove_parts(path.parent, path.name)
         free = shutil.disk_usage(path.parent).free
         if size + _FREE_BYTES > free:
-            raise TooLittleDiskError(
-                f"to be mapped the keys need {size / 1e6:.0f} MB in {path.parent}, and {free / 1e6:.0f} MB are free",
-                hint="use a larger disk, or do not map them: each process then has its own",
-            )
+            raise _too_little(path.parent, size, f"{free / 1e6:.0f} MB are free")
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
+            handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             with open(handle, "r+b") as file:
                 with contextlib.suppress(OSError):
                     lock(handle, wait=True)
-                os.truncate(handle, size)
+                _reserve(handle, size)
                 # The mapping closes with the last array on it; after an error some arrays may still be alive.
                 mapping = mmap.mmap(handle, size)
                 for key in self._begins:
@@ -107,10 +112,40 @@ class MappedKeys:
                 os.replace(part, path)
             sync_folder(path.parent)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                # What was free is not: others write to the disk too, and some file systems have quotas.
+                raise _too_little(path.parent, size, os.strerror(error.errno)) from None
             raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
         finally:
             with contextlib.suppress(OSError):
                 part.unlink()
+
+
+def _too_little(folder: Path, size: int, why: str) -> TooLittleDiskError:
+    return TooLittleDiskError(
+        f"to be mapped the keys need {size / 1e6:.0f} MB of disk space in {folder}",
+        why=why,
+        hint="use a larger disk, or do not map them: each process then has its own",
+    )
+
+
+def _reserve(handle: int, size: int) -> None:
+    """Give a new file its size, with disk space for all of it; an OSError where the disk has none.
+
+    Space that the disk first looks for when a mapped page is written ends the process (SIGBUS) where there is none left.
+    """
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+    # A system or a file system that reserves nothing.
+    for place in range(0, size, _BLOCK):
+        block = bytes(min(_BLOCK, size - place))
+        while block:
+            block = block[os.write(handle, block) :]
 
 
 def _named(folder: KeyFolder, keys: Sequence[EvaluationKey]) -> Any:
@@ -123,7 +158,7 @@ def _named(folder: KeyFolder, keys: Sequence[EvaluationKey]) -> Any:
                 file.seek(-_DIGEST, os.SEEK_END)
                 end = file.read(_DIGEST)
         except OSError as error:
-            raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
+            raise KeysError(f"{path} cannot be read", why=error.strerror or str(error)) from None
         found.update(f"\n{key.name} {key.bytes} ".encode() + end)
     return found
 
