@@ -51,9 +51,7 @@ def flooded(
     """Seconds of jobs alone and under a flood, the ratio of the medians, and what the flood was answered."""
     alone = [job(running, client, number) for number in range(8)]
     command = [sys.executable, flooding.__file__, kind, str(running.port), running.token]
-    flood = subprocess.Popen(
-        [*command, str(seconds), str(connections), artifact], stdout=subprocess.PIPE, text=True
-    )
+    flood = subprocess.Popen([*command, str(seconds), str(connections), artifact], stdout=subprocess.PIPE, text=True)
     assert flood.stdout is not None
     flood.stdout.readline()
     begun = time.monotonic()
