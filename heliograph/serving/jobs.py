@@ -25,7 +25,9 @@ from heliograph.serving.settings import Limits, Places
 from heliograph.serving.tenants import require_few, require_room
 from heliograph.serving.uploads import unlink_forgotten
 
-_MAX_LISTED = 1000
+_PAGE = 100
+# Where a page of jobs ended: when its last one was accepted, and its name. It tells nothing of other tenants.
+CURSOR = "^[0-9]{1,12}([.][0-9]{1,20})?-[0-9a-f]{32}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,28 @@ class Jobs:
             raise nothing_there("job")
         return self._record(row)
 
-    def records(self, tenant: int) -> list[JobRecord]:
-        """The tenant's jobs, the latest first."""
-        rows = self._database.reading().execute(
-            "SELECT * FROM jobs WHERE tenant = ? ORDER BY number DESC LIMIT ?", (tenant, _MAX_LISTED)
+    def records(self, tenant: int, before: str | None = None) -> tuple[list[JobRecord], str | None]:
+        """A page of the tenant's jobs, the latest first, and where the next one begins, None after the last."""
+        created, _, id = (before or "-").partition("-")
+        rows = (
+            self._database.reading()
+            .execute(
+                # Found first and read afterwards, so that whole rows are not sorted.
+                "SELECT * FROM jobs WHERE number IN (SELECT number FROM jobs"
+                " WHERE tenant = ? AND (? IS NULL OR (created, id) < (CAST(? AS REAL), ?))"
+                " ORDER BY created DESC, id DESC LIMIT ?) ORDER BY created DESC, id DESC",
+                (tenant, before, created, id, _PAGE + 1),
+            )
+            .fetchall()
         )
-        return [self._record(row) for row in rows.fetchall()]
+        page, queued = rows[:_PAGE], [row["number"] for row in rows[:_PAGE] if row["state"] == QUEUED]
+        ahead: dict[int, int] = {}
+        if queued:
+            # Counted once, for the one that was accepted first; the others of the page follow it.
+            first = self._ahead(tenant, min(queued))
+            ahead = {number: first + place for place, number in enumerate(sorted(queued))}
+        rest = f"{page[-1]['created']!r}-{page[-1]['id']}" if len(rows) > _PAGE else None
+        return [_record(row, ahead.get(row["number"], 0)) for row in page], rest
 
     def result(self, tenant: int, id: str) -> Path:
         """The file of a job's result; a refusal where it has none (yet)."""
@@ -317,27 +335,18 @@ class Jobs:
         return row
 
     def _record(self, row: sqlite3.Row) -> JobRecord:
-        ahead = 0
-        if row["state"] == QUEUED:
-            (ahead,) = (
-                self._database.reading()
-                .execute("SELECT COUNT(*) FROM jobs WHERE state = ? AND number < ?", (QUEUED, row["number"]))
-                .fetchone()
+        return _record(row, self._ahead(row["tenant"], row["number"]) if row["state"] == QUEUED else 0)
+
+    def _ahead(self, tenant: int, number: int) -> int:
+        """How many jobs of the tenant wait that were accepted before one of it."""
+        (ahead,) = (
+            self._database.reading()
+            .execute(
+                "SELECT COUNT(*) FROM jobs WHERE tenant = ? AND state = ? AND number < ?", (tenant, QUEUED, number)
             )
-        return JobRecord(
-            id=row["id"],
-            artifact=row["artifact"],
-            client=row["client"],
-            state=row["state"],
-            done=row["done"],
-            total=row["total"],
-            created=row["created"],
-            started=row["started"],
-            ended=row["ended"],
-            result_bytes=row["result_bytes"] if row["state"] == DONE else None,
-            error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
-            ahead=ahead,
+            .fetchone()
         )
+        return int(ahead)
 
     def _require_place(self, connection: sqlite3.Connection, tenant: int) -> None:
         (waiting,) = connection.execute(
@@ -349,6 +358,23 @@ class Jobs:
                 f"{waiting} jobs of this token have not ended; at most {self._limits.queued_jobs} may wait",
                 hint="try again when some have ended",
             )
+
+
+def _record(row: sqlite3.Row, ahead: int) -> JobRecord:
+    return JobRecord(
+        id=row["id"],
+        artifact=row["artifact"],
+        client=row["client"],
+        state=row["state"],
+        done=row["done"],
+        total=row["total"],
+        created=row["created"],
+        started=row["started"],
+        ended=row["ended"],
+        result_bytes=row["result_bytes"] if row["state"] == DONE else None,
+        error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
+        ahead=ahead,
+    )
 
 
 def has_ended(record: JobRecord) -> bool:

@@ -97,7 +97,7 @@ class KeysRecord:
 class JobRecord:
     """One job; `state` is "queued", "running", "done" or "failed", and `error` is there for the last.
 
-    `ahead` counts the queued jobs that were accepted before it. `done` of `total` operations are evaluated.
+    `ahead` counts the token's queued jobs that were accepted before it. `done` of `total` operations are evaluated.
     """
 
     id: str
@@ -116,7 +116,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class HealthRecord:
-    """`status` is "ok" while workers live; the numbers are those of the whole server."""
+    """`status` is "ok" while workers live. `jobs` counts those of all tenants, for operators only."""
 
     status: str
     workers: int
