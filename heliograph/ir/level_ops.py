@@ -39,6 +39,12 @@ def _drop_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Ty
     return replace(operands[0], level=operands[0].level - a["levels"])
 
 
+def _product_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+    if operands[0].parts != 3:
+        raise ProgramError(f"relinearize: this ciphertext has {operands[0].parts} parts already, it takes three")
+    return replace(operands[0], parts=2)
+
+
 def _switch_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
     if a["chain"] < 0 or a["chain"] == operands[0].chain:
         raise ProgramError(f"switch_chain: it cannot lead from chain {operands[0].chain} to chain {a['chain']}")
@@ -98,7 +104,7 @@ define(
         LEVELED,
         (1, 1),
         {},
-        lambda operands, a, context: replace(operands[0], parts=2),
+        _product_type,
         _identity,
         "Bring a product of three parts back to two (one key switch).",
         role=Role.LEVEL,
