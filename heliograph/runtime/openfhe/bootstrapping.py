@@ -16,7 +16,7 @@ from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import bootstrap_context, pair_context
+from heliograph.runtime.openfhe.context import bootstrap_context, pair_context, refusal
 from heliograph.runtime.openfhe.template import moved, transferred
 
 # The error left by the first iteration is scaled up by this many bits for the second. It is below 2**-16 for a value of
@@ -92,7 +92,7 @@ def bootstrap(ring: Ring, ciphertext: Any, slots: int, paired: bool = False) -> 
             result = context.EvalBootstrapStCFirst(operand, ring.bootstrap_iterations, _ERROR_BITS)
             result = context.Rescale(result)
     except RuntimeError as error:
-        raise RangeError("a bootstrap failed", why=str(error).splitlines()[-1][-200:]) from None
+        raise RangeError("a bootstrap failed", why=refusal(error)) from None
     result.SetSlots(ring.slots)
     # What the transforms did not take; the plan counts what the ring has for them.
     left = ring.levels - result.GetLevel() - ring.bootstrap_level
