@@ -163,11 +163,12 @@ define(
         _bootstrap_type,
         _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`, its scale `raised_bits` higher. Two operands x and y are refreshed together "
-        "as x + iy; `real_part` and `imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the "
-        "table of ranges (-1: none) that bounds it, and which ciphertext of that value it is. At the packed stage a wish of "
-        "the program's author, or of the pass that places bootstraps. `series`, `half_period`: what comes back is this "
-        "trigonometric polynomial of the value (ckks/trigonometric.py), which takes it `deeper` levels down.",
+        "not given): it comes back at `level`, its scale `raised_bits` higher. Slots are real (what becomes of imaginary "
+        "parts is the backend's own); two operands x and y are refreshed together as x + iy, and `real_part` and "
+        "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
+        "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
+        "of the pass that places bootstraps. `series`, `half_period`: what comes back is this trigonometric polynomial of "
+        "the value (ckks/trigonometric.py), which takes it `deeper` levels down.",
         role=Role.BOOTSTRAP,
         rules=slotwise(bootstrap_bounds),
         run=runs.refreshed,

@@ -248,6 +248,25 @@ def test_value_level_and_parts(backend: Callable[..., Session], name: str, level
 
 
 @pytest.mark.parametrize("backend", ["openfhe", "native"])
+def test_rescaling_three_parts_costs_what_the_simulator_says(backend: str) -> None:
+    """Their rounding meets the square of the secret: tens of times the error of two parts."""
+
+    def body(b: Builder, x: Node, y: Node) -> list[Node]:
+        product = b.op("mul_ct", (x, y))
+        rounded = b.op("relinearize", (b.op("rescale", (product,)),))
+        return [rounded, b.op("rescale", (b.op("relinearize", (product,)),))]
+
+    program, values = program_of(body), samples()
+    errors = [
+        [float(np.std(output - values[0] * values[1])) for output in run(program, values, make(program))[0]]
+        for make in (BACKENDS[backend], simulator)
+    ]
+    for measured, predicted in zip(*errors, strict=True):
+        assert 1 / 4 < measured / predicted < 4
+    assert errors[0][0] > 8 * errors[0][1]
+
+
+@pytest.mark.parametrize("backend", ["openfhe", "native"])
 @pytest.mark.parametrize("level", [RING.levels, 1])
 def test_products_at_scales_that_need_no_rescaling(backend: str, level: int) -> None:
     """To the last level with the scale of one factor and little more; what is added is as fine as that scale."""

@@ -15,12 +15,15 @@ from runtime.support import toy_artifact
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, InternalError
+from heliograph.execution.interface import pack_inputs, unpack_outputs
+from heliograph.execution.loop import execute
+from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Program
+from heliograph.ir.carried import carried_on
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import EvaluationKeys
 from heliograph.runtime.openfhe.serial import serialize
 from heliograph.runtime.server import Server
-from heliograph.tools.simulate import simulate
 
 BACKENDS = ("native", "openfhe")
 # How many times the largest error of three simulated runs is still one that the scheme makes: each has hundreds of slots,
@@ -144,16 +147,19 @@ def _run(artifact: Artifact, given: Mapping[str, Array], backend: str) -> Runs:
 
 
 def _simulated(artifact: Artifact, given: Mapping[str, Array], seed: int | None) -> Runs:
-    """The same without encryption; with errors as CKKS makes them where there is a seed."""
-    interface, values, found = artifact.program.interface, dict(given), []
-    names = list(dict.fromkeys(node.attrs["name"] for node in artifact.program.inputs))
-    becomes = dict(interface.carried)
+    """The same without encryption; with errors as CKKS makes them where there is a seed, which are carried on too."""
+    program, found = artifact.program, []
+    names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
+    simulator = Simulator(program, seed=seed or 0, noisy=seed is not None)
+    inputs = simulator.encrypt_inputs(pack_inputs(program, tuple(given[name] for name in names)))
+    becomes = dict(program.interface.carried)
     for _ in range(2 if becomes else 1):
         with np.errstate(all="ignore"):
-            made = simulate(artifact, *(values[name] for name in names), seed=seed or 0, noisy=seed is not None)
-        outputs = dict(zip((spec.name for spec in interface.outputs), _tensors(made), strict=True))
-        found.append([value for name, value in outputs.items() if name not in becomes])
-        values |= {name: outputs[output] for output, name in becomes.items()}
+            results, _ = execute(program, simulator, inputs)
+        tensors = unpack_outputs(program, [simulator.decrypt(result) for result in results])
+        named = zip((spec.name for spec in program.interface.outputs), tensors, strict=True)
+        found.append([tensor for name, tensor in named if name not in becomes])
+        inputs |= carried_on(program, results)
     return found
 
 

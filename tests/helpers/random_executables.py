@@ -125,6 +125,7 @@ class RandomExecutable:
             operands = [self.rng.choice([value for value in self.values if _count(value) > 1] or self.values)]
             attrs["matrix"] = self.matrix(2, _count(operands[0]))
         if name == "bootstrap":
+            operands = [self.builder.op("real_part", (value,)) if is_complex(value) else value for value in operands]
             operands = [self.at_level(value, self.ring.bootstrap_input_level) for value in operands]
         if name == "raise_modulus":
             operands = [self.at_level(operands[0], 0)]
