@@ -17,8 +17,8 @@ from heliograph.files import open_file, write_file
 
 MAX_FILE_BYTES = 8 * 1024**3
 _MAX_ENTRIES = 20_000
-# What a small file may unpack to in any case, and how many times its size a larger one may: images and weights do not compress
-# that well, and zeros that do cost memory.
+# What a small file may unpack to in any case, and how many times its size a larger one may: images and weights do not
+# compress that well, and zeros that do cost memory.
 _SMALL_BYTES = 1 << 26
 _MOST_TIMES = 100
 Array = npt.NDArray[Any]
