@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.10 $$(ls -d $(PYENV)/3.10.*/bin/python 2>/dev
 	python3.12 $$(ls -d $(PYENV)/3.12.*/bin/python 2>/dev/null); do \
 	"$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: demo test test-all bench docs lint install clean
+.PHONY: demo test test-all bench docs lint install lock sbom clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/heliograph demo
@@ -59,6 +59,25 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@ $(VENV)/demo.stamp
+
+# What deploy/ installs: the versions of constraints.txt for `heliograph serve`, with the hashes of their files for all
+# platforms; and the same as a list of parts (SBOM) in CycloneDX's form, sbom.json.
+TOOLS := $(VENV)/tools
+LOCK  := deploy/requirements.txt
+
+lock: $(TOOLS)/bin/uv
+	@{ echo '# What `heliograph serve` takes, and hatchling, which installs it: versions of constraints.txt, with the SHA-256 of all their'; \
+	echo '# files. Written by `make lock`.'; } > $(LOCK).part
+	echo hatchling | $(TOOLS)/bin/uv pip compile pyproject.toml - --extra serve --constraint constraints.txt --quiet \
+		--universal --python-version 3.10 --generate-hashes --no-annotate --no-header >> $(LOCK).part
+	@mv $(LOCK).part $(LOCK)
+
+sbom: $(TOOLS)/bin/uv
+	$(TOOLS)/bin/cyclonedx-py requirements $(LOCK) --output-reproducible --output-file sbom.json
+
+$(TOOLS)/bin/uv: | $(BIN)/python
+	$(BIN)/python -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet uv==0.13.9 cyclonedx-bom==7.5.0
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,6 +17,10 @@ from heliograph.files import open_file, write_file
 
 MAX_FILE_BYTES = 8 * 1024**3
 _MAX_ENTRIES = 20_000
+# What a small file may unpack to in any case, and how many times its size a larger one may: images and weights do not
+# compress that well, and zeros that do cost memory.
+_SMALL_BYTES = 1 << 26
+_MOST_TIMES = 100
 Array = npt.NDArray[Any]
 
 
@@ -32,7 +36,7 @@ def read_arrays(path: str | Path, only: Collection[str] | None = None) -> dict[s
             if size > MAX_FILE_BYTES:
                 raise ProgramError(f"{path} has more than {MAX_FILE_BYTES} bytes")
             if file.read(2) == b"PK":
-                arrays = _read_npz(file, path, only)
+                arrays = _read_npz(file, path, size, only)
             else:
                 file.seek(0)
                 arrays = {"": read_npy(file, size, lambda count, dtype: None)}
@@ -50,12 +54,19 @@ def read_arrays(path: str | Path, only: Collection[str] | None = None) -> dict[s
     return arrays
 
 
-def _read_npz(file: IO[bytes], path: Path, only: Collection[str] | None) -> dict[str, Array]:
+def _read_npz(file: IO[bytes], path: Path, size: int, only: Collection[str] | None) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
-        if len(entries) > _MAX_ENTRIES or sum(entry.file_size for entry in entries) > MAX_FILE_BYTES:
+        unpacked = sum(entry.file_size for entry in entries)
+        if len(entries) > _MAX_ENTRIES or unpacked > MAX_FILE_BYTES:
             raise ProgramError(
                 f"{path} has more than {_MAX_ENTRIES} arrays or unpacks to more than {MAX_FILE_BYTES} bytes"
+            )
+        if unpacked > max(_SMALL_BYTES, _MOST_TIMES * size):
+            raise ProgramError(
+                f"{path} has {size} bytes and unpacks to {unpacked}",
+                why=f"no more than {_MOST_TIMES} times its size is unpacked beyond {_SMALL_BYTES} bytes",
+                hint="write it without compression: numpy.savez",
             )
         if any(entry.filename.endswith("/data.pkl") for entry in entries):
             raise ProgramError(

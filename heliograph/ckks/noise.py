@@ -58,9 +58,12 @@ def encoding_std(ring: Ring) -> float:
     return _slots_std(ring, math.sqrt(1 / 12))
 
 
-def rescale_std(ring: Ring) -> float:
-    """Rounding of both parts, the second times a ternary secret with two nonzero coefficients in three."""
-    return _slots_std(ring, math.sqrt((1 + 2 * ring.ring_dim / 3) / 12))
+def rescale_std(ring: Ring, parts: int = 2) -> float:
+    """Rounding of all parts, the second times a ternary secret with two nonzero coefficients in three, the third times its
+    square, in whose coefficients each product of two different ones of the secret stands twice.
+    """
+    square = 8 * ring.ring_dim**2 / 9 if parts == 3 else 0.0
+    return _slots_std(ring, math.sqrt((1 + 2 * ring.ring_dim / 3 + square) / 12))
 
 
 def switch_std(ring: Ring, level: int) -> float:

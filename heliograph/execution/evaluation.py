@@ -60,6 +60,11 @@ class Run(Generic[C]):
             if error.where:
                 raise
             raise type(error)(error.what, where=node.loc, why=error.why, hint=error.hint) from None
+        except Exception as error:
+            why = self.shared.refusal(error)
+            if why is None:
+                raise
+            raise ProgramError(f"the backend does not evaluate this {node.op}", where=node.loc, why=why) from None
         return value
 
     def at(self, kind: CipherType) -> Counted[C]:
@@ -87,6 +92,8 @@ class Run(Generic[C]):
         """The value of a `rotate`."""
         source = node.inputs[0]
         on, amount = self.at(cipher(node)), node.attrs["amount"] % self.shared.ring.slots
+        if not amount:
+            return x
         rotations = self.shared.rotations[source]
         if rotations < 2:
             return on.rotate(x, amount)

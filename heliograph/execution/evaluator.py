@@ -99,7 +99,9 @@ class Evaluator(Generic[C]):
         # Plaintexts of the factors of bootstraps, by `factor_key`.
         self.factors: dict[Hashable, Sequence[Any]] = {}
         # How many rotations of each value share its decomposition.
-        self.rotations = Counter(node.inputs[0] for node in program.nodes if node.op == "rotate")
+        self.rotations = Counter(
+            node.inputs[0] for node in program.nodes if node.op == "rotate" and node.attrs["amount"] % self.ring.slots
+        )
         # How often weighted sums of a stack read each row of a matrix, at one scale.
         self.sums: dict[tuple[Node, str, float], Counter[int]] = {}
         for node in program.nodes:
@@ -137,6 +139,10 @@ class Evaluator(Generic[C]):
             self.cache.close()
             if not self._lent:
                 self.ahead.clear()
+
+    def refusal(self, error: Exception) -> str | None:
+        """What an error says that the backend's library refuses a call with; None where it is a fault of ours."""
+        return None
 
     def describe(self, value: C) -> tuple[int, int]:
         """(level, parts) of a ciphertext, or of a stack's first, as the backend has it: compared with the plan."""

@@ -228,7 +228,7 @@ class SimulatedPrimitives(NothingWide):
         _needs(x.level >= 1, "rescale", "a level to spend")
         ring = self._errors.ring
         scale = x.log_scale - ring.log_primes[x.level]
-        return self._errors.made(x.slots, x.level - 1, scale, x.parts, noise.rescale_std(ring), "rescale")
+        return self._errors.made(x.slots, x.level - 1, scale, x.parts, noise.rescale_std(ring, x.parts), "rescale")
 
     def level_drop(self, x: SimulatedCiphertext, levels: int) -> SimulatedCiphertext:
         _needs(x.level >= levels, "level_drop", f"{levels} levels to drop")

@@ -39,6 +39,12 @@ def _drop_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Ty
     return replace(operands[0], level=operands[0].level - a["levels"])
 
 
+def _product_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
+    if operands[0].parts != 3:
+        raise ProgramError(f"relinearize: this ciphertext has {operands[0].parts} parts already, it takes three")
+    return replace(operands[0], parts=2)
+
+
 def _switch_type(operands: Sequence[CipherType], a: Attrs, context: Context) -> Type:
     if a["chain"] < 0 or a["chain"] == operands[0].chain:
         raise ProgramError(f"switch_chain: it cannot lead from chain {operands[0].chain} to chain {a['chain']}")
@@ -98,7 +104,7 @@ define(
         LEVELED,
         (1, 1),
         {},
-        lambda operands, a, context: replace(operands[0], parts=2),
+        _product_type,
         _identity,
         "Bring a product of three parts back to two (one key switch).",
         role=Role.LEVEL,
@@ -157,11 +163,12 @@ define(
         _bootstrap_type,
         _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`, its scale `raised_bits` higher. Two operands x and y are refreshed together "
-        "as x + iy; `real_part` and `imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the "
-        "table of ranges (-1: none) that bounds it, and which ciphertext of that value it is. At the packed stage a wish of "
-        "the program's author, or of the pass that places bootstraps. `series`, `half_period`: what comes back is this "
-        "trigonometric polynomial of the value (ckks/trigonometric.py), which takes it `deeper` levels down.",
+        "not given): it comes back at `level`, its scale `raised_bits` higher. Slots are real (what becomes of imaginary "
+        "parts is the backend's own); two operands x and y are refreshed together as x + iy, and `real_part` and "
+        "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
+        "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
+        "of the pass that places bootstraps. `series`, `half_period`: what comes back is this trigonometric polynomial of "
+        "the value (ckks/trigonometric.py), which takes it `deeper` levels down.",
         role=Role.BOOTSTRAP,
         rules=slotwise(bootstrap_bounds),
         run=runs.refreshed,

@@ -123,11 +123,13 @@ def combination(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def stacked(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    return list(operands)
+    """A list, but of one the ciphertext itself: its type is that of a ciphertext, and all ops read it."""
+    return operands[0] if len(operands) == 1 else list(operands)
 
 
 def weighted_sum(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    return run.weighted_sum(node, operands[0])
+    (stack,) = operands
+    return run.weighted_sum(node, stack if isinstance(stack, list) else [stack])
 
 
 def rotated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:

@@ -3,6 +3,8 @@
 There an element of a tensor is one ciphertext, with that element of every sample. A linear map is a weighted sum of
 ciphertexts for each element of its result: no rotation, and no key. The ciphertexts that a map reads are a stack, a value of
 its own, so that a backend can work out all sums together, as one product of matrices (the weights times the coefficients).
+
+A stack of one vector is that vector, by its type and by its value: all ops read it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
 from heliograph.ir.node import Array, Node
 from heliograph.ir.slot_rules import any_operand, longest, scaled, widened
-from heliograph.ir.slot_types import SCALE_TOLERANCE
+from heliograph.ir.slot_types import SCALE_TOLERANCE, two_parts
 from heliograph.ir.spec import NO_KEYS, SLOTS, Attrs, Bounds, Context, OpSpec, Role, SlotRules, define
 from heliograph.ir.types import CipherType, SlotsType, Type
 
@@ -38,11 +40,18 @@ def _stack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 def _stacked(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     """(samples, count, slots) of vectors (samples, slots)."""
-    return np.stack(np.broadcast_arrays(*values), axis=-2)
+    return values[0] if len(values) == 1 else np.stack(np.broadcast_arrays(*values), axis=-2)
 
 
 def _stack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    if len(operands) == 1:
+        return operands[0]
     return np.stack([low for low, _ in operands]), np.stack([high for _, high in operands])
+
+
+def _rows(stack: Array, a: Attrs, context: Context) -> Array:
+    """A stack with an axis of its vectors, which that of one vector does not have."""
+    return stack if context.shape(a["matrix"])[1] > 1 else stack[..., np.newaxis, :]
 
 
 define(
@@ -73,6 +82,7 @@ def _sum_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     shape = context.shape(a["matrix"])
     if not isinstance(operand, (CipherType, SlotsType)) or len(shape) != 2 or shape[1] != operand.count:
         raise ProgramError(f"weighted_sum: a matrix of shape {shape} does not fit what is summed")
+    two_parts("weighted_sum", operand)
     if not 0 <= a["row"] < shape[0]:
         raise ProgramError(f"weighted_sum: a matrix of {shape[0]} rows has no row {a['row']}")
     result = replace(operand, count=1)
@@ -85,12 +95,12 @@ def _sum_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 def _sum(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     columns, weights = _row(a, context)
-    return np.asarray(np.tensordot(weights, values[0][..., columns, :], axes=(0, -2)))
+    return np.asarray(np.tensordot(weights, _rows(values[0], a, context)[..., columns, :], axes=(0, -2)))
 
 
 def _sum_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
     columns, weights = _row(node.attrs, context)
-    low, high = (end[columns] for end in operands[0])
+    low, high = (_rows(end, node.attrs, context)[columns] for end in operands[0])
     least, most = scaled((low, high), weights[:, np.newaxis], weights[:, np.newaxis])
     total = least.sum(axis=0), most.sum(axis=0)
     # A sum of n terms is rounded n times.

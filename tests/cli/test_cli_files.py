@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -371,6 +372,27 @@ def test_a_bomb_in_an_npz_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     with pytest.raises(ProgramError, match="unpacks to more"):
         array_files.read_arrays(tmp_path / "bomb.npz")
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    """What compresses as numbers do is read; so is a small file that is all zeros, and a large one without compression."""
+    from heliograph.array_files import read_arrays
+    from heliograph.errors import ProgramError
+
+    zeros = np.zeros((9, 1 << 20))
+    np.savez_compressed(tmp_path / "bomb.npz", x=zeros)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProgramError, match="unpacks to 75497") as caught:
+            read_arrays(tmp_path / "bomb.npz")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert "numpy.savez" in str(caught.value)
+    np.savez_compressed(tmp_path / "small.npz", x=zeros[:7])
+    np.savez(tmp_path / "plain.npz", x=zeros)
+    assert read_arrays(tmp_path / "small.npz")["x"].shape == (7, 1 << 20)
+    assert read_arrays(tmp_path / "plain.npz")["x"].shape == (9, 1 << 20)
 
 
 def test_progress_is_drawn_on_a_terminal_only(work: Path) -> None:

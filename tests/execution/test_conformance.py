@@ -124,6 +124,22 @@ def complex_square(builder: Builder, x: Node, y: Node) -> list[Node]:
     return [builder.op(part, (square,)) for part in ("real_part", "imaginary_part")]
 
 
+def stacks_of_one(builder: Builder, x: Node, y: Node) -> list[Node]:
+    """Read as ciphertexts, by ops that read stacks and by ops that read none; and a ciphertext as a stack of one."""
+    stack = builder.op("stack", (x,))
+    weights = builder.constant(SparseMatrix.of(np.array([[0.5], [-3.0]])), "w")
+    lower = builder.op("level_drop", (stack,), levels=1)
+    sums = [
+        builder.op("weighted_sum", (each,), matrix=weights, row=1, plain_log_scale=43.5) for each in (stack, lower, y)
+    ]
+    return [*sums, builder.op("negate", (stack,)), builder.op("rotate", (lower,), amount=5), stack]
+
+
+def doubling(builder: Builder, plain_log_scale: float) -> dict[str, Any]:
+    """What a product takes with a constant that is exact at any scale."""
+    return {"value": builder.constant(np.full(1, 2.0), "two"), "plain_log_scale": plain_log_scale}
+
+
 def there_and_back(builder: Builder, x: Node) -> list[Node]:
     """Into the lower chain and out again, with something done there."""
     assert isinstance(x.type, CipherType)
@@ -142,6 +158,10 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "rescale_three_parts": (lambda b, x, y: b.op("rescale", (b.op("mul_ct", (x, y)),)), ()),
     "rotate": (lambda b, x, y: b.op("rotate", (x,), amount=5), (5,)),
     "rotate_right": (lambda b, x, y: b.op("rotate", (x,), amount=SLOTS - 3), (SLOTS - 3,)),
+    "rotate_by_nothing": (
+        lambda b, x, y: [b.op("rotate", (z,), amount=n) for z, n in ((x, 0), (y, -SLOTS), (y, 5))],
+        (5,),
+    ),
     "rotations_of_one_value": (
         lambda b, x, y: b.op("add_ct", (b.op("rotate", (x,), amount=5), b.op("rotate", (x,), amount=7))),
         (5, 7),
@@ -176,6 +196,14 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
         TRANSFORM_KEYS,
     ),
     "level_drop": (lambda b, x, y: b.op("level_drop", (x,), levels=1), ()),
+    "rescale_to_a_single_scale": (
+        lambda b, x, y: b.op("rescale", (b.op("rescale", (b.op("mul_plain", (x,), **doubling(b, 90.0)),)),)),
+        (),
+    ),
+    "rescale_of_no_product": (
+        lambda b, x, y: b.op("add_plain", (b.op("rescale", (b.op("reread", (x,), bits=40.0),)),), value=vector(b)),
+        (),
+    ),
     "switch_chain": (lambda b, x, y: there_and_back(b, x), ()),
     "relinearize": (lambda b, x, y: b.op("relinearize", (b.op("mul_ct", (x, y)),)), ()),
     # The slots that a program of real numbers has stay what they are; complex ones have a test of their own.
@@ -190,6 +218,7 @@ OPS_UNDER_TEST: dict[str, tuple[Body, tuple[int, ...]]] = {
     "mul_i_of_a_product": (lambda b, x, y: b.op("mul_i", (b.op("mul_i", (b.op("mul_ct", (x, y)),)),)), ()),
     "complex_square": (lambda b, x, y: complex_square(b, x, y), ()),
     "weighted_sum": (lambda b, x, y: weighted_sums(b, x, y), ()),
+    "stack_of_one": (lambda b, x, y: stacks_of_one(b, x, y), (5,)),
 }
 
 
@@ -216,6 +245,42 @@ def test_value_level_and_parts(backend: Callable[..., Session], name: str, level
     for output, wanted in zip(outputs, expected, strict=True):
         # A scale that is tracked wrongly shows as a factor: 2**-20 is far below the distance of any prime to 2**45.
         np.testing.assert_allclose(output, np.broadcast_to(wanted[0], SLOTS), atol=2e-8, rtol=0)
+
+
+@pytest.mark.parametrize("backend", ["openfhe", "native"])
+def test_rescaling_three_parts_costs_what_the_simulator_says(backend: str) -> None:
+    """Their rounding meets the square of the secret: tens of times the error of two parts."""
+
+    def body(b: Builder, x: Node, y: Node) -> list[Node]:
+        product = b.op("mul_ct", (x, y))
+        rounded = b.op("relinearize", (b.op("rescale", (product,)),))
+        return [rounded, b.op("rescale", (b.op("relinearize", (product,)),))]
+
+    program, values = program_of(body), samples()
+    errors = [
+        [float(np.std(output - values[0] * values[1])) for output in run(program, values, make(program))[0]]
+        for make in (BACKENDS[backend], simulator)
+    ]
+    for measured, predicted in zip(*errors, strict=True):
+        assert 1 / 4 < measured / predicted < 4
+    assert errors[0][0] > 8 * errors[0][1]
+
+
+@pytest.mark.parametrize("backend", ["openfhe", "native"])
+@pytest.mark.parametrize("level", [RING.levels, 1])
+def test_products_at_scales_that_need_no_rescaling(backend: str, level: int) -> None:
+    """To the last level with the scale of one factor and little more; what is added is as fine as that scale."""
+
+    def body(b: Builder, x: Node, y: Node) -> list[Node]:
+        product = b.op("mul_plain", (x,), **doubling(b, 6.0))
+        raised = b.op("add_plain", (product,), value=vector(b))
+        return [raised, *(b.op("level_drop", (each,), levels=level) for each in (product, raised))]
+
+    program = program_of(body, level)
+    (x, _), v = samples(), np.resize(np.random.default_rng(6).uniform(-1, 1, size=64), SLOTS)
+    outputs, _ = run(program, samples(), BACKENDS[backend](program))
+    for output, wanted in zip(outputs, (2 * x + v, 2 * x, 2 * x + v), strict=True):
+        np.testing.assert_allclose(output, wanted, atol=2e-8, rtol=0)
 
 
 @pytest.mark.parametrize("name", OPS_UNDER_TEST)
@@ -283,7 +348,7 @@ def test_a_complex_product_is_planned_and_run(backend: Callable[..., Session], l
 def test_missing_rotation_key_is_refused(backend: Callable[..., Session]) -> None:
     program = program_of(lambda b, x, y: b.op("rotate", (x,), amount=5), keys=(5,))
     without = replace(program, parameters=Parameters((Chain(RING, (), True),)))
-    with pytest.raises((HeliographError, RuntimeError)):
+    with pytest.raises(HeliographError):
         run(without, samples(), backend(without))
 
 
@@ -292,7 +357,7 @@ def test_missing_level_is_refused(backend: Callable[..., Session]) -> None:
     session = backend(program)
     node = next(node for node in program.nodes if node.op == "rescale")
     last = session.encrypt(samples()[0], 0, 45.0)
-    with pytest.raises((HeliographError, RuntimeError)):
+    with pytest.raises(HeliographError):
         session.evaluator.begin().evaluate(node, [last])
 
 

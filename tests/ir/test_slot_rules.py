@@ -90,6 +90,8 @@ def build(case: str) -> tuple[Builder, Node]:
         operands.append(builder.input(f"x{i}", shape=shape, secret=False))
         if op != "pack":
             operands[-1] = builder.op("pack", operands[-1:], shape=shape, period=16, **PACK)
+    if op == "relinearize":
+        operands = [builder.op("mul_ct", (operands[0], operands[0]))]
     return builder, builder.op(op, operands, **{key: stored(builder, value) for key, value in attrs.items()})
 
 
@@ -317,9 +319,9 @@ def test_types_keep_what_the_role_promises(case: str) -> None:
         return
     builder = Builder(case, Stage.MANAGED)
     builder.set_ring(RING)
-    begins = 0 if op == "raise_modulus" else 2
+    begins, parts = 0 if op == "raise_modulus" else 2, 3 if op == "relinearize" else 2
     types = [
-        CipherType(SLOTS_OF_CASES, begins, 45.0) if is_secret else SlotsType(SLOTS_OF_CASES, secret=False)
+        CipherType(SLOTS_OF_CASES, begins, 45.0, parts) if is_secret else SlotsType(SLOTS_OF_CASES, secret=False)
         for is_secret in secret
     ]
     attrs = {key: stored(builder, value) for key, value in attrs.items()}

@@ -122,3 +122,32 @@ def test_what_does_not_fit_is_refused() -> None:
         managed.op("stack", (low, y))
     with pytest.raises(ProgramError, match="different scales"):
         managed.op("stack", (managed.op("rescale", (total,)), low))
+
+
+def test_a_stack_of_one_is_its_vector() -> None:
+    builder = Builder("p", Stage.PACKED)
+    x = builder.input("x", slots=SLOTS, chunk=0)
+    stack = builder.op("stack", (x,))
+    assert stack.type == x.type
+    weights = builder.constant(SparseMatrix.of(np.array([[2.0], [-0.5]])), "w")
+    outputs = [builder.op("weighted_sum", (each,), matrix=weights, row=1) for each in (stack, x)]
+    outputs.append(builder.op("rotate", (stack,), amount=1))
+    values = np.random.default_rng(0).normal(size=(4, SLOTS))
+    found = run_nodes(builder.finish(outputs), {x: values})
+    for out, wanted in zip(found, (-0.5 * values, -0.5 * values, np.roll(values, -1, axis=-1)), strict=True):
+        np.testing.assert_array_equal(out, wanted)
+    bounds = rules_of(outputs[0]).bounds
+    assert bounds is not None
+    low, high = bounds(outputs[0], [(-np.ones(SLOTS), np.full(SLOTS, 3.0))], builder.context)  # type: ignore[misc]
+    np.testing.assert_allclose((low, high), (np.full(SLOTS, -1.5), np.full(SLOTS, 0.5)))
+
+
+def test_products_are_relinearized_before_they_are_summed() -> None:
+    builder, inputs, _, _ = build(Stage.MANAGED)
+    product = builder.op("mul_ct", (inputs[0], inputs[0]))
+    weights = builder.constant(SparseMatrix.of(np.ones((1, 1))), "ones")
+    with pytest.raises(ProgramError, match="needs a relinearized ciphertext"):
+        builder.op("weighted_sum", (product,), matrix=weights, row=0, plain_log_scale=44.0)
+    relinearized = builder.op("relinearize", (product,))
+    with pytest.raises(ProgramError, match="has 2 parts already"):
+        builder.op("relinearize", (relinearized,))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.backends import openfhe, run, simulator
+from helpers.backends import native, openfhe, run, simulator
 from runtime.bootstrapped import LOWER, PERIOD, RING, meaning, only_bootstrap, program, sample
 
-from heliograph.ckks.bootstrap import bootstrap_rotations
+from heliograph.ckks.bootstrap import bootstrap_factors, bootstrap_rotations
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
@@ -72,6 +73,24 @@ def test_fewer_baby_steps_are_fewer_keys_and_the_same_bootstrap() -> None:
         errors[babies], keys[babies] = np.std(measured - x), len(bootstrap_rotations(ring, 1 << 9))
     assert keys[4] < keys[8] < keys[0]
     assert max(errors.values()) < 2 * min(errors.values())
+
+
+@pytest.mark.parametrize("budget", [(2, 2), (3, 4), (4, 1)])
+@pytest.mark.parametrize("slots", [2, 4, 8, 16])
+def test_few_slots_take_fewer_levels_than_the_ring_has_for_them(slots: int, budget: tuple[int, int]) -> None:
+    ring = Ring(11, 60, 55, 20, 4, None, budget)
+    made, x = only_bootstrap(ring, slots), np.random.default_rng(slots).uniform(-1, 1, slots)
+    for backend in (openfhe, native):
+        (measured,), _ = run(made, [x], backend(made))
+        np.testing.assert_allclose(measured, x, atol=2.0**-16)
+
+
+def test_a_smaller_budget_of_levels_means_the_same_factors() -> None:
+    """OpenFHE is told the levels that are taken, keys are planned by those that the ring has."""
+    for slots, encode, decode in itertools.product((1 << i for i in range(10)), range(1, 9), range(1, 9)):
+        factors = bootstrap_factors(Ring(11, 60, 55, 30, 4, None, (encode, decode)), slots)
+        fewer = Ring(11, 60, 55, 30, 4, None, (len(factors[0]), len(factors[1])))
+        assert bootstrap_factors(fewer, slots) == factors
 
 
 @pytest.mark.parametrize("returns_to", [RING.bootstrap_level, LOWER])

@@ -8,14 +8,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from heliograph.cli.serve import serve_command, token_command
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+LOCK = DEPLOY / "requirements.txt"
 
 
 def directives(text: str) -> dict[str, list[str]]:
@@ -41,6 +46,11 @@ def test_the_unit_starts_a_server() -> None:
     # What it writes to is there for it although the rest of the system is read-only.
     assert given["data"] == f"/var/lib/{unit['StateDirectory'][0]}"
     assert f"NUMBA_CACHE_DIR=/var/cache/{unit['CacheDirectory'][0]}" in unit["Environment"][0]
+    assert unit["CapabilityBoundingSet"] == [""]
+    assert unit["SystemCallFilter"] == ["@system-service", "~@privileged"]
+    assert unit["LimitCORE"] == ["0"]
+    # There are 1,000 connections; a process that may open fewer files than that stops accepting.
+    assert int(unit["LimitNOFILE"][0]) > 4 * 1000
     assert int(unit["MemoryMax"][0].removesuffix("G")) * 2**30 > int(str(given["memory_bytes"]))
 
 
@@ -75,5 +85,61 @@ def test_the_dockerfile_starts_a_server() -> None:
 def test_the_image_takes_what_the_build_needs() -> None:
     """Files that pyproject.toml names are among those that are copied."""
     kept = [line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
-    assert {"heliograph", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"} == set(kept)
+    assert {"heliograph", "pyproject.toml", "deploy/requirements.txt", "README.md", "LICENSE"} == set(kept)
     assert all((DEPLOY.parent / name).exists() for name in kept)
+
+
+def test_compiled_kernels_are_not_in_the_data() -> None:
+    """They are pickles: a data folder that is restored would run code."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    kernels, volume = (re.findall(rf"(?m)^{word}[ =](\S+)$", text)[0] for word in ("ENV NUMBA_CACHE_DIR", "VOLUME"))
+    unit = directives((DEPLOY / "heliograph.service").read_text())
+    (cache,) = re.findall(r"NUMBA_CACHE_DIR=(\S+)", " ".join(unit["Environment"]))
+    for folder, data in ((kernels, volume), (cache, f"/var/lib/{unit['StateDirectory'][0]}")):
+        assert not Path(folder).is_relative_to(data)
+
+
+def locked() -> dict[tuple[str, str], list[str]]:
+    """The hashes of each (package, version) that an installation may take; nothing else may stand in the file."""
+    found = {}
+    for line in LOCK.read_text().replace("\\\n", " ").splitlines():
+        if not line.startswith("#"):
+            requirement, *hashes = re.split(r"\s+--hash=sha256:", line.strip())
+            parsed = Requirement(requirement)
+            (version,) = parsed.specifier
+            assert (version.operator, parsed.url, parsed.extras) == ("==", None, set()), line
+            found[canonicalize_name(parsed.name), version.version] = hashes
+    return found
+
+
+def test_the_lock_has_hashes_of_the_versions_that_tests_run_with() -> None:
+    pinned = {Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    tested = {(canonicalize_name(each.name), str(each.specifier).removeprefix("==")) for each in pinned}
+    for package, hashes in locked().items():
+        assert package in tested
+        assert hashes, package
+        assert all(re.fullmatch(r"[0-9a-f]{64}", each) for each in hashes), package
+
+
+def test_the_lock_has_all_that_a_server_takes() -> None:
+    """What heliograph[serve] and its build need, and what those need, on this Python."""
+    waiting = [Requirement(f"heliograph[serve] @ file://{ROOT}"), Requirement("hatchling")]
+    names, seen = {name for name, _ in locked()}, set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                wanted = [Requirement(each) for each in metadata.requires(name) or ()]
+                waiting += [each for each in wanted if not each.marker or each.marker.evaluate({"extra": extra})]
+    assert {name for name, _ in seen} - {"heliograph"} <= names
+
+
+def test_the_image_installs_nothing_that_is_not_locked() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    installs = [line.split("pip install", 1)[1] for line in lines if line.startswith("RUN pip install")]
+    assert len(installs) == 2
+    for options in installs:
+        assert {"--require-hashes", "--only-binary"} <= set(options.split()) or "--no-deps" in options
+        assert "--no-deps" not in options or "--no-build-isolation" in options

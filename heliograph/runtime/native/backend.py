@@ -52,7 +52,13 @@ from heliograph.runtime.native.warm import warm_up
 from heliograph.runtime.openfhe.encapsulation import encapsulation_template
 from heliograph.runtime.openfhe.serial import check_ciphertext, seeded_key_form
 from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
-from heliograph.runtime.openfhe.template import Bytes, Template, relinearization_key_template, rotation_key_template
+from heliograph.runtime.openfhe.template import (
+    Bytes,
+    Template,
+    relinearization_key_template,
+    rotation_key_template,
+    scaled,
+)
 
 # Kinds of keys that are not stored in the form of rotation keys.
 _OTHER = ("relinearization", "encapsulation")
@@ -206,10 +212,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
         if x.parts == 3:
             # OpenFHE never serializes ciphertexts of three parts, so we cannot learn their form.
             made.SetElementsMove([*made.GetElements(), self._openfhe(x.residues[1:], tag).GetElements()[1]])
-        if log_scale > 1.5 * self.ring.scale_bits:
-            made.SetNoiseScaleDeg(2)
-            made.SetScalingFactor(made.GetScalingFactor() ** 2)
-        return made
+        return scaled(made, self.ring, log_scale)
 
     def _openfhe(self, residues: Array, tag: str) -> Any:
         x = Ciphertext(residues)

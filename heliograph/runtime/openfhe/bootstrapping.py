@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.ckks.bootstrap import bootstrap_factors
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import bootstrap_context, pair_context
+from heliograph.runtime.openfhe.context import bootstrap_context, pair_context, refusal
 from heliograph.runtime.openfhe.template import moved, transferred
 
 # The error left by the first iteration is scaled up by this many bits for the second. It is below 2**-16 for a value of
@@ -36,8 +37,14 @@ def prepare(ring: Ring, slots: int, paired: bool = False) -> None:
         if (slots, paired) not in ready:
             babies = [ring.bootstrap_babies] * 2
             # The last two arguments: with its tables, and with SlotsToCoeffs at the low end of the chain.
-            _context(ring, paired).EvalBootstrapSetup(list(ring.bootstrap), babies, slots, 0, True, True)
+            _context(ring, paired).EvalBootstrapSetup(list(_spent(ring, slots)), babies, slots, 0, True, True)
             ready.add((slots, paired))
+
+
+def _spent(ring: Ring, slots: int) -> tuple[int, int]:
+    """The levels that the two transforms take: of few slots they have fewer factors than the ring has levels for them."""
+    encode, decode = bootstrap_factors(ring, slots)
+    return len(encode), len(decode)
 
 
 def _context(ring: Ring, paired: bool) -> Any:
@@ -85,6 +92,10 @@ def bootstrap(ring: Ring, ciphertext: Any, slots: int, paired: bool = False) -> 
             result = context.EvalBootstrapStCFirst(operand, ring.bootstrap_iterations, _ERROR_BITS)
             result = context.Rescale(result)
     except RuntimeError as error:
-        raise RangeError("a bootstrap failed", why=str(error).splitlines()[-1][-200:]) from None
+        raise RangeError("a bootstrap failed", why=refusal(error)) from None
     result.SetSlots(ring.slots)
+    # What the transforms did not take; the plan counts what the ring has for them.
+    left = ring.levels - result.GetLevel() - ring.bootstrap_level
+    if left > 0:
+        result = context.LevelReduce(result, None, left)
     return moved(result, ring, ring.bootstrap_level, tag) if paired else result

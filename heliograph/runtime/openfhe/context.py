@@ -47,6 +47,11 @@ def library() -> ModuleType:
     return openfhe  # type: ignore[no-any-return]
 
 
+def refusal(error: RuntimeError) -> str:
+    """What OpenFHE says, without the folders in which it was built."""
+    return re.sub(r"/\S*/", "", (str(error).splitlines() or [""])[-1])[-200:]
+
+
 @functools.lru_cache(maxsize=16)
 def make_context(ring: Ring) -> Any:
     """The crypto context of a ring; its primes are checked by us before it is used.

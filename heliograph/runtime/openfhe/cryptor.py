@@ -15,7 +15,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import library, make_context
+from heliograph.runtime.openfhe.context import library, make_context, refusal
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.process import draws, require_own_process
 from heliograph.runtime.openfhe.reseed import Reseeding
@@ -120,7 +120,7 @@ class OpenFHECryptor:
         except RuntimeError as error:
             raise RangeError(
                 "the result cannot be decrypted: its error is larger than its message",
-                why="a value left the range that it was planned for (" + str(error).splitlines()[-1][-120:] + ")",
+                why="a value left the range that it was planned for (" + refusal(error) + ")",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             ) from None
         plaintext.SetLength(self.ring.slots)

@@ -11,12 +11,12 @@ from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.openfhe import bootstrapping
-from heliograph.runtime.openfhe.context import make_context
+from heliograph.runtime.openfhe.context import make_context, refusal
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
 from heliograph.runtime.openfhe.serial import retagged
 from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Bytes, ciphertext_template, meaningless, moved, transferred
+from heliograph.runtime.openfhe.template import Bytes, ciphertext_template, meaningless, moved, scaled, transferred
 from heliograph.runtime.seeded import ciphertext_form, openfhe_bytes
 
 
@@ -34,15 +34,12 @@ class OpenFHEEvaluator(ServerEvaluator):
 
     @functools.cached_property
     def summed(self) -> frozenset[Node]:
-        """The inputs that only weighted sums read: nobody needs them as OpenFHE's objects.
-
-        None of them where stacks are moved between chains, which takes objects.
-        """
-        program = self.program
-        if any(node.op == "switch_chain" and getattr(node.type, "count", 1) > 1 for node in program.nodes):
-            return frozenset()
-        read = {operand for node in program.nodes if node.op != "stack" for operand in node.inputs}
-        return frozenset(node for node in program.inputs if node not in read and node not in program.outputs)
+        """The inputs that only weighted sums read, in stacks and at lower levels: nobody needs them as OpenFHE's objects."""
+        objects = set(self.program.outputs)
+        for node in reversed(self.program.nodes):
+            if node.op != "weighted_sum" and (node in objects or node.op not in ("stack", "level_drop")):
+                objects.update(node.inputs)
+        return frozenset(node for node in self.program.inputs if node not in objects)
 
     def coefficients(self, data: Bytes, level: int, client: str, what: str) -> Coefficients:
         """Such an input from a client's bytes; a WireError for others."""
@@ -56,12 +53,15 @@ class OpenFHEEvaluator(ServerEvaluator):
             for slots in slot_counts:
                 bootstrapping.prepare(self.chains[number].ring, slots, self.pairs(slots, number))
 
+    def refusal(self, error: Exception) -> str | None:
+        return refusal(error) if isinstance(error, RuntimeError) else None
+
     def adopt(self, x: Any, level: int) -> Any:
         """A ciphertext of the whole chain as evaluation takes it."""
         return retagged(x, self._tag) if self.ring.bootstrap is None else moved(x, self.ring, level, self._tag)
 
     def released(self, x: Any, log_scale: float, tag: str) -> Any:
-        return transferred(x, self.ring, self.describe(x)[0], tag, make_context)
+        return scaled(transferred(x, self.ring, self.describe(x)[0], tag, make_context), self.ring, log_scale)
 
     def example(self, level: int) -> Any:
         ring = chain_at(self.chains, level).ring

@@ -18,6 +18,9 @@ from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
 from heliograph.runtime.openfhe.template import moved
 
+# How many nominal scales a product has to OpenFHE: what it rescales.
+_PRODUCT = 2
+
 
 class OpenFHEPrimitives(NothingWide):
     """The primitives in the part of the chain with the primes of `ring`; `whole` is the ring of the whole chain.
@@ -37,7 +40,8 @@ class OpenFHEPrimitives(NothingWide):
         return chain_levels(str(x.GetKeyTag()), self.whole) - x.GetLevel(), x.NumberCiphertextElements()
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Any:
-        """OpenFHE is told the nominal scale of its degree, which is one for products.
+        """OpenFHE is told the nominal scale, and afterwards the degree that it has to have: it would round at the scale of a
+        single degree, whatever the degree, which is coarse where the true scale is little more.
 
         Numbers are encoded as vectors too: OpenFHE's own sum with a number takes the scale of a product for
         2**scale_bits times the prime, which is off by the distance of that prime from the power of two.
@@ -48,14 +52,15 @@ class OpenFHEPrimitives(NothingWide):
             # This context is for real data and drops imaginary parts, so they become a separate plaintext.
             return tuple(self.encode(part, log_scale, level, beside) for part in (vector.real, vector.imag))
         slots, spent = vector.size, self.ring.levels - level
-        scaled = np.ascontiguousarray(vector * 2.0 ** (log_scale - degree * self.ring.scale_bits))
+        scaled = np.ascontiguousarray(vector * 2.0 ** (log_scale - self.ring.scale_bits))
         try:
-            return self.context.MakeCKKSPackedPlaintext(scaled, degree, spent, None, slots)
+            plain = self.context.MakeCKKSPackedPlaintext(scaled, 1, spent, None, slots)
         except RuntimeError as error:
             # OpenFHE refuses values that would all be rounded to zero; the plaintext is then zero.
             if "Scaling factor too small" not in str(error):
                 raise
-            return self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), degree, spent, None, slots)
+            plain = self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), 1, spent, None, slots)
+        return self._of_degree(plain, degree)
 
     constant = diagonal = encode
 
@@ -119,12 +124,27 @@ class OpenFHEPrimitives(NothingWide):
         return self.context.EvalRotate(x, conjugation_index(self.ring))
 
     def rescale(self, x: Any) -> Any:
-        return self.context.Rescale(x)
+        degree = x.GetNoiseScaleDeg()
+        if degree == _PRODUCT:
+            return self.context.Rescale(x)
+        return self._of_degree(self.context.Rescale(self._of_degree(x.Clone(), _PRODUCT)), max(1, degree - 1))
 
     def level_drop(self, x: Any, levels: int) -> Any:
         if isinstance(x, Coefficients):
             return x.dropped(levels)
-        return self.context.LevelReduce(x, None, levels)
+        degree = x.GetNoiseScaleDeg()
+        if x.GetLevel() + levels + degree - 1 <= self.ring.levels:
+            return self.context.LevelReduce(x, None, levels)
+        return self._of_degree(self.context.LevelReduce(self._of_degree(x.Clone(), 1), None, levels), degree)
+
+    def _of_degree(self, x: Any, degree: int) -> Any:
+        """The same ciphertext or plaintext, which nobody else holds, with so many nominal scales as OpenFHE counts them.
+
+        OpenFHE takes a level to be spent on each above the first, and refuses what leaves fewer; the plan may spend none.
+        """
+        x.SetNoiseScaleDeg(degree)
+        x.SetScalingFactor(2.0 ** (degree * self.ring.scale_bits))
+        return x
 
     def move(self, x: Any, level: int) -> Any:
         return moved(x, self.ring, level, chain_tag(str(x.GetKeyTag()), self.whole, self.ring))

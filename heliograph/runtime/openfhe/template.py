@@ -311,6 +311,16 @@ def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: C
     return made
 
 
+def scaled(ciphertext: Any, ring: Ring, log_scale: float) -> Any:
+    """The ciphertext, which nobody else holds, told to be of so many nominal scales as its true one is nearest to: OpenFHE
+    then decrypts it, whatever it is the product of.
+    """
+    degree = max(1, round(log_scale / ring.scale_bits))
+    ciphertext.SetNoiseScaleDeg(degree)
+    ciphertext.SetScalingFactor(2.0 ** (degree * ring.scale_bits))
+    return ciphertext
+
+
 def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: ContextOf) -> Any:
     """The ciphertext's polynomials in a shell of this context, with the context's own parameter objects.
 
