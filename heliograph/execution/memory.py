@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from heliograph.ckks.bootstrap import bootstrap_rotations, bootstrap_table_bytes
+from heliograph.ckks.bootstrap import bootstrap_table_bytes
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
@@ -156,17 +155,4 @@ def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:
     """What a client takes to make these keys: the bytes of all of them, or, each written before the next is made, a few."""
     largest = max((key.bytes for key in keys), default=0)
     kept = 0 if one_by_one else sum(key.sent_bytes for key in keys)
-    return int(_CLIENT_KEYS * largest) + sum(map(scratch_bytes, keys)) + kept
-
-
-def scratch_bytes(key: EvaluationKey) -> int:
-    """What making a key takes for a while beside the key, in memory and once more on disk.
-
-    The pair that leads to bootstrapping's sparse secret and back is made together with the rotation keys of a bootstrap of
-    one slot, which are there at once (see runtime/openfhe/encapsulation.py).
-    """
-    if key.kind != "encapsulation":
-        return 0
-    return (
-        len(bootstrap_rotations(replace(key.ring, bootstrap=(1, 1), bootstrap_babies=0), 1)) + 3
-    ) * key.ring.rotation_key_bytes
+    return int(_CLIENT_KEYS * largest) + kept

@@ -474,7 +474,7 @@ def test_too_little_memory_is_said_before_keys_are_made(
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 100_000)
     made: list[object] = []
-    monkeypatch.setattr(client._cryptor, "rotation_key", made.append)
+    monkeypatch.setattr(client._cryptor, "evaluation_key_bytes", made.append)
     with pytest.raises(HeliographError, match=r"making the evaluation keys needs \d MB more, and 0 MB are available"):
         client.evaluation_keys()
     assert not made

@@ -95,10 +95,10 @@ def test_peaks_are_as_predicted(source: str, log_ring: int, tmp_path: Path) -> N
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The evaluation keys that are made."""
     keys: list[object] = []
-    original = client_module.OpenFHECryptor.evaluation_key
+    original = client_module.Cryptor.evaluation_key_bytes
     monkeypatch.setattr(
-        client_module.OpenFHECryptor,
-        "evaluation_key",
+        client_module.Cryptor,
+        "evaluation_key_bytes",
         lambda self, key, *more: keys.append(key) or original(self, key, *more),
     )
     return keys
