@@ -27,7 +27,7 @@ _DATA = click.option(
     sections={
         "The service": ("data", "plain", "workers", "engine", "memory_bytes", "backend", "plaintexts", "insecure"),
         "Network": ("listen", "tls_cert", "tls_key", "plain_http"),
-        "Limits": ("tenant_bytes", "keys_days", "result_days"),
+        "Limits": ("tenant_bytes", "keys_days", "result_days", "connections", "address_connections"),
     },
 )
 @click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True)
@@ -90,6 +90,18 @@ _DATA = click.option(
     default=None,
     help=f"Delete results that nobody has fetched after this many days (default: {_LIMITS.result_s / 86_400:.0f}).",
 )
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    default=None,
+    help=f"Connections at once, where the limit of open files allows it (default: {_LIMITS.connections}).",
+)
+@click.option(
+    "--address-connections",
+    type=click.IntRange(1),
+    default=None,
+    help=f"Of these from one address; a proxy is one (default: {_LIMITS.address_connections}).",
+)
 @insecure_option
 def serve_command(
     artifacts: tuple[str, ...],
@@ -107,6 +119,8 @@ def serve_command(
     tenant_bytes: int | None,
     keys_days: float | None,
     result_days: float | None,
+    connections: int | None,
+    address_connections: int | None,
     insecure: bool,
 ) -> None:
     """Serve artifacts over HTTP to clients that have a token (`heliograph token`). Logs are JSON lines on stderr."""
@@ -120,6 +134,8 @@ def serve_command(
         "tenant_bytes": tenant_bytes,
         "keys_s": None if keys_days is None else keys_days * 86_400,
         "result_s": None if result_days is None else result_days * 86_400,
+        "connections": connections,
+        "address_connections": address_connections,
     }
     settings = SiteSettings(
         artifacts=artifacts,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
@@ -13,6 +10,7 @@ from fastapi.security import HTTPBearer
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
 from heliograph.serving.tenants import Tenant
+from heliograph.serving.turns import Lane
 
 MAX_BYTES = 1 << 40
 
@@ -33,7 +31,7 @@ BYTES: dict[int | str, dict[str, Any]] = {200: {"content": _BINARY}}
 _BEARER = HTTPBearer(auto_error=False, description="the token that `heliograph token` made")
 
 
-def _site(request: Request) -> Site:
+async def _site(request: Request) -> Site:
     site = request.app.state.site
     assert isinstance(site, Site)
     return site
@@ -42,40 +40,30 @@ def _site(request: Request) -> Site:
 Here = Annotated[Site, Depends(_site)]
 
 
-def _tenant(request: Request, site: Here, _: Annotated[object, Depends(_BEARER)]) -> Tenant:
-    token = _token(request.headers.get("authorization", ""))
-    known = None if token is None else site.tenants.of_token(token)
-    if known is None:
-        raise Refused(
-            401,
-            "no token, or one that this server does not know",
-            hint="send Authorization: Bearer TOKEN; the operator makes tokens with heliograph token",
-        )
-    request.state.tenant = known.name
-    site.crowd.enter(known.number)
-    # Called by the outermost part of the application when the request is over (answers.py).
-    request.state.leave = lambda: site.crowd.leave(known.number)
-    return known
+async def _tenant(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Tenant:
+    """Whose request it is, as the gate found."""
+    tenant = request.state.tenant
+    assert isinstance(tenant, Tenant)
+    return tenant
 
 
 Known = Annotated[Tenant, Depends(_tenant)]
 
 
-def _operator(known: Known) -> Tenant:
+async def _lane(request: Request) -> Lane:
+    lane = request.state.lane
+    assert isinstance(lane, Lane)
+    return lane
+
+
+# The turn of a tenant's request, to be left while the request waits.
+Turn = Annotated[Lane, Depends(_lane)]
+
+
+async def _operator(known: Known) -> Tenant:
     if not known.operator:
         raise Refused(403, "this is for the operator's token", hint="heliograph token NAME --operator makes one")
     return known
 
 
 Operator = Annotated[Tenant, Depends(_operator)]
-
-
-def _token(header: str) -> str | None:
-    """The token of a header: a bearer's, or the password of HTTP's basic scheme, which browsers ask for."""
-    scheme, _, value = header.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    if scheme.lower() == "basic":
-        with contextlib.suppress(binascii.Error, ValueError):
-            return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
-    return None

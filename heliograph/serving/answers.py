@@ -20,7 +20,7 @@ from heliograph.errors import HeliographError, InternalError
 from heliograph.files import of_the_machine
 from heliograph.serving.logs import log
 from heliograph.serving.records import ErrorRecord, RefusalRecord, as_record, reworded
-from heliograph.serving.refusals import Refused, status_of
+from heliograph.serving.refusals import RETRY_S, Refused, status_of
 
 _MAX_SHOWN = 300
 # In the form that routes take, so that the OpenAPI description says what a refusal looks like.
@@ -36,7 +36,11 @@ def refusal(error: HeliographError, status: int | None = None) -> JSONResponse:
 
 
 def _answered(record: ErrorRecord, status: int) -> JSONResponse:
-    headers = {"WWW-Authenticate": 'Bearer, Basic realm="heliograph"'} if status == 401 else None
+    headers = None
+    if status == 401:
+        headers = {"WWW-Authenticate": 'Bearer, Basic realm="heliograph"'}
+    elif status in (429, 503):
+        headers = {"Retry-After": str(RETRY_S)}
     return JSONResponse(asdict(RefusalRecord(record)), status, headers)
 
 
@@ -75,7 +79,10 @@ def add_handlers(app: FastAPI) -> None:
 
 
 class Outermost:
-    """What stands around the application: it logs and counts requests, and turns what nobody expected into an answer."""
+    """What stands around the application: it logs requests, and turns what nobody expected into an answer.
+
+    No answer may be kept by caches on the way.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -84,12 +91,15 @@ class Outermost:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope.setdefault("state", {})
         begun, status, broken = time.monotonic(), 0, False
 
         async def noted(message: Message) -> None:
             nonlocal status, broken
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = [each for each in message.get("headers", ()) if each[0] != b"cache-control"]
+                message = {**message, "headers": [*headers, (b"cache-control", b"no-store")]}
             try:
                 await send(message)
             except Exception:
@@ -107,9 +117,6 @@ class Outermost:
             if status == 0:
                 await answer(scope, receive, noted)
         finally:
-            leave = scope.get("state", {}).get("leave")
-            if leave is not None:
-                leave()
             _log_request(scope, status, time.monotonic() - begun)
 
 
@@ -129,12 +136,15 @@ def _unexpected(error: Exception) -> JSONResponse:
 
 def _log_request(scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
     """One line: not the query, which may be anything, and of the path what a route can have."""
-    route = scope.get("route")
+    route, state = scope.get("route"), scope["state"]
+    tenant, peer = state.get("tenant"), scope.get("client")
     log(
         "request",
         method=str(scope["method"])[:10],
         route=getattr(route, "path", None),
         status=status,
         ms=round(1000 * seconds, 1),
-        tenant=scope.get("state", {}).get("tenant"),
+        tenant=None if tenant is None else tenant.name,
+        peer=None if peer is None else peer[0],
+        **({"refused": state["refused"]} if status == 401 else {}),
     )

@@ -73,6 +73,8 @@ class Database:
     def __init__(self, path: Path, *, upgrade: bool = False) -> None:
         self.path = path
         self._local = threading.local()
+        # SQLite lets writers of other processes look now and then; threads of this one are woken one by one.
+        self._one = threading.Lock()
         try:
             with contextlib.suppress(FileExistsError):
                 # SQLite gives the files beside it the same mode.
@@ -154,16 +156,17 @@ class Database:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that no other writer is in; undone where the block raises."""
         connection = self._connection()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            # On a full disk SQLite may or may not have rolled back already. A transaction left open would lock all others
-            # out.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with self._one:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # On a full disk SQLite may or may not have rolled back already. A transaction left open would lock all
+                # others out.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def close(self) -> None:
         """Close the thread's connection."""

@@ -25,10 +25,12 @@ from heliograph.serving.settings import Limits, Places
 from heliograph.serving.tenants import require_few, require_room, reserved_bytes
 from heliograph.serving.uploads import require_free, unlink_forgotten
 
-_MAX_LISTED = 1000
 _AGAIN = "the job is evaluated when the server has room"
 # A death in the first seconds of a job says less of the job: so many count as one.
 _QUICK_DEATHS = 8
+_PAGE = 100
+# Where a page of jobs ended: when its last one was accepted, and its name. It tells nothing of other tenants.
+CURSOR = "^[0-9]{1,12}([.][0-9]{1,20})?-[0-9a-f]{32}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +123,28 @@ class Jobs:
             raise nothing_there("job")
         return self._record(row)
 
-    def records(self, tenant: int) -> list[JobRecord]:
-        """The tenant's jobs, the latest first."""
-        rows = self._database.reading().execute(
-            "SELECT * FROM jobs WHERE tenant = ? ORDER BY number DESC LIMIT ?", (tenant, _MAX_LISTED)
+    def records(self, tenant: int, before: str | None = None) -> tuple[list[JobRecord], str | None]:
+        """A page of the tenant's jobs, the latest first, and where the next one begins, None after the last."""
+        created, _, id = (before or "-").partition("-")
+        rows = (
+            self._database.reading()
+            .execute(
+                # Found first and read afterwards, so that whole rows are not sorted.
+                "SELECT * FROM jobs WHERE number IN (SELECT number FROM jobs"
+                " WHERE tenant = ? AND (? IS NULL OR (created, id) < (CAST(? AS REAL), ?))"
+                " ORDER BY created DESC, id DESC LIMIT ?) ORDER BY created DESC, id DESC",
+                (tenant, before, created, id, _PAGE + 1),
+            )
+            .fetchall()
         )
-        return [self._record(row) for row in rows.fetchall()]
+        page, queued = rows[:_PAGE], [row["number"] for row in rows[:_PAGE] if row["state"] == QUEUED]
+        ahead: dict[int, int] = {}
+        if queued:
+            # Counted once, for the one that was accepted first; the others of the page follow it.
+            first = self._ahead(tenant, min(queued))
+            ahead = {number: first + place for place, number in enumerate(sorted(queued))}
+        rest = f"{page[-1]['created']!r}-{page[-1]['id']}" if len(rows) > _PAGE else None
+        return [self._shown(row, ahead.get(row["number"], 0)) for row in page], rest
 
     def result(self, tenant: int, id: str) -> Path:
         """The file of a job's result; a refusal where it has none (yet)."""
@@ -351,13 +369,10 @@ class Jobs:
         return row
 
     def _record(self, row: sqlite3.Row) -> JobRecord:
-        ahead = 0
-        if row["state"] == QUEUED:
-            (ahead,) = (
-                self._database.reading()
-                .execute("SELECT COUNT(*) FROM jobs WHERE state = ? AND number < ?", (QUEUED, row["number"]))
-                .fetchone()
-            )
+        return self._shown(row, self._ahead(row["tenant"], row["number"]) if row["state"] == QUEUED else 0)
+
+    def _shown(self, row: sqlite3.Row, ahead: int) -> JobRecord:
+        """A job for its tenant, with times as the wall clock tells them."""
         created, started, ended = (
             None if row[name] is None else self._database.clock.shown(row[name])
             for name in ("created", "started", "ended")
@@ -377,6 +392,17 @@ class Jobs:
             error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
             ahead=ahead,
         )
+
+    def _ahead(self, tenant: int, number: int) -> int:
+        """How many jobs of the tenant wait that were accepted before one of it."""
+        (ahead,) = (
+            self._database.reading()
+            .execute(
+                "SELECT COUNT(*) FROM jobs WHERE tenant = ? AND state = ? AND number < ?", (tenant, QUEUED, number)
+            )
+            .fetchone()
+        )
+        return int(ahead)
 
     def _require_place(self, connection: sqlite3.Connection, tenant: int) -> None:
         (waiting,) = connection.execute(

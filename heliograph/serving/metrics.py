@@ -46,6 +46,7 @@ def text(site: Site) -> str:
     say("servers", "gauge", "Key sets that workers hold in memory.", {"": servers})
     say("servers_bytes", "gauge", "What they take by the bills.", {"": held})
     say("workers_limit_bytes", "gauge", "What all workers may take.", {"": site.worker_bytes * site.settings.workers})
+    say("connections", "gauge", "Connections that are open.", {"": len(site.connections)})
     for table in ("uploads", "keysets"):
         column = "total" if table == "uploads" else "bytes"
         number, size = reading.execute(f"SELECT COUNT(*), COALESCE(SUM({column}), 0) FROM {table}").fetchone()

@@ -101,7 +101,7 @@ class JobRecord:
 
     `error` is there for the last, and says what a queued job waits for where that is not a worker.
 
-    `ahead` counts the queued jobs that were accepted before it. `done` of `total` operations are evaluated.
+    `ahead` counts the token's queued jobs that were accepted before it. `done` of `total` operations are evaluated.
     """
 
     id: str
@@ -120,7 +120,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class HealthRecord:
-    """`status` is "ok" while workers live; the numbers are those of the whole server."""
+    """`status` is "ok" while workers live. `jobs` counts those of all tenants, for operators only."""
 
     status: str
     workers: int

@@ -5,6 +5,9 @@ from __future__ import annotations
 from heliograph.errors import HeliographError, ProgramError, SecurityError
 from heliograph.runtime.memory import TooLittleMemoryError
 
+# When a client whom the server has no room for now may come again, in seconds.
+RETRY_S = 1
+
 
 class Refused(ProgramError):
     """A request that is not carried out; `status` is its HTTP status."""

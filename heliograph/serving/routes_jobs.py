@@ -9,47 +9,68 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query
-from fastapi.responses import Response, StreamingResponse
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
 
 from heliograph.files import of_the_machine, open_file
-from heliograph.serving.access import BYTES, AskedClient, AskedDigest, AskedFingerprint, Here, JobId, Known
-from heliograph.serving.jobs import has_ended
+from heliograph.serving.access import BYTES, AskedClient, AskedDigest, AskedFingerprint, Here, JobId, Known, Turn
+from heliograph.serving.jobs import CURSOR, has_ended
 from heliograph.serving.records import JobRecord
 from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["jobs"])
-_BLOCK = 1 << 20
-# How often a job is checked for those who wait for it, besides every time that some job ends.
-_LOOK_S = 0.25
+# How much of a result is in memory at once.
+_BLOCK = 1 << 18
+# How often a job is checked for those who wait for its end, besides every time that some job ends, and for those who watch
+# its progress.
+_LOOK_S, _WATCH_S = 1.0, 0.25
 _MAX_WAIT_S = 60.0
 # Proxies close connections on which nothing arrives.
 _KEEP_ALIVE_S = 10.0
+_LINKED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {"Link": {"description": 'the next page, as <...>; rel="next"', "schema": {"type": "string"}}}}
+}
 
 
 @router.put("/v1/jobs/{id}")
 async def submit(
-    site: Here, known: Known, id: JobId, artifact: AskedFingerprint, client: AskedClient, upload: AskedDigest
+    site: Here,
+    known: Known,
+    turn: Turn,
+    id: JobId,
+    artifact: AskedFingerprint,
+    client: AskedClient,
+    upload: AskedDigest,
 ) -> JobRecord:
     """Accept a job on a complete upload of encrypted inputs. The same request again is answered with the same job."""
-    async with site.submitting.of(known.number):
+    async with turn.away(), site.submitting.of(known.number):
         return await run_sync(site.submit, known.number, id, artifact, client, upload)
 
 
-@router.get("/v1/jobs")
-def jobs(site: Here, known: Known) -> list[JobRecord]:
-    """The token's jobs, the latest first; at most a thousand."""
-    return site.jobs.records(known.number)
+@router.get("/v1/jobs", responses=_LINKED)
+async def jobs(
+    site: Here,
+    known: Known,
+    response: Response,
+    before: Annotated[str | None, Query(pattern=CURSOR, description="go on where a page ended")] = None,
+) -> list[JobRecord]:
+    """The token's jobs, the latest first, in pages of a hundred; where there are more, Link has the next page."""
+    page, rest = await run_sync(site.jobs.records, known.number, before)
+    if rest is not None:
+        response.headers["Link"] = f'</v1/jobs?before={rest}>; rel="next"'
+    return page
 
 
 @router.get("/v1/jobs/{id}")
 async def job(
     site: Here,
     known: Known,
+    turn: Turn,
     id: JobId,
     wait: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, description="wait this many seconds for its end")] = 0.0,
 ) -> JobRecord:
@@ -59,9 +80,9 @@ async def job(
         with site.bell.listening() as ended:
             record = await run_sync(site.jobs.record, known.number, id)
             left = end - time.monotonic()
-            if has_ended(record) or left <= 0:
+            if has_ended(record) or left <= 0 or not site.tenants.stands(known):
                 return record
-            await _until(ended, min(_LOOK_S, left))
+            await _until(ended, min(_LOOK_S, left), turn)
 
 
 @router.get(
@@ -69,19 +90,19 @@ async def job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
-async def events(site: Here, known: Known, id: JobId) -> StreamingResponse:
-    """The job's progress as server-sent events, each with the job as JSON; the stream ends with the job."""
+async def events(site: Here, known: Known, turn: Turn, id: JobId) -> StreamingResponse:
+    """The job's progress as server-sent events, each with the job as JSON; they end with the job, or with its token."""
     first = await run_sync(site.jobs.record, known.number, id)
 
     async def stream() -> AsyncIterator[str]:
         record, said = first, time.monotonic()
         yield _event(record)
-        while not has_ended(record):
+        while not has_ended(record) and site.tenants.stands(known):
             try:
                 with site.bell.listening() as ended:
                     found = await run_sync(site.jobs.record, known.number, id)
                     if found == record:
-                        await _until(ended, _LOOK_S)
+                        await _until(ended, _WATCH_S, turn)
             except Refused:
                 yield "event: gone\ndata: {}\n\n"
                 return
@@ -92,7 +113,7 @@ async def events(site: Here, known: Known, id: JobId) -> StreamingResponse:
                 said = time.monotonic()
                 yield ": still there\n\n"
 
-    return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(stream(), media_type="text/event-stream")
 
 
 @router.get("/v1/jobs/{id}/result", response_class=Response, responses=BYTES)
@@ -110,15 +131,16 @@ async def result(site: Here, known: Known, id: JobId) -> StreamingResponse:
 
 
 @router.delete("/v1/jobs/{id}", status_code=204)
-def delete_job(site: Here, known: Known, id: JobId) -> None:
+async def delete_job(site: Here, known: Known, id: JobId) -> None:
     """Forget a job and its result; where it has not ended it is stopped."""
-    site.jobs.delete(known.number, id)
+    await run_sync(site.jobs.delete, known.number, id)
 
 
-async def _until(ended: asyncio.Event, seconds: float) -> None:
+async def _until(ended: asyncio.Event, seconds: float, turn: Lane) -> None:
     """Wait until a job has ended, whichever, for so many seconds at most."""
-    with anyio.move_on_after(seconds):
-        await ended.wait()
+    async with turn.away():
+        with anyio.move_on_after(seconds):
+            await ended.wait()
 
 
 def _event(record: JobRecord) -> str:

@@ -10,13 +10,14 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from starlette.requests import ClientDisconnect
 
-from heliograph.serving.access import BODY, MAX_BYTES, Digest, Here, Known, Size
+from heliograph.serving.access import BODY, MAX_BYTES, Digest, Here, Known, Size, Turn
 from heliograph.serving.records import UploadRecord
 from heliograph.serving.refusals import Refused
+from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["uploads"])
-# How much of a body is in memory at once.
-_BLOCK = 1 << 20
+# How much of a body is in memory before it is written; a connection has it for as long as its client is silent.
+_BLOCK = 1 << 16
 
 
 @router.put("/v1/uploads/{digest}", openapi_extra=BODY)
@@ -24,6 +25,7 @@ async def send(
     request: Request,
     site: Here,
     known: Known,
+    turn: Turn,
     digest: Digest,
     total: Annotated[int, Query(ge=1, le=MAX_BYTES, description="the size of the whole")],
     offset: Size = 0,
@@ -34,7 +36,7 @@ async def send(
         return record
     part = await run_sync(site.uploads.part, known.number, digest, offset)
     try:
-        await _received(request, part.write, site.limits.silence_s)
+        await _received(request, part.write, site.limits.silence_s, turn)
     finally:
         # Also if the client is gone: what arrived of the part is kept, and the upload resumes from there.
         with anyio.CancelScope(shield=True):
@@ -42,30 +44,31 @@ async def send(
     record = await run_sync(site.uploads.record, known.number, digest)
     if record.received < record.total:
         return record
-    async with site.digesting.of(known.number):
+    async with turn.away(), site.digesting.of(known.number):
         return await run_sync(site.uploads.complete, known.number, digest)
 
 
 @router.get("/v1/uploads/{digest}")
-def upload(site: Here, known: Known, digest: Digest) -> UploadRecord:
+async def upload(site: Here, known: Known, digest: Digest) -> UploadRecord:
     """How far an upload is."""
-    return site.uploads.record(known.number, digest)
+    return await run_sync(site.uploads.record, known.number, digest)
 
 
 @router.delete("/v1/uploads/{digest}", status_code=204)
-def delete_upload(site: Here, known: Known, digest: Digest) -> None:
+async def delete_upload(site: Here, known: Known, digest: Digest) -> None:
     """Forget an upload."""
-    site.uploads.delete(known.number, digest)
+    await run_sync(site.uploads.delete, known.number, digest)
 
 
-async def _received(request: Request, write: Callable[[bytes], None], silence_s: float) -> None:
+async def _received(request: Request, write: Callable[[bytes], None], silence_s: float, turn: Lane) -> None:
     """Hand the body over in blocks; a refusal where the client falls silent or goes away in the middle of it."""
     stream = request.stream()
     block = bytearray()
     try:
         while True:
-            with anyio.fail_after(silence_s):
-                piece = await anext(stream, None)
+            async with turn.away():
+                with anyio.fail_after(silence_s):
+                    piece = await anext(stream, None)
             if piece is None:
                 break
             block += piece

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvicorn
 
 from heliograph.errors import HeliographError, ProgramError, SecurityError
 from heliograph.serving.app import make_app
-from heliograph.serving.connections import Connection
+from heliograph.serving.connections import Connection, Connections, Listener, connections_for
 from heliograph.serving.logs import log, log_to_stderr
 from heliograph.serving.site import Site, SiteSettings
 
-# The most connections at once; further ones are told to come back later (503).
-_CONNECTIONS = 1000
 _GRACE_S = 5
 _DEFAULT_PORT = 8100
 
@@ -46,22 +44,30 @@ def serve(settings: SiteSettings, listening: Listening) -> None:
             hint="give --tls-cert and --tls-key; behind a proxy that has TLS give --plain-http",
         )
     log_to_stderr()
-    site = Site(settings)
+    limits = replace(settings.limits, connections=connections_for(settings.limits.connections))
+    site = Site(replace(settings, limits=limits))
     config = uvicorn.Config(
         make_app(site),
+        # Ours accepts for asyncio's own loop.
+        loop="asyncio",
         http=Connection,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_S,
         ssl_certfile=listening.certificate,
         ssl_keyfile=listening.private_key,
     )
-    with _bound(host, port) as listener:
-        log("listening", address=f"{host}:{listener.getsockname()[1]}", tls=listening.certificate is not None)
+    tls = listening.certificate is not None
+    with _bound(host, port, site.connections, tls) as listener:
+        log(
+            "listening",
+            address=f"{host}:{listener.getsockname()[1]}",
+            tls=tls,
+            connections=limits.connections,
+        )
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except OSError as error:
@@ -88,10 +94,10 @@ def _parsed(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, connections: Connections, tls: bool) -> Listener:
     try:
-        family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, number)
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = Listener(family, connections, tls=tls)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
     except OSError as error:

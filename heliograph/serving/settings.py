@@ -30,7 +30,8 @@ class Limits:
 
     `tenant_bytes` is what one tenant may have on the disk at once: uploads, keys, inputs, and results, which count as the
     bill says until they are there. `queued_jobs` may wait for one tenant. It may have `kept_jobs`, with those that have
-    ended, `kept_uploads` and `kept_keysets`: small ones take files and rows too. `requests` of it may be open at once.
+    ended, `kept_uploads` and `kept_keysets`: small ones take files and rows too. `requests` of it may be open at once, of
+    which `turns` are worked on. There are `connections` at most, and `address_connections` of one address.
 
     Uploads that nobody goes on with, keys that no job reads and results that nobody fetches go after their times; a result
     that was fetched goes after `fetched_s`. A worker that gives no sign of life for `worker_s` is ended and its job goes to
@@ -45,6 +46,9 @@ class Limits:
     kept_uploads: int = 2000
     kept_keysets: int = 2000
     requests: int = 250
+    turns: int = 2
+    connections: int = 1000
+    address_connections: int = 500
     free_bytes: int = 1 << 28
     upload_s: float = _DAY
     keys_s: float = 30 * _DAY

@@ -15,6 +15,7 @@ from heliograph.runtime.messages import EncryptedInput
 from heliograph.runtime.steps import StepInput
 from heliograph.serving.bell import Bell
 from heliograph.serving.catalog import Catalog
+from heliograph.serving.connections import Connections
 from heliograph.serving.database import Database
 from heliograph.serving.engine import Work, bytes_each
 from heliograph.serving.engines import make_engine
@@ -27,8 +28,13 @@ from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
 from heliograph.serving.sweep import Sweep
 from heliograph.serving.tenants import Tenants
-from heliograph.serving.turns import Crowd, Turns
+from heliograph.serving.turns import Crowd, Pace, Turns
 from heliograph.serving.uploads import Uploads
+
+# Answers to those without a token, for each address: so many at once, then one in so many seconds, after this long at most.
+_STRANGERS, _STRANGER_S, _LONGEST_S = 50, 0.02, 10.0
+# Requests of all tenants that are worked on at once: fewer than there are threads.
+_TOGETHER = 24
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,10 @@ class Site:
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()
+        self.connections = Connections(self.limits.connections, self.limits.address_connections)
         self.crowd = Crowd(self.limits.requests)
+        self.pace = Pace(_STRANGER_S, _STRANGERS, _LONGEST_S)
+        self.turns = Turns(self.limits.turns, _TOGETHER)
         # The slow work of requests: digests of uploads, checks of keys, checks of inputs.
         self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
 

@@ -125,7 +125,7 @@ class Transport:
                 with self._stream(method, path, max_bytes, params=query, content=content) as response:
                     if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
                         failed = failed or response.status_code == _FAULT
-                        rest(_said(response))
+                        rest(_said(response), _asked_s(response))
                         continue
                     if not 200 <= response.status_code < 300:
                         raise self._refusal(response)
@@ -168,16 +168,16 @@ class Transport:
         """For each try a function that waits for the next one, or raises its error where patience is over."""
         end, pause = time.monotonic() + self._patience_s, _FIRST_REST_S
 
-        def rest(error: HeliographError) -> None:
+        def rest(error: HeliographError, asked: float = 0.0) -> None:
             nonlocal pause
-            if time.monotonic() + pause > end:
+            if time.monotonic() + max(pause, asked) > end:
                 raise HeliographError(
                     f"{error.what} ({what}, tried for {self._patience_s:g} s)",
                     why=error.why,
                     hint=error.hint or "what was sent stays there; call again to resume",
                 ) from None
             # Pauses are random, so that many clients do not all come back at once after an outage.
-            time.sleep(pause * random.uniform(0.5, 1.0))
+            time.sleep(max(pause * random.uniform(0.5, 1.0), asked * random.uniform(1.0, 1.5)))
             pause = min(2 * pause, _LONGEST_REST_S)
 
         while True:
@@ -208,6 +208,12 @@ def _blocks(response: httpx.Response) -> Iterator[bytes]:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise WireError("the server sends a packed answer, which it was not asked for", hint="look at the address")
     yield from response.iter_raw()
+
+
+def _asked_s(response: httpx.Response) -> float:
+    """How long the server asks to wait, where it says so in seconds; it may be a stranger."""
+    asked = response.headers.get("retry-after", "")
+    return float(asked) if re.fullmatch("[0-9]{1,2}", asked) else 0.0
 
 
 def _said(response: httpx.Response) -> HeliographError:

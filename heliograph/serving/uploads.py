@@ -2,7 +2,8 @@
 
 A file `uploads/TENANT-DIGEST` grows as parts come; its size is how far it got, so that a client resumes after its own
 death or the server's. Bytes are written where they belong: a second connection that sends the same part again does no harm.
-Complete is what has all its bytes and the digest that it was announced with.
+Complete is what has all its bytes and the digest that it was announced with. Before that is checked all parts on their way
+are closed, so that nothing is written into what was checked.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import contextlib
 import hashlib
 import os
 import shutil
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from heliograph.files import of_the_machine, open_file
@@ -29,6 +33,10 @@ class Uploads:
     def __init__(self, database: Database, places: Places, limits: Limits, max_bytes: int) -> None:
         self._database, self._places, self._limits = database, places, limits
         self.max_bytes = max_bytes
+        # The parts on their way into each upload, and how many checks of it are under way.
+        self._lock = threading.Lock()
+        self._parts: defaultdict[tuple[int, str], set[Part]] = defaultdict(set)
+        self._checked: Counter[tuple[int, str]] = Counter()
 
     def begin(self, tenant: int, digest: str, total: int) -> UploadRecord:
         """The upload, begun where it is new; a refusal where it is too large or there is no room."""
@@ -85,7 +93,10 @@ class Uploads:
         return UploadRecord(digest, min(size, row["total"]), row["total"], complete)
 
     def part(self, tenant: int, digest: str, offset: int) -> Part:
-        """A part to be written from `offset` on; a refusal where that leaves a gap."""
+        """A part to be written from `offset` on; a refusal where that leaves a gap.
+
+        Where the upload is complete, or is being checked, nothing of it is written.
+        """
         record = self.record(tenant, digest)
         if offset > record.received:
             raise Refused(
@@ -93,8 +104,39 @@ class Uploads:
                 f"the part begins at {offset}, and {record.received} bytes are here",
                 hint="resume where the upload stopped",
             )
-        left = self._limits.free_bytes + reserved_bytes(self._database.reading())
-        return Part(self._places.upload(tenant, digest), offset, record.total, left)
+        path, name = self._places.upload(tenant, digest), (tenant, digest)
+        with self._lock:
+            # Under the lock: `complete` closes the parts that there are, and lets no further ones be.
+            closed = self._checked[name] > 0 or self.record(tenant, digest).complete
+            left = self._limits.free_bytes + reserved_bytes(self._database.reading())
+            part = Part(path, offset, record.total, left, self._forget(name), closed=closed)
+            self._parts[name].add(part)
+        return part
+
+    def _forget(self, name: tuple[int, str]) -> Callable[[Part], None]:
+        def forget(part: Part) -> None:
+            with self._lock:
+                self._parts[name].discard(part)
+                if not self._parts[name]:
+                    del self._parts[name]
+
+        return forget
+
+    @contextlib.contextmanager
+    def _closed(self, name: tuple[int, str]) -> Iterator[None]:
+        """Have no part be written into an upload meanwhile, nor afterwards those that were there before."""
+        with self._lock:
+            self._checked[name] += 1
+            parts = list(self._parts.get(name, ()))
+        try:
+            for part in parts:
+                part.stop()
+            yield
+        finally:
+            with self._lock:
+                self._checked[name] -= 1
+                if not self._checked[name]:
+                    del self._checked[name]
 
     def complete(self, tenant: int, digest: str) -> UploadRecord:
         """The upload; complete where all bytes are there. Refused, and forgotten, where they are not its digest's."""
@@ -102,15 +144,16 @@ class Uploads:
         if record.complete or record.received < record.total:
             return record
         path = self._places.upload(tenant, digest)
-        if _digest(path) != digest:
-            self.delete(tenant, digest)
-            raise Refused(
-                422,
-                "the upload is damaged: its bytes do not have the digest that it was announced with",
-                hint="send it again",
-            )
-        with self._database.writing() as connection:
-            connection.execute("UPDATE uploads SET complete = 1 WHERE tenant = ? AND digest = ?", (tenant, digest))
+        with self._closed((tenant, digest)):
+            if _digest(path) != digest:
+                self.delete(tenant, digest)
+                raise Refused(
+                    422,
+                    "the upload is damaged: its bytes do not have the digest that it was announced with",
+                    hint="send it again",
+                )
+            with self._database.writing() as connection:
+                connection.execute("UPDATE uploads SET complete = 1 WHERE tenant = ? AND digest = ?", (tenant, digest))
         return self.record(tenant, digest)
 
     def finished(self, tenant: int, digest: str) -> Path:
@@ -137,9 +180,21 @@ class Uploads:
 
 
 class Part:
-    """A part on its way into the file of an upload; no byte goes beyond the announced size."""
+    """A part on its way into the file of an upload; no byte goes beyond the announced size.
 
-    def __init__(self, path: Path, offset: int, total: int, free_bytes: int) -> None:
+    Once it is `stop`ped, what comes is thrown away: the upload has all its bytes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int,
+        total: int,
+        free_bytes: int,
+        ended: Callable[[Part], None],
+        *,
+        closed: bool = False,
+    ) -> None:
         try:
             self._handle = os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
@@ -148,19 +203,28 @@ class Part:
             raise nothing_there("upload") from None
         self._place, self._total = offset, total
         self._folder, self._free_bytes = path.parent, free_bytes
+        self._ended, self._stopped = ended, closed
+        self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
         # Uploads begun at the same time may together ask for more space than there is.
         require_free(self._folder, len(data), self._free_bytes)
         if self._place + len(data) > self._total:
             raise Refused(413, f"the part goes beyond the {self._total} bytes that were announced")
-        while data:
-            written = os.pwrite(self._handle, data, self._place)
-            self._place += written
-            data = data[written:]
+        with self._lock:
+            while data and not self._stopped:
+                written = os.pwrite(self._handle, data, self._place)
+                self._place += written
+                data = data[written:]
+
+    def stop(self) -> None:
+        """Write no more from now on."""
+        with self._lock:
+            self._stopped = True
 
     def close(self) -> None:
         """What was written lasts."""
+        self._ended(self)
         try:
             os.fsync(self._handle)
         finally:

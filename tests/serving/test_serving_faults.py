@@ -192,7 +192,7 @@ def test_two_submissions_of_one_job_are_both_answered_with_it(
 
     monkeypatch.setattr(site.uploads, "finished", finished)
     assert site.submit(*given).id == encrypted.request
-    assert len(site.jobs.records(1)) == 1
+    assert len(site.jobs.records(1)[0]) == 1
 
 
 def test_what_was_used_meanwhile_does_not_expire(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
