@@ -21,7 +21,9 @@ from heliograph.ir.transform_ops import transform_diagonals
 # cryptography, without torch; tables of the ring; and, besides the keys, buffers for single keys in transit.
 BASE_BYTES = 80_000_000
 _BYTES_PER_COEFFICIENT = 1300
-_CLIENT_KEYS = 2.9
+# A client makes keys with the kernels of the native backend: what they take, each coefficient, and the largest key.
+_CLIENT_BYTES_PER_COEFFICIENT = 900
+_CLIENT_KEYS = 1.1
 _SERVER_KEYS = 4.6
 # What a client has of each slot of an input while it encrypts: the number (of ids, a part of a one-hot vector), its place,
 # and the packed vector.
@@ -78,7 +80,8 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     folder = resident is not None or key_bytes > FOLDER_KEY_BYTES
     sent = sum(map(ring.sent_ciphertext_bytes, secret))
     encrypting = sent + _BYTES_PER_NUMBER * ring.slots * len(secret)
-    made = {one_by_one: fixed + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)}
+    ready = BASE_BYTES + native + _CLIENT_BYTES_PER_COEFFICIENT * ring.ring_dim
+    made = {one_by_one: ready + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)}
     return {
         "evaluation_keys": key_bytes,
         "resident_keys": kept,
