@@ -75,3 +75,17 @@ def _chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: i
         last = ((1 << first_mod_bits) - 1) // m * m + 1
         primes[0] = last if last < (1 << first_mod_bits) and _is_prime(last) else _step_prime(last, -m, first_mod_bits)
     return tuple(primes)
+
+
+def largest_primes(log_ring: int, bits: int, count: int, but: tuple[int, ...]) -> tuple[int, ...]:
+    """The largest primes below 2**bits that are 1 modulo 2N, without some that are taken: OpenFHE's special primes."""
+    found: list[int] = []
+    step = 2 << log_ring
+    number = ((1 << bits) - 1) // step * step + 1
+    if number >> bits:
+        number -= step
+    while len(found) < count:
+        if number not in but and _is_prime(number):
+            found.append(number)
+        number -= step
+    return tuple(found)

@@ -100,7 +100,7 @@ def keygen_command(
     from heliograph.artifact.artifact import Artifact
     from heliograph.artifact.container import file_kind
     from heliograph.artifact.public import PublicArtifact
-    from heliograph.execution.memory import FOLDER_KEY_BYTES, key_making_bytes, scratch_bytes
+    from heliograph.execution.memory import FOLDER_KEY_BYTES, key_making_bytes
     from heliograph.runtime.client import Client
     from heliograph.runtime.keyfolder import check_disk
     from heliograph.runtime.memory import check_memory
@@ -135,7 +135,7 @@ def keygen_command(
             f"{folder}compile with a lower key_bytes, use a larger machine, or pass --no-memory-check",
         )
     if not one_by_one:
-        check_disk(Path(keys).parent, [(key.sent_bytes, scratch_bytes(key)) for key in described.evaluation_keys])
+        check_disk(Path(keys).parent, total)
     secret: str | None = None
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)
@@ -155,7 +155,7 @@ def keygen_command(
             client.write_evaluation_keys(keys, progress, check_memory=False)
             size = sum(file.stat().st_size for file in Path(keys).glob("*.key"))
         else:
-            made = client.evaluation_keys(progress, check_memory=False, scratch=Path(keys).parent)
+            made = client.evaluation_keys(progress, check_memory=False)
             progress("writing", 0, 0)
             made.save(keys)
             size = Path(keys).stat().st_size

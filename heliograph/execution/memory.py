@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from heliograph.ckks.bootstrap import bootstrap_rotations, bootstrap_table_bytes
+from heliograph.ckks.bootstrap import bootstrap_table_bytes
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
@@ -22,7 +21,9 @@ from heliograph.ir.transform_ops import transform_diagonals
 # cryptography, without torch; tables of the ring; and, besides the keys, buffers for single keys in transit.
 BASE_BYTES = 80_000_000
 _BYTES_PER_COEFFICIENT = 1300
-_CLIENT_KEYS = 2.9
+# A client makes keys with the kernels of the native backend: what they take, each coefficient, and the largest key.
+_CLIENT_BYTES_PER_COEFFICIENT = 900
+_CLIENT_KEYS = 1.1
 _SERVER_KEYS = 4.6
 # What a client has of each slot of an input while it encrypts: the number (of ids, a part of a one-hot vector), its place,
 # and the packed vector.
@@ -79,7 +80,8 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
     folder = resident is not None or key_bytes > FOLDER_KEY_BYTES
     sent = sum(map(ring.sent_ciphertext_bytes, secret))
     encrypting = sent + _BYTES_PER_NUMBER * ring.slots * len(secret)
-    made = {one_by_one: fixed + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)}
+    ready = BASE_BYTES + native + _CLIENT_BYTES_PER_COEFFICIENT * ring.ring_dim
+    made = {one_by_one: ready + max(key_making_bytes(keys, one_by_one), encrypting) for one_by_one in (False, True)}
     return {
         "evaluation_keys": key_bytes,
         "resident_keys": kept,
@@ -156,17 +158,4 @@ def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:
     """What a client takes to make these keys: the bytes of all of them, or, each written before the next is made, a few."""
     largest = max((key.bytes for key in keys), default=0)
     kept = 0 if one_by_one else sum(key.sent_bytes for key in keys)
-    return int(_CLIENT_KEYS * largest) + sum(map(scratch_bytes, keys)) + kept
-
-
-def scratch_bytes(key: EvaluationKey) -> int:
-    """What making a key takes for a while beside the key, in memory and once more on disk.
-
-    The pair that leads to bootstrapping's sparse secret and back is made together with the rotation keys of a bootstrap of
-    one slot, which are there at once (see runtime/openfhe/encapsulation.py).
-    """
-    if key.kind != "encapsulation":
-        return 0
-    return (
-        len(bootstrap_rotations(replace(key.ring, bootstrap=(1, 1), bootstrap_babies=0), 1)) + 3
-    ) * key.ring.rotation_key_bytes
+    return int(_CLIENT_KEYS * largest) + kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
 from heliograph.execution.interface import check_input, check_range, check_samples, one_hot
 from heliograph.execution.loop import Progress
-from heliograph.execution.memory import key_making_bytes, scratch_bytes
+from heliograph.execution.memory import key_making_bytes
 from heliograph.files import Bytes
 from heliograph.ir import Array
 from heliograph.runtime.answers import Answer, certificate_of, read_answer
+from heliograph.runtime.cryptor.cryptor import Cryptor
 from heliograph.runtime.keyfile import read_key, write_key
-from heliograph.runtime.keyfolder import KeyFolder, check_disk, write_keys
+from heliograph.runtime.keyfolder import KeyFolder, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
@@ -46,11 +47,11 @@ class Client:
         artifact: Artifact | PublicArtifact,
         *,
         allow_insecure: bool = False,
-        cryptor: OpenFHECryptor | None = None,
+        cryptor: Cryptor | None = None,
     ) -> None:
         self.public = artifact.public()
         require_security(self.public, allow_insecure=allow_insecure, for_whom="Client")
-        self._cryptor = OpenFHECryptor(self.public.ring) if cryptor is None else cryptor
+        self._cryptor = Cryptor(self.public.ring) if cryptor is None else cryptor
         self._shares = Shares(self.id)
 
     def __repr__(self) -> str:
@@ -88,8 +89,10 @@ class Client:
         `allow_insecure` is given; WireError if the file is not a key file. Files of all earlier versions are read.
         """
         stored = read_key(path, passphrase)
-        read = OpenFHECryptor.from_openfhe_bytes if stored.openfhe else OpenFHECryptor.from_secret_bytes
-        cryptor = read(stored.public.ring, stored.secret, stored.client)
+        ring, secret = stored.public.ring, stored.secret
+        if stored.openfhe:
+            secret = OpenFHECryptor.from_openfhe_bytes(ring, secret, stored.client).secret_bytes()
+        cryptor = Cryptor.from_secret_bytes(ring, secret, stored.client)
         client = Client(stored.public, allow_insecure=allow_insecure, cryptor=cryptor)
         client._shares = Shares(client.id, stored.shared)
         client._shares.beside(path)
@@ -128,23 +131,23 @@ class Client:
         """The size of the evaluation keys as they are sent, computed from their rings and number."""
         return sum(key.sent_bytes for key in self.public.evaluation_keys)
 
-    def evaluation_keys(
-        self, progress: Progress | None = None, *, check_memory: bool = True, scratch: str | Path | None = None
-    ) -> EvaluationKeys:
+    @functools.cached_property
+    def _decryptor(self) -> OpenFHECryptor:
+        """The same key for OpenFHE, in whose form answers come."""
+        return OpenFHECryptor.from_secret_bytes(self.public.ring, self._cryptor.secret_bytes(), self.id)
+
+    def evaluation_keys(self, progress: Progress | None = None, *, check_memory: bool = True) -> EvaluationKeys:
         """Fresh keys that the server needs, all in memory. They reveal nothing about the secret key.
 
         Each call makes new ones. `progress(stage, done, total)` is called after every key. If the machine does not have
         the memory for them, TooLittleMemoryError is raised before the first is made (not with `check_memory=False`).
-        The keys of bootstraps need disk space while they are made: in the folder `scratch`, by default the one for
-        temporary files.
         """
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, False), "making the evaluation keys")
         keys = self.public.evaluation_keys
-        check_disk(scratch or tempfile.gettempdir(), [(0, scratch_bytes(key)) for key in keys])
         made: dict[str, Bytes] = {}
         for key in keys:
-            made[key.name] = self._cryptor.evaluation_key_bytes(key, scratch)
+            made[key.name] = self._cryptor.evaluation_key_bytes(key)
             if progress is not None:
                 progress("evaluation keys", len(made), len(keys))
         return EvaluationKeys(self.public.fingerprint, self.id, made)
@@ -175,9 +178,8 @@ class Client:
             self.public.fingerprint,
             self.id,
             {name: key.sent_bytes for name, key in keys.items()},
-            lambda name: self._cryptor.evaluation_key_bytes(keys[name], path),
+            lambda name: self._cryptor.evaluation_key_bytes(keys[name]),
             done,
-            {name: scratch_bytes(key) for name, key in keys.items()},
         )
 
     def encrypt(self, *samples: Any) -> EncryptedInput:
@@ -255,7 +257,7 @@ class Client:
             vectors = []
             for chunk, (level, log_scale) in enumerate(zip(spec.levels, spec.log_scales, strict=True)):
                 ciphertext = self._read(values, object_name(spec.name, chunk), level, f"carried value {spec.name!r}")
-                vectors.append(self._cryptor.decrypt(ciphertext, log_scale))
+                vectors.append(self._decryptor.decrypt(ciphertext, log_scale))
             tensor = _unpacked(spec, vectors)
             check_carried(spec, tensor)
             found[spec.name] = tensor
@@ -415,7 +417,7 @@ class Client:
         """One output from its ciphertexts, looked at; its error as OpenFHE estimates it, and as it is expected."""
         vectors, errors = [], []
         for number, log_scale in zip(numbers, spec.log_scales, strict=True):
-            vector, error = self._cryptor.decrypt_with_error(self._output(output, number), log_scale)
+            vector, error = self._decryptor.decrypt_with_error(self._output(output, number), log_scale)
             vectors.append(vector)
             errors.append(error)
         tensor, expected = _unpacked(spec, vectors), self._expected_error(spec)

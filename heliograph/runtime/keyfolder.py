@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -114,13 +114,11 @@ def write_keys(
     sizes: dict[str, int],
     make: Callable[[str], Bytes],
     done: Callable[[int, int], None] | None = None,
-    scratch: Mapping[str, int] | None = None,
 ) -> KeyFolder:
     """Write the keys named in `sizes` (name -> bytes) into a folder, each as soon as `make(name)` has made it.
 
     A folder that was begun for the same artifact and client is completed: intact keys stay, what a killed process had begun
-    of a file goes. `done(number, total)` is called after each key. `scratch` says how many bytes more the making of a key
-    takes in the folder for a while.
+    of a file goes. `done(number, total)` is called after each key.
 
     Raises WireError where the folder belongs to others or another process writes into it, HeliographError where the disk is
     too small.
@@ -134,7 +132,7 @@ def write_keys(
     with _locked(folder):
         remove_parts(folder)
         missing = [name for name in sizes if not _intact(keys, name)]
-        check_disk(folder, [(sizes[name], (scratch or {}).get(name, 0)) for name in missing])
+        check_disk(folder, sum(sizes[name] for name in missing))
         number = len(sizes) - len(missing)
         for name in missing:
             write_file(_file(folder, name), key_parts(artifact, client, name, make(name)))
@@ -212,16 +210,8 @@ def _intact(keys: KeyFolder, name: str) -> bool:
     return True
 
 
-def check_disk(folder: str | Path, steps: Iterable[tuple[int, int]]) -> None:
-    """Raise a HeliographError where files do not fit on the disk of a folder.
-
-    `steps` are (bytes, further bytes while they are made), one after the other.
-    """
-    needed = written = 0
-    for size, scratch in steps:
-        needed = max(needed, written + scratch)
-        written += size
-    needed = max(needed, written)
+def check_disk(folder: str | Path, needed: int) -> None:
+    """Raise a HeliographError where files of so many bytes do not fit on the disk of a folder."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

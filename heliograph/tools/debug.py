@@ -27,7 +27,6 @@ from heliograph.ir.layout import Layout
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import apply
 from heliograph.runtime.messages import EncryptedInput
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.server import Server, require_server
 
 
@@ -251,7 +250,7 @@ def _decrypted(
     program = artifact.program
     # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
     client = Client(artifact.public(), allow_insecure=True)
-    cryptor: OpenFHECryptor = client._cryptor
+    cryptor = client._decryptor
     wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
     # Not with Client.encrypt, which refuses values out of range: they may be the very thing to look at.

@@ -23,14 +23,14 @@ from heliograph.runtime.keyfolder import load_keys
 _KILLED = """
     import os, signal, sys
     from heliograph.cli.main import main
-    from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-    made, original = [], OpenFHECryptor.evaluation_key
-    def evaluation_key(self, key, scratch=None):
+    from heliograph.runtime.cryptor.cryptor import Cryptor
+    made, original = [], Cryptor.evaluation_key_bytes
+    def evaluation_key_bytes(self, key):
         if made:
             os.kill(os.getpid(), signal.SIGKILL)
         made.append(key)
-        return original(self, key, scratch)
-    OpenFHECryptor.evaluation_key = evaluation_key
+        return original(self, key)
+    Cryptor.evaluation_key_bytes = evaluation_key_bytes
     main(sys.argv[1:])
 """
 

@@ -146,7 +146,7 @@ def test_secret_keys_of_every_version_open_their_results(files: Path, name: str,
     (spec,) = client.public.inputs
     sent = client.encrypt(np.array(SAMPLE)).blob("x/0")
     ciphertext = read_ciphertext(sent, client.public.ring, spec.levels[0], client.id, "x/0")
-    assert client._cryptor.decrypt(ciphertext, spec.log_scales[0])[:2] == pytest.approx(SAMPLE, abs=1e-9)
+    assert client._decryptor.decrypt(ciphertext, spec.log_scales[0])[:2] == pytest.approx(SAMPLE, abs=1e-9)
     client.save(files / "again", passphrase)
     again = Client.load(files / "again", passphrase, allow_insecure=True)
     assert (again.id, again.public) == (client.id, client.public)

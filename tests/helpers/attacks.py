@@ -258,7 +258,7 @@ def use_public(data: bytes) -> None:
         client.evaluation_keys().to_bytes()
     count = sum(len(spec.log_scales) for spec in public.outputs)
     zeros = np.zeros(public.ring.slots)
-    live = {str(i): client._cryptor.encrypt(zeros, 0, 30.0) for i in range(min(count, 64))}
+    live = {str(i): client._decryptor.encrypt(zeros, 0, 30.0) for i in range(min(count, 64))}
     answer = EncryptedOutput(public.fingerprint, client.id, live=live, request=sent.request)
     client.decrypt(answer)
     client.decrypt(answer, share=True)

@@ -217,11 +217,11 @@ def test_keys_can_be_written_after_a_server_has_used_them(artifact: Artifact, cl
         assert {name: len(bytes(keys.blob(name))) for name in keys.names()} == before
 
 
-def test_keys_are_not_made_inside_an_evaluation_on_openfhe(
+def test_openfhe_makes_no_keys_inside_an_evaluation(
     artifact: Artifact, client: Client, keys: EvaluationKeys
 ) -> None:
     def meddle(stage: str, done: int, total: int) -> None:
-        client.evaluation_keys()
+        client._decryptor.rotation_key(1)
 
     with Server(artifact, keys, backend="openfhe", allow_insecure=True) as server:
         with pytest.raises(ProgramError, match="inside an evaluation"):
@@ -474,7 +474,7 @@ def test_too_little_memory_is_said_before_keys_are_made(
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 100_000)
     made: list[object] = []
-    monkeypatch.setattr(client._cryptor, "rotation_key", made.append)
+    monkeypatch.setattr(client._cryptor, "evaluation_key_bytes", made.append)
     with pytest.raises(HeliographError, match=r"making the evaluation keys needs \d MB more, and 0 MB are available"):
         client.evaluation_keys()
     assert not made

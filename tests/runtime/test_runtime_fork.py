@@ -95,7 +95,7 @@ def script(folder: Path, text: str, threads: int) -> None:
 def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, mended: bool) -> None:
     """What a server does with the ciphertexts of two copies of one client, which encrypt the same sample: it divides the
     difference of the first halves by that of the second. A fork without the guard looks to itself like such a copy. Where
-    each draw goes on with the thread's generator, the server reads every coefficient of the key.
+    errors come from a generator whose state the copies share, the server reads every coefficient of the key.
     """
     script(
         folder,
@@ -103,18 +103,18 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         mended = MENDED
         from heliograph.ckks.keys import EvaluationKey
         from heliograph.ckks.ring import Ring
-        from heliograph.runtime.openfhe import cryptor, encapsulation, process
-        from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+        from heliograph.runtime.cryptor import cryptor, randomness
+        from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
+        from heliograph.runtime.openfhe import process
         from heliograph.runtime.openfhe.template import ciphertext_template
-        from heliograph.runtime.residues import backward, centered, forward
         from heliograph.runtime.seeded import ciphertext_form, read_rows
 
+        # Kernels end a forked process; numpy's numbers are the same.
+        cryptor.arithmetic = NumpyArithmetic
         if not mended:
-            OpenFHECryptor.encrypt = OpenFHECryptor.encrypt.__wrapped__
-            for module, name in (
-                (cryptor, "_fresh_secret"), (cryptor, "_fresh_key"), (encapsulation, "_write_bootstrap_keys"),
-            ):
-                setattr(module, name, getattr(module, name).__wrapped__)
+            # One stream for all objects, as a library's generator is.
+            stream = randomness.SecretStream()
+            cryptor.SecretStream = lambda: stream
         client = new_client()
         client.encrypt(X)
         process.is_forked_copy = lambda: False
@@ -135,25 +135,33 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         (b1, a1), (b2, a2) = map(rows, copies)
         assert not np.array_equal(a1, a2)
         found = [int(b) * pow(int(a), -1, q) % q for b, a in zip((b1 - b2) % q, (a2 - a1) % q)]
-        secret = np.frombuffer(client._cryptor._secret_blocks()[0], "<u8").astype(object)
+        secret = np.frombuffer(client._cryptor.secret_bytes(), "<u8", ring.ring_dim).astype(object)
         same = int((np.array(found, dtype=object) == secret).sum())
         assert same == (0 if mended else ring.ring_dim), same
-
-        def of(draw):
-            return lambda: hashlib.sha256(bytes(draw())).hexdigest()
 
         turned, product = client.public.evaluation_keys[0], client.public.evaluation_keys[-1]
         assert (turned.kind, product.kind) == ("rotation", "relinearization")
         pair = EvaluationKey("pair", Ring(11, 60, 50, 14, 4, None, (1, 1)), "encapsulation")
-        deep = OpenFHECryptor(pair.ring)
-        deep.evaluation_key(pair)
+        deep = cryptor.Cryptor(pair.ring)
+        made = []
+        cryptor.gaussian = lambda stream, size: made.append(randomness.gaussian(stream, size)) or made[-1]
+        cryptor.sparse_ternary = lambda *given: made.append(randomness.sparse_ternary(*given)) or made[-1]
+
+        def drawn(draw):
+            "The secret numbers that a copy draws."
+            def told():
+                made.clear()
+                draw()
+                return hashlib.sha256(b"".join(each.tobytes() for each in made)).hexdigest()
+            return told
+
         for draw in (
-            of(lambda: b"".join(OpenFHECryptor(ring)._secret_blocks())),
-            of(lambda: cryptor.serialize(client._cryptor.evaluation_key(turned))),
-            of(lambda: cryptor.serialize(client._cryptor.evaluation_key(product))),
-            of(lambda: cryptor.serialize(deep.evaluation_key(pair))),
+            lambda: made.append(np.frombuffer(cryptor.Cryptor(ring).secret_bytes(), "<u8")),
+            lambda: client._cryptor.evaluation_key_bytes(turned),
+            lambda: client._cryptor.evaluation_key_bytes(product),
+            lambda: deep.evaluation_key_bytes(pair),
         ):
-            assert (in_child(draw) != in_child(draw)) == mended
+            assert (in_child(drawn(draw)) != in_child(drawn(draw))) == mended
         """.replace("MENDED", str(mended)),
         1,
     )
@@ -174,7 +182,7 @@ def test_what_the_parent_made_is_refused_in_a_child(folder: Path, threads: int) 
             lambda: client.decrypt(answer),
             lambda: client.evaluation_keys(),
             lambda: client.write_evaluation_keys("keys"),
-            lambda: client._cryptor.evaluation_key(key),
+            lambda: client._cryptor.evaluation_key_bytes(key),
             lambda: new_client(),
             lambda: server.run(sent),
             lambda: hg.Server(artifact, client.evaluation_keys(), allow_insecure=True),
@@ -205,7 +213,7 @@ def test_pools_that_fork(folder: Path, threads: int) -> None:
             return client.encrypt(X * (1 - 0.1 * number)).to_bytes()
 
         def make_key(number):
-            return bytes(client._cryptor.evaluation_key(key))
+            return client._cryptor.evaluation_key_bytes(key)
 
         forking = multiprocessing.get_context("fork")
         for work in (encrypt, make_key):

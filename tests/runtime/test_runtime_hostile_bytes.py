@@ -157,7 +157,7 @@ def test_coefficients_must_be_below_their_primes(server: Server, whole_input_byt
 def test_ciphertexts_of_other_levels_and_rings_are_refused(artifact: Artifact, client: Client, server: Server) -> None:
     from runtime.support import toy_artifact
 
-    lower = client._cryptor.encrypt(np.zeros(artifact.ring.slots), artifact.ring.levels - 1, 50.0)
+    lower = client._decryptor.encrypt(np.zeros(artifact.ring.slots), artifact.ring.levels - 1, 50.0)
     message = EncryptedInput(artifact.fingerprint, client.id, live={"x/0": lower})
     with pytest.raises(WireError, match="at level"):
         server.run(message)

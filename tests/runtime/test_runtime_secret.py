@@ -14,10 +14,10 @@ from runtime.bootstrapped import RING, artifact, sample
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.runtime.client import Client
+from heliograph.runtime.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.context import library, make_context
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, _coefficients
-from heliograph.runtime.openfhe.encapsulation import encapsulation_template
-from heliograph.runtime.openfhe.serial import serialize
+from heliograph.runtime.openfhe.serial import key_forms
+from heliograph.runtime.seeded import openfhe_bytes
 
 
 def _root(ring: Ring) -> tuple[int, int]:
@@ -53,8 +53,7 @@ def _polynomial(evaluations: np.ndarray, prime: int, root: int) -> list[int]:
 
 @pytest.mark.parametrize("ring", [RING, replace(RING, bootstrap=None)])
 def test_the_secret_is_uniform_ternary(ring: Ring) -> None:
-    secret = OpenFHECryptor(ring)._secret
-    values = np.frombuffer(_coefficients(secret, ring)[0], dtype="<u8")
+    values = np.frombuffer(Cryptor(ring).secret_bytes(), dtype="<u8", count=ring.ring_dim)
     counts = Counter(_polynomial(values, *_root(ring)))
     assert set(counts) == {-1, 0, 1}
     # The standard deviation is sqrt(2 N) / 3; six of them are allowed.
@@ -63,21 +62,22 @@ def test_the_secret_is_uniform_ternary(ring: Ring) -> None:
 
 def test_the_ephemeral_secrets_have_thirty_two_coefficients() -> None:
     """The report states the weight: it decides over the first step of a bootstrap. Each chain has its own."""
-    cryptor, lower = OpenFHECryptor(RING), RING.lower(16, 4, bootstraps=True)
+    cryptor, lower = Cryptor(RING), RING.lower(16, 4, bootstraps=True)
     found = [_ephemeral(cryptor, ring) for ring in (RING, lower, lower)]
     assert [len(places) for places in found] == [32, 32, 32]
     assert len(set(found)) == 3
 
 
-def _ephemeral(cryptor: OpenFHECryptor, ring: Ring) -> frozenset[tuple[int, bool]]:
+def _ephemeral(cryptor: Cryptor, ring: Ring) -> frozenset[tuple[int, bool]]:
     """Where a fresh sparse secret in a chain is not zero, and where it is positive."""
     n, (prime, root) = ring.ring_dim, _root(ring)
-    data = serialize(cryptor.evaluation_key(EvaluationKey("e", ring, "encapsulation")))
-    template = encapsulation_template(ring)
+    key = EvaluationKey("e", ring, "encapsulation")
+    template, seeded = key_forms(key)
+    data = bytes(openfhe_bytes(cryptor.evaluation_key_bytes(key), template, seeded, cryptor.tag, "it"))
     first = [np.frombuffer(data, "<u8", n, offset) for offset, modulus in template.blocks if modulus == prime]
     # Two polynomials of the key to the sparse secret, then those of the key back: one of each kind for every digit.
     a, b = first[2], first[2 + ring.digits]
-    secret = np.frombuffer(_coefficients(cryptor._secret_in(ring), ring)[0], dtype="<u8")
+    secret = np.frombuffer(cryptor.secret_bytes(), dtype="<u8", count=n)
     candidates = []
     for x, y in ((a, b), (b, a)):
         sums = [(int(p) * int(s) + int(q)) % prime for p, s, q in zip(x, secret, y, strict=True)]
@@ -94,6 +94,6 @@ def test_a_loaded_client_saves_the_same_key(tmp_path: Path) -> None:
     second.save(tmp_path / "two")
     third = Client.load(tmp_path / "two", allow_insecure=True)
     assert first._cryptor.secret_bytes() == second._cryptor.secret_bytes() == third._cryptor.secret_bytes()
-    message = first._cryptor.encrypt(sample(), 1, 55.0)
-    found, expected = (client._cryptor.decrypt(message, 55.0) for client in (third, first))
+    message = first._decryptor.encrypt(sample(), 1, 55.0)
+    found, expected = (client._decryptor.decrypt(message, 55.0) for client in (third, first))
     np.testing.assert_allclose(found, expected, atol=1e-9)

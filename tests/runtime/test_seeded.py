@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +25,14 @@ from runtime.support import sample, toy_artifact, whole_input, whole_keys
 import heliograph as hg
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import SPARSE_WEIGHT
 from heliograph.errors import InternalError, WireError
 from heliograph.ir import Array
 from heliograph.runtime import expansion, residues
 from heliograph.runtime.client import Client
+from heliograph.runtime.cryptor.cryptor import Cryptor, sparse_primes
 from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
-from heliograph.runtime.openfhe import reseed
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, _coefficients
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import key_forms, read_ciphertext, read_key, serialize
 from heliograph.runtime.openfhe.template import Template, ciphertext_template
 from heliograph.runtime.packed import pack, packed_bytes, unpack_into
@@ -48,12 +51,12 @@ KEYS = (
 
 
 @pytest.fixture(scope="module")
-def cryptor() -> OpenFHECryptor:
-    return OpenFHECryptor(RING)
+def cryptor() -> Cryptor:
+    return Cryptor(RING)
 
 
 @pytest.fixture(scope="module")
-def written(cryptor: OpenFHECryptor) -> dict[str, bytes]:
+def written(cryptor: Cryptor) -> dict[str, bytes]:
     return {key.name: cryptor.evaluation_key_bytes(key) for key in KEYS}
 
 
@@ -62,10 +65,10 @@ def blocks(data: bytes, form: Template) -> list[Array]:
     return [np.frombuffer(data, "<u8", form.ring_dim, begin) for begin, _ in form.blocks]
 
 
-def secret_modulo(cryptor: OpenFHECryptor, prime: int) -> Array:
+def secret_modulo(cryptor: Cryptor, prime: int) -> Array:
     """The values of the secret, from its coefficients, by a way of our own."""
     first = RING.primes[0]
-    values = np.frombuffer(_coefficients(cryptor._secret, RING)[0], "<u8")
+    values = np.frombuffer(cryptor.secret_bytes(), "<u8", RING.ring_dim)
     coefficients = residues.centered(residues.backward(values, first), first)
     assert set(np.unique(coefficients)) == {-1, 0, 1}
     return residues.forward(residues.residues(coefficients, prime), prime)
@@ -176,7 +179,7 @@ def test_the_stream_is_the_one_that_is_described() -> None:
     assert row.tolist() == found[:n]
 
 
-def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes], cryptor: OpenFHECryptor) -> None:
+def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes], cryptor: Cryptor) -> None:
     """All uniform polynomials of all kinds of objects, with one seed for all of them: kind, index, place, prime differ."""
     seen: Counter[bytes] = Counter()
     forms = [key_forms(key)[1] for key in KEYS if key.ring == RING]
@@ -197,55 +200,87 @@ def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes]
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_a_key_holds_what_openfhe_made(
-    cryptor: OpenFHECryptor, key: EvaluationKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Message and error of every pair of polynomials are those of OpenFHE's key, to the last bit."""
-    made = cryptor.evaluation_key(key)
-    monkeypatch.setattr(cryptor, "evaluation_key", lambda *_: made)
+def test_a_key_is_one_that_openfhe_could_have_made(cryptor: Cryptor, key: EvaluationKey) -> None:
+    """It has OpenFHE's form, and every pair of polynomials opens to the product of the special primes and what the key leads
+    from, modulo the primes of its digit, with one small error modulo all primes.
+    """
     small = cryptor.evaluation_key_bytes(key)
     form, seeded = key_forms(key)
-    before = serialize(made)
-    form.check(before, cryptor.tag, "it", seeded.index if form.index_offset else None)
-    after = bytes(openfhe_bytes(small, form, seeded, cryptor.tag, "it"))
-    form.check(after, cryptor.tag, "it", seeded.index if form.index_offset else None)
-    n, old, new = form.ring_dim, blocks(before, form), blocks(after, form)
-    turned = np.arange(n)
-    if key.kind in ("rotation", "conjugation"):
-        turned = residues.automorphism_places(n, pow(seeded.index, -1, 2 * n))
-    for place, other in seeded.uniform.items():
-        prime = form.blocks[place][1]
-        assert prime == form.blocks[other][1]
-        assert np.mean(old[place] == new[place]) < 0.01
-        secret = secret_modulo(cryptor, prime)[turned]
-        opened = [residues.total(each[other], products(each[place], secret, prime), prime) for each in (old, new)]
-        assert (opened[0] == opened[1]).all()
-    untouched = set(seeded.written) - set(seeded.uniform.values())
-    assert len(untouched) == (6 if key.kind == "encapsulation" else 0)
-    assert all((old[place] == new[place]).all() for place in untouched)
+    whole = bytes(openfhe_bytes(small, form, seeded, cryptor.tag, "it"))
+    form.check(whole, cryptor.tag, "it", seeded.index if form.index_offset else None)
     # OpenFHE reads the expanded key, and writes the same bytes.
-    assert serialize(read_key(small, key, cryptor.tag)) == after
+    assert serialize(read_key(small, key, cryptor.tag)) == whole
+    ring, n, rows = key.ring, form.ring_dim, blocks(whole, form)
+    primes = form.blocks_moduli[-ring.towers - ring.special :]
+    lift = math.prod(primes[ring.towers :])
+    secret = {q: secret_modulo(cryptor, q) for q in primes}
+    target, turned = secret, np.arange(n)
+    if key.kind == "relinearization":
+        target = {q: products(each, each, q) for q, each in secret.items()}
+    elif key.kind == "encapsulation":
+        sparse = sparse_secret(rows, primes, secret)
+        target = {q: residues.forward(residues.residues(sparse, q), q) for q in primes}
+        rows = rows[6:]
+    else:
+        turned = residues.automorphism_places(n, pow(seeded.index, -1, 2 * n))
+    half = len(rows) // 2
+    for digit in range(ring.digits):
+        errors = set()
+        for i, q in enumerate(primes):
+            place = digit * len(primes) + i
+            opened = residues.total(rows[half + place], products(rows[place], secret[q][turned], q), q)
+            if i < ring.towers and i // ring.alpha == digit:
+                lifted = products(target[q], np.full(n, lift % q, dtype=np.uint64), q)
+                opened = residues.difference(opened, lifted, q)
+            error = residues.centered(residues.backward(opened, q), q)
+            assert 1 < np.abs(error).max() < 40
+            assert 2.9 < error.std() < 3.5
+            errors.add(error.tobytes())
+        assert len(errors) == 1
+    assert len({row[:16].tobytes() for row in rows}) == len(rows)
 
 
-def test_a_ciphertext_holds_what_openfhe_made(cryptor: OpenFHECryptor, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.linspace(-1, 1, RING.slots)
+def sparse_secret(pair: list[Array], primes: Sequence[int], secret: Mapping[int, Array]) -> Array:
+    """The coefficients of the sparse secret, from the key back; and the key that leads to it opens with them.
+
+    `pair` are the polynomials of both keys, `primes` those of the key back.
+    """
+    there, back, first = pair[:6], pair[6:], primes[0]
+    opened = residues.total(back[len(back) // 2], products(back[0], secret[first], first), first)
+    found = residues.centered(residues.backward(opened, first), first)
+    lift = int(residues.centered(np.array([math.prod(primes[RING.towers :]) % first], dtype=np.uint64), first)[0])
+    sparse: Array = (np.abs(found - lift) < 40).astype(np.int64) - (np.abs(found + lift) < 40)
+    assert np.count_nonzero(sparse) == SPARSE_WEIGHT
+    assert np.abs(found - lift * sparse).max() < 40
+    own = (first, *sparse_primes(RING))
+    for i, q in enumerate(own):
+        turned = residues.forward(residues.residues(sparse, q), q)
+        opened = residues.total(there[3 + i], products(there[i], turned, q), q)
+        if not i:
+            lifted = products(secret[q], np.full(RING.ring_dim, math.prod(own[1:]) % q, dtype=np.uint64), q)
+            opened = residues.difference(opened, lifted, q)
+        assert 1 < np.abs(residues.centered(residues.backward(opened, q), q)).max() < 40
+    return sparse
+
+
+def test_a_ciphertext_is_one_that_openfhe_could_have_made(cryptor: Cryptor) -> None:
+    """OpenFHE decrypts it to what was encrypted, with the error of its own."""
+    values, oracle = (
+        np.linspace(-1, 1, RING.slots),
+        OpenFHECryptor.from_secret_bytes(RING, cryptor.secret_bytes(), cryptor.tag),
+    )
     for level in (1, RING.levels):
-        made = cryptor.encrypt(values, level, 40.0)
-        with monkeypatch.context() as patched:
-            patched.setattr(cryptor, "encrypt", lambda *_, made=made: made)
-            small = cryptor.encrypted_bytes(values, level, 40.0)
-        read = read_ciphertext(small, RING, level, cryptor.tag, "it")
         form = ciphertext_template(RING, level)
-        old, new = blocks(serialize(made), form), blocks(serialize(read), form)
-        for i, prime in enumerate(RING.primes[: level + 1]):
-            secret = secret_modulo(cryptor, prime)
-            (b, a), (c, d) = ((each[i], each[level + 1 + i]) for each in (old, new))
-            assert np.mean(a == d) < 0.01
-            left, right = (residues.total(one, products(two, secret, prime), prime) for one, two in ((b, a), (c, d)))
-            assert (left == right).all()
-        # So OpenFHE decrypts both to the same, but for the noise that it draws for what it returns.
-        errors = [np.abs(cryptor.decrypt(each, 40.0) - values).max() for each in (made, read)]
-        assert 0 < errors[1] < 2 * errors[0] + 1e-12
+        small = cryptor.encrypted_bytes(values, level, 40.0)
+        form.check(
+            openfhe_bytes(small, form, ciphertext_form(RING.ring_dim, form.blocks_moduli), cryptor.tag, "it"),
+            cryptor.tag,
+            "it",
+        )
+        read = read_ciphertext(small, RING, level, cryptor.tag, "it")
+        made = oracle.encrypt(values, level, 40.0)
+        errors = [np.std(oracle.decrypt(each, 40.0) - values) for each in (made, read)]
+        assert 0.8 < errors[1] / errors[0] < 1.25
         assert errors[0] < 1e-4
 
 
@@ -274,12 +309,12 @@ def test_errors_are_those_of_keys_without_seeds() -> None:
         if seeded:
             keys, sent = client.evaluation_keys(), client.encrypt(x)
         else:
-            made = {key.name: serialize(client._cryptor.evaluation_key(key)) for key in artifact.evaluation_keys}
+            made = {key.name: serialize(client._decryptor.evaluation_key(key)) for key in artifact.evaluation_keys}
             keys = EvaluationKeys(artifact.fingerprint, client.id, made)
             (spec,) = client.public.inputs
             vectors = spec.placed.pack(x.reshape(spec.placed.shape))
             blobs = {
-                f"x/{i}": serialize(client._cryptor.encrypt(vector, spec.levels[i], spec.log_scales[i]))
+                f"x/{i}": serialize(client._decryptor.encrypt(vector, spec.levels[i], spec.log_scales[i]))
                 for i, vector in enumerate(vectors)
             }
             sent = EncryptedInput(artifact.fingerprint, client.id, blobs)
@@ -305,7 +340,7 @@ def test_bootstraps_take_keys_with_seeds(backend: str) -> None:
 # ------------------------------------------------------------------------- sizes
 
 
-def test_sizes_are_the_predicted_ones_and_half(written: dict[str, bytes], cryptor: OpenFHECryptor) -> None:
+def test_sizes_are_the_predicted_ones_and_half(written: dict[str, bytes], cryptor: Cryptor) -> None:
     for key in KEYS:
         assert len(written[key.name]) == key.sent_bytes + HEADER
         assert key.sent_bytes < key.bytes / 2 + (8 * RING.ring_dim * 3 if key.kind == "encapsulation" else 0)
@@ -324,7 +359,7 @@ def test_sizes_are_the_predicted_ones_and_half(written: dict[str, bytes], crypto
 # ------------------------------------------------------------------------- strangers
 
 
-def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], cryptor: OpenFHECryptor) -> None:
+def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], cryptor: Cryptor) -> None:
     key = KEYS[0]
     form, seeded = key_forms(key)
     good = written[key.name]
@@ -354,7 +389,7 @@ def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], crypto
         openfhe_bytes(good, form, seeded, "0" * 32, "it")
 
 
-def test_coefficients_are_below_their_primes(cryptor: OpenFHECryptor) -> None:
+def test_coefficients_are_below_their_primes(cryptor: Cryptor) -> None:
     level, tag = 2, cryptor.tag
     form = ciphertext_template(RING, level)
     seeded: SeededForm = ciphertext_form(RING.ring_dim, form.blocks_moduli)
@@ -383,14 +418,17 @@ def test_forged_messages_are_refused_or_read(kind: str) -> None:
     assert tally.refused > 20
 
 
-def test_a_form_that_openfhe_does_not_have_is_noticed(cryptor: OpenFHECryptor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client sees by its secret key whether a key is what we take it for, before it sends it."""
-    monkeypatch.setattr(reseed, "automorphism_places", lambda n, index: np.arange(n))
-    with pytest.raises(InternalError, match="in an unknown form"):
+def test_a_key_that_is_none_is_noticed(cryptor: Cryptor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sees by its secret key whether a key opens to a small error, before it sends it."""
+    words = "an evaluation key does not decrypt to a small error"
+    with monkeypatch.context() as patched:
+        patched.setattr("heliograph.runtime.cryptor.cryptor.gaussian", lambda stream, size: np.full(size, 1 << 8))
+        for key in KEYS:
+            with pytest.raises(InternalError, match=words):
+                cryptor.evaluation_key_bytes(key)
+    monkeypatch.setattr("heliograph.runtime.cryptor.cryptor.difference", lambda left, right, prime: left)
+    with pytest.raises(InternalError, match=words):
         cryptor.evaluation_key_bytes(KEYS[0])
-    monkeypatch.setattr(reseed, "find_blocks", lambda data, n: iter(()))
-    with pytest.raises(InternalError, match="in an unknown form"):
-        cryptor.evaluation_key_bytes(KEYS[2])
 
 
 def test_a_server_does_not_load_what_keys_are_made_with(tmp_path: Path) -> None:
@@ -408,7 +446,7 @@ def test_a_server_does_not_load_what_keys_are_made_with(tmp_path: Path) -> None:
             keys = hg.EvaluationKeys.load("keys")
             with hg.Server(hg.Artifact.load("artifact"), keys, backend=backend, allow_insecure=True) as server:
                 server.run(hg.EncryptedInput.load("input"))
-        made = {"client", "keyfile", "openfhe.cryptor", "openfhe.reseed"}
+        made = {"client", "keyfile", "openfhe.cryptor", "cryptor.cryptor", "cryptor.randomness"}
         print(sorted(name for name in made if f"heliograph.runtime.{name}" in sys.modules))
     """
     found = subprocess.run(

@@ -1,8 +1,9 @@
-"""Keys, encryption and decryption with OpenFHE: the client's half. The secret key lives here and nowhere else."""
+"""A secret key as OpenFHE has it: it decrypts answers, which come in OpenFHE's form, and is what our own keys and
+ciphertexts (runtime/cryptor/) are compared with.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from dataclasses import replace
@@ -18,17 +19,15 @@ from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, refusal
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.process import draws, require_own_process
-from heliograph.runtime.openfhe.reseed import Reseeding
-from heliograph.runtime.openfhe.serial import automorphism_index, seeded_key_form, serialize
+from heliograph.runtime.openfhe.serial import automorphism_index
 from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
-from heliograph.runtime.seeded import ciphertext_form
 
 
 class OpenFHECryptor:
     """One secret key on one ring.
 
-    Whatever draws random numbers does so with a generator of its own from the system, and raises a SecurityError in a
-    forked child of a process that used OpenFHE (runtime/openfhe/process.py); decryption draws some too.
+    Whatever draws random numbers raises a SecurityError in a forked child of a process that used OpenFHE
+    (runtime/openfhe/process.py). Decryption draws some too, from a generator of its own.
     """
 
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
@@ -37,7 +36,6 @@ class OpenFHECryptor:
         self.context = make_context(ring)
         self._secret = _fresh_secret(ring) if secret_key is None else secret_key
         self._lower: dict[Ring, Any] = {}
-        self._reseeding = Reseeding(ring.ring_dim, ring.primes, self._secret_blocks)
 
     @property
     def tag(self) -> str:
@@ -66,11 +64,6 @@ class OpenFHECryptor:
             finally:
                 registry.drop({self.tag})
 
-    def evaluation_key_bytes(self, key: EvaluationKey, scratch: str | os.PathLike[str] | None = None) -> bytes:
-        """The same in the small form (runtime/seeded.py): what is sent and stored."""
-        data = serialize(self.evaluation_key(key, scratch))
-        return self._reseeding.rewritten(data, lambda moduli: seeded_key_form(key, moduli), self.tag, key.sent_bytes)
-
     def rotation_key(self, amount: int) -> Any:
         """A fresh key of one rotation in the whole chain, as OpenFHE's map from automorphism index to key."""
         return self.evaluation_key(EvaluationKey(f"rotation/{amount}", self.ring, "rotation", amount))
@@ -91,18 +84,12 @@ class OpenFHECryptor:
             self._lower[ring] = library().DeserializePrivateKeyString(data, library().BINARY)
         return self._lower[ring]
 
-    @draws("encryption")
     def encrypt(self, vector: Array, level: int, log_scale: float) -> Any:
         """Encryption under the secret key (40 times less noisy than under a public key), at a level and true scale."""
+        require_own_process("encryption")
         values = np.ascontiguousarray(np.asarray(vector, dtype=np.float64) * 2.0 ** (log_scale - self.ring.scale_bits))
         plaintext = self.context.MakeCKKSPackedPlaintext(values, 1, self.ring.levels - level, None, self.ring.slots)
         return self.context.Encrypt(self._secret, plaintext)
-
-    def encrypted_bytes(self, vector: Array, level: int, log_scale: float) -> bytes:
-        """The same in the small form (runtime/seeded.py): what is sent and stored."""
-        data = serialize(self.encrypt(vector, level, log_scale))
-        form = functools.partial(ciphertext_form, self.ring.ring_dim)
-        return self._reseeding.rewritten(data, form, self.tag, self.ring.sent_ciphertext_bytes(level))
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
         """The slots; a RangeError where the message is destroyed."""
@@ -149,6 +136,7 @@ class OpenFHECryptor:
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
         """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
+        require_own_process("a secret key")
         expected, length = 8 * ring.ring_dim * ring.towers, 8 * ring.ring_dim
         if len(data) != expected:
             raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
@@ -169,7 +157,6 @@ class OpenFHECryptor:
         return OpenFHECryptor.from_secret_bytes(ring, b"".join(data[b : b + length] for b, _ in found), tag)
 
 
-@draws("making an evaluation key")
 def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
     """A relinearization key, or a map with the key of one automorphism; the caller makes the change."""
     context = make_context(key.ring)
@@ -179,13 +166,13 @@ def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
     return context.EvalAutomorphismKeyGen(secret, [automorphism_index(key)])
 
 
-@draws("making a secret key")
 def _fresh_secret(ring: Ring) -> Any:
     """A secret with coefficients -1, 0 and 1, each with probability 1/3.
 
     In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
     security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
     """
+    require_own_process("making a secret key")
     dense = replace(ring, bootstrap=None)
     secret = make_context(dense).KeyGen().secretKey
     if ring.bootstrap is None:

@@ -25,7 +25,6 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, InternalError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import key_context, library, lower_key_context
-from heliograph.runtime.openfhe.process import draws
 from heliograph.runtime.openfhe.template import (
     INDEX_OFFSET,
     TAG_LENGTH,
@@ -178,7 +177,6 @@ def _joined_form(ring: Ring) -> Template:
     )
 
 
-@draws("making an evaluation key")
 def _write_bootstrap_keys(context: Any, secret: Any, path: str) -> None:
     """Write fresh keys for bootstraps to a file, in a context that is for this alone; the caller makes the change."""
     openfhe, tag = library(), str(secret.GetKeyTag())

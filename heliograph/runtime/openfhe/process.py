@@ -1,13 +1,10 @@
-"""Copies of a process that uses OpenFHE: no two draw the same random numbers, and a forked child is refused.
+"""Forked copies of a process that uses OpenFHE or our kernels are refused; and numbers that two copies would share.
 
-OpenFHE's random generator is a state in the memory of a thread, seeded with 512 bits of `std::random_device` when the
-thread first needs it (Blake2SeedGenerator in its blake2engine.cpp). Whatever copies the memory copies that state: a fork, a
-virtual machine that is restored or cloned, a checkpointed container. Of two copies that encrypt the same sample under
-different seeds (reseed.py) the server could then work out the secret key. So whatever draws does so in a thread of its own,
-which has a generator of its own from the system.
-
-In a forked child OpenMP's threads are missing, too, so that a parallel loop there waits for ever. Importing OpenFHE draws
-nothing; making a context does (it looks for primes and roots, which are no secret).
+OpenMP's threads are missing in a forked child, so that a parallel loop waits for ever or ends the process. And OpenFHE's
+random generator is a state in the memory of a thread, seeded from `std::random_device` when the thread first needs it: what
+copies the memory copies that state. The client's own randomness is the system's, anew for each object
+(runtime/cryptor/randomness.py); OpenFHE draws where answers are decrypted, which is done in a thread of its own each time.
+Importing OpenFHE draws nothing; making a context does (it looks for primes and roots, which are no secret).
 """
 
 from __future__ import annotations
