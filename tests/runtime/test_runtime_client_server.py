@@ -217,9 +217,7 @@ def test_keys_can_be_written_after_a_server_has_used_them(artifact: Artifact, cl
         assert {name: len(bytes(keys.blob(name))) for name in keys.names()} == before
 
 
-def test_openfhe_makes_no_keys_inside_an_evaluation(
-    artifact: Artifact, client: Client, keys: EvaluationKeys
-) -> None:
+def test_openfhe_makes_no_keys_inside_an_evaluation(artifact: Artifact, client: Client, keys: EvaluationKeys) -> None:
     def meddle(stage: str, done: int, total: int) -> None:
         client._decryptor.rotation_key(1)
 
