@@ -22,7 +22,6 @@ from heliograph.ir import Array, Program
 from heliograph.ir.carried import carried_on
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import EvaluationKeys
-from heliograph.runtime.openfhe.serial import serialize
 from heliograph.runtime.server import Server
 
 BACKENDS = ("native", "openfhe")
@@ -47,8 +46,7 @@ class _Keys:
         for key in artifact.evaluation_keys:
             what = key.ring, key.kind, key.amount
             if what not in self.made:
-                # In OpenFHE's own form, which is read faster.
-                self.made[what] = serialize(client._cryptor.evaluation_key(key))
+                self.made[what] = client._cryptor.evaluation_key_bytes(key)
             keys[key.name] = self.made[what]
         return client, EvaluationKeys(artifact.fingerprint, client.id, keys)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from helpers.sites import filled, put, site
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
@@ -19,7 +20,7 @@ from heliograph.serving.engine import Work
 from heliograph.serving.holding import Holding
 from heliograph.serving.refusals import Refused
 from heliograph.serving.settings import Limits, Places
-from heliograph.serving.site import Site, SiteSettings
+from heliograph.serving.site import Site
 from heliograph.serving.sweep import Sweep
 from heliograph.serving.tenants import Tenants
 
@@ -46,37 +47,6 @@ def test_a_worker_lets_go_of_the_server_that_was_used_longest_ago(
     assert holding.held == {}
     with pytest.raises(hg.ProgramError, match="closed"):
         first.run(client.encrypt(sample()))
-
-
-def site(artifact_file: Path, folder: Path, limits: Limits) -> Site:
-    return Site(SiteSettings([artifact_file], folder, memory_bytes=1 << 31, allow_insecure=True, limits=limits))
-
-
-def filled(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> str:
-    """The job of a tenant 1 with keys, as requests would make it; no worker runs."""
-    from heliograph.runtime.keyfolder import key_parts
-
-    fingerprint = toy_artifact().fingerprint
-    expected = site.catalog[fingerprint].keys
-    assert site.keysets.begin(1, fingerprint, client.id, expected).missing == sorted(expected)
-    for name in expected:
-        digest = put(site, b"".join(key_parts(fingerprint, client.id, name, keys.blob(name))))
-        record = site.keysets.take(1, fingerprint, client.id, name, digest, expected)
-    assert record.complete
-    encrypted = client.encrypt(sample())
-    digest = put(site, encrypted.to_bytes())
-    site.submit(1, encrypted.request, fingerprint, client.id, digest)
-    return encrypted.request
-
-
-def put(site: Site, data: bytes) -> str:
-    digest = hashlib.sha256(data).hexdigest()
-    site.uploads.begin(1, digest, len(data))
-    part = site.uploads.part(1, digest, 0)
-    part.write(data)
-    part.close()
-    assert site.uploads.complete(1, digest).complete
-    return digest
 
 
 def files(site: Site) -> list[str]:

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from helpers.answers import TOLERANCE, expected
 from helpers.serving import Running
+from helpers.sites import filled, put, site
 from runtime.support import sample, toy_artifact
-from serving.test_keeping import filled, put, site
 
 import heliograph as hg
 from heliograph import files
