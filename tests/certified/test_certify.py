@@ -65,7 +65,8 @@ def test_encrypted_answers_are_those_in_the_clear(
         fresh = client.answer(server.run(client.encrypt(inputs[0])))
     assert any(certified)
     assert not certified[-1]
-    assert fresh.label == blobs.labels[1900]
+    # The server's own noise is the system's, so a copy more may vote otherwise: then there is no answer, and never another.
+    assert fresh.label in (None, blobs.labels[1900])
 
 
 def test_the_report_says_what_is_certified_and_what_that_rests_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from pathlib import Path
 
 from runtime.support import sample, toy_artifact
@@ -40,3 +41,9 @@ def put(site: Site, data: bytes) -> str:
     part.close()
     assert site.uploads.complete(1, digest).complete
     return digest
+
+
+def old_queue(path: Path) -> None:
+    """A queue as the first version made it, with a tenant and a job that runs."""
+    with sqlite3.connect(path) as connection:
+        connection.executescript((Path(__file__).parents[1] / "serving" / "queue_1.sql").read_text())

@@ -12,9 +12,8 @@ import pytest
 from click.testing import CliRunner
 from helpers.answers import TOLERANCE, expected
 from helpers.serving import Running
-from helpers.sites import filled, put, site
+from helpers.sites import filled, old_queue, put, site
 from runtime.support import sample, toy_artifact
-from serving.test_queue_versions import old_queue
 
 import heliograph as hg
 from heliograph.cli.main import cli

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from helpers.sites import old_queue
 
 import heliograph as hg
 from heliograph.serving import database as module
@@ -20,12 +21,6 @@ def columns(path: Path) -> dict[str, set[str]]:
             for table in tables
             if not table.startswith("sqlite_")
         }
-
-
-def old_queue(path: Path) -> None:
-    """A queue as the first version made it, with a tenant and a job that runs."""
-    with sqlite3.connect(path) as connection:
-        connection.executescript(Path(__file__).with_name("queue_1.sql").read_text())
 
 
 def test_an_old_queue_is_brought_up_to_date(tmp_path: Path) -> None:
