@@ -41,6 +41,15 @@ def _rebuild(cls: type[HeliographError], what: str, where: str, why: str, hint: 
     return cls(what, where=where, why=why, hint=hint)
 
 
+@contextlib.contextmanager
+def raised_as(kind: type[HeliographError], errors: type[HeliographError] = HeliographError) -> Iterator[None]:
+    """Have errors of a class raised as those of another one, with the same words."""
+    try:
+        yield
+    except errors as error:
+        raise kind(error.what, where=error.where, why=error.why, hint=error.hint) from None
+
+
 class ProgramError(HeliographError):
     """The user's program, options or data cannot be used as they are."""
 

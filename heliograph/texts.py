@@ -13,6 +13,11 @@ def shown(text: str, most: int | None = None) -> str:
     return clean if most is None or len(clean) <= most else clean[: most - 3] + "..."
 
 
+def is_hex(value: object, digits: int) -> bool:
+    """Whether the value is a text of so many hexadecimal digits in lower case."""
+    return isinstance(value, str) and len(value) == digits and set(value) <= set("0123456789abcdef")
+
+
 def shown_lines(text: str) -> str:
     """The same for a text of several lines, which keeps its line ends."""
     return "\n".join(map(shown, text.split("\n")))

@@ -37,11 +37,13 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 from heliograph.report.figures import Certified, to_json
+from heliograph.texts import is_hex
 
 VERSION = 9
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
+_DIGEST_DIGITS = 64
 # A field that a file has only if its answers certify something.
 CERTIFICATE = "certificate"
 
@@ -188,7 +190,7 @@ class PublicArtifact:
                 raise refuse("its fields are not those of a public artifact")
             chains = read_chains(f)
             ring = chains[0].ring
-            if not _is_digest(f["server_part"]):
+            if not is_hex(f["server_part"], _DIGEST_DIGITS):
                 raise refuse("the digest of the server's part is malformed")
             if type(f["conjugation_key"]) is not bool:
                 raise refuse("conjugation_key is malformed")
@@ -224,10 +226,6 @@ def certificate_json(certificate: Certified | None) -> dict[str, Any]:
 def certificate_in(given: Mapping[str, Any]) -> Certified | None:
     """The same from such JSON values; a WireError where they are malformed."""
     return read_certificate(given[CERTIFICATE]) if CERTIFICATE in given else None
-
-
-def _is_digest(value: object) -> bool:
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
 def brief(error: Exception) -> str:

@@ -13,7 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.fft
 
+from heliograph.errors import RangeError
+
 Array = npt.NDArray[Any]
+# A rounded coefficient of up to this many bits is exact both as a floating-point number and as a 64-bit integer.
+_EXACT_BITS = 62
 
 
 def coefficients_of(values: Array, slots: int) -> Array:
@@ -54,6 +58,18 @@ def spread(coefficients: Array, count: int) -> Array:
     found = np.zeros(count)
     found[:: count // coefficients.size] = coefficients
     return found
+
+
+def rounded_at(coefficients: Array, log_scale: float, what: str) -> tuple[Array, int, float]:
+    """Coefficients times 2^log_scale, rounded: whole doubles, the bits by which they are to be shifted left, since a double
+    and an integer of 64 bits both hold no more than 62, and the bits of the largest. A RangeError for NaN and infinity.
+    """
+    largest = float(np.abs(coefficients).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise RangeError(f"{what} holds NaN or infinity")
+    bits = log_scale + math.log2(largest) if largest else 0.0
+    shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
+    return np.rint(coefficients * 2.0 ** (log_scale - shift)), shift, bits
 
 
 def slots_of(coefficients: Array) -> Array:

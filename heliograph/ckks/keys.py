@@ -27,6 +27,12 @@ class EvaluationKey:
     amount: int = 0
 
     @property
+    def index(self) -> int:
+        """The automorphism of a rotation or the conjugation: X -> X^index."""
+        n = self.ring.ring_dim
+        return rotation_index(n, self.amount) if self.kind == "rotation" else conjugation_index(n)
+
+    @property
     def bytes(self) -> int:
         """Its size in memory, by its coefficients."""
         sparse = _SPARSE_KEY_POLYNOMIALS * self.ring.ring_dim * 8 if self.kind == "encapsulation" else 0
@@ -42,6 +48,16 @@ class EvaluationKey:
         # are the first of the chain and two of its own.
         bits = 2 * (self.ring.primes[0].bit_length() + 2 * SPARSE_SPECIAL_BITS)
         return made + bits * self.ring.ring_dim // 8
+
+
+def rotation_index(ring_dim: int, amount: int) -> int:
+    """The automorphism X -> X^index that rotates the slots."""
+    return pow(5, amount, 2 * ring_dim)
+
+
+def conjugation_index(ring_dim: int) -> int:
+    """The automorphism that conjugates every slot."""
+    return 2 * ring_dim - 1
 
 
 def evaluation_keys(

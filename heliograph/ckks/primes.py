@@ -80,12 +80,9 @@ def _chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: i
 def largest_primes(log_ring: int, bits: int, count: int, but: tuple[int, ...]) -> tuple[int, ...]:
     """The largest primes below 2**bits that are 1 modulo 2N, without some that are taken: OpenFHE's special primes."""
     found: list[int] = []
-    step = 2 << log_ring
-    number = ((1 << bits) - 1) // step * step + 1
-    if number >> bits:
-        number -= step
+    number = (1 << bits) + 1
     while len(found) < count:
-        if number not in but and _is_prime(number):
+        number = _step_prime(number, -(2 << log_ring), bits)
+        if number not in but:
             found.append(number)
-        number -= step
     return tuple(found)

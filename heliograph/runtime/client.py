@@ -25,7 +25,7 @@ from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, secret_bytes_in
 from heliograph.runtime.openfhe.process import require_own_process
 from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext
 from heliograph.runtime.outputs import check_carried, check_output, check_sharing, flood
@@ -91,7 +91,7 @@ class Client:
         stored = read_key(path, passphrase)
         ring, secret = stored.public.ring, stored.secret
         if stored.openfhe:
-            secret = OpenFHECryptor.from_openfhe_bytes(ring, secret, stored.client).secret_bytes()
+            secret = secret_bytes_in(secret, ring, stored.client)
         cryptor = Cryptor.from_secret_bytes(ring, secret, stored.client)
         client = Client(stored.public, allow_insecure=allow_insecure, cryptor=cryptor)
         client._shares = Shares(client.id, stored.shared)

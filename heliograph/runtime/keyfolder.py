@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from heliograph.artifact.container import Container, parts, read_file
-from heliograph.errors import HeliographError, WireError
+from heliograph.errors import HeliographError, WireError, raised_as
 from heliograph.files import Bytes, lock, remove_parts, sync_folder, write_file
 from heliograph.runtime.messages import EvaluationKeys, are_names, check_belongs, check_objects
 
@@ -47,7 +47,7 @@ class KeyFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with _of_keys():
+        with raised_as(KeysError, WireError):
             fields = read_file(self.path / _INDEX_FILE, _INDEX, _INDEX_VERSION, _MAX_INDEX_BYTES).fields
         if set(fields) != {"artifact", "client"} or not are_names(fields):
             raise KeysError(f"{self.path}: its index is not one of evaluation keys")
@@ -63,7 +63,7 @@ class KeyFolder:
 
     def blob(self, name: str) -> Bytes:
         """The serialized form of one key; raises KeysError unless the file is an intact one of that key."""
-        with _of_keys():
+        with raised_as(KeysError, WireError):
             return self._read(name, self.file(name))
 
     def file(self, name: str) -> Path:
@@ -94,17 +94,8 @@ class KeyFolder:
 
     def check_names(self, expected: Collection[str]) -> None:
         """Raise a KeysError unless exactly these keys are there."""
-        with _of_keys():
+        with raised_as(KeysError, WireError):
             check_objects(self, expected)
-
-
-@contextlib.contextmanager
-def _of_keys() -> Iterator[None]:
-    """Have a WireError say by its class that it is about files of keys."""
-    try:
-        yield
-    except WireError as error:
-        raise KeysError(error.what, where=error.where, why=error.why, hint=error.hint) from None
 
 
 def write_keys(

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 from heliograph.artifact.container import Container, parts, read_file, unpack
 from heliograph.errors import WireError
 from heliograph.files import Bytes, write_file
+from heliograph.texts import is_hex
 
 VERSION = 4
 # The last version in which every object is in OpenFHE's own form. Outputs, which have no seeds, still are.
@@ -166,21 +167,17 @@ def check_objects(message: Named, expected: Collection[str]) -> None:
 
 def is_fingerprint(value: object) -> bool:
     """Whether the value can be an artifact's fingerprint: 64 hexadecimal digits, or the 32 of earlier versions."""
-    return _has_digits(value, _FINGERPRINT) or _has_digits(value, _EARLIER)
+    return is_hex(value, _FINGERPRINT) or is_hex(value, _EARLIER)
 
 
 def is_name(value: object) -> bool:
     """Whether the value can be the random name of a client, of a request or of a job: 32 hexadecimal digits."""
-    return _has_digits(value, _NAME)
+    return is_hex(value, _NAME)
 
 
 def are_names(fields: Mapping[str, object]) -> bool:
     """Whether the fields can be the artifact's fingerprint and random names."""
     return all(is_fingerprint(value) if name == "artifact" else is_name(value) for name, value in fields.items())
-
-
-def _has_digits(value: object, count: int) -> bool:
-    return isinstance(value, str) and len(value) == count and set(value) <= set("0123456789abcdef")
 
 
 def object_name(name: str, chunk: int) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.files import Bytes
 from heliograph.ir import Array
 from heliograph.runtime.expansion import uniform_into
@@ -105,19 +106,14 @@ def ciphertext_form(ring_dim: int, moduli: tuple[int, ...]) -> SeededForm:
     return SeededForm(CIPHERTEXT, 0, ring_dim, moduli, {half + i: i for i in range(half)})
 
 
-def product_key_form(ring_dim: int, moduli: tuple[int, ...]) -> SeededForm:
-    """That of relinearization keys. OpenFHE writes the uniform half of a key first."""
-    return SeededForm(PRODUCT, 0, ring_dim, moduli, _halves(0, len(moduli)))
-
-
-def automorphism_key_form(ring_dim: int, moduli: tuple[int, ...], index: int) -> SeededForm:
-    """That of rotation keys and conjugations."""
-    return SeededForm(AUTOMORPHISM, index, ring_dim, moduli, _halves(0, len(moduli)))
-
-
-def pair_form(ring_dim: int, moduli: tuple[int, ...]) -> SeededForm:
-    """That of the pair of bootstrapping."""
-    return SeededForm(PAIR, 0, ring_dim, moduli, _halves(SPARSE_BLOCKS, len(moduli)))
+def key_form(key: EvaluationKey, moduli: tuple[int, ...]) -> SeededForm:
+    """The form of an evaluation key, whose polynomials have these moduli. OpenFHE writes the uniform half of a key first."""
+    n, count = key.ring.ring_dim, len(moduli)
+    if key.kind == "relinearization":
+        return SeededForm(PRODUCT, 0, n, moduli, _halves(0, count))
+    if key.kind == "encapsulation":
+        return SeededForm(PAIR, 0, n, moduli, _halves(SPARSE_BLOCKS, count))
+    return SeededForm(AUTOMORPHISM, key.index, n, moduli, _halves(0, count))
 
 
 def _halves(begin: int, end: int) -> dict[int, int]:

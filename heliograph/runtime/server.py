@@ -26,10 +26,16 @@ from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
-from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
+from heliograph.runtime.messages import (
+    CarriedValues,
+    EncryptedInput,
+    EncryptedOutput,
+    EvaluationKeys,
+    is_name,
+    object_name,
+)
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.openfhe.process import require_own_process
-from heliograph.runtime.openfhe.template import is_tag
 from heliograph.runtime.security import require_security
 
 # The bound on encoded plaintexts that are kept for a part of a program (Server.look).
@@ -88,7 +94,7 @@ class Server:
         require_security(artifact, allow_insecure=allow_insecure, for_whom="Server")
         expected = artifact.evaluation_keys
         keys.check_names([key.name for key in expected])
-        if not is_tag(keys.client):
+        if not is_name(keys.client):
             raise WireError("the evaluation keys have no valid client name")
         check_transforms(artifact.program, artifact.ring)
         if key_bytes is not None and not isinstance(keys, KeyFolder):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
-from heliograph.errors import HeliographError, WireError
+from heliograph.errors import HeliographError, WireError, raised_as
 from heliograph.execution.memory import BASE_BYTES
 from heliograph.runtime.backend import NATIVE
 from heliograph.runtime.backends import backend_name
@@ -26,14 +24,6 @@ from heliograph.serving.logs import log
 
 class OwnFilesError(HeliographError):
     """The operator's files, artifacts or plain inputs, cannot be used; the text is for the operator, not for clients."""
-
-
-@contextlib.contextmanager
-def _own_files() -> Iterator[None]:
-    try:
-        yield
-    except HeliographError as error:
-        raise OwnFilesError(error.what, where=error.where, why=error.why, hint=error.hint) from None
 
 
 class Holding:
@@ -77,7 +67,7 @@ class Holding:
         loaded = self.artifact(artifact)
         if loaded.name not in self._plain:
             return {}
-        with _own_files():
+        with raised_as(OwnFilesError):
             found: dict[str, Any] = dict(read_by_name(self._plain[loaded.name], loaded.plain_inputs))
             given_inputs(loaded.program, found)
         return found
@@ -122,7 +112,7 @@ class Holding:
         if artifact not in self._artifacts:
             if artifact not in self._paths:
                 raise WireError("the artifact is no longer served")
-            with _own_files():
+            with raised_as(OwnFilesError):
                 loaded = Artifact.load(self._paths[artifact])
                 if loaded.fingerprint != artifact:
                     raise WireError(f"{self._paths[artifact]} holds another artifact than when the server was started")

@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 import threading
 import time
+from dataclasses import dataclass
 
 from heliograph.errors import HeliographError
 from heliograph.runtime.keyfolder import KeysError
@@ -30,23 +31,26 @@ class _Over(Exception):
     """The server ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all workers of a server have in common."""
+
+    engine: Engine
+    database: Database
+    keysets: KeySets
+    jobs: Jobs
+    places: Places
+    limits: Limits
+    bell: Bell
+
+
 class Pool:
     """This many workers of an engine, on the queue of a server."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        workers: int,
-        database: Database,
-        keysets: KeySets,
-        jobs: Jobs,
-        places: Places,
-        limits: Limits,
-        bell: Bell,
-    ) -> None:
-        self._engine, self._database, self._jobs = engine, database, jobs
+    def __init__(self, shared: Shared, workers: int) -> None:
+        self._engine, self._database, self._jobs = shared.engine, shared.database, shared.jobs
         self._over = threading.Event()
-        self._posts = [_Post(engine, self._over, database, keysets, jobs, places, limits, bell) for _ in range(workers)]
+        self._posts = [_Post(shared, self._over) for _ in range(workers)]
 
     def start(self) -> None:
         """Start the workers; jobs that those of an earlier server had go back to the queue first."""
@@ -82,19 +86,10 @@ class Pool:
 class _Post:
     """One worker after the other; what the thread does."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        over: threading.Event,
-        database: Database,
-        keysets: KeySets,
-        jobs: Jobs,
-        places: Places,
-        limits: Limits,
-        bell: Bell,
-    ) -> None:
-        self._engine, self._over, self._bell = engine, over, bell
-        self._database, self._keysets, self._jobs, self._places, self._limits = database, keysets, jobs, places, limits
+    def __init__(self, shared: Shared, over: threading.Event) -> None:
+        self._engine, self._bell, self._over = shared.engine, shared.bell, over
+        self._database, self._keysets, self._jobs = shared.database, shared.keysets, shared.jobs
+        self._places, self._limits = shared.places, shared.limits
         self._name, self._seen = "", 0.0
         self._noted: dict[str, int] = {}
         self.seat: Seat | None = None
@@ -194,11 +189,7 @@ class _Post:
             artifact=claim.artifact,
             client=claim.client,
             ended=ended,
-            error=report.state
-            if report.state in (STOPPED, AGAIN)
-            else None
-            if report.error is None
-            else report.error.kind,
+            error=_shown_end(report),
             seconds=round(time.monotonic() - begun, 3),
         )
         if report.state == AGAIN:
@@ -270,3 +261,10 @@ class _Post:
                 log("queue", worker=self._name, text=str(error))
                 if self._over.wait(_REST_S):
                     return 0
+
+
+def _shown_end(report: Report) -> str | None:
+    """How a job ended, for the log: None where it has a result."""
+    if report.state in (STOPPED, AGAIN):
+        return report.state
+    return None if report.error is None else report.error.kind

@@ -22,7 +22,7 @@ from heliograph.serving.engines import make_engine
 from heliograph.serving.jobs import Jobs
 from heliograph.serving.keysets import KeySets
 from heliograph.serving.logs import log
-from heliograph.serving.pool import Pool
+from heliograph.serving.pool import Pool, Shared
 from heliograph.serving.records import JobRecord
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.settings import Limits, Places
@@ -94,9 +94,8 @@ class Site:
         )
         self.bell = Bell()
         engine = make_engine(settings.engine, work, settings.workers)
-        self.pool = Pool(
-            engine, settings.workers, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell
-        )
+        shared = Shared(engine, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell)
+        self.pool = Pool(shared, settings.workers)
         self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
         # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()

@@ -13,14 +13,15 @@ a stream of its own for each object (randomness.py).
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from heliograph.ckks.embedding import coefficients_of
+from heliograph.ckks.embedding import coefficients_of, rounded_at
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.primes import largest_primes
 from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
@@ -30,21 +31,18 @@ from heliograph.ir import Array
 from heliograph.runtime.cryptor.arithmetic import Arithmetic, arithmetic
 from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary
 from heliograph.runtime.expansion import fresh_seed
+from heliograph.runtime.messages import is_name
 from heliograph.runtime.openfhe.process import note_use, require_own_process
 from heliograph.runtime.residues import automorphism_places, centered, difference, residues, total
 from heliograph.runtime.seeded import (
     SPARSE_BLOCKS,
     SeededForm,
-    automorphism_key_form,
     ciphertext_form,
-    pair_form,
-    product_key_form,
+    key_form,
 )
 
 # Larger than any error that the sampler draws.
 _LARGEST_ERROR = 1 << 7
-# A rounded coefficient of up to this many bits is exact both as a floating-point number and as a 64-bit integer.
-_EXACT_BITS = 62
 
 
 class Cryptor:
@@ -79,68 +77,58 @@ class Cryptor:
         message = _scaled(coefficients_of(found, ring.slots), log_scale, primes)
         error = gaussian(SecretStream(), ring.ring_dim)
         rows = np.stack([total(m, residues(error, q), q) for m, q in zip(message, primes, strict=True)])
-        values = basis.arithmetic.forward(rows, places)
-        return form.write(header, _less_uniform(values, form, header, basis, places, primes))
+        values, uniform = basis.arithmetic.forward(rows, places), np.empty_like(rows)
+        _expand(uniform, form, header, iter(form.uniform))
+        product = basis.arithmetic.products(uniform, basis.secret[: len(primes)], places)
+        return form.write(header, map(difference, values, product, primes))
 
     def evaluation_key_bytes(self, key: EvaluationKey) -> bytes:
         """A fresh key of that description: what is sent and stored."""
         require_own_process("making an evaluation key")
-        ring, basis = key.ring, self._basis(key.ring)
-        moduli = 2 * ring.digits * basis.arithmetic.primes
-        if key.kind == "relinearization":
-            form = product_key_form(ring.ring_dim, moduli)
-            header = form.header(fresh_seed(), self.tag)
-            return form.write(header, self._key(form, header, basis, basis.squares, basis.secret, 0))
+        basis = self._basis(key.ring)
+        moduli = 2 * key.ring.digits * basis.arithmetic.primes
         if key.kind == "encapsulation":
-            return self._pair(ring, basis)
-        index = pow(5, key.amount, 2 * ring.ring_dim) if key.kind == "rotation" else 2 * ring.ring_dim - 1
-        form = automorphism_key_form(ring.ring_dim, moduli, index)
+            moduli = 2 * (key.ring.primes[0], *sparse_primes(key.ring)) + moduli
+        form = key_form(key, moduli)
         header = form.header(fresh_seed(), self.tag)
-        turned = basis.values[:, automorphism_places(ring.ring_dim, pow(index, -1, 2 * ring.ring_dim))]
+        return form.write(header, self._polynomials(key, basis, form, header))
+
+    def _polynomials(self, key: EvaluationKey, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
+        """What is written of a key."""
+        if key.kind == "relinearization":
+            return self._key(form, header, basis, basis.squares, basis.secret)
+        if key.kind == "encapsulation":
+            return self._pair(key.ring, basis, form, header)
+        turned = basis.values[:, automorphism_places(form.ring_dim, pow(key.index, -1, 2 * form.ring_dim))]
         factors = basis.arithmetic.factors(np.ascontiguousarray(turned), basis.places)
-        return form.write(header, self._key(form, header, basis, basis.values, factors, 0))
+        return self._key(form, header, basis, basis.values, factors)
 
-    def _pair(self, ring: Ring, basis: _Basis) -> bytes:
+    def _pair(self, ring: Ring, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
         """The key from the secret to a fresh sparse one, whole, and the one back, in the small form."""
-        stream = SecretStream()
-        sparse = sparse_ternary(stream, ring.ring_dim, SPARSE_WEIGHT)
+        sparse = sparse_ternary(SecretStream(), ring.ring_dim, SPARSE_WEIGHT)
         there = _Basis(ring.ring_dim, ring.primes[:1], sparse_primes(ring), 1, sparse)
-        form = pair_form(ring.ring_dim, 2 * there.arithmetic.primes + 2 * ring.digits * basis.arithmetic.primes)
-        header = form.header(fresh_seed(), self.tag)
         # Its uniform half has no seed in this form: what stands at its places is expanded from a seed that is thrown away.
-        other = form.header(fresh_seed(), self.tag)
         uniform = np.empty((SPARSE_BLOCKS // 2, ring.ring_dim), dtype=np.uint64)
-        for place, row in enumerate(uniform):
-            form.expand(row, other, place)
+        _expand(uniform, form, form.header(fresh_seed(), self.tag), itertools.count())
         first = [*uniform, *self._digit(uniform, there, basis.values[:1], there.secret, 0)]
-        target = basis.arithmetic.forward(
-            np.stack([residues(sparse, q) for q in basis.arithmetic.primes]), basis.places
-        )
-        return form.write(header, [*first, *self._key(form, header, basis, target, basis.secret, SPARSE_BLOCKS)])
+        return [*first, *self._key(form, header, basis, basis.values_of(sparse), basis.secret)]
 
-    def _key(
-        self, form: SeededForm, header: bytes, basis: _Basis, target: Array, secret: Any, begin: int
-    ) -> list[Array]:
-        """The halves that are written of a key from `target` to `secret`, whose polynomials begin at a place of the form."""
-        count, made = len(basis.places), []
-        uniform = np.empty((count, form.ring_dim), dtype=np.uint64)
+    def _key(self, form: SeededForm, header: bytes, basis: _Basis, target: Array, secret: Any) -> list[Array]:
+        """The halves that are written of a key from `target` to `secret`."""
+        places, made = iter(form.uniform), []
+        uniform = np.empty((len(basis.places), form.ring_dim), dtype=np.uint64)
         for digit in range(basis.digits):
-            for i, row in enumerate(uniform):
-                form.expand(row, header, begin + digit * count + i)
+            _expand(uniform, form, header, places)
             made += list(self._digit(uniform, basis, target, secret, digit))
         return made
 
     def _digit(self, uniform: Array, basis: _Basis, target: Array, secret: Any, digit: int) -> Array:
         """b of one digit: e - a secret, and P target modulo its primes."""
-        primes, places = basis.arithmetic.primes, basis.places
-        error = gaussian(SecretStream(), uniform.shape[1])
-        errors = np.stack([residues(error, q) for q in primes])
-        made = basis.arithmetic.forward(errors, places)
-        product = basis.arithmetic.products(uniform, secret, places)
-        for i in basis.towers_of(digit):
-            made[i] = total(made[i], basis.lifted(target[i], i), primes[i])
-        for i, q in enumerate(primes):
-            made[i] = difference(made[i], product[i], q)
+        primes, towers = basis.arithmetic.primes, basis.towers_of(digit)
+        made = basis.values_of(gaussian(SecretStream(), uniform.shape[1]))
+        product = basis.arithmetic.products(uniform, secret, basis.places)
+        made[towers] = list(map(total, made[towers], basis.lifted(target, towers), primes[towers]))
+        made[:] = list(map(difference, made, product, primes))
         self._check(made, uniform, basis, secret)
         return made
 
@@ -168,7 +156,7 @@ class Cryptor:
         expected = 8 * ring.ring_dim * ring.towers
         if len(data) != expected:
             raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
-        if len(tag) != 32 or set(tag) - set("0123456789abcdef"):
+        if not is_name(tag):
             raise WireError("the secret key has no valid name")
         values = np.frombuffer(data, dtype="<u8").reshape(ring.towers, ring.ring_dim)
         first = np.array([0])
@@ -193,26 +181,33 @@ class _Basis:
         self.digits, self._towers, self._product = digits, len(primes), math.prod(special)
         self.arithmetic: Arithmetic = arithmetic(ring_dim, primes + special)
         self.places = np.arange(len(primes) + len(special))
-        rows = np.stack([residues(coefficients, q) for q in self.arithmetic.primes])
-        self.values = self.arithmetic.forward(rows, self.places)
+        self.values = self.values_of(coefficients)
         self.secret = self.arithmetic.factors(self.values, self.places)
+
+    def values_of(self, coefficients: Array) -> Array:
+        """The values modulo each prime of a polynomial of small coefficients."""
+        rows = np.stack([residues(coefficients, q) for q in self.arithmetic.primes])
+        return self.arithmetic.forward(rows, self.places)
 
     @functools.cached_property
     def squares(self) -> Array:
         return self.arithmetic.products(self.values, self.secret, self.places)
 
-    def towers_of(self, digit: int) -> range:
+    @functools.cached_property
+    def _lift(self) -> Any:
+        """The product of the special primes modulo each prime of the chain, as factors."""
+        constants = [self._product % q for q in self.arithmetic.primes[: self._towers]]
+        rows = np.repeat(np.array(constants, dtype=np.uint64)[:, np.newaxis], self.values.shape[1], axis=1)
+        return self.arithmetic.factors(rows, self.places[: self._towers])
+
+    def towers_of(self, digit: int) -> slice:
         """The places of a digit's primes."""
         alpha = -(-self._towers // self.digits)
-        return range(digit * alpha, min((digit + 1) * alpha, self._towers))
+        return slice(digit * alpha, min((digit + 1) * alpha, self._towers))
 
-    def lifted(self, values: Array, place: int) -> Array:
-        """Values modulo one prime times the product of the special primes."""
-        prime = self.arithmetic.primes[place]
-        constant = np.full((1, values.size), self._product % prime, dtype=np.uint64)
-        one = self.places[place : place + 1]
-        made: Array = self.arithmetic.products(values[np.newaxis], self.arithmetic.factors(constant, one), one)[0]
-        return made
+    def lifted(self, values: Array, towers: slice) -> Array:
+        """Some rows of values times the product of the special primes."""
+        return self.arithmetic.products(values[towers], self._lift[towers], self.places[towers])
 
 
 def sparse_primes(ring: Ring) -> tuple[int, ...]:
@@ -220,27 +215,18 @@ def sparse_primes(ring: Ring) -> tuple[int, ...]:
     return largest_primes(ring.log_ring, SPARSE_SPECIAL_BITS, 2, ring.primes[:1])
 
 
-def _less_uniform(
-    values: Array, form: SeededForm, header: bytes, basis: _Basis, places: Array, primes: Sequence[int]
-) -> list[Array]:
-    """values - a s, where a is what the header of a ciphertext expands to."""
-    uniform = np.empty_like(values)
-    for place, row in zip(form.uniform, uniform, strict=True):
-        form.expand(row, header, place)
-    product = basis.arithmetic.products(uniform, basis.secret[: len(primes)], places)
-    return [difference(row, less, q) for row, less, q in zip(values, product, primes, strict=True)]
+def _expand(rows: Array, form: SeededForm, header: bytes, places: Iterator[int]) -> None:
+    """Uniform polynomials into the rows: what a header expands to at the next places of a form."""
+    for row in rows:
+        form.expand(row, header, next(places))
 
 
 def _scaled(coefficients: Array, log_scale: float, primes: Sequence[int]) -> list[Array]:
     """Real coefficients times 2^log_scale, rounded, modulo each prime; a RangeError where they fill the modulus."""
-    largest = float(np.abs(coefficients).max(initial=0.0))
-    if not math.isfinite(largest):
-        raise RangeError("what is to be encrypted holds NaN or infinity")
-    bits = log_scale + math.log2(largest) if largest else 0.0
+    numbers, shift, bits = rounded_at(coefficients, log_scale, "what is to be encrypted")
     if bits >= math.log2(math.prod(primes)) - 1:
         raise RangeError(f"what is to be encrypted is too large for its level at scale 2^{log_scale:.1f}")
-    shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
-    whole = np.rint(coefficients * 2.0 ** (log_scale - shift)).astype(np.int64)
+    whole = numbers.astype(np.int64)
     found = []
     for q in primes:
         rest = np.remainder(whole, q).astype(np.uint64)

@@ -50,7 +50,7 @@ from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
 from heliograph.runtime.openfhe.encapsulation import encapsulation_template
-from heliograph.runtime.openfhe.serial import check_ciphertext, seeded_key_form
+from heliograph.runtime.openfhe.serial import check_ciphertext
 from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
 from heliograph.runtime.openfhe.template import (
     Bytes,
@@ -59,6 +59,7 @@ from heliograph.runtime.openfhe.template import (
     rotation_key_template,
     scaled,
 )
+from heliograph.runtime.seeded import key_form
 
 # Kinds of keys that are not stored in the form of rotation keys.
 _OTHER = ("relinearization", "encapsulation")
@@ -237,7 +238,7 @@ class KeyForms:
         Its residues come into `room`, of `numbers(key)`, where it is given.
         """
         form, what = self._form(key), f"the key {key.name}"
-        seeded = seeded_key_form(key, form.blocks_moduli)
+        seeded = key_form(key, form.blocks_moduli)
         if key.kind == "encapsulation":
             return read_sparse_keys(data, form, seeded, key.ring, client, what, room)
         return read_key(data, form, seeded, key.ring, client, what, room)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.ckks.embedding import coefficients_of_run, half_of_coefficients, spread
+from heliograph.ckks.embedding import coefficients_of_run, half_of_coefficients, rounded_at, spread
 from heliograph.errors import RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.elementwise import scaled_residues
@@ -21,8 +21,6 @@ from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.native.transforms import LANES, forward_numbers, forward_rows, rows_of
 
-# A rounded coefficient of up to this many bits is exact both as a floating-point number and as a 64-bit integer.
-_EXACT_BITS = 62
 # Coefficients of up to this many bits are smaller than every prime that is not handled in doubles.
 _SMALL_BITS = 49
 # Rounded coefficients of up to this many bits are kept as numbers of 32 bits.
@@ -110,16 +108,11 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wi
         found = values
     else:
         found = (half_of_coefficients if mirrored else coefficients_of_run)(values)
-    largest = float(np.abs(found).max(initial=0.0))
-    if not math.isfinite(largest):
-        raise RangeError("a plaintext holds NaN or infinity")
-    bits = log_scale + (math.log2(largest) if largest else -log_scale)
+    whole, shift, bits = rounded_at(found, log_scale, "a plaintext")
     room = math.log2(math.prod(primes[: level + 1])) - 1
     if bits >= room:
         # Without its size: who asked may be another than whose values these are.
         raise RangeError(f"a plaintext is too large at scale 2^{log_scale:.1f}")
-    shift = max(0, math.ceil(bits) + 1 - _EXACT_BITS)
-    whole = np.rint(found * 2.0 ** (log_scale - shift))
     if LIMIT and bits < _SMALL_BITS and not alone:
         # A transform has no fewer numbers than rows.
         numbers = spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.keys import conjugation_index, rotation_index
 from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native import elementwise, keyswitch
@@ -197,7 +198,7 @@ class NativePrimitives:
         return Ciphertext(self._divided(wide))
 
     def conjugate(self, x: Ciphertext) -> Ciphertext:
-        key, index = self._key_of("conjugation", 0), 2 * self.tables.ring_dim - 1
+        key, index = self._key_of("conjugation", 0), conjugation_index(self.tables.ring_dim)
         lift = self.tables.lift(x.level + 1)
         return self.narrow(self._switched_wide(self.decompose(x), key, x.residues[0], lift, _NO_SUMMAND, index))
 
@@ -268,7 +269,7 @@ class NativePrimitives:
 
     def _turned(self, digits: Array, base: Array, lift: Array, more: Array, amount: int) -> Array:
         amount %= self.tables.slots
-        index = pow(5, amount, 2 * self.tables.ring_dim)
+        index = rotation_index(self.tables.ring_dim, amount)
         return self._switched_wide(digits, self._key_of("rotation", amount), base, lift, more, index)
 
     def _switched_wide(

@@ -15,12 +15,12 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.ir import Array
+from heliograph.runtime.messages import is_name
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, refusal
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
-from heliograph.runtime.openfhe.process import draws, require_own_process
-from heliograph.runtime.openfhe.serial import automorphism_index
-from heliograph.runtime.openfhe.template import find_blocks, is_tag, secret_key_template
+from heliograph.runtime.openfhe.process import require_own_process, with_own_generator
+from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
 
 
 class OpenFHECryptor:
@@ -95,15 +95,15 @@ class OpenFHECryptor:
         """The slots; a RangeError where the message is destroyed."""
         return self.decrypt_with_error(ciphertext, log_scale)[0]
 
-    @draws("decryption")
     def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
         """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed.
 
         OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
         values of about sqrt(N) times what the modulus has room for, and we look for these.
         """
+        require_own_process("decryption")
         try:
-            plaintext = self.context.Decrypt(self._secret, ciphertext)
+            plaintext = with_own_generator(self.context.Decrypt, self._secret, ciphertext)
         except RuntimeError as error:
             raise RangeError(
                 "the result cannot be decrypted: its error is larger than its message",
@@ -140,21 +140,21 @@ class OpenFHECryptor:
         expected, length = 8 * ring.ring_dim * ring.towers, 8 * ring.ring_dim
         if len(data) != expected:
             raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
-        if not is_tag(tag):
+        if not is_name(tag):
             raise WireError("the secret key has no valid name")
         template = secret_key_template(ring)
         form = template.fill([data[begin : begin + length] for begin in range(0, expected, length)], tag)
         template.check(form, tag, "the secret key")
         return OpenFHECryptor(ring, library().DeserializePrivateKeyString(form, library().BINARY))
 
-    @staticmethod
-    def from_openfhe_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
-        """The same from what OpenFHE 1.6.1 writes of a secret key, as key files of version 1 hold it."""
-        length = 8 * ring.ring_dim
-        found = [(begin, modulus) for begin, modulus in find_blocks(data, ring.ring_dim) if modulus in ring.primes]
-        if tuple(modulus for _, modulus in found) != ring.primes or tag.encode() not in data:
-            raise WireError("the secret key does not have the form that OpenFHE 1.6.1 gives it")
-        return OpenFHECryptor.from_secret_bytes(ring, b"".join(data[b : b + length] for b, _ in found), tag)
+
+def secret_bytes_in(data: bytes, ring: Ring, tag: str) -> bytes:
+    """The `secret_bytes` in what OpenFHE 1.6.1 writes of a secret key, as key files of version 1 hold it."""
+    length = 8 * ring.ring_dim
+    found = [(begin, modulus) for begin, modulus in find_blocks(data, ring.ring_dim) if modulus in ring.primes]
+    if tuple(modulus for _, modulus in found) != ring.primes or tag.encode() not in data:
+        raise WireError("the secret key does not have the form that OpenFHE 1.6.1 gives it")
+    return b"".join(data[begin : begin + length] for begin, _ in found)
 
 
 def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
@@ -163,7 +163,7 @@ def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
     if key.kind == "relinearization":
         context.EvalMultKeyGen(secret)
         return context.GetEvalMultKeyVector(str(secret.GetKeyTag()))[0]
-    return context.EvalAutomorphismKeyGen(secret, [automorphism_index(key)])
+    return context.EvalAutomorphismKeyGen(secret, [key.index])
 
 
 def _fresh_secret(ring: Ring) -> Any:

@@ -63,11 +63,6 @@ def dense_index(ring: Ring) -> int:
     return 2 * ring.ring_dim - 2
 
 
-def conjugation_index(ring: Ring) -> int:
-    """The automorphism that conjugates every slot."""
-    return 2 * ring.ring_dim - 1
-
-
 def make_encapsulation_keys(
     ring: Ring, secret: Sequence[bytes], tag: str, folder: str | os.PathLike[str] | None = None
 ) -> Any:

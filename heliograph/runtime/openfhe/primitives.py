@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.keys import conjugation_index
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.ir import Array
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import working_context
-from heliograph.runtime.openfhe.encapsulation import conjugation_index
 from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
 from heliograph.runtime.openfhe.template import moved
@@ -121,7 +121,7 @@ class OpenFHEPrimitives(NothingWide):
         return self.context.EvalFastRotation(x, amount, self._order, digits)
 
     def conjugate(self, x: Any) -> Any:
-        return self.context.EvalRotate(x, conjugation_index(self.ring))
+        return self.context.EvalRotate(x, conjugation_index(self.ring.ring_dim))
 
     def rescale(self, x: Any) -> Any:
         degree = x.GetNoiseScaleDeg()

@@ -9,16 +9,12 @@ Importing OpenFHE draws nothing; making a context does (it looks for primes and 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any
 
 from heliograph.errors import SecurityError
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 # The process that used OpenFHE first, if it is this one or one that this one was forked from.
 _user: int | None = None
@@ -57,18 +53,9 @@ def require_own_process(what: str) -> None:
         )
 
 
-def draws(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Marks a function that draws random numbers of OpenFHE's: it runs in a thread of its own, with a generator that the
-    system has just seeded. In a forked child of a process that used OpenFHE it raises a SecurityError that names `what`.
+def with_own_generator(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What OpenFHE's function returns, in a thread of its own: what it draws comes from a generator that the system has just
+    seeded.
     """
-
-    def marked(function: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def apart(*args: P.args, **kwargs: P.kwargs) -> T:
-            require_own_process(what)
-            with ThreadPoolExecutor(1, "heliograph-draw") as thread:
-                return thread.submit(function, *args, **kwargs).result()
-
-        return apart
-
-    return marked
+    with ThreadPoolExecutor(1, "heliograph-draw") as thread:
+        return thread.submit(function, *arguments).result()

@@ -11,7 +11,6 @@ from heliograph.errors import WireError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.encapsulation import (
-    conjugation_index,
     dense_index,
     encapsulation_template,
     sparse_index,
@@ -26,11 +25,9 @@ from heliograph.runtime.openfhe.template import (
 )
 from heliograph.runtime.seeded import (
     SeededForm,
-    automorphism_key_form,
     ciphertext_form,
+    key_form,
     openfhe_bytes,
-    pair_form,
-    product_key_form,
 )
 
 
@@ -79,18 +76,11 @@ def retagged(ciphertext: Any, tag: str) -> Any:
     return copy
 
 
-def automorphism_index(key: EvaluationKey) -> int:
-    """OpenFHE's index of the automorphism that a key serves."""
-    if key.kind == "rotation":
-        return int(make_context(key.ring).FindAutomorphismIndex(key.amount))
-    return conjugation_index(key.ring)
-
-
 def automorphism_indices(key: EvaluationKey) -> tuple[int, ...]:
     """All indices that a key's map holds."""
     if key.kind == "encapsulation":
         return sparse_index(key.ring), dense_index(key.ring)
-    return (automorphism_index(key),)
+    return (key.index,)
 
 
 def key_forms(key: EvaluationKey, form: Template | None = None) -> tuple[Template, SeededForm]:
@@ -105,16 +95,7 @@ def key_forms(key: EvaluationKey, form: Template | None = None) -> tuple[Templat
         form = encapsulation_template(key.ring)
     else:
         form = form or rotation_key_template(key.ring)
-    return form, seeded_key_form(key, form.blocks_moduli)
-
-
-def seeded_key_form(key: EvaluationKey, moduli: tuple[int, ...]) -> SeededForm:
-    """The small form of a key of that description, whose polynomials have these moduli."""
-    if key.kind == "relinearization":
-        return product_key_form(key.ring.ring_dim, moduli)
-    if key.kind == "encapsulation":
-        return pair_form(key.ring.ring_dim, moduli)
-    return automorphism_key_form(key.ring.ring_dim, moduli, automorphism_index(key))
+    return form, key_form(key, form.blocks_moduli)
 
 
 def read_key(data: Bytes, key: EvaluationKey, tag: str, form: Template | None = None) -> Any:

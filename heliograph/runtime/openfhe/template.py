@@ -28,14 +28,8 @@ Bytes = bytes | memoryview
 ContextOf = Callable[[Ring], Any]
 
 TAG_LENGTH = 32
-_TAG = re.compile(r"[0-9a-f]{32}")
 # Offset of the automorphism index in a map of one key.
 INDEX_OFFSET = 13
-
-
-def is_tag(text: object) -> bool:
-    """Whether the text can be the name of a key: 32 hexadecimal digits."""
-    return isinstance(text, str) and _TAG.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
