@@ -203,6 +203,11 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
         raise refuse(f"the range of {what} is empty")
     if spec.classes is not None and (direction != "input" or not spec.shape or spec.classes != spec.shape[-1]):
         raise refuse(f"{what} has another number of classes than places")
+    if spec.columns is not None:
+        if direction != "input" or not spec.shape or len(set(spec.columns)) != spec.shape[-1]:
+            raise refuse(f"{what} has another number of columns than places")
+        for column in spec.columns:
+            printable(column, f"a column of {what}")
     if (spec.finish is None) != (spec.finish_axis is None) or (spec.finish is not None and direction != "output"):
         raise refuse(f"{what} is finished in a way that is not understood")
     if spec.finish is not None and (

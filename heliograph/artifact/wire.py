@@ -55,7 +55,7 @@ def public_spec(
 def spec_json(spec: PublicSpec) -> dict[str, Any]:
     """An input or output as JSON values, without what is not known."""
     made: dict[str, Any] = {"name": spec.name, "shape": list(spec.shape), "layout": spec.placed.to_json()}
-    told = ("low", "high", "range_source", "classes", "finish", "finish_axis", "scale")
+    told = ("low", "high", "range_source", "classes", "finish", "finish_axis", "scale", "columns")
     made |= {key: getattr(spec, key) for key in told if getattr(spec, key) is not None}
     if spec.levels:
         made["levels"] = list(spec.levels)

@@ -230,7 +230,8 @@ def _close_enough(
 def _output_error(fused: Program, unseen: Unseen) -> float:
     """The root mean square error of the outputs as a share of their spread over the samples; the largest of all outputs.
 
-    Zero where no sample tells. An output that is the same for all samples counts by its size.
+    Zero where no sample tells. An output that is the same for all samples counts by its size,
+    one that is always zero as it is.
     """
     if not unseen.samples or unseen.samples[0].shape[0] < _FEWEST:
         return 0.0
@@ -239,7 +240,7 @@ def _output_error(fused: Program, unseen: Unseen) -> float:
         error = math.sqrt(float(np.square(made - exact).mean()))
         spread = math.sqrt(float(exact.var(axis=0).mean()))
         size = math.sqrt(float(np.square(exact).mean()))
-        shares.append(error / (spread if spread > _SAME * size else max(size, 1e-300)))
+        shares.append(error / (spread if spread > _SAME * size else size or 1.0))
     return max(shares)
 
 

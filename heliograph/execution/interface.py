@@ -14,17 +14,20 @@ from heliograph.ir.node import Array
 
 
 def plain_values(value: Any) -> Any:
-    """A tensor of torch as it is in memory, apart from its gradient and its device; anything else as it is."""
-    for part in ("detach", "cpu"):
-        value = getattr(value, part)() if hasattr(value, "requires_grad") else value
-    return value
+    """A tensor of torch as numpy takes it, apart from its gradient, its device and bfloat16; anything else as it is."""
+    if not hasattr(value, "requires_grad"):
+        return value
+    value = value.detach().cpu()
+    return value.float() if str(value.dtype) == "torch.bfloat16" else value
 
 
 def real_numbers(value: Any) -> Array:
     """The value as float64; a ValueError that says what it is where it does not hold real numbers.
 
-    numpy converts more than that: it drops imaginary parts, reads numbers from texts, and counts days from dates.
+    numpy converts more than that: it drops imaginary parts and masks, reads numbers from texts, and counts days from dates.
     """
+    if isinstance(value, np.ma.MaskedArray) and value.mask.any():
+        raise ValueError("got a masked array with values that are missing")
     try:
         array = np.asarray(value)
         if array.dtype.kind == "O" and not any(
@@ -38,6 +41,32 @@ def real_numbers(value: Any) -> Array:
         found = held.get(array.dtype.kind, f"elements of {array.dtype}")
         raise ValueError(f"got {type(value).__name__} with {found}")
     return np.asarray(array, dtype=np.float64)
+
+
+def columns_of(frame: Any) -> tuple[str, ...] | None:
+    """The columns of a data frame, or those that its row (a Series) names; None where it names none by texts."""
+    labels = getattr(frame, "columns", None)
+    if labels is None and hasattr(frame, "to_numpy"):
+        labels = getattr(frame, "index", None)
+    columns = () if labels is None or callable(labels) else tuple(labels)
+    return columns if columns and all(isinstance(column, str) for column in columns) else None
+
+
+def given_as(spec: TensorSpec, value: Any) -> Any:
+    """What a client gives, as the input has it: data frames by their columns, whole numbers as one-hot vectors."""
+    labels = columns_of(value) if spec.columns is not None else None
+    if labels is None or spec.columns is None:
+        return one_hot(spec, value)
+    missing = [column for column in spec.columns if column not in labels]
+    if missing or len(set(labels)) != len(labels):
+        raise ProgramError(
+            f"input {spec.name!r} has no column {missing[0]!r}"
+            if missing
+            else f"input {spec.name!r} has a column twice",
+            why=f"it is read by the columns {', '.join(map(repr, spec.columns[:20]))}",
+            hint="give a data frame or a row of one with these columns, or an array with values in that order",
+        )
+    return one_hot(spec, value[list(spec.columns)])
 
 
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
@@ -115,6 +144,15 @@ def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Ar
     return np.concatenate([samples, np.repeat(samples[-1:], batch - samples.shape[0], axis=0)])
 
 
+def plain_input(node: Node, value: Any) -> Array:
+    """What was given for an input that is not encrypted; an error where it does not fit or is outside its range."""
+    a = node.attrs
+    spec = TensorSpec(a["name"], tuple(a["shape"]), classes=a.get("classes"))
+    tensor = check_input(spec.name, spec.shape, given_as(spec, value))
+    check_range(spec.name, a.get("low"), a.get("high"), tensor)
+    return tensor
+
+
 def batch_of(program: Program) -> int:
     """How many samples a packed program takes at once."""
     return program.interface.batch
@@ -163,10 +201,10 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
     for node in program.inputs:
         name = node.attrs["name"]
         if not node.type.secret:
-            vectors[node] = check_input(name, node.attrs["shape"], given[name])[np.newaxis]
+            vectors[node] = plain_input(node, given[name])[np.newaxis]
             continue
         if name not in packed:
-            layout, value = specs[name].placed, one_hot(specs[name], given[name])
+            layout, value = specs[name].placed, given_as(specs[name], given[name])
             if batch == 1:
                 tensor = check_input(name, specs[name].shape, value).reshape(layout.shape)
             else:
@@ -174,6 +212,19 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
             packed[name] = layout.pack(tensor)
         vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
     return vectors
+
+
+def check_declared(program: Program, samples: Sequence[Any]) -> None:
+    """Raise a RangeError where a sample has an element outside its encrypted input's range: no client encrypts it.
+
+    Values from the run before are left out: `check_carried` says of these whether they can be carried.
+    """
+    specs = {spec.name: spec for spec in program.interface.inputs}
+    names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
+    for name, value in zip(names, samples, strict=True):
+        if name in specs and name not in program.interface.carried_inputs:
+            spec = specs[name]
+            check_range(name, spec.low, spec.high, real_numbers(plain_values(given_as(spec, value))))
 
 
 def draw(distribution: str, shape: Sequence[int], rng: np.random.Generator) -> Array:

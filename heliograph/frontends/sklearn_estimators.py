@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from heliograph.errors import ProgramError, RangeError, UnsupportedError
-from heliograph.execution.interface import real_numbers
+from heliograph.execution.interface import columns_of, real_numbers
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
@@ -50,7 +50,8 @@ def from_sklearn(
     `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
     machines), a multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array
     (samples, features), or a data frame, like the data that it was fitted on; they are the program's calibration.
-    Features are in the order of the array's or the data frame's columns. `input_range` is the interval (low, high) of all
+    Features are in the order of the array's or the data frame's columns; clients may give data frames and their rows, which
+    are read by the names of the columns. `input_range` is the interval (low, high) of all
     features, by default from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
@@ -79,6 +80,9 @@ def from_sklearn(
         named = _named(step, frame, first=place == 0)
         value, seen = _layer(builder, value, seen, layer, step, last, named)
     builder.calibration = (given,)
+    columns = columns_of(samples)
+    if columns is not None:
+        builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
     program = builder.finish([value])
     return _agreed(program, estimator, given, outputs, frame)
 
@@ -362,7 +366,9 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
         )
     difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
     return replace(
-        program, interface=Interface(outputs=(spec,)), comparison=Comparison.seen(len(given), difference, ties)
+        program,
+        interface=replace(program.interface, outputs=(spec,)),
+        comparison=Comparison.seen(len(given), difference, ties),
     )
 
 

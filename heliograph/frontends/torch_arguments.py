@@ -178,13 +178,18 @@ class Arguments:
         return tuple(value.shape)
 
     def _check_whole_numbers(self, node: Any) -> None:
-        """Refuse whole numbers that are neither looked up nor turned into floating-point numbers."""
+        """Refuse whole numbers that are neither looked up, nor truth values, nor turned into floating-point numbers."""
         value = node.meta["val"]
-        if not value.is_floating_point() and node not in self.allowed and not _becomes_floating(node):
+        if (
+            not value.is_floating_point()
+            and value.dtype is not torch.bool
+            and node not in self.allowed
+            and not _becomes_floating(node)
+        ):
             raise UnsupportedError(
                 f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
                 where=self.caller,
-                why="encrypted values are real numbers, and no table is looked up at these whole numbers",
+                why="programs compute with real numbers, and no table is looked up at these whole numbers",
                 hint="give floating-point values: example_input.float(); what chooses rows of a table is looked up on the "
                 "client, and the model is given the vectors",
             )

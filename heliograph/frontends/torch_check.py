@@ -37,6 +37,8 @@ _SHARES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.
 _DOUBLE_SHARE, _ROUNDED = 1e-6, 100.0
 # Elements of an output count as no smaller than this share of its largest: they may be differences of large numbers.
 _SMALLEST = 1e-2
+# What differs by more than this share, and is explained by rounding, is an answer that rounding decides.
+_DECIDED = 1e-2
 # How far, as a share, and how often a sample is moved to see whether its answer is a tie.
 _MOVED, _MOVES = 1e-4, 4
 
@@ -185,7 +187,8 @@ def _off(ours: Sequence[Array], theirs: Sequence[Array] | None, share: float) ->
     for mine, other in zip(ours, theirs, strict=True):
         size = np.abs(np.where(np.isfinite(other), other, 0.0)).max(axis=0, initial=0.0)
         bound = share * np.maximum(size, _SMALLEST * size.max(initial=0.0)) + 1e-300
-        found |= ~((np.abs(mine - other) <= bound) | ~np.isfinite(other)).all(axis=1)
+        with np.errstate(invalid="ignore"):
+            found |= ~((np.abs(mine - other) <= bound) | ~np.isfinite(other)).all(axis=1)
     return found
 
 
@@ -245,9 +248,10 @@ class _Comparing:
             seen |= {places[row] for row in np.flatnonzero(counted)}
             off = _off(ours, expected, self.share) & counted
             if off.any():
-                tied = self._explained(places, part, ours, expected, off)
-                ties |= {places[row] for row in tied}
-                counted[tied] = False
+                self._explain(places, part, ours, expected, off)
+                tied = off & _off(ours, expected, _DECIDED)
+                ties |= {places[row] for row in np.flatnonzero(tied)}
+                counted &= ~tied
             assert expected is not None
             together = together or len(set(places)) > 1
             largest = max(largest, _difference(ours, expected, counted))
@@ -313,23 +317,19 @@ class _Comparing:
                 )
         return np.asarray(np.logical_or.reduce([each.any(axis=1) for each in finite]))
 
-    def _explained(
+    def _explain(
         self,
         places: tuple[int, ...],
         part: Sequence[torch.Tensor],
         ours: Sequence[Array],
         expected: Sequence[Array] | None,
         off: Array,
-    ) -> list[int]:
-        """The rows that are ties; an UnsupportedError where neither rounding nor a tie explains the difference."""
+    ) -> None:
+        """Raise an UnsupportedError where neither rounding nor a tie explains the difference of a row."""
         left = off & self._beyond_rounding(part, ours, expected)
-        tied = []
         for row in (int(row) for row in np.flatnonzero(left)):
-            if self._is_tie(part, row):
-                tied.append(row)
-            else:
+            if not self._is_tie(part, row):
                 raise self._refused(places, part, ours, expected, row)
-        return tied
 
     def _beyond_rounding(
         self, part: Sequence[torch.Tensor], ours: Sequence[Array], theirs: Sequence[Array] | None

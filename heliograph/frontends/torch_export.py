@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.execution.interface import columns_of
 from heliograph.frontends import (  # noqa: F401  (they register rules)
     torch_arithmetic,
     torch_attention,
@@ -84,7 +86,7 @@ from heliograph.frontends.torch_values import (
     transposed_name,
     with_dtypes,
 )
-from heliograph.ir import Builder, Location, Node, Program, Stage
+from heliograph.ir import Builder, Location, Node, Program, Stage, shape_of
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
@@ -114,9 +116,10 @@ def trace(
     `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
     leading sample axis. For several inputs both are tuples in argument order, with None for an input that has none.
     Samples may also have the form of the example, whose names they are found by, or come from a DataLoader, a data set
-    or a data frame. Without `input_range` the range is from the smallest to the largest element of the calibration
-    samples; without both it stays open. `name` is by default the module's class. `plain` names arguments that are not
-    encrypted: the server supplies them at run time. With `outputs="logits"`, a softmax at the end of the model is left to
+    or a data frame (clients may then give data frames and their rows, which are read by the names of the columns).
+    Without `input_range` the range is from the smallest to the largest element of the calibration samples; without both
+    it stays open. `name` is by default the module's class. `plain` names arguments that are not encrypted: the server
+    supplies them at run time. With `outputs="logits"`, a softmax at the end of the model is left to
     the client, which computes it exactly after decryption (the report says so); the logarithm of a softmax at the end
     always is.
 
@@ -135,7 +138,7 @@ def trace(
     """
     caller = caller_location()
     try:
-        return _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
+        program = _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
     except UnsupportedError as error:
         hint = error.hint
         if isinstance(model, ExportedProgram):
@@ -145,6 +148,12 @@ def trace(
         if hint == error.hint:
             raise
         raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
+    columns = columns_of(example_input if calibration is None else calibration)
+    shapes = {node.attrs["name"]: shape_of(node) for node in program.inputs}
+    if columns is None or list(shapes.values()) != [(len(columns),)]:
+        return program
+    given = tuple(TensorSpec(name, shape, columns=columns) for name, shape in shapes.items())
+    return replace(program, interface=replace(program.interface, inputs=given))
 
 
 def _trace(
@@ -240,7 +249,15 @@ def _trace(
         any_batch=isinstance(model, torch.nn.Module),
         allowed=inputs.allowed,
     )
-    return replace(program, comparison=compared(reading, inputs.samples))
+    comparison = compared(reading, inputs.samples)
+    if comparison.ties and inputs.samples:
+        warnings.warn(
+            f"{called}: rounding decides the answer for {comparison.ties} of the {comparison.samples} samples on which the "
+            "program was compared with the model: a value equals the one that it is compared with, and the program may "
+            "answer otherwise there; compare with a number between those that occur",
+            stacklevel=3,
+        )
+    return replace(program, comparison=comparison)
 
 
 def _exported(

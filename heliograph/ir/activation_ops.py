@@ -19,8 +19,12 @@ from heliograph.ir.spec import OPS, TENSOR, OpSpec, define
 
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
 # Attributes that control how a function is approximated that may become a composition of several polynomials.
-# `moved` is how far a comparison's threshold was moved away from equal values (passes/ties.py).
-_DECISIONS = {"sign": {"gap": "float?", "bits": "float?", "moved": "float?"}, "abs": {"gap": "float?"}}
+# `moved` is how far a comparison's threshold was moved away from equal values, `room` how far from it the nearest values
+# are that can occur (passes/ties.py).
+_DECISIONS = {
+    "sign": {"gap": "float?", "bits": "float?", "moved": "float?", "room": "float?"},
+    "abs": {"gap": "float?"},
+}
 
 
 def define_activation(family: Family) -> None:

@@ -31,6 +31,8 @@ JOINT = frozenset(
 )
 # Comparisons: whether the second operand is to be the larger one, and whether equal ones hold.
 COMPARISONS = {"gt": (False, False), "ge": (False, True), "lt": (True, False), "le": (True, True)}
+# Values are equal if they differ by no more than this share of their size.
+_EQUAL = 2e-7
 # Functions along axis 0 of (rows, columns). `passes/approximate.py` turns them into compositions of polynomials.
 ALONG_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
 # Attributes that control how a decision is approximated. `low` and `high` bound the operand, or the difference of two
@@ -61,10 +63,29 @@ def _divided(x: Array, y: Array) -> Array:
         return np.asarray(x / y)
 
 
-_define_pairwise("gt", np.greater, "1 where x > y, else 0." + _DECIDES, DECISION_ATTRS)
-_define_pairwise("ge", np.greater_equal, "1 where x >= y, else 0." + _DECIDES, DECISION_ATTRS)
-_define_pairwise("lt", np.less, "1 where x < y, else 0." + _DECIDES, DECISION_ATTRS)
-_define_pairwise("le", np.less_equal, "1 where x <= y, else 0." + _DECIDES, DECISION_ATTRS)
+def equal_within(x: Array, y: Array) -> Array:
+    """By how much two values differ at most that are equal: they may be sums of float32 numbers."""
+    return np.asarray(_EQUAL * np.maximum(np.abs(x), np.abs(y)))
+
+
+def _comparison(name: str) -> Callable[[Array, Array], Array]:
+    swapped, equal_holds = COMPARISONS[name]
+
+    def compare(x: Array, y: Array) -> Array:
+        larger = y - x if swapped else x - y
+        near = equal_within(x, y)
+        return np.asarray(larger >= -near if equal_holds else larger > near)
+
+    return compare
+
+
+for _name, _sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
+    _define_pairwise(
+        _name,
+        _comparison(_name),
+        f"1 where x {_sign} y, else 0; values that differ by 2e-7 of their size are equal." + _DECIDES,
+        DECISION_ATTRS,
+    )
 _define_pairwise("maximum", np.maximum, "The larger of two values, by |x - y|." + _DECIDES, DECISION_ATTRS)
 _define_pairwise("minimum", np.minimum, "The smaller of two values, by |x - y|." + _DECIDES, DECISION_ATTRS)
 _define_pairwise("div", _divided, "x / y; the range of y must not hold zero.", ACTIVATION_ATTRS)

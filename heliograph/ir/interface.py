@@ -28,6 +28,7 @@ class TensorSpec:
     output with `finish` ("softmax" or "log_softmax", over the axis `finish_axis`) is that function of what is encrypted: the
     client computes it after decryption. Before that it multiplies an output by its `scale`, a power of two, where there is
     one. Layout, range and errors are those of what is encrypted.
+    `columns` names the elements of an input's last axis, as the data frame that the program was made with has them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TensorSpec:
     finish: str | None = None
     finish_axis: int | None = None
     scale: float | None = None
+    columns: tuple[str, ...] | None = None
 
     @property
     def placed(self) -> Layout:

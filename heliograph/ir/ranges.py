@@ -29,7 +29,7 @@ class RangeEntry:
     By units: `units` counts them, `smallest_unit` is the smallest one's half range, and `unit_sizes`, until scaling is
     folded, what a unit of the input is in the values of the original program. Of compositions: the degrees of the parts,
     the name of the construction, and what it rests on; `moved` is how far a comparison's threshold was moved away from
-    values that are equal on the samples. `layout` is that of the input, once it is packed. `frame` is
+    values that can equal it. `layout` is that of the input, once it is packed. `frame` is
     (centre, radius) where a slot of it holds y and the input, in units in which the interval is [-1, 1], is
     centre + radius * y; without it the two are the same (passes/squares.py).
     """

@@ -17,7 +17,7 @@ from heliograph.ir.function_ops import COMPARISONS, JOINT, pool_index
 from heliograph.ir.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
 from heliograph.passes.base import rule_for
-from heliograph.passes.ties import moves
+from heliograph.passes.ties import Threshold, thresholds
 
 _DECISION = ("gap", "bits", "low", "high")
 
@@ -31,21 +31,21 @@ class Expand:
     makes: ClassVar[Stage] = Stage.TENSOR
 
     def run(self, program: Program) -> Program:
-        builder, moved = Builder(program.name, Stage.TENSOR, program), moves(program)
+        builder, found = Builder(program.name, Stage.TENSOR, program), thresholds(program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
             if node.op in JOINT and node.type.secret:
-                return rule_for(RULES, node, self.name)(_Writer(builder, node, moved.get(node, 0.0)), operands)
+                return rule_for(RULES, node, self.name)(_Writer(builder, node, found.get(node)), operands)
             return builder.copy(node, operands)
 
         return builder.rewrite(program, emit)
 
 
 class _Writer:
-    """Emits nodes in place of one node: at its line, in its layer. `moved` is what its threshold is raised by."""
+    """Emits nodes in place of one node: at its line, in its layer. `threshold` is that of a comparison."""
 
-    def __init__(self, builder: Builder, node: Node, moved: float) -> None:
-        self.builder, self.node, self.moved = builder, node, moved
+    def __init__(self, builder: Builder, node: Node, threshold: Threshold | None) -> None:
+        self.builder, self.node, self.threshold = builder, node, threshold
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -78,13 +78,12 @@ def _compare(w: _Writer, operands: list[Node]) -> Node:
     swapped, _ = COMPARISONS[w.node.op]
     x, y = reversed(operands) if swapped else operands
     difference = w.op("sub", x, y)
-    decided: dict[str, float] = {}
-    if w.moved:
-        difference = w.op("sub", difference, w.number(w.moved))
-        decided["moved"] = abs(w.moved)
-        if "gap" in w.attrs:
-            decided["gap"] = min(w.attrs["gap"], abs(w.moved))
-    attrs = {key: w.attrs[key] for key in _DECISION if key in w.attrs} | decided
+    attrs = {key: w.attrs[key] for key in _DECISION if key in w.attrs}
+    if w.threshold is not None and w.threshold.moved:
+        difference = w.op("sub", difference, w.number(w.threshold.moved))
+        attrs |= {"moved": abs(w.threshold.moved), "room": w.threshold.room}
+    elif w.threshold is not None and "gap" not in w.attrs:
+        attrs["room"] = w.threshold.room
     return w.op("add", w.times(w.op("sign", difference, **attrs), 0.5), w.number(0.5))
 
 

@@ -47,7 +47,7 @@ _MOST_ABS_DEGREE = 127
 # The first polynomial of a sign is steepest at the ends of its interval, and noise must carry no value beyond them. An
 # interval that was not widened already, which whole numbers reach the ends of, is made wider by this share.
 _ROOM = 2.0**-7
-# The gap of a comparison whose threshold was moved, as a share of that: whole numbers keep the rest as a distance from it.
+# The gap of a comparison whose values keep a distance from the threshold, as a share of that.
 _CLEAR = 0.8
 # Fits to differences that were seen give this share of the weight to all of the interval, at this many points: the largest
 # error is far smaller than without, at little cost in the mean error.
@@ -235,10 +235,10 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
     """sign(x): the cheapest chain of odd polynomials for the gap and the bits; 0 stays 0."""
     reach = x.interval.magnitude
     gap, gap_source = lowering.gap(x.seen.near if x.seen else None, reach)
-    moved = lowering.node.attrs.get("moved")
-    if moved is not None:
-        # Samples lie just at this distance: where the polynomials are steep, noise would move them far.
-        gap = min(gap, _CLEAR * float(moved))
+    room = lowering.node.attrs.get("room")
+    if room is not None and _CLEAR * room < gap:
+        # Values lie just at this distance: where the polynomials are steep, noise would move them far.
+        gap, gap_source = _CLEAR * float(room), "by steps of the values"
     if x.source != "observed":
         reach *= 1.0 + _ROOM
     bits = float(lowering.node.attrs.get("bits", SIGN_BITS))
@@ -253,7 +253,7 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
         gap=gap,
         gap_source=gap_source,
         closeness_bits=plan.closeness_bits,
-        moved=moved,
+        moved=lowering.node.attrs.get("moved"),
     )
     return lowering.chain(x.value, plan.folded(), -reach, reach, entry)
 

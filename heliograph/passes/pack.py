@@ -102,9 +102,16 @@ class _Packer:
             elif node.op != "constant":
                 self.new[node] = rule_for(RULES, node, Pack.name)(self, node)
         new = self.new
+        columns = {spec.name: spec.columns for spec in program.interface.inputs}
         inputs = tuple(
             TensorSpec(
-                a["name"], tuple(a["shape"]), chosen[of[node]], a.get("low"), a.get("high"), classes=a.get("classes")
+                a["name"],
+                tuple(a["shape"]),
+                chosen[of[node]],
+                a.get("low"),
+                a.get("high"),
+                classes=a.get("classes"),
+                columns=columns.get(a["name"]),
             )
             for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
         )

@@ -467,7 +467,7 @@ class Report:
                 if entry.get("gap") is not None:
                     construction += f", gap {entry['gap']:.3g} ({entry['gap_source']})"
                 if entry.get("moved") is not None:
-                    construction += f", samples with equal values: threshold moved by {entry['moved']:.3g}"
+                    construction += f", threshold moved by {entry['moved']:.3g} away from values that equal it"
             else:
                 construction = f"{degrees_text(entry)} ({entry['method']})"
             lines.append(

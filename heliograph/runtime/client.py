@@ -14,7 +14,7 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.execution.interface import check_input, check_range, check_samples, one_hot
+from heliograph.execution.interface import check_input, check_range, check_samples, given_as
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes
 from heliograph.files import Bytes
@@ -267,7 +267,7 @@ class Client:
         """The ciphertexts of some inputs, as they are sent."""
         made: dict[str, Bytes] = {}
         for spec, sample in samples.items():
-            layout, sample = spec.placed, one_hot(spec, sample)
+            layout, sample = spec.placed, given_as(spec, sample)
             if layout.stride == 1:
                 tensor = check_input(spec.name, spec.shape, sample)
             else:
@@ -294,7 +294,7 @@ class Client:
         self._check_count(samples, "encrypt_many")
         arrays = []
         for spec, given in zip(self.public.given, samples, strict=True):
-            given = one_hot(spec, given)
+            given = given_as(spec, given)
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
             check_range(spec.name, spec.low, spec.high, array)
             arrays.append(array)

@@ -13,7 +13,7 @@ import numpy as np
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.validate import check_transforms
 from heliograph.errors import ProgramError, WireError
-from heliograph.execution.interface import check_input, check_range
+from heliograph.execution.interface import plain_input
 from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
@@ -345,14 +345,8 @@ def given_inputs(program: Program, plain: Mapping[str, Any]) -> dict[Node, Array
             why=f"given were {', '.join(map(repr, plain)) or 'none'}",
             hint="pass them by name: server.run(encrypted, plain={'name': array})",
         )
-    values = {}
-    for node in nodes:
-        a = node.attrs
-        if a["name"] in plain:
-            tensor = check_input(a["name"], a["shape"], plain[a["name"]])
-            check_range(a["name"], a.get("low"), a.get("high"), tensor)
-            values[node] = tensor[np.newaxis]
-    return values
+    given = {node: plain[node.attrs["name"]] for node in nodes if node.attrs["name"] in plain}
+    return {node: plain_input(node, value)[np.newaxis] for node, value in given.items()}
 
 
 def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.validate import check_transforms
 from heliograph.errors import RangeError
-from heliograph.execution.interface import given_rows, pack_inputs, unpack_outputs, with_drawn
+from heliograph.execution.interface import check_declared, given_rows, pack_inputs, unpack_outputs, with_drawn
 from heliograph.execution.loop import execute
 from heliograph.execution.ranges import RangeWatch
 from heliograph.execution.simulator import Simulator
@@ -21,14 +21,17 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
     Inputs that a server draws may be left out: they are then drawn with `seed`. An artifact for several samples at once
     takes up to that many, with a leading axis, and returns as many results.
 
-    The error is drawn at random with `seed`; `noisy=False` leaves it out. With `check_ranges` a RangeError is raised if
-    the input of a polynomial leaves its interval: it names the layer, its source line, the element and the excess.
+    The error is drawn at random with `seed`; `noisy=False` leaves it out. A RangeError is raised where an input is outside
+    the range that was declared for it, and, with `check_ranges`, where the input of a polynomial leaves its interval: it
+    names the layer, its source line, the element and the excess.
     """
     program = artifact.program
     check_transforms(program, artifact.ring)
     simulator = Simulator(program, seed=seed, noisy=noisy)
     samples = tuple(with_drawn(program, samples, np.random.default_rng(seed)))
-    encrypted = simulator.encrypt_inputs(pack_inputs(program, samples))
+    packed = pack_inputs(program, samples)
+    check_declared(program, samples)
+    encrypted = simulator.encrypt_inputs(packed)
     watch = RangeWatch(program, lambda node, value: np.real(value.slots))
     try:
         results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)

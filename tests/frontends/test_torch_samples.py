@@ -258,3 +258,17 @@ def test_whole_numbers_that_choose_stay_whole() -> None:
 def test_example_of_whole_numbers_is_still_refused() -> None:
     with pytest.raises(UnsupportedError, match="holds uint8 values"):
         hg.trace(flat(), torch.tensor(BYTES[:2]), calibration=BYTES)
+
+
+def test_answers_that_rounding_decides_are_told() -> None:
+    """9 * 0.1 is above 0.9 for float32, and equal to it otherwise."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 0.1 > 0.9).float()
+
+    samples = torch.arange(11.0).repeat(4).reshape(-1, 1)
+    with pytest.warns(UserWarning, match="rounding decides the answer for 1 of the 11 samples"):
+        program = hg.trace(Model(), calibration=samples)
+    assert program.comparison is not None
+    assert (program.comparison.ties, program.comparison.difference) == (1, 1e-16)
