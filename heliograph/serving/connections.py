@@ -1,7 +1,8 @@
 """Connections: counted from their acceptance to their end, idle ones dropped for new ones, silent ones ended.
 
 asyncio accepts from our `Listener`, so that a connection counts while it has a descriptor, during its TLS handshake too.
-`Connection` is uvicorn's, with time limits on the head of each request and on the reading of answers.
+`Connection` is uvicorn's, with time limits on the head of each request and on the reading of answers, and with one budget
+for the bodies of all requests.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from heliograph.serving.records import RefusalRecord, as_record
@@ -28,7 +30,10 @@ _AT_ONCE = 16
 # for its upload or its result.
 _OTHER_FILES = 256
 _MOST_FILES = 1 << 16
-_READ = 1 << 16
+# What is read at once: of a body that is asked for, and of anything else.
+_READ, _HEAD = 1 << 16, 1 << 12
+# The most bytes of bodies in memory, of all connections.
+_BODIES = 1 << 23
 
 
 class Crowded(Refused):
@@ -46,6 +51,7 @@ class Connections:
     """
 
     def __init__(self, most: int, each: int) -> None:
+        self.bodies = Bodies(_BODIES)
         self._most, self._each = most, each
         self._open: Counter[str] = Counter()
         # Those that may be dropped: of each address, in the order in which they became idle.
@@ -89,6 +95,76 @@ class Connections:
         longest = next(iter(self._idle[place]))
         self.busy(longest)
         longest.drop()
+
+
+class Bodies:
+    """The bytes of bodies that were read and not written yet, of all connections; where they are `most`, none is read."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._total = most, 0
+        self._held: dict[BodyFlow, int] = {}
+        # Those that read, and those that would where there were room.
+        self._reading: dict[BodyFlow, None] = {}
+        self._waiting: dict[BodyFlow, None] = {}
+
+    def hold(self, flow: BodyFlow, size: int) -> None:
+        """Note how many bytes a connection holds; until it asks again it is not read."""
+        flow.pause_reading()
+        self._waiting.pop(flow, None)
+        self._reading.pop(flow, None)
+        self._total += size - self._held.get(flow, 0)
+        self._held[flow] = size
+        if self._total >= self._most:
+            # Also those that are ready to be read in this turn of the loop.
+            for each in self._reading:
+                each.pause_reading()
+            self._waiting |= self._reading
+            self._reading.clear()
+
+    def ask(self, flow: BodyFlow) -> None:
+        """Note that a connection holds nothing, and have it read as soon as there is room."""
+        self._waiting[flow] = None
+        self._release(flow)
+
+    def leave(self, flow: BodyFlow) -> None:
+        """Note that a connection has no body."""
+        self._waiting.pop(flow, None)
+        self._reading.pop(flow, None)
+        self._release(flow)
+
+    def _release(self, flow: BodyFlow) -> None:
+        self._total -= self._held.pop(flow, 0)
+        if self._total < self._most:
+            for each in self._waiting:
+                each.read()
+            self._reading |= self._waiting
+            self._waiting.clear()
+
+
+class BodyFlow(FlowControl):
+    """The flow of one connection: a piece of a body is read when the application asks for it, and there is room for it."""
+
+    def __init__(self, connection: Connection, transport: asyncio.Transport, bodies: Bodies) -> None:
+        super().__init__(transport)
+        self._connection, self.bodies = connection, bodies
+
+    def resume_reading(self) -> None:
+        """What uvicorn calls when the application asks for more, and at the end of an answer."""
+        cycle = self._connection.cycle
+        if cycle is None or cycle.response_complete or not (cycle.more_body or cycle.body):
+            self.bodies.leave(self)
+            self._set_most(_HEAD)
+            super().resume_reading()
+        elif not cycle.body:
+            # What was read before has been written by now.
+            self.bodies.ask(self)
+
+    def read(self) -> None:
+        self._set_most(_READ)
+        super().resume_reading()
+
+    def _set_most(self, size: int) -> None:
+        self._transport.max_size = size  # type: ignore[attr-defined]
 
 
 class Accepted(socket.socket):
@@ -186,15 +262,18 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        # What asyncio reads at once; each connection may have as much in memory while nobody takes it.
-        transport.max_size = _READ
+        transport.max_size = _HEAD
         self._accepted = _ACCEPTED.get(transport.get_extra_info("socket").fileno())
         if self._accepted is not None:
             self._accepted.taken(transport)
+            if self._accepted.connections is not None:
+                self.flow = BodyFlow(self, transport, self._accepted.connections.bodies)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if isinstance(self.flow, BodyFlow) and self.cycle is not None and self.cycle.body:
+            self.flow.bodies.hold(self.flow, len(self.cycle.body))
         self._watch()
 
     def pause_writing(self) -> None:
@@ -212,6 +291,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
         self._stop()
+        if isinstance(self.flow, BodyFlow):
+            self.flow.bodies.leave(self.flow)
         super().connection_lost(exc)
 
     @contextlib.contextmanager

@@ -8,7 +8,6 @@ from typing import Annotated
 import anyio
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
-from starlette.requests import ClientDisconnect
 
 from heliograph.serving.access import BODY, MAX_BYTES, Digest, Here, Known, Size, Turn
 from heliograph.serving.records import UploadRecord
@@ -16,8 +15,6 @@ from heliograph.serving.refusals import Refused
 from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["uploads"])
-# How much of a body is in memory before it is written; a connection has it for as long as its client is silent.
-_BLOCK = 1 << 16
 
 
 @router.put("/v1/uploads/{digest}", openapi_extra=BODY)
@@ -61,26 +58,26 @@ async def delete_upload(site: Here, known: Known, digest: Digest) -> None:
 
 
 async def _received(request: Request, write: Callable[[bytes], None], silence_s: float, turn: Lane) -> None:
-    """Hand the body over in blocks; a refusal where the client falls silent or goes away in the middle of it."""
-    stream = request.stream()
-    block = bytearray()
+    """Hand the body over as it comes; a refusal where the client falls silent or goes away in the middle of it."""
+    while await _piece(request, write, silence_s, turn):
+        pass
+
+
+async def _piece(request: Request, write: Callable[[bytes], None], silence_s: float, turn: Lane) -> bool:
+    """Hand over the next piece of the body, and say whether there is more.
+
+    It is written, and nothing refers to it any longer, before the next one is asked for: the budget of bodies counts on
+    that (connections.py). `request.stream` would keep it meanwhile.
+    """
     try:
-        while True:
-            async with turn.away():
-                with anyio.fail_after(silence_s):
-                    piece = await anext(stream, None)
-            if piece is None:
-                break
-            block += piece
-            if len(block) >= _BLOCK:
-                await run_sync(write, bytes(block))
-                block.clear()
+        async with turn.away():
+            with anyio.fail_after(silence_s):
+                message = await request.receive()
     except TimeoutError:
         raise Refused(408, f"nothing came for {silence_s:g} s", hint="resume where the upload stopped") from None
-    except ClientDisconnect:
+    if message["type"] == "http.disconnect":
         # Nobody receives this; it ends the request.
-        raise Refused(400, "the connection ended in the middle of the part") from None
-    finally:
-        if block:
-            with anyio.CancelScope(shield=True):
-                await run_sync(write, bytes(block))
+        raise Refused(400, "the connection ended in the middle of the part")
+    if message["body"]:
+        await run_sync(write, message["body"])
+    return bool(message["more_body"])

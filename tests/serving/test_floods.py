@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio.to_thread
@@ -25,7 +26,15 @@ from runtime.support import toy_artifact
 
 import heliograph as hg
 from heliograph.serving.app import make_app
-from heliograph.serving.connections import Connection, Connections, Listener, connections_for, place_of
+from heliograph.serving.connections import (
+    Bodies,
+    BodyFlow,
+    Connection,
+    Connections,
+    Listener,
+    connections_for,
+    place_of,
+)
 from heliograph.serving.database import Database
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.site import Site, SiteSettings
@@ -317,9 +326,56 @@ def test_uploads_that_stop_take_little_memory(running: Running) -> None:
         deadline = time.monotonic() + 30
         while (received := running.get(f"/v1/uploads/{digests[-1]}").json().get("received", 0)) < size - (1 << 16):
             assert time.monotonic() < deadline, received
-        assert memory(running) - before < 40_000_000
+        # 8 MiB of bodies, and 50 to 80 kB for each connection.
+        assert memory(running) - before < 25_000_000
     for digest in digests:
         running.request("DELETE", f"/v1/uploads/{digest}")
+
+
+class Flow(BodyFlow):
+    """The flow of a connection whose transport is not there: what its application does, and what is read of it."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self.cycle = SimpleNamespace(body=b"", more_body=True, response_complete=False)
+        self.transport = SimpleNamespace(max_size=1, pause_reading=lambda: None, resume_reading=lambda: None)
+        super().__init__(self, self.transport, bodies)  # type: ignore[arg-type]
+
+    def arrives(self, size: int) -> None:
+        assert not self.read_paused
+        self.cycle.body += bytes(min(size, self.transport.max_size))
+        self.bodies.hold(self, len(self.cycle.body))
+
+    def written(self) -> None:
+        """The application asks, takes what is there, writes it, and asks again."""
+        self.resume_reading()
+        self.cycle.body = b""
+        self.resume_reading()
+
+
+def test_all_bodies_have_one_budget() -> None:
+    bodies = Bodies(3 << 16)
+    uploads = [Flow(bodies) for _ in range(50)]
+    other = Flow(bodies)
+    other.cycle = SimpleNamespace(body=b"", more_body=False, response_complete=False)
+    for each in (*uploads, other):
+        each.resume_reading()
+    held = 0
+    for number in range(200):
+        for each in uploads[number % 7 :] + uploads[: number % 7]:
+            if not each.read_paused:
+                each.arrives(1 << 20)
+        held = sum(len(each.cycle.body) for each in uploads)
+        assert held == 3 << 16
+        assert all(each.read_paused for each in uploads)
+        # Requests without bodies are read all the while, in small pieces.
+        assert not other.read_paused
+        assert other.transport.max_size == 1 << 12
+        next(each for each in uploads if each.cycle.body).written()
+    # What is lost with its connection, or at the end of an answer, makes room, too.
+    for each in [each for each in uploads if each.cycle.body]:
+        bodies.leave(each)
+        uploads.remove(each)
+    assert not any(each.read_paused for each in uploads)
 
 
 def test_nothing_is_written_into_an_upload_that_was_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
