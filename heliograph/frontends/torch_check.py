@@ -23,6 +23,7 @@ from heliograph.frontends.torch_attention import fast_path_hint
 from heliograph.frontends.torch_difference import Reading, fed, first_difference
 from heliograph.frontends.torch_examples import Example
 from heliograph.frontends.torch_graph import unchanged
+from heliograph.frontends.torch_refusals import keeps_state
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Location, Node, Program
 from heliograph.ir.program import Comparison
@@ -124,12 +125,17 @@ def keeps_apart(
 
 def rows_of(module: torch.nn.Module, example: Example, samples: Sequence[torch.Tensor]) -> list[Array] | None:
     """What the module computes, rows for the samples; None where an output cannot be divided among them."""
+    with unchanged(module):
+        return _called(module, example, samples)
+
+
+def _called(module: torch.nn.Module, example: Example, samples: Sequence[torch.Tensor]) -> list[Array] | None:
+    """The same, with what the module keeps of the call."""
     # Models may write to their inputs.
     tensors = iter([tensor.clone() for tensor in samples])
     called, silent = example.map(lambda _: next(tensors)), io.StringIO()
     with (
         torch.no_grad(),
-        unchanged(module),
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(),
         contextlib.redirect_stdout(silent),
@@ -231,6 +237,7 @@ class _Comparing:
         """Run both, and say how they compare."""
         found = self._program_rows(self.samples)
         largest, seen, ties, together, failed = 0.0, set[int](), set[int](), False, None
+        answered: dict[tuple[int, ...], list[Array]] = {}
         runs = list(self._runs())
         while runs:
             places = runs.pop(0)
@@ -253,13 +260,33 @@ class _Comparing:
                 ties |= {places[row] for row in np.flatnonzero(tied)}
                 counted &= ~tied
             assert expected is not None
+            answered[places] = expected
             together = together or len(set(places)) > 1
             largest = max(largest, _difference(ours, expected, counted))
         if not seen:
             raise self._not_run(failed)
         if self.reading.merged and not together:
             raise self.reading.merged[0]
+        self._require_no_state(answered)
         return Comparison.seen(len(seen), largest, len(ties))
+
+    def _require_no_state(self, answered: Mapping[tuple[int, ...], list[Array]]) -> None:
+        """Raise an UnsupportedError where an answer depends on the calls before it.
+
+        `answered` are those of a module that is as new, by their samples. Two of these calls, the smallest that there are,
+        follow each other here.
+        """
+        reading, calls = self.reading, sorted(answered, key=len)[:2]
+        with unchanged(reading.module) as changed:
+            for places in (*calls, calls[0]):
+                part = [tensor[list(places)] for tensor in self.samples]
+                try:
+                    again = _called(reading.module, reading.example, part)
+                except Exception:
+                    # What it kept does not fit these samples.
+                    again = None
+                if _off(answered[places], again, self.share).any():
+                    raise keeps_state(reading.module, changed(), reading.start)
 
     def _runs(self) -> Iterator[tuple[int, ...]]:
         """Which samples run together: all of them, some in another order, and the first and last alone."""

@@ -60,6 +60,7 @@ from heliograph.frontends.torch_refusals import (
     shape_of_values,
     unsupported,
     user_name,
+    writes_in_place,
 )
 from heliograph.frontends.torch_source import (
     LayerNames,
@@ -358,12 +359,7 @@ class _Tracer:
                 continue  # max_norm: the table with shorter rows is what the lookups read
             if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = "an input" if kind.startswith("USER") else "a buffer or parameter"
-                raise UnsupportedError(
-                    f"the model writes to {what} in place: {spec.target!r}",
-                    where=self.location(node, named=False),
-                    why="a program has no state: it only returns its outputs",
-                    hint="work on a copy (x = x + 1 instead of x += 1), and return what must be kept",
-                )
+                raise writes_in_place(what, str(spec.target), self.location(node, named=False))
             outputs.append(as_number(self._call_at(node), result) if isinstance(result, Tokens) else result)
             sources.append(node)
         named = dict(zip(self._output_names(len(outputs)), zip(outputs, sources, strict=True), strict=True))

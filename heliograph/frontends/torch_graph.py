@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +22,14 @@ from heliograph.frontends import torch_layers
 from heliograph.frontends.torch_examples import EXAMPLE, Example
 from heliograph.frontends.torch_fuse import depending_on
 from heliograph.frontends.torch_known import UNCOUNTED, numbers_known
-from heliograph.frontends.torch_refusals import CONTROL_FLOW, data_dependent, observed, unsupported, user_name
+from heliograph.frontends.torch_refusals import (
+    CONTROL_FLOW,
+    data_dependent,
+    observed,
+    unsupported,
+    user_name,
+    writes_in_place,
+)
 from heliograph.frontends.torch_source import (
     error_location,
     helper_frames,
@@ -32,27 +42,66 @@ from heliograph.frontends.torch_source import (
 from heliograph.frontends.torch_values import Call, TensorNames
 from heliograph.ir import Builder, Location, Stage
 
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+# So many lists within lists are looked into.
+_DEEP = 8
 # In-place in name only.
 _HARMLESS = {"aten.detach_", "aten.requires_grad_"}
 
 
 @contextlib.contextmanager
-def unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Give every attribute of every submodule back as it was: tracing may leave symbolic tensors behind."""
-    tables = ("_parameters", "_buffers", "_modules")
-    saved = [
-        (module, dict(module.__dict__), {table: dict(module.__dict__[table]) for table in tables})
-        for module in model.modules()
-    ]
+def unchanged(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
+    """Give every attribute of every submodule back as it was, and what lists and dicts in them hold.
+
+    Tracing may leave symbolic tensors behind, and models may keep what they computed. What is yielded names the attributes
+    that have changed by now.
+    """
+    attributes = {path: (module.__dict__, dict(module.__dict__)) for path, module in model.named_modules()}
+    # By the attribute: a list in a list belongs to both.
+    held = {
+        (path, name): [(each, copy.copy(each)) for each in _containers(value)]
+        for path, (_, saved) in attributes.items()
+        for name, value in saved.items()
+    }
+
+    def changed() -> list[str]:
+        found = {
+            (path, name)
+            for path, (now, saved) in attributes.items()
+            for name in {**saved, **now}
+            if now.get(name, held) is not saved.get(name, held)
+        }
+        found |= {place for place, contents in held.items() if any(not _same(*each) for each in contents)}
+        return [f"{path}.{name}" if path else name for path, name in sorted(found)]
+
     try:
-        yield
+        yield changed
     finally:
-        for module, attributes, contents in saved:
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-            for table, entries in contents.items():
-                module.__dict__[table].clear()
-                module.__dict__[table].update(entries)
+        for now, saved in attributes.values():
+            now.clear()
+            now.update(saved)
+        for contents in held.values():
+            for each, before in contents:
+                if not _same(each, before):
+                    each.clear()
+                    (each.extend if isinstance(each, list | deque) else each.update)(before)
+
+
+def _containers(value: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
+    """The lists, dicts and sets that a value is or holds; a module's own tables of parameters among them."""
+    if not (isinstance(value, tuple) or type(value) in _CONTAINERS) or id(value) in seen or len(seen) > _DEEP:
+        return []
+    entries = value.values() if isinstance(value, dict) else value
+    inner = [each for entry in entries for each in _containers(entry, seen | {id(value)})]
+    return inner if isinstance(value, tuple) else [value, *inner]
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Whether two containers hold the same objects."""
+    if isinstance(now, set):
+        return {id(each) for each in now} == {id(each) for each in before}
+    mine, theirs = ([*each, *each.values()] if isinstance(each, dict) else list(each) for each in (now, before))
+    return len(mine) == len(theirs) and all(one is other for one, other in zip(mine, theirs, strict=True))
 
 
 @contextlib.contextmanager
@@ -213,8 +262,14 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
         mutable = mutable or target == "_vmap_increment_nesting"
     if not mutable:
         return exported
-    with quiet():
-        changed: ExportedProgram = exported.run_decompositions({})
+    try:
+        with quiet():
+            changed: ExportedProgram = exported.run_decompositions({})
+    except RuntimeError as error:
+        constant = re.match(r"Constant (\S+) is mutated", str(error))
+        if constant is None:
+            raise
+        raise writes_in_place("a tensor that it holds", constant[1], caller) from None
     return changed
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from heliograph.errors import UnsupportedError
-from heliograph.frontends.torch_source import leaf_module, op_name, short_name
+from heliograph.frontends.torch_source import forward_location, leaf_module, op_name, short_name
 from heliograph.ir import Location
 
 _POOL = "use nn.MaxPool1d/2d or average pooling, or a convolution with a stride, and train the model with it"
@@ -234,3 +238,37 @@ def dynamic_shape(name: str, shape: object) -> UnsupportedError:
         why="a program is compiled for one shape: the layout of its ciphertexts depends on it",
         hint="export without dynamic_shapes, once for each shape that you need",
     )
+
+
+def writes_in_place(what: str, name: str, where: Location) -> UnsupportedError:
+    """The refusal of a model that writes to an input, or to what it holds."""
+    return UnsupportedError(
+        f"the model writes to {what} in place: {name!r}",
+        where=where,
+        why="a program has no state: it only returns its outputs",
+        hint="work on a copy (x = x + 1 instead of x += 1), and return what must be kept",
+    )
+
+
+def keeps_state(module: torch.nn.Module, changed: Sequence[str], where: Location) -> UnsupportedError:
+    """The refusal of a model whose answer depends on the calls before it; `changed` are the attributes that calls change."""
+    named = ", ".join(map(repr, changed[:5])) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+    return UnsupportedError(
+        "the model's answer depends on the calls before it",
+        where=_assignment(module, changed[0]) or where if changed else where,
+        why=f"it keeps {named or 'something outside its attributes'} from one call to the next, and a program has no state",
+        hint="make what is kept an argument of forward, and return what it becomes; or begin anew in each call",
+    )
+
+
+def _assignment(module: torch.nn.Module, path: str) -> Location | None:
+    """The line of a module's `forward` that sets an attribute, or the line where `forward` begins."""
+    owner, _, name = path.rpartition(".")
+    begin = forward_location(module.get_submodule(owner))
+    try:
+        lines = inspect.getsource(type(module.get_submodule(owner)).forward).splitlines()
+    except (OSError, TypeError):
+        return begin
+    writes = re.compile(rf"\.{re.escape(name)}\b(\[.*\])?(\s*[-+*/|&@]?=(?!=)|\.\w+\()")
+    places = [place for place, line in enumerate(lines) if writes.search(line)]
+    return replace(begin, line=(begin.line or 0) + places[0]) if begin is not None and places else begin
