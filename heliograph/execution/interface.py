@@ -17,6 +17,8 @@ def plain_values(value: Any) -> Any:
     """A tensor of torch as numpy takes it, apart from its gradient, its device and bfloat16; anything else as it is."""
     if not hasattr(value, "requires_grad"):
         return value
+    if getattr(value, "is_meta", False):
+        raise ProgramError("that is a tensor of torch without data, on the device 'meta'", hint="give its numbers")
     value = value.detach().cpu()
     return value.float() if str(value.dtype) == "torch.bfloat16" else value
 

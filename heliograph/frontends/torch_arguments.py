@@ -214,6 +214,13 @@ class Arguments:
             return getattr(spec.arg, "value", None)
         if spec.kind.name in _TENSORS:
             return self._tensor(spec)
+        if str(getattr(spec.arg, "class_fqn", "")).endswith("Generator"):
+            raise UnsupportedError(
+                "the model draws random numbers with a generator of its own",
+                where=self.caller,
+                why="a program gives the same answer each time, and a generator's seed is not part of it",
+                hint="draw them once in __init__ and keep them with register_buffer",
+            )
         raise UnsupportedError(
             f"the exported program has an argument of kind {spec.kind.name.lower()}",
             where=self.caller,

@@ -12,7 +12,16 @@ from heliograph import functions
 from heliograph.frontends.torch_decisions import either
 from heliograph.frontends.torch_masks import added, hidden_places, summed
 from heliograph.frontends.torch_statistics import inverse_length
-from heliograph.frontends.torch_values import Call, Value, elementwise, is_number, reduced_axes, rule, scalar
+from heliograph.frontends.torch_values import (
+    Call,
+    Value,
+    changes_in,
+    elementwise,
+    is_number,
+    reduced_axes,
+    rule,
+    scalar,
+)
 from heliograph.functions import Analytic, Family, Function
 from heliograph.ir import Array
 from heliograph.ir.activation_ops import define_activation
@@ -85,6 +94,26 @@ def div(call: Call, x: Any, other: Any, rounding_mode: str | None = None) -> Val
     factor = divisor.double().reciprocal()
     call.names.set(factor, f"{call.names.get(divisor, repr(scalar(divisor)))}.reciprocal")
     return elementwise(call, "mul", x, factor)
+
+
+@rule("aten.hypot")
+def hypot(call: Call, x: Any, other: Any) -> Value:
+    squares = [elementwise(call, "mul", one, one) for one in (x, other)]
+    total_ = elementwise(call, "add", *squares)
+    return Value(call.emit("sqrt", total_.node), total_.batch)
+
+
+@rule("aten.logaddexp")
+def logaddexp(call: Call, x: Any, other: Any) -> Value:
+    """log(exp(x) + exp(y)) as y + softplus(x - y)."""
+    difference = elementwise(call, "sub", x, other)
+    return elementwise(call, "add", other, Value(call.emit("softplus", difference.node), difference.batch))
+
+
+@rule("aten.xlogy", "aten.special_xlogy")
+def xlogy(call: Call, x: Any, other: Any) -> Value:
+    logarithm = Value(call.emit("log", other.node), other.batch) if isinstance(other, Value) else torch.log(other)
+    return elementwise(call, "mul", x, logarithm)
 
 
 @rule("aten.addcmul")
@@ -162,6 +191,9 @@ def _fractional_power(number: float) -> str:
 
 # ---------------------------------------------------------------------------------------------- reductions
 
+# Sums of whole numbers leave these.
+_WRAPS = (torch.int8, torch.uint8, torch.int16)
+
 
 def _reduce(call: Call, op: str, x: Any, dims: Any, keepdim: bool) -> Value:
     axes, batch = reduced_axes(call, op, x, dims, keepdim)
@@ -175,4 +207,9 @@ def mean(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
 
 @rule("aten.sum")
 def sum_(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    if changes_in(call.result.dtype, x) or call.result.dtype in _WRAPS:
+        raise call.refuse(
+            f"it adds in {call.result.dtype}, which rounds the values or wraps their sum around",
+            "leave dtype out, and convert after decryption",
+        )
     return _reduce(call, "sum", x, dim, keepdim)

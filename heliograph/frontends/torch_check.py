@@ -229,6 +229,10 @@ class _Comparing:
         self.count = int(known[0].shape[0])
         tensors = [*reading.module.parameters(), *reading.module.buffers(), *known]
         dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+        # Also of what it computes in another precision on its way.
+        nodes = reading.exported.graph.nodes if reading.exported is not None else ()
+        made = [node.meta.get("val") for node in nodes if node.op == "call_function"]
+        dtypes |= {one.dtype for one in made if isinstance(one, torch.Tensor) and one.is_floating_point()}
         self.share = max(
             (_SHARES.get(dtype, _SHARES[torch.bfloat16]) for dtype in dtypes), default=_SHARES[torch.float32]
         )

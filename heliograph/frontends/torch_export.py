@@ -46,7 +46,7 @@ from heliograph.frontends.torch_examples import (
     readable,
     tensor_inputs,
 )
-from heliograph.frontends.torch_fuse import depending_on, fusions
+from heliograph.frontends.torch_fuse import Fused, depending_on, fusions
 from heliograph.frontends.torch_graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch_impacts import impacts
 from heliograph.frontends.torch_masks import with_masks
@@ -431,12 +431,17 @@ class _Tracer:
             nodes, {node for node, value in zip(inputs, arguments, strict=False) if isinstance(value, Value)}
         )
         fused = fusions(nodes, secret)
-        within = {node for one in fused.values() for node in one.nodes[:-1]}
+        within = {node: one for one in fused.values() for node in one.nodes[:-1]}
         for node in nodes:
-            name = None
-            if node in fused:
-                size = self._size(values[fused[node].source]) if fused[node].pieces else 0.0
-                name = fused[node].name(values, size)
+            whole = within.get(node)
+            if whole is not None and all(one in values for one in whole.numbers) and self._fused(whole) is None:
+                # Its parts may be fused where the whole is better left alone.
+                del fused[whole.last]
+                within = {inner: one for inner, one in within.items() if one is not whole}
+                inside = whole.parts()
+                fused |= inside
+                within |= {inner: one for one in inside.values() for inner in one.nodes[:-1]}
+            name = self._fused(fused[node]) if node in fused else None
             if name is not None:
                 x = values[fused[node].source]
                 made = self.builder.op(name, (x.node,), self.location(node))
@@ -459,9 +464,12 @@ class _Tracer:
                     values[node] = Refused(error)
         raise ProgramError("the exported graph has no output", where=self.caller)
 
-    def _size(self, value: Any) -> float:
-        """How far from 0 the values reach, as far as samples and ranges show it."""
-        return self.reach.size(value.node) if isinstance(value, Value) else 0.0
+    def _fused(self, fused: Fused) -> str | None:
+        """The name of the activation that stands for several calls; None where they are better left alone."""
+        source = self.values[fused.source]
+        reaches = fused.pieces and isinstance(source, Value)
+        # As far from 0 as samples and ranges show it.
+        return fused.name(self.values, self.reach.size(source.node) if reaches else 0.0)
 
     def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
         value: Any = module

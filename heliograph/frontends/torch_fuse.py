@@ -23,7 +23,13 @@ from heliograph.functions import Function
 
 # Elementwise ops: polynomial arithmetic, ops that do nothing, and functions.
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "neg", "square", "pow"})
-_NOTHING = frozenset({"clone", "contiguous", "detach", "alias", "dropout", "to", "_to_copy", "lift_fresh_copy"})
+_NOTHING = frozenset(
+    {
+        *("clone", "contiguous", "detach", "alias", "dropout", "to", "_to_copy", "lift_fresh_copy"),
+        # Numbers in the shape of a value.
+        *("zeros_like", "ones_like", "full_like"),
+    }
+)
 _FUNCTIONS = frozenset(
     {
         *("relu", "leaky_relu", "sigmoid", "tanh", "silu", "gelu", "softplus", "abs", "exp", "log", "sqrt", "rsqrt"),
@@ -67,6 +73,15 @@ class Fused:
     numbers: tuple[Any, ...]
 
     @property
+    def last(self) -> Any:
+        return self.nodes[-1]
+
+    def parts(self) -> dict[Any, Fused]:
+        """The functions within it, by their last calls, the largest that there are."""
+        inner = [self.source, *self.nodes[:-1]]
+        return fusions(inner, set(inner))
+
+    @property
     def pieces(self) -> bool:
         """Whether the function may jump or bend, so that how far values reach matters."""
         return any(_short(node) in _PIECES for node in self.nodes)
@@ -79,7 +94,8 @@ class Fused:
         known = {node: float(values[node].detach().double().reshape(())) for node in self.numbers}
 
         def run(x: torch.Tensor) -> torch.Tensor:
-            found: dict[Any, Any] = {self.source: x, **known}
+            numbers = {node: torch.tensor(number, dtype=x.dtype) for node, number in known.items()}
+            found: dict[Any, Any] = {self.source: x, **numbers}
             for node in self.nodes:
                 args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
                 # A truth value becomes a number, as in the program.

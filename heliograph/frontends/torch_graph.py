@@ -209,6 +209,11 @@ _STOPPED = (
         "return tensors, or a tuple, list or dict of them",
     ),
     (
+        "aten.equal",
+        "the model compares whole tensors of values",
+        "torch.equal, torch.cov and torch.corrcoef do so: every input has to take the same path, and samples are not mixed",
+    ),
+    (
         "torch.classes.quantized",
         "the model has quantized layers",
         "trace the model as it was before quantization: encrypted values have the precision of real numbers",

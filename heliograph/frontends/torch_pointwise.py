@@ -169,6 +169,10 @@ def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     named = {key: _number(call, value) for key, value in kwargs.items() if key != "generator"}
     if not isinstance(x, Value):
         raise call.refuse("one of its numbers depends on an input", "use numbers that are known")
+    if isinstance(call.result, list | tuple):
+        raise call.refuse(
+            "it gives several values for each element", "write what is needed of it with other operations"
+        )
     if short == "rrelu":
         # In evaluation it is a leaky ReLU with the mean slope.
         low, high = [*numbers, 0.125, 1 / 3][:2]
@@ -180,6 +184,11 @@ def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 def _number(call: Call, value: Any) -> Any:
     if value is None or is_number(value) or isinstance(value, str):
         return value
+    if isinstance(value, Value):
+        raise call.refuse(
+            "two of its operands depend on inputs, and an activation is a function of one value",
+            "write it with sums, products and functions of one value",
+        )
     number = scalar(value)
     if number is None:
         raise call.refuse(

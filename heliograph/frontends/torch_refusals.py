@@ -93,6 +93,7 @@ _NAMES = {
     "adaptive_max_pool2d": "torch.nn.functional.adaptive_max_pool2d",
     "adaptive_max_pool3d": "torch.nn.functional.adaptive_max_pool3d",
     "one_hot": "torch.nn.functional.one_hot",
+    "linalg_vector_norm": "torch.norm",
 }
 
 # Higher-order ops of torch: branches and loops.

@@ -173,7 +173,8 @@ def token_call(call: Call, args: Any, kwargs: Any) -> Any:
     if short in _FRESH:
         first = next(parts((args, kwargs), Tokens))
         one = Tokens(first.sources, first.places, first.values[:1])
-        return _each(call, [one], args, kwargs)[0]
+        # The only class: what is made depends on no number.
+        return _each(call, [one], args, kwargs)[0][0]
     if short in _SAME and isinstance(args[0], Tokens):
         return args[0]
     if short in _TYPES and isinstance(args[0], Tokens):
@@ -256,8 +257,14 @@ def _mapped(call: Call, args: Any, kwargs: Any) -> Any:
         if bool(((places >= 0) & (theirs >= 0) & (places != theirs)).any()):
             return NUMBERS
         places = torch.maximum(places, theirs)
-    (values,) = _each(call, tokens, args, kwargs)
-    return _made(tokens[0].sources, places.expand(values.shape[1:]), values)
+    found = _each(call, tokens, args, kwargs)
+    known = [tuple(one.shape) for one in parts((tuple(args), dict(kwargs)), torch.Tensor)]
+    made_shapes = {tuple(values.shape[1:]) for values in found}
+    if short_name(call.target) not in _POINTWISE and made_shapes != {tuple(torch.broadcast_shapes(wanted, *known))}:
+        # Another overload of an op by element: max over an axis.
+        return NUMBERS
+    made = [_made(tokens[0].sources, places.expand(values.shape[1:]), values) for values in found]
+    return made if isinstance(call.result, list | tuple) else made[0]
 
 
 def _moved(call: Call, short: str, args: Any, kwargs: Any) -> Any:

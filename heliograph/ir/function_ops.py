@@ -93,7 +93,10 @@ _define_pairwise("div", _divided, "x / y; the range of y must not hold zero.", A
 
 def _where(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     condition, x, y = align(values)
-    return np.asarray(y + condition * (x - y))
+    with np.errstate(invalid="ignore"):
+        between = y + condition * (x - y)
+    # What is not chosen may be infinite, or no number.
+    return np.where(condition == 1.0, x, np.where(condition == 0.0, y, between))
 
 
 define(

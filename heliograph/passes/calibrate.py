@@ -107,7 +107,11 @@ class Calibrate:
         def observe(node: Node, value: Array) -> None:
             if not np.isfinite(value).all():
                 raise ProgramError(
-                    f"{node.op} gives NaN or infinity on a calibration sample", where=node.loc, hint="check the samples"
+                    f"{node.op} gives NaN or infinity on a calibration sample",
+                    where=node.loc,
+                    why="it is computed for every sample, also where another value is chosen in place of it",
+                    hint="leave the sample out, or keep the argument where the function is finite: "
+                    "log(clamp(x, min=0.01))",
                 )
             low[node] = min(low.get(node, math.inf), float(value.min(initial=math.inf)))
             high[node] = max(high.get(node, -math.inf), float(value.max(initial=-math.inf)))

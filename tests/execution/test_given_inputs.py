@@ -126,3 +126,5 @@ def test_tensors_of_any_precision_are_taken_and_missing_values_are_not() -> None
         hg.simulate(artifact, np.ma.masked_greater(x.numpy(), 0.6))
     assert "missing" in refused.value.why
     np.testing.assert_array_equal(hg.simulate(artifact, np.ma.masked_greater(x.numpy(), 2.0)), wanted)
+    with pytest.raises(ProgramError, match="without data"):
+        hg.simulate(artifact, torch.empty(3, device="meta"))

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from frontends.support import Fn, agree, ops
 from torch import nn
 
+from heliograph.compiler.driver import compile
+from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse
 from heliograph.dsl.print import circuit, to_language
-from heliograph.errors import UnsupportedError
+from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends.torch_export import trace
 
 V = torch.tensor([0.5, -0.25, 1.5, 0.0], dtype=torch.float64)
@@ -186,3 +188,49 @@ def test_only_what_has_no_rule_is_refused_of_two_results(read: int) -> None:
         return
     with pytest.raises(UnsupportedError, match="return_indices=True asks for the place"):
         trace(module, torch.zeros(1, 2, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.hypot(x[:, 0], x[:, 1]),
+        lambda x: torch.logaddexp(x[:, 0], x[:, 1]),
+        lambda x: torch.xlogy(x[:, 0], x[:, 1].abs() + 1),
+    ],
+    ids=["hypot", "logaddexp", "xlogy"],
+)
+def test_functions_of_two_values_written_out(function: Callable[..., Any]) -> None:
+    agree(Fn(function), (4,), batch=2)
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [torch.zeros_like, lambda x: torch.full_like(x, 0.0), lambda x: torch.tensor(0.0, dtype=x.dtype), lambda x: 0.0],
+    ids=["zeros_like", "full_like", "tensor", "number"],
+)
+def test_a_choice_of_a_function_and_a_number_is_one_function(otherwise: Callable[..., Any]) -> None:
+    module = Fn(lambda x: torch.where(x > 0, torch.sqrt(x), otherwise(x)))
+    assert len(ops(agree(module, (4,), batch=3))) == 1
+
+
+def test_what_is_not_chosen_may_be_infinite() -> None:
+    agree(Fn(lambda x: torch.where(x > 0.5, 1 / torch.relu(x), x)), (4,), batch=3)
+
+
+def test_a_function_that_is_not_finite_where_it_is_not_chosen_is_refused_for_that() -> None:
+    program = trace(Fn(lambda x: torch.where(x > 0, torch.sqrt(x), -1.0)), calibration=torch.randn(50, 4))
+    with pytest.raises(ProgramError, match="sqrt gives NaN or infinity") as refused:
+        compile(program, Options(security_bits=None))
+    assert "also where another value is chosen" in refused.value.why
+    clamped = Fn(lambda x: torch.where(x > 0, torch.sqrt(x.clamp(min=0.01)), -1.0))
+    compile(trace(clamped, calibration=torch.randn(50, 4)), Options(security_bits=None))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: torch.softmax(x, -1, dtype=torch.float16), lambda x: (x.half() * 2).float()]
+)
+def test_parts_in_half_precision_are_compared_by_that(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    program = trace(Fn(function), calibration=torch.randn(60, 4))
+    assert program.comparison is not None
+    assert 0 < program.comparison.difference <= 1e-3

@@ -658,3 +658,31 @@ def test_tensors_that_are_written_to_are_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="writes to a tensor that it holds in place: 'kept'"):
         trace(Stateful(forward, kept=torch.ones(1)), calibration=torch.randn(40, 3))
+
+
+# ---------------------------------------------------------------------------------------------- true reasons
+
+
+REASONS: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "sum in int32": (lambda x: x.sum(1, dtype=torch.int32), "torch.sum", "rounds the values or wraps their sum"),
+    "sum in int8": (lambda x: (x > 0).sum(1, dtype=torch.int8), "torch.sum", "wraps their sum around"),
+    "generator": (
+        lambda x: x + torch.randn(4, generator=torch.Generator().manual_seed(0)),
+        "random numbers with a generator of its own",
+        "the same answer each time",
+    ),
+    "atan2": (lambda x: torch.atan2(x[:, 0], x[:, 1]), "torch.atan2", "two of its operands depend on inputs"),
+    "copysign": (lambda x: torch.copysign(x[:, 0], x[:, 1]), "torch.copysign", "two of its operands"),
+    "covariance": (lambda x: torch.cov(x.T), "compares whole tensors", "equal"),
+    "norm": (lambda x: torch.norm(x, p=3, dim=1), "torch.norm", "order 3"),
+    "frexp": (lambda x: torch.frexp(x)[0], "torch.frexp", "several values for each element"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_refusals_name_the_true_reason(name: str) -> None:
+    function, what, why = REASONS[name]
+    with pytest.raises(UnsupportedError) as refused:
+        trace(Fn(function), calibration=torch.randn(40, 4))
+    assert what in refused.value.what
+    assert why in refused.value.why
