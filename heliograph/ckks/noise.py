@@ -10,8 +10,8 @@ A slot's error is the value of the error polynomial at the slot's root of unity.
   slots of low frequency, where it reaches k sqrt(2N/3) N / pi, and the same in every key switch. (Measured: 2^20 in
   slot 0 at N = 2^14, k = 3, against 2^13 elsewhere.)
 * encoding: coefficients are rounded to whole numbers, standard deviation 1/sqrt(12);
-* decryption: OpenFHE estimates the error from the imaginary parts, which a real message leaves empty, and adds as much
-  again, so that a decrypted value tells less about the key; at least sqrt(2 N) / 8 a coefficient.
+* decryption: the error is estimated from the imaginary parts, which a real message leaves empty, and as much is added
+  again, so that a decrypted value tells less about the key; at least sqrt(2 N) / 8 a coefficient (as in OpenFHE).
 
 Errors are complex. Standard deviations here are of the real part of a slot (the imaginary part has the same), before
 division by the scale. Slots of large error matter even where they hold nothing: decryption spreads their size over all.
@@ -104,7 +104,7 @@ def decryption_std(ring: Ring, imaginary_std: float) -> float:
 
 
 def decryption_fails(ring: Ring, log_scale: float, imaginary_std: float) -> bool:
-    """Whether OpenFHE gives up: an error of more than scale / 2**5 a coefficient."""
+    """Whether nothing is decrypted: an error of more than scale / 2**5 a coefficient (as in OpenFHE)."""
     return bool(imaginary_std > 2.0 ** (log_scale - 5) * math.sqrt(ring.ring_dim / 2) / math.sqrt(2))
 
 

@@ -359,7 +359,7 @@ class Simulator(Evaluator[SimulatedCiphertext]):
         }
 
     def decrypt(self, ciphertext: SimulatedCiphertext) -> Array:
-        """As OpenFHE decrypts, its own noise included; a RangeError where it would give up."""
+        """As a client decrypts, with the noise that it adds; a RangeError where it would give up."""
         slots = np.real(ciphertext.slots)
         if self.noisy:
             imaginary = float(np.sqrt(np.mean(np.imag(ciphertext.slots) ** 2))) * 2.0**ciphertext.log_scale

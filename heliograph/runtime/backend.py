@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from heliograph.execution.evaluator import Evaluator
+from heliograph.files import Bytes
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.keyloader import KeyLoader
@@ -28,11 +29,8 @@ class ServerEvaluator(Evaluator[Any]):
         """A ciphertext of that level, of no meaning, for timing operations."""
         raise NotImplementedError
 
-    def released(self, x: Any, log_scale: float, tag: str) -> Any:
-        """Any value of an evaluation as OpenFHE's ciphertext of the whole chain under the key named `tag`, for its owner.
-
-        `log_scale` is its true scale.
-        """
+    def residues(self, x: Any) -> Array:
+        """Any value of an evaluation, of two or three parts: (parts, level + 1, N), in evaluation."""
         raise NotImplementedError
 
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
@@ -69,6 +67,6 @@ class Backend(Protocol):
         """One input ciphertext from a client's message, checked; a WireError where it is not what the node asks for."""
         ...
 
-    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, dict[str, Any]]:
-        """Ciphertexts of two parts, each with its level, as the arguments `live` or `blobs` of a message to the client."""
+    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, Bytes]:
+        """Ciphertexts of two parts, each with its level, as they are sent to the client."""
         ...

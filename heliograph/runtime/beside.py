@@ -19,7 +19,7 @@ from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
-from heliograph.runtime.openfhe.template import normalized, rotation_key_template
+from heliograph.runtime.seeded import special_primes
 
 if TYPE_CHECKING:
     from heliograph.runtime.native.ciphertext import Ciphertext
@@ -55,11 +55,9 @@ class Beside:
 
     def native_form(self, value: Any) -> Ciphertext:
         """OpenFHE's ciphertext of two parts as residues."""
-        from heliograph.runtime.native.ciphertext import read_ciphertext
+        from heliograph.runtime.native.ciphertext import Ciphertext
 
-        level, tag = self.openfhe.describe(value)[0], self.cryptor.tag
-        data = serial.serialize(normalized(value, self.ring, level, tag))
-        return read_ciphertext(data, self.ring, level, tag, "a ciphertext")
+        return Ciphertext(serial.residues_of(value, self.ring, self.openfhe.describe(value)[0]))
 
     def backends(self) -> dict[str, tuple[Any, Callable[[Array, int], Any]]]:
         """By backend that is there its primitives, and what encrypts for them."""
@@ -86,25 +84,26 @@ def beside(ring: Ring) -> Iterator[Beside]:
             # Serialize before installing: OpenFHE keeps the first map that was given for a tag and adds later keys to it.
             keys[kind, amount] = serial.serialize(value)
             serial.install_key(key, value, tag)
-        native = _native(ring, keys, cryptor.tag) if importlib.util.find_spec("numba") else None
+        native = _native(ring, keys) if importlib.util.find_spec("numba") else None
         yield Beside(ring, cryptor, tag, OpenFHEPrimitives(ring, ring), native)
     finally:
         registry.release(tag)
 
 
-def _native(ring: Ring, keys: dict[tuple[str, int], bytes], tag: str) -> NativePrimitives:
-    """The native primitives with keys that OpenFHE made, under the name `tag`."""
-    from heliograph.runtime.native.ciphertext import read_key, special_primes
+def _native(ring: Ring, keys: dict[tuple[str, int], bytes]) -> NativePrimitives:
+    """The native primitives with keys that OpenFHE made."""
+    from heliograph.runtime.native.ciphertext import key_over
     from heliograph.runtime.native.primitives import NativePrimitives
     from heliograph.runtime.native.tables import ChainTables, prime_rows
     from heliograph.runtime.native.warm import warm_up
 
     warm_up()
-    read = {}
+    read: dict[tuple[str, int], Any] = {}
     for (kind, amount), value in keys.items():
-        forms = serial.key_forms(EvaluationKey(kind, ring, kind, amount))
-        read[kind, amount] = read_key(value, *forms, ring, tag, "a key")
-    special = special_primes(rotation_key_template(ring), ring)
+        key = EvaluationKey(kind, ring, kind, amount)
+        a, b = np.split(serial.blocks_of(value, serial.key_template(key)), 2)
+        read[kind, amount] = key_over(key, np.concatenate([b, a]).ravel())
+    special = special_primes(ring)
     tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
     return NativePrimitives(tables, lambda kind, amount: read[kind, amount])
 

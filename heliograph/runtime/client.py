@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,9 @@ from heliograph.runtime.keyfile import read_key, write_key
 from heliograph.runtime.keyfolder import KeyFolder, write_keys
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor, secret_bytes_in
-from heliograph.runtime.openfhe.process import require_own_process
-from heliograph.runtime.openfhe.serial import check_ciphertext, read_ciphertext
 from heliograph.runtime.outputs import check_carried, check_output, check_sharing, flood
 from heliograph.runtime.security import require_security
+from heliograph.runtime.seeded import read_ciphertext
 from heliograph.runtime.shares import Shares
 
 
@@ -86,13 +83,10 @@ class Client:
         """The client in a key file. If an artifact is given, the key must have been made for it.
 
         Raises SecurityError for a missing or wrong passphrase, and for a key without 128 bits of security unless
-        `allow_insecure` is given; WireError if the file is not a key file. Files of all earlier versions are read.
+        `allow_insecure` is given; WireError if the file is not a key file of this version.
         """
         stored = read_key(path, passphrase)
-        ring, secret = stored.public.ring, stored.secret
-        if stored.openfhe:
-            secret = secret_bytes_in(secret, ring, stored.client)
-        cryptor = Cryptor.from_secret_bytes(ring, secret, stored.client)
+        cryptor = Cryptor.from_secret_bytes(stored.public.ring, stored.secret, stored.client)
         client = Client(stored.public, allow_insecure=allow_insecure, cryptor=cryptor)
         client._shares = Shares(client.id, stored.shared)
         client._shares.beside(path)
@@ -130,11 +124,6 @@ class Client:
     def evaluation_key_bytes(self) -> int:
         """The size of the evaluation keys as they are sent, computed from their rings and number."""
         return sum(key.sent_bytes for key in self.public.evaluation_keys)
-
-    @functools.cached_property
-    def _decryptor(self) -> OpenFHECryptor:
-        """The same key for OpenFHE, in whose form answers come."""
-        return OpenFHECryptor.from_secret_bytes(self.public.ring, self._cryptor.secret_bytes(), self.id)
 
     def evaluation_keys(self, progress: Progress | None = None, *, check_memory: bool = True) -> EvaluationKeys:
         """Fresh keys that the server needs, all in memory. They reveal nothing about the secret key.
@@ -256,8 +245,8 @@ class Client:
         for spec in specs:
             vectors = []
             for chunk, (level, log_scale) in enumerate(zip(spec.levels, spec.log_scales, strict=True)):
-                ciphertext = self._read(values, object_name(spec.name, chunk), level, f"carried value {spec.name!r}")
-                vectors.append(self._decryptor.decrypt(ciphertext, log_scale))
+                name, what = object_name(spec.name, chunk), f"carried value {spec.name!r}"
+                vectors.append(self._decrypted(values, name, level, log_scale, what)[0])
             tensor = _unpacked(spec, vectors)
             check_carried(spec, tensor)
             found[spec.name] = tensor
@@ -414,10 +403,10 @@ class Client:
             output.check_answers(of)
 
     def _tensor(self, output: EncryptedOutput, spec: PublicSpec, numbers: Sequence[int]) -> tuple[Array, float, float]:
-        """One output from its ciphertexts, looked at; its error as OpenFHE estimates it, and as it is expected."""
+        """One output from its ciphertexts, looked at; its error as it is estimated, and as it is expected."""
         vectors, errors = [], []
         for number, log_scale in zip(numbers, spec.log_scales, strict=True):
-            vector, error = self._decryptor.decrypt_with_error(self._output(output, number), log_scale)
+            vector, error = self._decrypted(output, str(number), 0, log_scale, f"output ciphertext {number}")
             vectors.append(vector)
             errors.append(error)
         tensor, expected = _unpacked(spec, vectors), self._expected_error(spec)
@@ -450,17 +439,12 @@ class Client:
         self._shares.take()
         return [flood(tensor, expected, values) for _, tensor, _, expected in results]
 
-    def _output(self, output: EncryptedOutput, number: int) -> Any:
-        return self._read(output, str(number), 0, f"output ciphertext {number}")
-
-    def _read(self, message: EncryptedOutput | CarriedValues, name: str, level: int, what: str) -> Any:
-        """One ciphertext of a message, checked."""
-        ring = self.public.ring
-        require_own_process("decryption")
-        if name in message.live:
-            check_ciphertext(message.live[name], ring, level, self.id, what)
-            return message.live[name]
-        return read_ciphertext(message.blobs[name], ring, level, self.id, what)
+    def _decrypted(
+        self, message: EncryptedOutput | CarriedValues, name: str, level: int, log_scale: float, what: str
+    ) -> tuple[Array, float]:
+        """The slots of one ciphertext of a message, checked, and an estimate of their error."""
+        residues = read_ciphertext(message.blobs[name], self.public.ring, level, self.id, what)
+        return self._cryptor.decrypted(residues, log_scale)
 
 
 def _check_counts(counts: Sequence[int]) -> None:

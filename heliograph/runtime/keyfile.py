@@ -1,8 +1,7 @@
 """The client's key file: what the client needs of its artifact, and the secret key, under a passphrase where one is given.
 
-The file has a version of its own and holds nothing that another format defines: a secret key cannot be made again, so
-files of every version stay readable (docs/compatibility.md). Version 1 held a public artifact and OpenFHE's bytes of the
-key; it is read, no longer written.
+The file has a version of its own and holds nothing that another format defines: a secret key cannot be made again
+(docs/compatibility.md).
 
 With a passphrase the secret is encrypted with ChaCha20-Poly1305 (RFC 8439) under a key from scrypt (RFC 7914); all other
 fields are authenticated with it. Without one it stands in the file as it is, and only the file's mode (0600) protects it:
@@ -11,7 +10,6 @@ a file that others may read is refused, as ssh refuses it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -20,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heliograph.artifact.container import Container, pack, read_file, unpack
+from heliograph.artifact.container import Container, pack, read_file
 from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_in, certificate_json
 from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
 from heliograph.artifact.wire import (
@@ -41,7 +39,6 @@ from heliograph.runtime.messages import are_names
 
 KIND = "a client's secret key"
 VERSION = 2
-READABLE = (1, 2)
 MAX_BYTES = 512 * 1024**2
 MAX_SHARED = 1 << 30
 # OWASP's recommendation for n = 2**15: 2**15 * 8 * 128 bytes = 32 MB, three times over (p = 3), some tenths of a second per
@@ -51,30 +48,25 @@ _MAX_SCRYPT = {"n": 1 << 20, "r": 32, "p": 16}
 _MAX_SCRYPT_BYTES = 1 << 30
 _SALT_BYTES, _NONCE_BYTES, _KEY_BYTES, _TAG_BYTES = 16, 12, 32, 16
 _PROTECTION = {"scrypt", "nonce"}
-_FIELDS = {1: {"artifact", "client", "public"}, 2: {"artifact", "client", "shared", "interface"}}
-_BLOBS = {1: {"public", "secret"}, 2: {"secret"}}
-# The fields of version 2, and of the public artifact inside version 1; later formats of public artifacts do not matter
-# here.
-_EMBEDDED = (
+_FIELDS = {"artifact", "client", "shared", "interface"}
+# Later formats of public artifacts do not matter here.
+_INTERFACE = (
     "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots", "predicted",
+    "conjugation_key",
 )  # fmt: skip
-_INTERFACE = (*_EMBEDDED, "conjugation_key")
 # Predictions that the client uses; a file may hold others.
 _NEEDED = ("scheme_error", "output_magnitude")
 _MAX_PREDICTED = 64
-_EMBEDDED_VERSION = 3
-_MAX_EMBEDDED_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """What a key file holds. `openfhe` says whether `secret` is in the form of version 1, OpenFHE's own."""
+    """What a key file holds."""
 
     public: PublicArtifact
     client: str
     secret: bytes
     shared: int
-    openfhe: bool
 
 
 def write_key(
@@ -99,28 +91,27 @@ def write_key(
         fields["scrypt"] = {**_SCRYPT, "salt": os.urandom(_SALT_BYTES).hex()}
         fields["nonce"] = os.urandom(_NONCE_BYTES).hex()
         secret = _cipher(passphrase, fields["scrypt"]).encrypt(
-            bytes.fromhex(fields["nonce"]), secret, _authenticated(VERSION, fields)
+            bytes.fromhex(fields["nonce"]), secret, _authenticated(fields)
         )
     write_file(path, pack(Container(KIND, VERSION, fields, {"secret": secret})), private=True, overwrite=overwrite)
 
 
 def read_key(path: str | Path, passphrase: str | None) -> StoredKey:
-    """The contents of a key file of any version; a WireError or SecurityError where they cannot be had."""
-    container = read_file(path, KIND, READABLE, MAX_BYTES)
-    fields, secret = container.fields, bytes(container.bytes("secret"))
-    expected = _FIELDS[container.version]
-    good = set(fields) in (expected, expected | _PROTECTION) and set(container.blobs) == _BLOBS[container.version]
+    """The contents of a key file; a WireError or SecurityError where they cannot be had."""
+    container = read_file(path, KIND, (VERSION,), MAX_BYTES)
+    fields = container.fields
+    good = set(fields) in (_FIELDS, _FIELDS | _PROTECTION) and set(container.blobs) == {"secret"}
     if not good or not are_names({name: fields[name] for name in ("artifact", "client")}):
         raise WireError(f"{path}: its fields are not those of {KIND}")
-    interface = fields["interface"] if container.version > 1 else _embedded_interface(container, path)
-    public = _public(interface, fields["artifact"], f"the description of the artifact in {path}")
-    shared = fields.get("shared", 0)
+    secret = bytes(container.bytes("secret"))
+    public = _public(fields["interface"], fields["artifact"], f"the description of the artifact in {path}")
+    shared = fields["shared"]
     if type(shared) is not int or not 0 <= shared <= MAX_SHARED:
         raise WireError(f"{path}: its number of shared results is malformed")
     if "scrypt" in fields:
         if passphrase is None:
             raise SecurityError(f"{path} is protected by a passphrase", hint="give the passphrase")
-        secret = _decrypt(path, container.version, fields, secret, passphrase)
+        secret = _decrypt(path, fields, secret, passphrase)
     else:
         if passphrase is not None:
             raise SecurityError(
@@ -129,12 +120,12 @@ def read_key(path: str | Path, passphrase: str | None) -> StoredKey:
                 hint="give no passphrase for this file",
             )
         _check_mode(path)
-    return StoredKey(public, fields["client"], secret, shared, container.version == 1)
+    return StoredKey(public, fields["client"], secret, shared)
 
 
 def is_protected(path: str | Path) -> bool:
     """Whether a key file needs a passphrase."""
-    return "scrypt" in read_file(path, KIND, READABLE, MAX_BYTES).fields
+    return "scrypt" in read_file(path, KIND, (VERSION,), MAX_BYTES).fields
 
 
 def _check_mode(path: str | Path) -> None:
@@ -210,21 +201,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
         raise WireError(f"{what} is not usable", why=f"bad field: {type(error).__name__}: {error}"[:300]) from None
 
 
-def _embedded_interface(container: Container, path: str | Path) -> dict[str, Any]:
-    """The same JSON from the public artifact in a file of version 1, which is frozen at what that was."""
-    fields, data = container.fields, container.bytes("public")
-    if fields["public"] != hashlib.sha256(data).hexdigest():
-        raise WireError(f"{path}: the public artifact in it is not the one that the key was made for")
-    what = f"the public artifact in {path}"
-    embedded = unpack(data, "public artifact", _EMBEDDED_VERSION, _MAX_EMBEDDED_BYTES, what).fields
-    if set(embedded) != {*_EMBEDDED, "fingerprint"}:
-        raise WireError(f"{what} has other fields than one of version {_EMBEDDED_VERSION}")
-    if embedded["fingerprint"] != fields["artifact"]:
-        raise WireError(f"{path}: the key is for artifact {fields['artifact'][:12]}, the file holds another one")
-    return {**{key: embedded[key] for key in _EMBEDDED}, "conjugation_key": False}
-
-
-def _decrypt(path: str | Path, version: int, fields: Mapping[str, Any], secret: bytes, passphrase: str) -> bytes:
+def _decrypt(path: str | Path, fields: Mapping[str, Any], secret: bytes, passphrase: str) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -235,7 +212,7 @@ def _decrypt(path: str | Path, version: int, fields: Mapping[str, Any], secret: 
     except (TypeError, ValueError, KeyError):
         raise WireError(f"{path}: the parameters of its protection are malformed") from None
     try:
-        return bytes(cipher.decrypt(nonce, secret, _authenticated(version, fields)))
+        return bytes(cipher.decrypt(nonce, secret, _authenticated(fields)))
     except InvalidTag:
         raise SecurityError(
             f"the passphrase does not open {path}", why="it is another one, or the file was altered"
@@ -263,5 +240,5 @@ def _cipher(passphrase: str, parameters: Mapping[str, Any]) -> Any:
     return ChaCha20Poly1305(Scrypt(salt=salt, length=_KEY_BYTES, **numbers).derive(passphrase.encode()))
 
 
-def _authenticated(version: int, fields: Mapping[str, Any]) -> bytes:
-    return json.dumps({"kind": KIND, "version": version, **fields}, sort_keys=True).encode()
+def _authenticated(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps({"kind": KIND, "version": VERSION, **fields}, sort_keys=True).encode()

@@ -25,9 +25,8 @@ from heliograph.runtime.messages import EvaluationKeys, are_names, check_belongs
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
 _INDEX_FILE = "index.keys"
 _INDEX_VERSION = 1
-# The version of key files. In version 1, keys are in OpenFHE's own form (runtime/seeded.py).
+# The version of key files.
 VERSION = 2
-_READABLE = (1, VERSION)
 _MAX_INDEX_BYTES = 1 << 16
 _MAX_KEY_BYTES = 8 * 1024**3
 _NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,2}")
@@ -83,7 +82,7 @@ class KeyFolder:
         sync_folder(self.path)
 
     def _read(self, name: str, file: Path) -> Bytes:
-        container = read_file(file, _KEY, _READABLE, _MAX_KEY_BYTES)
+        container = read_file(file, _KEY, (VERSION,), _MAX_KEY_BYTES)
         if container.fields != {"artifact": self.artifact, "client": self.client, "name": name}:
             raise WireError(f"{file} is not the key that its name says, or belongs to another artifact or client")
         return container.bytes("key")

@@ -2,9 +2,8 @@
 
 Each carries the fingerprints of the artifact and of the client, and each can be written to bytes and read back. Encrypted
 inputs have a random name of their own, `request`, which the server puts on the outputs: a client can notice an answer that
-was taken for another one. It stops accidents, not a server that lies. Bytes
-are checked (length, digest, kind, fields) before anything is made of them, and again, against the form that their
-artifact gives them, before OpenFHE sees them.
+was taken for another one. It stops accidents, not a server that lies. Bytes are checked (length, digest, kind, fields)
+before anything is made of them, and again, against the form that their artifact gives them, before they are computed with.
 """
 
 from __future__ import annotations
@@ -20,55 +19,39 @@ from heliograph.errors import WireError
 from heliograph.files import Bytes, write_file
 from heliograph.texts import is_hex
 
-VERSION = 4
-# The last version in which every object is in OpenFHE's own form. Outputs, which have no seeds, still are.
-_WHOLE = 3
-# The first version in which inputs and outputs carry a request.
-_REQUESTS = 3
-# Hexadecimal digits of an artifact's fingerprint, of one made by earlier versions, whose results stay readable, and of the
-# random names of clients, requests and jobs.
-_FINGERPRINT, _EARLIER, _NAME = 64, 32, 32
+VERSION = 5
+# Hexadecimal digits of an artifact's fingerprint, and of the random names of clients, requests and jobs.
+_FINGERPRINT, _NAME = 64, 32
 _MAX_OBJECTS = 1 << 17
 _MOST_SAMPLES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """Fields and blobs of one message; `live` holds OpenFHE's objects while they have not left the process.
-
-    A blob is in OpenFHE's form or in the small one (runtime/seeded.py), in which clients write what they make.
-    """
+    """Fields and blobs of one message. A blob is one object in the form of runtime/seeded.py."""
 
     artifact: str
     client: str
     blobs: dict[str, Bytes] = field(default_factory=dict, repr=False)
-    live: dict[str, Any] = field(default_factory=dict, repr=False)
 
     kind: ClassVar[str] = ""
     named: ClassVar[tuple[str, ...]] = ("artifact", "client")
     # Numbers that a message may have.
     counted: ClassVar[tuple[str, ...]] = ()
-    version: ClassVar[int] = VERSION
-    readable: ClassVar[tuple[int, ...]] = (_WHOLE, VERSION)
     max_bytes: ClassVar[int] = 0
 
     def names(self) -> Sequence[str]:
-        return sorted(self.blobs.keys() | self.live.keys())
+        return sorted(self.blobs)
 
     def blob(self, name: str) -> Bytes:
-        """The serialized form of one object."""
-        if name in self.blobs:
-            return self.blobs[name]
-        from heliograph.runtime.openfhe.serial import serialize
-
-        return serialize(self.live[name])
+        """The bytes of one object."""
+        return self.blobs[name]
 
     def _parts(self) -> Iterator[Bytes]:
-        blobs = {name: self.blob(name) for name in self.names()}
-        fields: dict[str, Any] = {name: value for name in self.named if (value := getattr(self, name))}
-        version = self.version if len(fields) == len(self.named) else _REQUESTS - 1
+        blobs = {name: self.blobs[name] for name in self.names()}
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.named}
         fields |= {name: value for name in self.counted if (value := getattr(self, name)) is not None}
-        return parts(Container(self.kind, version, fields, blobs))
+        return parts(Container(self.kind, VERSION, fields, blobs))
 
     def to_bytes(self) -> bytes:
         return b"".join(self._parts())
@@ -82,16 +65,16 @@ class Message:
 
     @classmethod
     def from_bytes(cls, data: Bytes, what: str = "data", max_bytes: int | None = None) -> Any:
-        """The message in `data`; a WireError where it is not an intact one. Nothing is given to OpenFHE yet.
+        """The message in `data`; a WireError where it is not an intact one. Its objects are not looked at yet.
 
         `max_bytes` lowers the bound on its size.
         """
-        return cls._read(unpack(data, cls.kind, cls.readable, cls._bound(max_bytes), what), what)
+        return cls._read(unpack(data, cls.kind, (VERSION,), cls._bound(max_bytes), what), what)
 
     @classmethod
     def load(cls, path: str | Path, max_bytes: int | None = None) -> Any:
         """The message in a file; see `from_bytes`."""
-        return cls._read(read_file(path, cls.kind, cls.readable, cls._bound(max_bytes)), str(path))
+        return cls._read(read_file(path, cls.kind, (VERSION,), cls._bound(max_bytes)), str(path))
 
     @classmethod
     def _bound(cls, max_bytes: int | None) -> int:
@@ -99,19 +82,15 @@ class Message:
 
     @classmethod
     def _read(cls, container: Container, what: str) -> Any:
-        fields, named = dict(container.fields), set(cls.named)
+        fields = dict(container.fields)
         counts = {name: fields.pop(name) for name in cls.counted if name in fields}
-        if container.version < _REQUESTS:
-            named.discard("request")
-        if set(fields) != named or not are_names(fields):
+        if set(fields) != set(cls.named) or not are_names(fields):
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
         if not all(type(count) is int and 0 < count <= _MOST_SAMPLES for count in counts.values()):
             raise WireError(f"{what}: it does not hold a number of samples")
         if len(container.blobs) > _MAX_OBJECTS:
             raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
-        # Of the messages written before requests existed, only results are read.
-        unnamed: dict[str, Any] = {"request": ""} if "request" in cls.named and "request" not in named else {}
-        return cls(**fields, **counts, **unnamed, blobs={name: container.bytes(name) for name in container.blobs})
+        return cls(**fields, **counts, blobs={name: container.bytes(name) for name in container.blobs})
 
     def check(self, artifact: str, client: str | None = None) -> None:
         """Raise a WireError unless the message belongs to this artifact (and this client)."""
@@ -166,8 +145,8 @@ def check_objects(message: Named, expected: Collection[str]) -> None:
 
 
 def is_fingerprint(value: object) -> bool:
-    """Whether the value can be an artifact's fingerprint: 64 hexadecimal digits, or the 32 of earlier versions."""
-    return is_hex(value, _FINGERPRINT) or is_hex(value, _EARLIER)
+    """Whether the value can be an artifact's fingerprint: 64 hexadecimal digits."""
+    return is_hex(value, _FINGERPRINT)
 
 
 def is_name(value: object) -> bool:
@@ -226,29 +205,17 @@ class CarriedValues(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedOutput(Message):
-    """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs.
-
-    It is empty in outputs that were written before requests existed; they stay readable, like the keys that decrypt
-    them.
-    """
+    """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs."""
 
     request: str = field(kw_only=True)
 
     kind = "encrypted outputs"
     named = ("artifact", "client", "request")
-    version = _WHOLE
-    readable = (2, _WHOLE)
     max_bytes = 16 * 1024**3
 
     def check_answers(self, asked: EncryptedInput | str) -> None:
         """Raise a WireError unless this is the answer to these inputs, or to the inputs with this `request`."""
         expected = asked if isinstance(asked, str) else asked.request
-        if not self.request:
-            raise WireError(
-                "these encrypted outputs do not say which inputs they answer",
-                why="they were written before outputs did",
-                hint="decrypt them without naming the inputs, or evaluate the inputs again",
-            )
         if self.request != expected:
             raise WireError(
                 "these encrypted outputs are the answer to other inputs",

@@ -14,7 +14,7 @@ from heliograph.ir import Array
 from heliograph.ir.interface import TensorSpec
 from heliograph.runtime.noise import secure_normal
 
-# OpenFHE's own estimate of the error may exceed the prediction by this much; more is a sign of an overflow.
+# The estimate of the error may exceed the prediction by this much; more is a sign of an overflow.
 ESTIMATE_SLACK_BITS = 10.0
 
 
@@ -22,7 +22,7 @@ def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme
     """Raise a RangeError where a decrypted output shows that a value overflowed on the way.
 
     Signs are NaN or infinity, a value outside the range that the output can have (`low` and `high` of its public
-    specification), and an error, as OpenFHE estimates it from the imaginary parts, far above `scheme_error`. The text does
+    specification), and an error, estimated from the imaginary parts, far above `scheme_error`. The text does
     not have the values: they are what the client keeps secret, and errors end in logs.
     """
     name = spec.name
@@ -52,7 +52,7 @@ def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme
         raise RangeError(
             f"output {name!r} has an error of more than {2.0**ESTIMATE_SLACK_BITS:.0f} times the one expected, "
             f"{scheme_error:.2g}",
-            why="OpenFHE estimates it from the imaginary parts, which a sound result leaves empty: a value overflowed",
+            why="it is estimated from the imaginary parts, which a sound result leaves empty: a value overflowed",
             hint=hint,
         )
 

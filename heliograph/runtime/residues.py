@@ -7,6 +7,7 @@ is the smallest root of order 2N. All arrays are of unsigned numbers of 64 bits.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,25 @@ def centered(values: Array, prime: int) -> Array:
     """Residues as signed numbers (int64), at most half the prime in size."""
     signed = values.astype(np.int64)
     return np.where(values > np.uint64(prime // 2), signed - prime, signed)
+
+
+def signed(rows: Array, primes: Sequence[int]) -> Array:
+    """The numbers with these residues, a row for each prime, at most half the product in size, as floating-point numbers.
+
+    Their digits for the basis 1, q_0, q_0 q_1, ... are at most half their prime in size: small numbers have few of them, and
+    the largest one gives the number to within its last bit.
+    """
+    digits: list[Array] = []
+    for place, q in enumerate(primes):
+        rest = rows[place]
+        for earlier, digit in zip(primes[:place], digits, strict=True):
+            inverse = Factors.of(np.array([pow(earlier, -1, q)], dtype=np.uint64), q)
+            rest = inverse.times(difference(rest, residues(digit % q, q), q))
+        digits.append(centered(rest, q))
+    found: Array = np.zeros(rows.shape[1])
+    for digit, q in zip(reversed(digits), reversed(primes), strict=True):
+        found = found * q + digit
+    return found
 
 
 def residues(values: Array, prime: int) -> Array:

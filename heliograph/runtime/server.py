@@ -252,8 +252,8 @@ class Server:
                     output = output if std is None else self._flooded(output, node, std)
                     answers[str(numbers[name])] = output, 0
             sent, kept = self._backend.written(answers), self._backend.written(left)
-        answer = EncryptedOutput(self._fingerprint, self.client, **sent, request=encrypted.request)
-        return answer, CarriedValues(self._fingerprint, self.client, **kept)
+        answer = EncryptedOutput(self._fingerprint, self.client, sent, request=encrypted.request)
+        return answer, CarriedValues(self._fingerprint, self.client, kept)
 
     @contextlib.contextmanager
     def evaluating(self, evaluator: ServerEvaluator | None = None) -> Iterator[None]:

@@ -21,12 +21,13 @@ from heliograph.execution.interface import batch_of, pack_inputs
 from heliograph.execution.loop import execute
 from heliograph.execution.ranges import SLACK, polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
+from heliograph.files import Bytes
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, shape_of
 from heliograph.ir.layout import Layout
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import apply
-from heliograph.runtime.messages import EncryptedInput
+from heliograph.runtime.messages import EncryptedInput, object_name
 from heliograph.runtime.server import Server, require_server
 
 
@@ -250,13 +251,13 @@ def _decrypted(
     program = artifact.program
     # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
     client = Client(artifact.public(), allow_insecure=True)
-    cryptor = client._decryptor
+    cryptor = client._cryptor
     wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
     # Not with Client.encrypt, which refuses values out of range: they may be the very thing to look at.
     packed = pack_inputs(program, samples)
-    live = {
-        f"{node.attrs['name']}/{node.attrs['chunk']}": cryptor.encrypt(
+    blobs: dict[str, Bytes] = {
+        object_name(node.attrs["name"], node.attrs["chunk"]): cryptor.encrypted_bytes(
             vector[0], node.attrs["level"], node.attrs["log_scale"]
         )
         for node, vector in packed.items()
@@ -268,9 +269,7 @@ def _decrypted(
             return
         assert isinstance(node.type, CipherType)
         try:
-            seen[node] = cryptor.decrypt(
-                server.evaluator.released(value, node.type.log_scale, client.id), node.type.log_scale
-            )
+            seen[node], _ = cryptor.decrypted(server.evaluator.residues(value), node.type.log_scale)
         except RangeError:
             failures.setdefault(node, "it cannot be decrypted: its error is larger than its message")
 
@@ -278,7 +277,7 @@ def _decrypted(
         require_server(artifact)
         with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server, server.evaluating():
             plain = {node.attrs["name"]: value[0] for node, value in packed.items() if not node.type.secret}
-            inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, live=live), plain)
+            inputs = server.inputs(EncryptedInput(artifact.fingerprint, client.id, blobs), plain)
             execute(program, server.evaluator, inputs, observe=observe)
     except HeliographError as error:
         raise ProgramError("the encrypted run stopped", why=error.what, where=error.where) from None

@@ -38,6 +38,7 @@ from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError
 from heliograph.execution.interface import batch_of, input_shape
+from heliograph.files import Bytes
 from heliograph.ir.text import parse_program
 from heliograph.runtime import keyfile
 from heliograph.runtime.client import Client
@@ -258,8 +259,8 @@ def use_public(data: bytes) -> None:
         client.evaluation_keys().to_bytes()
     count = sum(len(spec.log_scales) for spec in public.outputs)
     zeros = np.zeros(public.ring.slots)
-    live = {str(i): client._decryptor.encrypt(zeros, 0, 30.0) for i in range(min(count, 64))}
-    answer = EncryptedOutput(public.fingerprint, client.id, live=live, request=sent.request)
+    blobs: dict[str, Bytes] = {str(i): client._cryptor.encrypted_bytes(zeros, 0, 30.0) for i in range(min(count, 64))}
+    answer = EncryptedOutput(public.fingerprint, client.id, blobs, request=sent.request)
     client.decrypt(answer)
     client.decrypt(answer, share=True)
 

@@ -18,6 +18,8 @@ from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
+from heliograph.runtime.backend import ServerEvaluator
+from heliograph.runtime.cryptor.cryptor import Cryptor
 
 
 @dataclass(slots=True)
@@ -38,49 +40,45 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     """OpenFHE with the program's own rotation keys, less those in `without`; OpenFHE tells clients apart by key tag."""
     pytest.importorskip("openfhe")
     from heliograph.runtime.openfhe import serial
-    from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
     from heliograph.runtime.openfhe.tags import chain_tag
 
     ring, tag = program.ring, secrets.token_hex(16)
-    cryptor, evaluator = OpenFHECryptor(ring), OpenFHEEvaluator(program, tag)
+    cryptor, evaluator = Cryptor(ring), OpenFHEEvaluator(program, tag)
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
-            serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, ring, key.ring))
+            value = serial.read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
+            serial.install_key(key, value, chain_tag(tag, ring, key.ring))
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
-        return evaluator.adopt(cryptor.encrypt(vector, level, log_scale), level)
+        data = cryptor.encrypted_bytes(vector, level, log_scale)
+        return evaluator.adopt(serial.read_ciphertext(data, ring, level, cryptor.tag, "it"), level)
 
-    def decrypt(value: Any, log_scale: float) -> Array:
-        return cryptor.decrypt(evaluator.released(value, log_scale, cryptor.tag), log_scale)
-
-    return Session(evaluator, encrypt, decrypt)
+    return Session(evaluator, encrypt, lambda value, log_scale: _decrypted(cryptor, evaluator, value, log_scale))
 
 
 def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
-    """The same keys and ciphertexts on our own kernels."""
+    """The same on our own kernels."""
     pytest.importorskip("numba")
-    from heliograph.runtime.native.backend import Bootstraps, KeyForms, KeyTable, NativeEvaluator, place_of
-    from heliograph.runtime.native.ciphertext import read_ciphertext
-    from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-    from heliograph.runtime.openfhe.serial import serialize
+    from heliograph.runtime.native.backend import Bootstraps, KeyTable, NativeEvaluator, place_of, tables_of
+    from heliograph.runtime.native.ciphertext import read_ciphertext, read_key
 
-    ring, forms, table = program.ring, KeyForms(program), KeyTable()
-    cryptor = OpenFHECryptor(ring)
+    ring, table, cryptor = program.ring, KeyTable(), Cryptor(program.ring)
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
-            table[place_of(key)] = forms.read(serialize(cryptor.evaluation_key(key)), key, cryptor.tag)
-    evaluator = NativeEvaluator(program, forms.tables(), table, Bootstraps(), PLAINTEXT_CACHE_BYTES)
+            table[place_of(key)] = read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
+    evaluator = NativeEvaluator(program, tables_of(program), table, Bootstraps(), PLAINTEXT_CACHE_BYTES)
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
-        return read_ciphertext(serialize(cryptor.encrypt(vector, level, log_scale)), ring, level, cryptor.tag, "it")
+        return read_ciphertext(cryptor.encrypted_bytes(vector, level, log_scale), ring, level, cryptor.tag, "it")
 
-    def decrypt(value: Any, log_scale: float) -> Array:
-        return cryptor.decrypt(evaluator.released(value, log_scale, cryptor.tag), log_scale)
+    return Session(evaluator, encrypt, lambda value, log_scale: _decrypted(cryptor, evaluator, value, log_scale))
 
-    return Session(evaluator, encrypt, decrypt)
+
+def _decrypted(cryptor: Cryptor, evaluator: ServerEvaluator, value: Any, log_scale: float) -> Array:
+    return cryptor.decrypted(evaluator.residues(value), log_scale)[0]
 
 
 BACKENDS: dict[str, Callable[..., Session]] = {"simulator": simulator, "openfhe": openfhe, "native": native}

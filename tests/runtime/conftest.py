@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from runtime.support import sample, toy_artifact, whole_input, whole_keys
+from runtime.support import sample, toy_artifact
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.runtime.client import Client
@@ -34,11 +34,6 @@ def key_bytes(keys: EvaluationKeys) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def whole_key_bytes(keys: EvaluationKeys, artifact: Artifact) -> bytes:
-    return whole_keys(keys, artifact).to_bytes()
-
-
-@pytest.fixture(scope="session")
 def server(artifact: Artifact, keys: EvaluationKeys) -> Iterator[Server]:
     with Server(artifact, keys, allow_insecure=True) as server:
         yield server
@@ -47,11 +42,6 @@ def server(artifact: Artifact, keys: EvaluationKeys) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def input_bytes(client: Client) -> bytes:
     return client.encrypt(sample()).to_bytes()
-
-
-@pytest.fixture(scope="session")
-def whole_input_bytes(input_bytes: bytes, artifact: Artifact) -> bytes:
-    return whole_input(EncryptedInput.from_bytes(input_bytes), artifact).to_bytes()
 
 
 @pytest.fixture(scope="session")

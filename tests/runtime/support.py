@@ -10,7 +10,6 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
 from heliograph.ir import Builder, Location, Program, Stage
-from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
 
 INPUTS, HIDDEN, OUTPUTS = 8, 6, 3
 
@@ -37,27 +36,3 @@ def toy_artifact(seed: int = 0) -> Artifact:
 
 def sample(seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-1, 1, INPUTS)
-
-
-def whole_keys(keys: EvaluationKeys, artifact: Artifact) -> EvaluationKeys:
-    """The same keys in OpenFHE's own form, as they were sent before there were seeds."""
-    from heliograph.runtime.openfhe.serial import key_forms
-    from heliograph.runtime.seeded import openfhe_bytes
-
-    made = {
-        key.name: bytes(openfhe_bytes(keys.blob(key.name), *key_forms(key), keys.client, key.name))
-        for key in artifact.evaluation_keys
-    }
-    return EvaluationKeys(keys.artifact, keys.client, made)
-
-
-def whole_input(sent: EncryptedInput, artifact: Artifact) -> EncryptedInput:
-    """The same inputs in OpenFHE's own form."""
-    from heliograph.runtime.openfhe.serial import read_ciphertext, serialize
-
-    levels = {f"{spec.name}/{i}": level for spec in artifact.public().inputs for i, level in enumerate(spec.levels)}
-    made = {
-        name: serialize(read_ciphertext(sent.blob(name), artifact.ring, levels[name], sent.client, name))
-        for name in sent.names()
-    }
-    return EncryptedInput(sent.artifact, sent.client, made, request=sent.request)

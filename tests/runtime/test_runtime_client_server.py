@@ -24,6 +24,7 @@ from heliograph.runtime import keyfile, memory
 from heliograph.runtime.client import Client
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.runtime.openfhe import registry
+from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.server import Server
 
 
@@ -218,8 +219,10 @@ def test_keys_can_be_written_after_a_server_has_used_them(artifact: Artifact, cl
 
 
 def test_openfhe_makes_no_keys_inside_an_evaluation(artifact: Artifact, client: Client, keys: EvaluationKeys) -> None:
+    other = OpenFHECryptor(artifact.ring)
+
     def meddle(stage: str, done: int, total: int) -> None:
-        client._decryptor.rotation_key(1)
+        other.rotation_key(1)
 
     with Server(artifact, keys, backend="openfhe", allow_insecure=True) as server:
         with pytest.raises(ProgramError, match="inside an evaluation"):

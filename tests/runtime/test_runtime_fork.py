@@ -106,8 +106,7 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         from heliograph.runtime.cryptor import cryptor, randomness
         from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
         from heliograph.runtime.openfhe import process
-        from heliograph.runtime.openfhe.template import ciphertext_template
-        from heliograph.runtime.seeded import ciphertext_form, read_rows
+        from heliograph.runtime.seeded import read_ciphertext
 
         # Kernels end a forked process; numpy's numbers are the same.
         cryptor.arithmetic = NumpyArithmetic
@@ -119,17 +118,14 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         client.encrypt(X)
         process.is_forked_copy = lambda: False
         ring, (spec,) = client.public.ring, client.public.inputs
-        towers, q = spec.levels[0] + 1, ring.primes[0]
+        q = ring.primes[0]
 
         def sent():
             return client.encrypt(X).blob("x/0").hex()
 
         def rows(data):
-            form = ciphertext_template(ring, spec.levels[0])
-            found = np.empty((2 * towers, ring.ring_dim), np.uint64)
-            seeded = ciphertext_form(ring.ring_dim, form.blocks_moduli)
-            read_rows(bytes.fromhex(data), form, seeded, client.id, "x", list(found))
-            return found[0].astype(object), found[towers].astype(object)
+            b, a = read_ciphertext(bytes.fromhex(data), ring, spec.levels[0], client.id, "x")
+            return b[0].astype(object), a[0].astype(object)
 
         copies = [in_child(sent), in_child(sent)]
         (b1, a1), (b2, a2) = map(rows, copies)

@@ -28,10 +28,14 @@ from heliograph.errors import WireError
 from heliograph.runtime.client import Client
 from heliograph.runtime.keyfolder import VERSION, KeyFolder
 from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.native.ciphertext import read_key
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.serial import key_forms, read_key
-from heliograph.runtime.seeded import is_seeded, openfhe_bytes
+from heliograph.runtime.openfhe.serial import read_key as openfhe_key
+from heliograph.runtime.packed import packed_bytes
+from heliograph.runtime.seeded import key_form
 from heliograph.runtime.server import Server
+
+_HEADER, _SEED = 80, slice(45, 77)
 
 
 @pytest.fixture(scope="module")
@@ -109,27 +113,26 @@ def _forged(blob: bytes, position: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["bootstrap/encapsulation", "conjugation", "chain4/rotation/3"])
 def test_malformed_keys_are_refused(artifact: Artifact, folder: KeyFolder, name: str) -> None:
-    from heliograph.runtime.openfhe.encapsulation import encapsulation_template
-    from heliograph.runtime.openfhe.template import rotation_key_template
-
     key = next(key for key in artifact.evaluation_keys if key.name == name)
-    template = encapsulation_template(key.ring) if key.kind == "encapsulation" else rotation_key_template(key.ring)
-    blob = bytes(openfhe_bytes(folder.blob(name), *key_forms(key), folder.client, name))
-    random = np.random.default_rng(7)
-    inside = np.zeros(len(blob), dtype=bool)
-    for offset, _ in template.blocks:
-        inside[offset : offset + 8 * template.ring_dim] = True
-    outside = np.flatnonzero(~inside)
-    read_key(blob, key, folder.client)
-    for position in (*random.choice(outside, 200), *outside[-80:]):
-        with pytest.raises(WireError):
-            read_key(_forged(blob, int(position)), key, folder.client)
-    for offset, modulus in template.blocks:
-        with pytest.raises(WireError, match="not below its prime"):
-            read_key(blob[:offset] + modulus.to_bytes(8, "little") + blob[offset + 8 :], key, folder.client)
-    for wrong in (blob[:-1], blob + b"\0", blob[:100], b""):
-        with pytest.raises(WireError):
-            read_key(wrong, key, folder.client)
+    blob, form = bytes(folder.blob(name)), key_form(key)
+    for read in (read_key, openfhe_key):
+        read(blob, key, folder.client)
+        for position in range(_SEED.start):
+            with pytest.raises(WireError):
+                read(_forged(blob, position), key, folder.client)
+        # All bits of the first coefficient that is written of each polynomial.
+        offset = _HEADER
+        for place in form.written[:3]:
+            full = bytearray(blob)
+            for row in range(form.moduli[place].bit_length()):
+                first = offset + row * form.ring_dim // 8
+                full[first : first + 8] = b"\xff" * 8
+            with pytest.raises(WireError, match="not below its prime"):
+                read(bytes(full), key, folder.client)
+            offset += packed_bytes(form.ring_dim, form.moduli[place])
+        for wrong in (blob[:-1], blob + b"\0", blob[:100], b""):
+            with pytest.raises(WireError):
+                read(wrong, key, folder.client)
 
 
 def test_keys_are_not_taken_for_each_other(artifact: Artifact, folder: KeyFolder, tmp_path: Path) -> None:
@@ -184,29 +187,6 @@ _WRITE = """
     print("ready", flush=True)
     client.write_evaluation_keys(sys.argv[2], lambda stage, done, total: print(done, flush=True))
 """
-
-
-def test_a_folder_begun_with_keys_of_openfhes_form_is_completed(
-    artifact: Artifact, client: Client, tmp_path: Path
-) -> None:
-    """Keys of version 1 stay, the others are made in the small form; a server takes both."""
-    keys = {key.name: key for key in artifact.evaluation_keys}
-    begun = client.write_evaluation_keys(tmp_path)
-    old = list(keys)[::2]
-    for name in old:
-        blob = bytes(openfhe_bytes(begun.blob(name), *key_forms(keys[name]), client.id, name))
-        fields = {"artifact": artifact.fingerprint, "client": client.id, "name": name}
-        begun.file(name).write_bytes(pack(Container("an evaluation key", 1, fields, {"key": blob})))
-    for name in list(keys)[1::4]:
-        begun.file(name).unlink()
-    kept = {name: begun.file(name).read_bytes() for name in old}
-    folder = client.write_evaluation_keys(tmp_path)
-    assert {name: folder.file(name).read_bytes() for name in old} == kept
-    assert {is_seeded(folder.blob(name)) for name in old} == {False}
-    assert all(is_seeded(folder.blob(name)) for name in keys if name not in old)
-    for backend in ("openfhe", "native"):
-        with Server(artifact, folder, backend=backend, allow_insecure=True) as server:
-            check(client, server, 8)
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])

@@ -16,8 +16,8 @@ from heliograph.ckks.ring import Ring
 from heliograph.runtime.client import Client
 from heliograph.runtime.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.context import library, make_context
-from heliograph.runtime.openfhe.serial import key_forms
-from heliograph.runtime.seeded import openfhe_bytes
+from heliograph.runtime.openfhe.serial import key_rows
+from heliograph.runtime.seeded import key_form, read_ciphertext
 
 
 def _root(ring: Ring) -> tuple[int, int]:
@@ -72,9 +72,8 @@ def _ephemeral(cryptor: Cryptor, ring: Ring) -> frozenset[tuple[int, bool]]:
     """Where a fresh sparse secret in a chain is not zero, and where it is positive."""
     n, (prime, root) = ring.ring_dim, _root(ring)
     key = EvaluationKey("e", ring, "encapsulation")
-    template, seeded = key_forms(key)
-    data = bytes(openfhe_bytes(cryptor.evaluation_key_bytes(key), template, seeded, cryptor.tag, "it"))
-    first = [np.frombuffer(data, "<u8", n, offset) for offset, modulus in template.blocks if modulus == prime]
+    rows = key_rows(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
+    first = [row for row, modulus in zip(rows, key_form(key).moduli, strict=True) if modulus == prime]
     # Two polynomials of the key to the sparse secret, then those of the key back: one of each kind for every digit.
     a, b = first[2], first[2 + ring.digits]
     secret = np.frombuffer(cryptor.secret_bytes(), dtype="<u8", count=n)
@@ -94,6 +93,7 @@ def test_a_loaded_client_saves_the_same_key(tmp_path: Path) -> None:
     second.save(tmp_path / "two")
     third = Client.load(tmp_path / "two", allow_insecure=True)
     assert first._cryptor.secret_bytes() == second._cryptor.secret_bytes() == third._cryptor.secret_bytes()
-    message = first._decryptor.encrypt(sample(), 1, 55.0)
-    found, expected = (client._decryptor.decrypt(message, 55.0) for client in (third, first))
+    ring = first.public.ring
+    message = read_ciphertext(first._cryptor.encrypted_bytes(sample(), 1, 55.0), ring, 1, first.id, "it")
+    found, expected = (client._cryptor.decrypted(message, 55.0)[0] for client in (third, first))
     np.testing.assert_allclose(found, expected, atol=1e-9)

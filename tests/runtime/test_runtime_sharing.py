@@ -99,10 +99,10 @@ def test_the_servers_word_alone_does_not_make_it_smaller(
     ring, spec = public.ring, client.public.outputs[0]
     least = 2 * math.hypot(encryption_std(ring), rescale_std(ring)) / 2.0 ** spec.log_scales[0]
     assert client._expected_error(spec) == pytest.approx(least)
-    decrypted = client._decryptor.decrypt_with_error
+    decrypted = client._cryptor.decrypted
 
     def estimated(error: float) -> None:
-        monkeypatch.setattr(client._decryptor, "decrypt_with_error", lambda *given: (decrypted(*given)[0], error))
+        monkeypatch.setattr(client._cryptor, "decrypted", lambda *given: (decrypted(*given)[0], error))
 
     # An output that is off by more than the noise is reckoned for is not handed out: so it mostly is here.
     estimated(9 * least)
@@ -139,9 +139,8 @@ def test_honest_artifacts_are_above_the_least_error_and_below_the_margin() -> No
                 output = server.run(client.encrypt(x))
                 error = np.abs(client.decrypt(output) - hg.simulate(artifact, x, noisy=False)).max()
                 assert error < sharing.SHARE_MARGIN * predicted
-                estimated = client._decryptor.decrypt_with_error(
-                    client._output(output, 0), client.public.outputs[0].log_scales[0]
-                )[1]
+                log_scale = client.public.outputs[0].log_scales[0]
+                _, estimated = client._decrypted(output, "0", 0, log_scale, "the output")
                 outputs.check_sharing("y", 1, predicted, estimated, {"output_magnitude": 1e30})
 
 

@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime import bootstrapped
 from runtime.bootstrapped import RING
-from runtime.support import sample, toy_artifact, whole_input, whole_keys
+from runtime.support import sample, toy_artifact
 
-import heliograph as hg
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import SPARSE_WEIGHT
@@ -30,13 +29,21 @@ from heliograph.errors import InternalError, WireError
 from heliograph.ir import Array
 from heliograph.runtime import expansion, residues
 from heliograph.runtime.client import Client
-from heliograph.runtime.cryptor.cryptor import Cryptor, sparse_primes
-from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
+from heliograph.runtime.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.serial import key_forms, read_ciphertext, read_key, serialize
-from heliograph.runtime.openfhe.template import Template, ciphertext_template
+from heliograph.runtime.openfhe.serial import (
+    blocks_of,
+    key_rows,
+    key_template,
+    openfhe_ciphertext,
+    read_ciphertext,
+    read_key,
+    residues_of,
+    serialize,
+)
 from heliograph.runtime.packed import pack, packed_bytes, unpack_into
-from heliograph.runtime.seeded import SeededForm, ciphertext_form, is_seeded, openfhe_bytes
+from heliograph.runtime.seeded import computed_form, fresh_form, key_form, sparse_primes, write_ciphertext
+from heliograph.runtime.seeded import read_ciphertext as read_residues
 from heliograph.runtime.server import Server
 
 HEADER = 80
@@ -58,11 +65,6 @@ def cryptor() -> Cryptor:
 @pytest.fixture(scope="module")
 def written(cryptor: Cryptor) -> dict[str, bytes]:
     return {key.name: cryptor.evaluation_key_bytes(key) for key in KEYS}
-
-
-def blocks(data: bytes, form: Template) -> list[Array]:
-    """The polynomials in OpenFHE's bytes."""
-    return [np.frombuffer(data, "<u8", form.ring_dim, begin) for begin, _ in form.blocks]
 
 
 def secret_modulo(cryptor: Cryptor, prime: int) -> Array:
@@ -182,8 +184,8 @@ def test_the_stream_is_the_one_that_is_described() -> None:
 def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes], cryptor: Cryptor) -> None:
     """All uniform polynomials of all kinds of objects, with one seed for all of them: kind, index, place, prime differ."""
     seen: Counter[bytes] = Counter()
-    forms = [key_forms(key)[1] for key in KEYS if key.ring == RING]
-    forms += [ciphertext_form(RING.ring_dim, 2 * RING.primes[:towers]) for towers in (2, 3)]
+    forms = [key_form(key) for key in KEYS if key.ring == RING]
+    forms += [fresh_form(RING, level) for level in (1, 2)]
     for form in forms:
         header, row = form.header(bytes(32), cryptor.tag), np.empty(form.ring_dim, dtype=np.uint64)
         for place in form.uniform:
@@ -205,13 +207,15 @@ def test_a_key_is_one_that_openfhe_could_have_made(cryptor: Cryptor, key: Evalua
     from, modulo the primes of its digit, with one small error modulo all primes.
     """
     small = cryptor.evaluation_key_bytes(key)
-    form, seeded = key_forms(key)
-    whole = bytes(openfhe_bytes(small, form, seeded, cryptor.tag, "it"))
-    form.check(whole, cryptor.tag, "it", seeded.index if form.index_offset else None)
-    # OpenFHE reads the expanded key, and writes the same bytes.
-    assert serialize(read_key(small, key, cryptor.tag)) == whole
-    ring, n, rows = key.ring, form.ring_dim, blocks(whole, form)
-    primes = form.blocks_moduli[-ring.towers - ring.special :]
+    template, form = key_template(key), key_form(key)
+    assert template.blocks_moduli == form.moduli
+    # OpenFHE reads the expanded key, and writes the same polynomials in its own form.
+    whole = serialize(read_key(small, key, cryptor.tag))
+    template.check(whole, cryptor.tag, "it", form.index if template.index_offset else None)
+    rows = list(key_rows(small, key, cryptor.tag))
+    np.testing.assert_array_equal(blocks_of(whole, template), rows)
+    ring, n = key.ring, form.ring_dim
+    primes = form.moduli[-ring.towers - ring.special :]
     lift = math.prod(primes[ring.towers :])
     secret = {q: secret_modulo(cryptor, q) for q in primes}
     target, turned = secret, np.arange(n)
@@ -222,7 +226,7 @@ def test_a_key_is_one_that_openfhe_could_have_made(cryptor: Cryptor, key: Evalua
         target = {q: residues.forward(residues.residues(sparse, q), q) for q in primes}
         rows = rows[6:]
     else:
-        turned = residues.automorphism_places(n, pow(seeded.index, -1, 2 * n))
+        turned = residues.automorphism_places(n, pow(form.index, -1, 2 * n))
     half = len(rows) // 2
     for digit in range(ring.digits):
         errors = set()
@@ -270,59 +274,35 @@ def test_a_ciphertext_is_one_that_openfhe_could_have_made(cryptor: Cryptor) -> N
         OpenFHECryptor.from_secret_bytes(RING, cryptor.secret_bytes(), cryptor.tag),
     )
     for level in (1, RING.levels):
-        form = ciphertext_template(RING, level)
         small = cryptor.encrypted_bytes(values, level, 40.0)
-        form.check(
-            openfhe_bytes(small, form, ciphertext_form(RING.ring_dim, form.blocks_moduli), cryptor.tag, "it"),
-            cryptor.tag,
-            "it",
-        )
         read = read_ciphertext(small, RING, level, cryptor.tag, "it")
+        np.testing.assert_array_equal(
+            residues_of(read, RING, level), read_residues(small, RING, level, cryptor.tag, "it")
+        )
         made = oracle.encrypt(values, level, 40.0)
         errors = [np.std(oracle.decrypt(each, 40.0) - values) for each in (made, read)]
         assert 0.8 < errors[1] / errors[0] < 1.25
         assert errors[0] < 1e-4
 
 
-@pytest.mark.parametrize("backend", ["native", "openfhe"])
-def test_both_forms_evaluate_to_the_same_ciphertext(backend: str) -> None:
-    """Results from seeds are, bit for bit, those of what the seeds stand for; and right."""
-    artifact = toy_artifact()
-    client = Client(artifact, allow_insecure=True)
-    keys, sent = client.evaluation_keys(), client.encrypt(sample())
-    answers = []
-    for few in (keys, whole_keys(keys, artifact)):
-        with Server(artifact, few, backend=backend, allow_insecure=True) as server:
-            answers += [server.run(sent), server.run(whole_input(sent, artifact))]
-    assert len({bytes(answer.blob("0")) for answer in answers}) == 1
-    expected = hg.simulate(artifact, sample(), noisy=False)
-    np.testing.assert_allclose(client.decrypt(answers[0]), expected, atol=1e-6)
-
-
-def test_errors_are_those_of_keys_without_seeds() -> None:
-    """Over fresh keys and inputs: the mean error of results from seeds beside that from what OpenFHE made."""
-    artifact, x = toy_artifact(), sample()
-    expected = hg.simulate(artifact, x, noisy=False)
-    errors: dict[bool, list[float]] = {False: [], True: []}
-    for seeded, _ in itertools.product((False, True), range(6)):
-        client = Client(artifact, allow_insecure=True)
-        if seeded:
-            keys, sent = client.evaluation_keys(), client.encrypt(x)
-        else:
-            made = {key.name: serialize(client._decryptor.evaluation_key(key)) for key in artifact.evaluation_keys}
-            keys = EvaluationKeys(artifact.fingerprint, client.id, made)
-            (spec,) = client.public.inputs
-            vectors = spec.placed.pack(x.reshape(spec.placed.shape))
-            blobs = {
-                f"x/{i}": serialize(client._decryptor.encrypt(vector, spec.levels[i], spec.log_scales[i]))
-                for i, vector in enumerate(vectors)
-            }
-            sent = EncryptedInput(artifact.fingerprint, client.id, blobs)
-        with Server(artifact, keys, backend="native", allow_insecure=True) as server:
-            errors[seeded].append(float(np.abs(client.decrypt(server.run(sent)) - expected).max()))
-    without, with_seeds = (float(np.mean(errors[seeded])) for seeded in (False, True))
-    assert without > 0
-    assert 1 / 4 < with_seeds / without < 4
+@pytest.mark.parametrize("level", [0, 1, 2, RING.levels])
+def test_what_openfhe_encrypts_decrypts_to_the_same(cryptor: Cryptor, level: int) -> None:
+    """Decryption beside OpenFHE's: the same values, noise of the same size, and an error estimated alike."""
+    oracle = OpenFHECryptor.from_secret_bytes(RING, cryptor.secret_bytes(), cryptor.tag)
+    values = np.random.default_rng(level).uniform(-1, 1, RING.slots)
+    made = oracle.encrypt(values, level, 40.0)
+    theirs, estimate = oracle.decrypt_with_error(made, 40.0)
+    ours, error = cryptor.decrypted(residues_of(made, RING, level), 40.0)
+    np.testing.assert_allclose(ours, theirs, atol=8 * estimate)
+    assert np.std(ours - values) == pytest.approx(np.std(theirs - values), rel=0.2)
+    assert np.std(ours - cryptor.decrypted(residues_of(made, RING, level), 40.0)[0]) > 0
+    assert 1 / 4 < error / estimate < 4
+    # Computed ciphertexts come back bit for bit, from OpenFHE's objects too.
+    residues_ = residues_of(made, RING, level)
+    data = write_ciphertext(residues_, RING, cryptor.tag)
+    np.testing.assert_array_equal(read_residues(data, RING, level, cryptor.tag, "it"), residues_)
+    again = openfhe_ciphertext(residues_, RING, cryptor.tag)
+    np.testing.assert_array_equal(residues_of(again, RING, level), residues_)
 
 
 @pytest.mark.parametrize("backend", ["native", "openfhe"])
@@ -330,7 +310,6 @@ def test_bootstraps_take_keys_with_seeds(backend: str) -> None:
     artifact, x = bootstrapped.artifact(), bootstrapped.sample(3)
     client = Client(artifact, allow_insecure=True)
     keys = client.evaluation_keys()
-    assert all(is_seeded(keys.blob(name)) for name in keys.names())
     with Server(artifact, keys, backend=backend, allow_insecure=True) as server:
         found = client.decrypt(server.run(client.encrypt(x)))
     for part, expected, bits in zip(found, bootstrapped.meaning(x), (16, 33), strict=True):
@@ -361,11 +340,10 @@ def test_sizes_are_the_predicted_ones_and_half(written: dict[str, bytes], crypto
 
 def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], cryptor: Cryptor) -> None:
     key = KEYS[0]
-    form, seeded = key_forms(key)
     good = written[key.name]
 
     def read(data: bytes) -> bytes:
-        return bytes(openfhe_bytes(data, form, seeded, cryptor.tag, "it"))
+        return key_rows(data, key, cryptor.tag).tobytes()
 
     expected = read(good)
     for position in range(HEADER):
@@ -374,7 +352,7 @@ def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], crypto
             # Another seed: another key, which is garbage for the one who sent it.
             assert read(changed) != expected
             continue
-        words = "bytes, expected" if position < 8 else "another key|another rotation|does not have the expected form"
+        words = "another key|another rotation|does not have the expected form"
         with pytest.raises(WireError, match=words):
             read(changed)
     for wrong in (good[:-1], good + b"\0", good[:HEADER], good[:8], good[:5], b""):
@@ -386,28 +364,27 @@ def test_each_field_of_the_header_is_looked_at(written: dict[str, bytes], crypto
     with pytest.raises(WireError):
         read(cryptor.encrypted_bytes(np.zeros(4), 1, 40.0))
     with pytest.raises(WireError, match="under another key"):
-        openfhe_bytes(good, form, seeded, "0" * 32, "it")
+        key_rows(good, key, "0" * 32)
 
 
 def test_coefficients_are_below_their_primes(cryptor: Cryptor) -> None:
     level, tag = 2, cryptor.tag
-    form = ciphertext_template(RING, level)
-    seeded: SeededForm = ciphertext_form(RING.ring_dim, form.blocks_moduli)
-    header = seeded.header(bytes(32), tag)
-    rows = [np.zeros(RING.ring_dim, dtype=np.uint64) for _ in form.blocks]
-    good = [np.zeros(RING.ring_dim, dtype=np.uint64) for _ in range(level + 1)]
-    seeded.read(seeded.write(header, good), tag, "it", rows)
-    for i, prime in enumerate(RING.primes[: level + 1]):
-        for value, sound in ((prime - 1, True), (prime, False), ((1 << prime.bit_length()) - 1, False)):
-            forged = [each.copy() for each in good]
-            forged[i][17] = value
-            data = seeded.write(header, forged)
-            if sound:
-                seeded.read(data, tag, "it", rows)
-                assert rows[i][17] == value
-            else:
-                with pytest.raises(WireError, match="not below its prime"):
-                    seeded.read(data, tag, "it", rows)
+    for form in (fresh_form(RING, level), computed_form(RING, level)):
+        header = form.header(bytes(32), tag)
+        rows = [np.zeros(RING.ring_dim, dtype=np.uint64) for _ in form.moduli]
+        good = [np.zeros(RING.ring_dim, dtype=np.uint64) for _ in form.written]
+        form.read(form.write(header, good), tag, "it", rows)
+        for i, prime in enumerate(form.moduli[: len(good)]):
+            for value, sound in ((prime - 1, True), (prime, False), ((1 << prime.bit_length()) - 1, False)):
+                forged = [each.copy() for each in good]
+                forged[i][17] = value
+                data = form.write(header, forged)
+                if sound:
+                    form.read(data, tag, "it", rows)
+                    assert rows[i][17] == value
+                else:
+                    with pytest.raises(WireError, match="not below its prime"):
+                        form.read(data, tag, "it", rows)
 
 
 @pytest.mark.parametrize("kind", ["keys", "inputs"])

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.ckks.embedding import coefficients_of, rounded_at
+from heliograph.ckks.embedding import coefficients_of, rounded_at, slots_of
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.ckks.primes import largest_primes
-from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
+from heliograph.ckks.noise import decryption_fails, decryption_std
+from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import SPARSE_WEIGHT
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.ir import Array
@@ -32,15 +32,12 @@ from heliograph.runtime.cryptor.arithmetic import Arithmetic, arithmetic
 from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary
 from heliograph.runtime.expansion import fresh_seed
 from heliograph.runtime.messages import is_name
+from heliograph.runtime.noise import secure_normal
 from heliograph.runtime.openfhe.process import note_use, require_own_process
-from heliograph.runtime.residues import automorphism_places, centered, difference, residues, total
-from heliograph.runtime.seeded import (
-    SPARSE_BLOCKS,
-    SeededForm,
-    ciphertext_form,
-    key_form,
-)
+from heliograph.runtime.residues import automorphism_places, centered, difference, residues, signed, total
+from heliograph.runtime.seeded import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes, special_primes
 
+_LOOK = "run heliograph.simulate on this input: it names the layer that overflows"
 # Larger than any error that the sampler draws.
 _LARGEST_ERROR = 1 << 7
 
@@ -70,7 +67,7 @@ class Cryptor:
         require_own_process("encryption")
         ring, basis = self.ring, self._basis(self.ring)
         primes, places = ring.primes[: level + 1], np.arange(level + 1)
-        form = ciphertext_form(ring.ring_dim, 2 * primes)
+        form = fresh_form(ring, level)
         header = form.header(fresh_seed(), self.tag)
         found = np.zeros(ring.slots)
         found[: np.size(vector)] = vector
@@ -82,14 +79,48 @@ class Cryptor:
         product = basis.arithmetic.products(uniform, basis.secret[: len(primes)], places)
         return form.write(header, map(difference, values, product, primes))
 
+    def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]:
+        """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
+
+        The message is real: what the imaginary parts hold is error, and the real parts have as much of it. As much again is
+        added to them, from the system's generator, so that they tell less of the key, as OpenFHE does (its `Decrypt`,
+        NOISE_FLOODING_DECRYPT aside). A RangeError where the message is destroyed, or fills its modulus: then it is not what
+        was computed.
+        """
+        require_own_process("decryption")
+        ring, basis = self.ring, self._basis(self.ring)
+        count = residues.shape[1]
+        places = np.arange(count)
+        # Horner's rule: b + s (a + s ...).
+        values = residues[-1]
+        for part in reversed(residues[:-1]):
+            product = basis.arithmetic.products(np.ascontiguousarray(values), basis.secret[:count], places)
+            values = np.stack(list(map(total, product, part, ring.primes)))
+        rows = basis.arithmetic.backward(np.ascontiguousarray(values), places)
+        slots = slots_of(signed(rows, ring.primes[:count]))
+        imaginary = math.sqrt(float(np.mean(np.square(slots.imag))))
+        largest = float(np.abs(slots.real).max(initial=0.0))
+        log_modulus = sum(math.log2(q) for q in ring.primes[:count])
+        if decryption_fails(ring, log_scale, imaginary):
+            raise RangeError(
+                "the result cannot be decrypted: its error is larger than its message",
+                why="a value left the range that it was planned for",
+                hint=_LOOK,
+            )
+        if largest > 0 and math.log2(largest) > log_modulus - 1:
+            raise RangeError(
+                "the result does not fit the modulus: it is not what was computed",
+                why="a value left the range that it was planned for",
+                hint=_LOOK,
+            )
+        noise = secure_normal(slots.size) * decryption_std(ring, imaginary)
+        return (slots.real + noise) * 2.0**-log_scale, math.sqrt(2.0) * imaginary * 2.0**-log_scale
+
     def evaluation_key_bytes(self, key: EvaluationKey) -> bytes:
         """A fresh key of that description: what is sent and stored."""
         require_own_process("making an evaluation key")
         basis = self._basis(key.ring)
-        moduli = 2 * key.ring.digits * basis.arithmetic.primes
-        if key.kind == "encapsulation":
-            moduli = 2 * (key.ring.primes[0], *sparse_primes(key.ring)) + moduli
-        form = key_form(key, moduli)
+        form = key_form(key)
         header = form.header(fresh_seed(), self.tag)
         return form.write(header, self._polynomials(key, basis, form, header))
 
@@ -142,8 +173,7 @@ class Cryptor:
             raise InternalError("with the secret key an evaluation key does not decrypt to a small error")
 
     def _made_basis(self, ring: Ring) -> _Basis:
-        special = largest_primes(ring.log_ring, ring.special_bits, ring.special, ring.primes)
-        return _Basis(ring.ring_dim, ring.primes, special, ring.digits, self._coefficients)
+        return _Basis(ring.ring_dim, ring.primes, special_primes(ring), ring.digits, self._coefficients)
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's file: its values modulo each prime, 8 bytes each, in OpenFHE's order."""
@@ -208,11 +238,6 @@ class _Basis:
     def lifted(self, values: Array, towers: slice) -> Array:
         """Some rows of values times the product of the special primes."""
         return self.arithmetic.products(values[towers], self._lift[towers], self.places[towers])
-
-
-def sparse_primes(ring: Ring) -> tuple[int, ...]:
-    """The special primes of the key that leads to the sparse secret; its chain is the first prime alone."""
-    return largest_primes(ring.log_ring, SPARSE_SPECIAL_BITS, 2, ring.primes[:1])
 
 
 def _expand(rows: Array, form: SeededForm, header: bytes, places: Iterator[int]) -> None:

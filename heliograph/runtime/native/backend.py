@@ -19,6 +19,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
+from heliograph.files import Bytes
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps import factors, whole_slots
 from heliograph.ir.diagonals import DiagonalMap
@@ -35,13 +36,8 @@ from heliograph.runtime.native.ciphertext import (
     Ciphertext,
     SparseKeys,
     SwitchingKey,
-    key_over,
-    numbers_of,
     read_ciphertext,
     read_key,
-    read_sparse_keys,
-    sparse_keys_over,
-    special_primes,
     write_ciphertext,
 )
 from heliograph.runtime.native.encoding import encoded_bytes, rounded_bytes
@@ -49,20 +45,8 @@ from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
-from heliograph.runtime.openfhe.encapsulation import encapsulation_template
-from heliograph.runtime.openfhe.serial import check_ciphertext
-from heliograph.runtime.openfhe.serial import read_ciphertext as openfhe_ciphertext
-from heliograph.runtime.openfhe.template import (
-    Bytes,
-    Template,
-    relinearization_key_template,
-    rotation_key_template,
-    scaled,
-)
-from heliograph.runtime.seeded import key_form
+from heliograph.runtime.seeded import special_primes
 
-# Kinds of keys that are not stored in the form of rotation keys.
-_OTHER = ("relinearization", "encapsulation")
 # A server's keys, by chain, kind and amount.
 KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
 # A server's bootstraps that are a single op, by chain, number of slots, and whether they keep imaginary parts.
@@ -94,16 +78,15 @@ class NativeBackend:
         self._keys: KeyTable = {}
         self._bootstraps = Bootstraps()
         warm_up()
-        forms = KeyForms(artifact.program)
-        self._tables = forms.tables()
+        self._tables = tables_of(artifact.program)
         loaders: list[KeyLoader] = []
 
         def read(key: EvaluationKey) -> SwitchingKey | SparseKeys:
-            return forms.read(keys.blob(key.name), key, keys.client)
+            return read_key(keys.blob(key.name), key, keys.client)
 
         if mapped:
             assert isinstance(keys, KeyFolder)
-            found = MappedKeys(keys, artifact.evaluation_keys, forms)
+            found = MappedKeys(keys, artifact.evaluation_keys)
             _Table(self._keys).add([(key, found.value(key)) for key in artifact.evaluation_keys])
         elif key_bytes is None:
             _Table(self._keys).add([(key, read(key)) for key in artifact.evaluation_keys])
@@ -128,13 +111,10 @@ class NativeBackend:
 
     def read(self, message: SentValues, node: Node, name: str, evaluator: ServerEvaluator) -> Any:
         ring, level, what = self._artifact.ring, node.attrs["level"], f"input ciphertext {name}"
-        if name in message.live:
-            check_ciphertext(message.live[name], ring, level, self._client, what)
-        return read_ciphertext(message.blob(name), ring, level, self._client, what)
+        return read_ciphertext(message.blobs[name], ring, level, self._client, what)
 
-    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, dict[str, Any]]:
-        ring = self._artifact.ring
-        return {"blobs": {name: write_ciphertext(x, ring, self._client) for name, (x, _) in values.items()}}
+    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, Bytes]:
+        return {name: write_ciphertext(x, self._artifact.ring, self._client) for name, (x, _) in values.items()}
 
 
 class NativeEvaluator(FactorEvaluator, ServerEvaluator):
@@ -208,63 +188,18 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
         ]
         return Ciphertext(np.stack([rows, rows]))
 
-    def released(self, x: Ciphertext, log_scale: float, tag: str) -> Any:
-        made = self._openfhe(x.residues[:2], tag)
-        if x.parts == 3:
-            # OpenFHE never serializes ciphertexts of three parts, so we cannot learn their form.
-            made.SetElementsMove([*made.GetElements(), self._openfhe(x.residues[1:], tag).GetElements()[1]])
-        return scaled(made, self.ring, log_scale)
-
-    def _openfhe(self, residues: Array, tag: str) -> Any:
-        x = Ciphertext(residues)
-        return openfhe_ciphertext(write_ciphertext(x, self.ring, tag), self.ring, x.level, tag, "a value")
+    def residues(self, x: Ciphertext) -> Array:
+        return x.residues
 
 
-class KeyForms:
-    """The forms of the keys of a program's chains, learned once: threads that read keys make none."""
-
-    def __init__(self, program: Program) -> None:
-        self._rings = [chain.ring for chain in program.planned.chains]
-        kinds = {(key.ring, key.kind) for key in program_keys(program)}
-        self._rotations = {ring: rotation_key_template(ring) for ring, kind in kinds if kind not in _OTHER}
-        self._pairs = {ring: encapsulation_template(ring) for ring, kind in kinds if kind == "encapsulation"}
-        self._products = {ring: relinearization_key_template(ring) for ring, kind in kinds if kind == "relinearization"}
-
-    def read(
-        self, data: Bytes, key: EvaluationKey, client: str, room: Array | None = None
-    ) -> SwitchingKey | SparseKeys:
-        """The key of that description in untrusted bytes; a WireError where it is another or none.
-
-        Its residues come into `room`, of `numbers(key)`, where it is given.
-        """
-        form, what = self._form(key), f"the key {key.name}"
-        seeded = key_form(key, form.blocks_moduli)
-        if key.kind == "encapsulation":
-            return read_sparse_keys(data, form, seeded, key.ring, client, what, room)
-        return read_key(data, form, seeded, key.ring, client, what, room)
-
-    def over(self, key: EvaluationKey, room: Array) -> SwitchingKey | SparseKeys:
-        """The key whose residues `read` left in `room`."""
-        if key.kind == "encapsulation":
-            return sparse_keys_over(room, self._form(key), key.ring)
-        return key_over(room, self._form(key), key.ring)
-
-    def numbers(self, key: EvaluationKey) -> int:
-        """How many residues a key has."""
-        return numbers_of(self._form(key))
-
-    def _form(self, key: EvaluationKey) -> Template:
-        if key.kind == "encapsulation":
-            return self._pairs[key.ring]
-        return (self._products if key.kind == "relinearization" else self._rotations)[key.ring]
-
-    def tables(self) -> dict[Ring, ChainTables]:
-        """The constants of each chain; a chain without keys needs no special primes."""
-        forms = {**self._rotations, **self._products}
-        special = {ring: special_primes(forms[ring], ring) if ring in forms else () for ring in self._rings}
-        every = dict.fromkeys([*self._rings[0].primes, *(prime for primes in special.values() for prime in primes)])
-        known = prime_rows(self._rings[0].ring_dim, tuple(every))
-        return {ring: ChainTables.of(ring, special[ring], known) for ring in self._rings}
+def tables_of(program: Program) -> dict[Ring, ChainTables]:
+    """The constants of each chain of a program; a chain without keys needs no special primes."""
+    rings = [chain.ring for chain in program.planned.chains]
+    keyed = {key.ring for key in program_keys(program)}
+    special = {ring: special_primes(ring) if ring in keyed else () for ring in rings}
+    every = dict.fromkeys([*rings[0].primes, *(prime for primes in special.values() for prime in primes)])
+    known = prime_rows(rings[0].ring_dim, tuple(every))
+    return {ring: ChainTables.of(ring, special[ring], known) for ring in rings}
 
 
 def place_of(key: EvaluationKey) -> tuple[Ring, str, int]:

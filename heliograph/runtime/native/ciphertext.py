@@ -1,4 +1,4 @@
-"""Ciphertexts and evaluation keys as arrays of residues, from OpenFHE's bytes and back."""
+"""Ciphertexts and evaluation keys as arrays of residues, from bytes and back."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.files import Bytes
 from heliograph.ir import Array
+from heliograph.runtime import seeded
 from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.openfhe.template import Bytes, Template, ciphertext_template
-from heliograph.runtime.seeded import SPARSE_BLOCKS, SeededForm, ciphertext_form, read_rows
+from heliograph.runtime.seeded import SPARSE_BLOCKS, key_form, sparse_primes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,35 +37,6 @@ class SwitchingKey:
     residues: Array
 
 
-def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
-    """A ciphertext of two parts in untrusted bytes; a WireError where it is another or none."""
-    form = ciphertext_template(ring, level)
-    residues = np.empty((2, level + 1, ring.ring_dim), dtype=np.uint64)
-    seeded = ciphertext_form(ring.ring_dim, form.blocks_moduli)
-    read_rows(data, form, seeded, tag, what, list(residues.reshape(-1, ring.ring_dim)))
-    return Ciphertext(residues)
-
-
-def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
-    """The bytes of a ciphertext of two parts, as OpenFHE writes a fresh one under the key named `tag`."""
-    blocks = value.residues.reshape(-1, ring.ring_dim).astype("<u8", copy=False)
-    return ciphertext_template(ring, value.level).fill((block.data for block in blocks), tag)
-
-
-def key_over(room: Array, form: Template, ring: Ring) -> SwitchingKey:
-    """A rotation or relinearization key with its residues in `room`, which has this many numbers."""
-    return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
-
-
-def read_key(
-    data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
-) -> SwitchingKey:
-    """Such a key in untrusted bytes, into `room` where it is given; a WireError where it is another or none."""
-    key = key_over(_room(form) if room is None else room, form, ring)
-    read_rows(data, form, seeded, tag, what, _rows(key))
-    return key
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseKeys:
     """The way to the sparse secret of bootstrapping, a key in a chain of its own, and back."""
@@ -73,42 +46,49 @@ class SparseKeys:
     back: SwitchingKey
 
 
-def sparse_keys_over(room: Array, form: Template, ring: Ring) -> SparseKeys:
-    """The pair with its residues in `room`, which has this many numbers."""
+def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
+    """A ciphertext of two parts in untrusted bytes; a WireError where it is another or none."""
+    return Ciphertext(seeded.read_ciphertext(data, ring, level, tag, what))
+
+
+def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
+    """The bytes of a ciphertext of two parts, under the key named `tag`."""
+    return seeded.write_ciphertext(value.residues, ring, tag)
+
+
+def numbers_of(key: EvaluationKey) -> int:
+    """How many residues a key has."""
+    form = key_form(key)
+    return len(form.moduli) * form.ring_dim
+
+
+def key_over(key: EvaluationKey, room: Array) -> SwitchingKey | SparseKeys:
+    """The key with its residues in `room`, of `numbers_of(key)`."""
+    ring = key.ring
+    if key.kind != "encapsulation":
+        return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
     there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
-    # The first prime of the chain, and the special primes.
-    primes = form.blocks_moduli[: SPARSE_BLOCKS // 2]
+    first, special = ring.primes[:1], sparse_primes(ring)
     return SparseKeys(
-        ChainTables.of(ring, primes[1:], prime_rows(ring.ring_dim, primes), primes[:1]),
+        ChainTables.of(ring, special, prime_rows(ring.ring_dim, first + special), first),
         SwitchingKey(there.reshape(2, 1, -1, ring.ring_dim)),
         SwitchingKey(back.reshape(2, ring.digits, -1, ring.ring_dim)),
     )
 
 
-def read_sparse_keys(
-    data: Bytes, form: Template, seeded: SeededForm, ring: Ring, tag: str, what: str, room: Array | None = None
-) -> SparseKeys:
-    """The pair in untrusted bytes, into `room` where it is given; a WireError where it is another or none."""
-    pair = sparse_keys_over(_room(form) if room is None else room, form, ring)
-    read_rows(data, form, seeded, tag, what, [*_rows(pair.there), *_rows(pair.back)])
-    return pair
-
-
-def special_primes(form: Template, ring: Ring) -> tuple[int, ...]:
-    """The special primes of a chain, as the form of its keys has them."""
-    return form.blocks_moduli[ring.towers : ring.towers + ring.special]
-
-
-def numbers_of(form: Template) -> int:
-    """How many numbers an object of this form has."""
-    return len(form.blocks) * form.ring_dim
-
-
-def _room(form: Template) -> Array:
-    return np.empty(numbers_of(form), dtype=np.uint64)
-
-
-def _rows(key: SwitchingKey) -> list[Array]:
-    """The polynomials of a key in OpenFHE's order: the uniform half first."""
+def rows_of(key: SwitchingKey | SparseKeys) -> list[Array]:
+    """The polynomials of a key in the order in which they are written: the uniform half first."""
+    if isinstance(key, SparseKeys):
+        return [*rows_of(key.there), *rows_of(key.back)]
     b, a = key.residues.reshape(2, -1, key.residues.shape[-1])
     return [*a, *b]
+
+
+def read_key(data: Bytes, key: EvaluationKey, tag: str, room: Array | None = None) -> SwitchingKey | SparseKeys:
+    """The key of that description in untrusted bytes; a WireError where it is another or none.
+
+    Its residues come into `room`, of `numbers_of(key)`, where it is given.
+    """
+    made = key_over(key, np.empty(numbers_of(key), dtype=np.uint64) if room is None else room)
+    key_form(key).read(data, tag, f"the key {key.name}", rows_of(made))
+    return made

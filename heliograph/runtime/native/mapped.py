@@ -1,7 +1,7 @@
 """The keys of a folder in the form that kernels take, in one file that all processes of a machine map.
 
 The file lies in the folder of the keys and is made by the first that asks. It holds each key's residues as
-`KeyForms` gives them, each from a page on, in the order of the artifact's keys. Its name is a digest of whose keys they are
+`read_key` gives them, each from a page on, in the order of the artifact's keys. Its name is a digest of whose keys they are
 and of the digests at the ends of their files: another set of keys has another name. It is a copy that can be made again, and
 is trusted like the memory of the process that made it: where another user could have written it, it is made anew.
 """
@@ -19,15 +19,16 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, WireError
-from heliograph.files import Bytes, lock, open_file, remove_parts, sync_folder
+from heliograph.files import lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
 from heliograph.runtime.keyfolder import KeyFolder, KeysError
+from heliograph.runtime.native.ciphertext import key_over, numbers_of, read_key
 
 _FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
@@ -42,16 +43,6 @@ class TooLittleDiskError(HeliographError):
     """The disk has no room for the keys as they are mapped."""
 
 
-class Forms(Protocol):
-    """What makes keys of bytes; see `KeyForms`."""
-
-    def numbers(self, key: EvaluationKey) -> int: ...
-
-    def read(self, data: Bytes, key: EvaluationKey, client: str, room: Array | None = None) -> Any: ...
-
-    def over(self, key: EvaluationKey, room: Array) -> Any: ...
-
-
 class MappedKeys:
     """The keys of a folder, mapped; made first where they are not there yet, by one process while others wait.
 
@@ -59,14 +50,14 @@ class MappedKeys:
     room for the file.
     """
 
-    def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey], forms: Forms) -> None:
-        self._forms, self._begins = forms, {}
+    def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey]) -> None:
+        self._begins = {}
         # What is empty cannot be mapped: a program may take no keys.
         self._mapping: mmap.mmap | None = None
         end = 0
         for key in keys:
             self._begins[key] = end
-            end += -(-8 * forms.numbers(key) // _PAGE) * _PAGE
+            end += -(-8 * numbers_of(key) // _PAGE) * _PAGE
         if end == 0:
             return
         path = folder.path / (_PREFIX + _named(folder, keys).hexdigest()[:32] + _SUFFIX)
@@ -83,10 +74,10 @@ class MappedKeys:
     def value(self, key: EvaluationKey) -> Any:
         """One key; the mapping stays as long as any of them."""
         assert self._mapping is not None
-        return self._forms.over(key, self._room(self._mapping, key))
+        return key_over(key, self._room(self._mapping, key))
 
     def _room(self, mapping: mmap.mmap, key: EvaluationKey) -> Array:
-        return np.frombuffer(mapping, dtype=np.uint64, count=self._forms.numbers(key), offset=self._begins[key])
+        return np.frombuffer(mapping, dtype=np.uint64, count=numbers_of(key), offset=self._begins[key])
 
     def _make(self, path: Path, size: int, folder: KeyFolder) -> None:
         for old in path.parent.glob(f"{_PREFIX}*{_SUFFIX}"):
@@ -106,7 +97,7 @@ class MappedKeys:
                 # The mapping closes with the last array on it; after an error some arrays may still be alive.
                 mapping = mmap.mmap(handle, size)
                 for key in self._begins:
-                    self._forms.read(folder.blob(key.name), key, folder.client, self._room(mapping, key))
+                    read_key(folder.blob(key.name), key, folder.client, self._room(mapping, key))
                 mapping.flush()
                 os.fsync(file.fileno())
                 os.replace(part, path)

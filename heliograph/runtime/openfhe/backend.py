@@ -20,7 +20,7 @@ from heliograph.runtime.openfhe import bootstrapping, registry, serial
 from heliograph.runtime.openfhe.context import library
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import normalized, rotation_key_template
+from heliograph.runtime.openfhe.template import Bytes, rotation_key_template
 
 # A key of a tiny ring for an automorphism that does not exist, put into every map first. OpenFHE keeps the first map that
 # was given for a tag and adds later keys to it, so a real first key could not be put back without the others.
@@ -64,18 +64,13 @@ class OpenFHEBackend:
 
     def read(self, message: SentValues, node: Node, name: str, evaluator: Any) -> Any:
         ring, what, level = self._artifact.ring, f"input ciphertext {name}", node.attrs["level"]
-        if name in message.blobs and node in evaluator.summed:
+        if node in evaluator.summed:
             return evaluator.coefficients(message.blobs[name], level, self._client, what)
-        if name in message.live:
-            ciphertext = message.live[name]
-            serial.check_ciphertext(ciphertext, ring, level, self._client, what)
-        else:
-            ciphertext = serial.read_ciphertext(message.blobs[name], ring, level, self._client, what)
-        return evaluator.adopt(ciphertext, level)
+        return evaluator.adopt(serial.read_ciphertext(message.blobs[name], ring, level, self._client, what), level)
 
-    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, dict[str, Any]]:
-        ring = self._artifact.ring
-        return {"live": {name: normalized(x, ring, level, self._client) for name, (x, level) in values.items()}}
+    def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, Bytes]:
+        ring, client = self._artifact.ring, self._client
+        return {name: serial.write_ciphertext(x, ring, level, client) for name, (x, level) in values.items()}
 
 
 class _Maps:

@@ -148,15 +148,6 @@ class OpenFHECryptor:
         return OpenFHECryptor(ring, library().DeserializePrivateKeyString(form, library().BINARY))
 
 
-def secret_bytes_in(data: bytes, ring: Ring, tag: str) -> bytes:
-    """The `secret_bytes` in what OpenFHE 1.6.1 writes of a secret key, as key files of version 1 hold it."""
-    length = 8 * ring.ring_dim
-    found = [(begin, modulus) for begin, modulus in find_blocks(data, ring.ring_dim) if modulus in ring.primes]
-    if tuple(modulus for _, modulus in found) != ring.primes or tag.encode() not in data:
-        raise WireError("the secret key does not have the form that OpenFHE 1.6.1 gives it")
-    return b"".join(data[begin : begin + length] for begin, _ in found)
-
-
 def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
     """A relinearization key, or a map with the key of one automorphism; the caller makes the change."""
     context = make_context(key.ring)

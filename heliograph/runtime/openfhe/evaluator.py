@@ -7,17 +7,17 @@ from typing import Any
 
 from heliograph.ckks.chains import chain_at
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
-from heliograph.ir import Node, Program
+from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.openfhe import bootstrapping
 from heliograph.runtime.openfhe.context import make_context, refusal
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
-from heliograph.runtime.openfhe.serial import retagged
+from heliograph.runtime.openfhe.serial import residues_of, retagged
 from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Bytes, ciphertext_template, meaningless, moved, scaled, transferred
-from heliograph.runtime.seeded import ciphertext_form, openfhe_bytes
+from heliograph.runtime.openfhe.template import Bytes, meaningless, moved, transferred
+from heliograph.runtime.seeded import read_ciphertext
 
 
 class OpenFHEEvaluator(ServerEvaluator):
@@ -43,9 +43,7 @@ class OpenFHEEvaluator(ServerEvaluator):
 
     def coefficients(self, data: Bytes, level: int, client: str, what: str) -> Coefficients:
         """Such an input from a client's bytes; a WireError for others."""
-        form = ciphertext_template(self.ring, level)
-        data = openfhe_bytes(data, form, ciphertext_form(form.ring_dim, form.blocks_moduli), client, what)
-        return Coefficients.of(data, self.ring, level, self._tag)
+        return Coefficients.of(read_ciphertext(data, self.ring, level, client, what), self._tag)
 
     def prepare(self) -> None:
         """Set up the bootstraps of the program."""
@@ -60,8 +58,9 @@ class OpenFHEEvaluator(ServerEvaluator):
         """A ciphertext of the whole chain as evaluation takes it."""
         return retagged(x, self._tag) if self.ring.bootstrap is None else moved(x, self.ring, level, self._tag)
 
-    def released(self, x: Any, log_scale: float, tag: str) -> Any:
-        return scaled(transferred(x, self.ring, self.describe(x)[0], tag, make_context), self.ring, log_scale)
+    def residues(self, x: Any) -> Array:
+        level = self.describe(x)[0]
+        return residues_of(transferred(x, self.ring, level, self._tag, make_context), self.ring, level)
 
     def example(self, level: int) -> Any:
         ring = chain_at(self.chains, level).ring

@@ -1,7 +1,6 @@
 """Weighted sums (runtime/sums.py) of OpenFHE's ciphertexts.
 
-They come and go as the bytes of their coefficients (template.py), which OpenFHE checks nowhere: untrusted bytes were
-checked against the template before they get here.
+They come and go as their coefficients, and into OpenFHE as the bytes that it would write of them (template.py).
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import scipy.sparse
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.runtime import sums
 from heliograph.runtime.openfhe.context import library
-from heliograph.runtime.openfhe.template import TAG_LENGTH, Bytes, ciphertext_template, moved, normalized
+from heliograph.runtime.openfhe.serial import residues_of
+from heliograph.runtime.openfhe.template import TAG_LENGTH, ciphertext_template, moved
 
 # The tag of keys in bytes that only pass through. Tags of lower parts of a chain are longer than a client's.
 _UNNAMED = "0" * TAG_LENGTH
@@ -25,7 +24,7 @@ _UNNAMED = "0" * TAG_LENGTH
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """A ciphertext of two parts as the bytes of its coefficients: for inputs that only weighted sums read.
+    """A ciphertext of two parts as its coefficients: for inputs that only weighted sums read.
 
     `blocks` are (2 (level + 1), ring_dim) numbers below their primes, part by part.
     """
@@ -35,11 +34,9 @@ class Coefficients:
     tag: str
 
     @staticmethod
-    def of(data: Bytes, ring: Ring, level: int, tag: str) -> Coefficients:
-        """From the bytes of a fresh or `normalized` ciphertext, which were checked."""
-        form = ciphertext_template(ring, level)
-        blocks = (np.frombuffer(data, dtype="<u8", count=ring.ring_dim, offset=begin) for begin, _ in form.blocks)
-        return Coefficients(tuple(blocks), level, tag)
+    def of(residues: Array, tag: str) -> Coefficients:
+        """From the residues (2, level + 1, N) of a ciphertext."""
+        return Coefficients(tuple(residues.reshape(-1, residues.shape[-1])), residues.shape[1] - 1, tag)
 
     def dropped(self, levels: int) -> Coefficients:
         """The same, fewer primes."""
@@ -68,6 +65,4 @@ def weighted_sums(
 def _coefficients(value: Any, ring: Ring, level: int) -> Coefficients:
     if isinstance(value, Coefficients):
         return value
-    openfhe = library()
-    data = bytes(openfhe.Serialize(normalized(value, ring, level, _UNNAMED), openfhe.BINARY))
-    return Coefficients.of(data, ring, level, _UNNAMED)
+    return Coefficients.of(residues_of(value, ring, level), _UNNAMED)
