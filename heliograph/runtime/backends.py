@@ -8,7 +8,6 @@ from pathlib import Path
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import ProgramError
 from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
-from heliograph.runtime.openfhe.backend import OpenFHEBackend
 
 
 def backend_name(asked: str | None, artifact: Artifact) -> str:
@@ -60,6 +59,9 @@ def make_backend(
             )
         if plaintexts is not None:
             refuse_plaintexts(asked, artifact, "Server(plaintexts=...)")
+        # It is an extra, and takes half a second.
+        from heliograph.runtime.openfhe.backend import OpenFHEBackend
+
         return OpenFHEBackend(artifact, keys, key_bytes)
     if name != NATIVE:
         raise ProgramError(

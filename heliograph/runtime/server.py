@@ -35,7 +35,7 @@ from heliograph.runtime.messages import (
     object_name,
 )
 from heliograph.runtime.noise import secure_draw, secure_normal
-from heliograph.runtime.openfhe.process import require_own_process
+from heliograph.runtime.process import require_own_process
 from heliograph.runtime.security import require_security
 
 # The bound on encoded plaintexts that are kept for a part of a program (Server.look).

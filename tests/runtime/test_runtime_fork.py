@@ -18,7 +18,7 @@ from runtime.support import toy_artifact
 
 import heliograph as hg
 from heliograph.errors import SecurityError
-from heliograph.runtime.openfhe import process
+from heliograph.runtime import process
 
 _BEGIN = """
 import concurrent.futures, hashlib, multiprocessing, os, sys, warnings
@@ -105,7 +105,7 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         from heliograph.ckks.ring import Ring
         from heliograph.runtime.cryptor import cryptor, randomness
         from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
-        from heliograph.runtime.openfhe import process
+        from heliograph.runtime import process
         from heliograph.runtime.seeded import read_ciphertext
 
         # Kernels end a forked process; numpy's numbers are the same.

@@ -33,7 +33,7 @@ from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse
 from heliograph.runtime.expansion import fresh_seed
 from heliograph.runtime.messages import is_name
 from heliograph.runtime.noise import secure_normal
-from heliograph.runtime.openfhe.process import note_use, require_own_process
+from heliograph.runtime.process import note_use, require_own_process
 from heliograph.runtime.residues import automorphism_places, centered, difference, residues, signed, total
 from heliograph.runtime.seeded import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes, special_primes
 
@@ -83,9 +83,8 @@ class Cryptor:
         """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
 
         The message is real: what the imaginary parts hold is error, and the real parts have as much of it. As much again is
-        added to them, from the system's generator, so that they tell less of the key, as OpenFHE does (its `Decrypt`,
-        NOISE_FLOODING_DECRYPT aside). A RangeError where the message is destroyed, or fills its modulus: then it is not what
-        was computed.
+        added to them, from the system's generator, so that they tell less of the key; OpenFHE does so too. A RangeError
+        where the message is destroyed, or fills its modulus: then it is not what was computed.
         """
         require_own_process("decryption")
         ring, basis = self.ring, self._basis(self.ring)

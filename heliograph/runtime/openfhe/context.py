@@ -15,7 +15,7 @@ from typing import Any
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, InternalError, SecurityError
 from heliograph.openmp import OPENMP_WAS_LOADED
-from heliograph.runtime.openfhe.process import note_use, require_own_process
+from heliograph.runtime.process import note_use, require_own_process
 
 # OpenFHE treats contexts with equal parameters as one. These marks go into a parameter that nothing depends on.
 _MARK = 31.0

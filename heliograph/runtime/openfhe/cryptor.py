@@ -1,6 +1,4 @@
-"""A secret key as OpenFHE has it: it decrypts answers, which come in OpenFHE's form, and is what our own keys and
-ciphertexts (runtime/cryptor/) are compared with.
-"""
+"""A secret key as OpenFHE has it: what our own keys, ciphertexts and decryption (runtime/cryptor/) are compared with."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ from heliograph.runtime.messages import is_name
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, refusal
 from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
-from heliograph.runtime.openfhe.process import require_own_process, with_own_generator
 from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
+from heliograph.runtime.process import require_own_process
 
 
 class OpenFHECryptor:
     """One secret key on one ring.
 
     Whatever draws random numbers raises a SecurityError in a forked child of a process that used OpenFHE
-    (runtime/openfhe/process.py). Decryption draws some too, from a generator of its own.
+    (runtime/process.py).
     """
 
     def __init__(self, ring: Ring, secret_key: Any = None) -> None:
@@ -103,7 +101,7 @@ class OpenFHECryptor:
         """
         require_own_process("decryption")
         try:
-            plaintext = with_own_generator(self.context.Decrypt, self._secret, ciphertext)
+            plaintext = self.context.Decrypt(self._secret, ciphertext)
         except RuntimeError as error:
             raise RangeError(
                 "the result cannot be decrypted: its error is larger than its message",

@@ -1,10 +1,9 @@
-"""What OpenFHE's bytes must look like before OpenFHE parses them.
+"""What OpenFHE's bytes of ciphertexts and keys look like, learned from OpenFHE.
 
-OpenFHE reads its own format without checks: a changed length, identifier or modulus makes it allocate without bound or
-end the process. But for one ring, the bytes of a ciphertext or key are fixed except for the coefficients and the name of
-the key. So the expected bytes are learned from objects made here, under a key that is thrown away, and untrusted bytes
-must equal them everywhere outside the coefficients, and every coefficient must be below its prime. What passes is
-something that OpenFHE itself could have written.
+Its Python interface takes residues only as bytes in a format of its own, which it reads without checks: a changed length,
+identifier or modulus makes it allocate without bound or end the process. But for one ring, the bytes of a ciphertext or key
+are fixed except for the coefficients and the name of the key. So the fixed bytes are learned from objects made here, under a
+key that is thrown away, and what OpenFHE is to read is written with them: residues that were checked (runtime/seeded.py).
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class Template:
     def blocks_moduli(self) -> tuple[int, ...]:
         return tuple(modulus for _, modulus in self.blocks)
 
-    def shell(self, tag: str, index: int | None = None) -> bytearray:
-        """The bytes of an object of this form under the key named `tag`, with coefficients that are zero."""
+    def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
+        """The bytes of an object of this form with these coefficients, under the key named `tag`."""
         made = bytearray(self.size)
         for offset, gap in self.gaps:
             made[offset : offset + len(gap)] = gap
@@ -60,11 +59,6 @@ class Template:
             made[offset : offset + TAG_LENGTH] = tag.encode()
         if self.index_offset is not None and index is not None:
             struct.pack_into("<I", made, self.index_offset, index)
-        return made
-
-    def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
-        """The bytes of an object of this form with these coefficients, under the key named `tag`."""
-        made = self.shell(tag, index)
         for (begin, _), block in zip(self.blocks, blocks, strict=True):
             made[begin : begin + 8 * self.ring_dim] = block
         return bytes(made)
@@ -72,56 +66,23 @@ class Template:
     def check(self, data: Bytes, tag: str, what: str, index: int | None = None) -> None:
         """Raise a WireError unless `data` has this form under the key named `tag` (and for this automorphism)."""
         if len(data) != self.size:
-            raise wrong_size(what, len(data), self.size)
+            raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
         view = memoryview(data)
         for offset in self.tag_offsets:
             found = bytes(view[offset : offset + TAG_LENGTH])
             if found != tag.encode():
-                raise other_key(what, found, tag)
+                raise WireError(f"{what} carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}")
         if self.index_offset is not None and struct.unpack_from("<I", view, self.index_offset)[0] != index:
-            raise other_rotation(what)
+            raise WireError(f"{what} is a key for another rotation")
         varying = [(offset, TAG_LENGTH) for offset in self.tag_offsets]
         varying += [(self.index_offset, 4)] if self.index_offset is not None else []
         for offset, expected in self.gaps:
             if _blanked(view, offset, offset + len(expected), varying) != expected:
-                raise other_form(what, offset)
+                raise WireError(f"{what} does not have the expected form near byte {offset}")
         for offset, modulus in self.blocks:
             block = np.frombuffer(view, dtype="<u8", count=self.ring_dim, offset=offset)
             if int(block.max()) >= modulus:
-                raise too_large(what)
-
-
-def wrong_size(what: str, found: int, expected: int) -> WireError:
-    """The refusal of an object of another length."""
-    return WireError(f"{what} has {found} bytes, expected {expected}")
-
-
-def other_key(what: str, found: bytes, tag: str) -> WireError:
-    """The refusal of an object under another key."""
-    return WireError(
-        f"{what} is under another key than the one expected",
-        why=f"it carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}",
-        hint="use keys and ciphertexts of one client",
-    )
-
-
-def other_rotation(what: str) -> WireError:
-    """The refusal of a key of another automorphism."""
-    return WireError(f"{what} is a key for another rotation")
-
-
-def other_form(what: str, offset: int) -> WireError:
-    """The refusal of an object whose fixed bytes are others."""
-    return WireError(
-        f"{what} does not have the expected form",
-        why=f"its parameters or lengths differ near byte {offset}",
-        hint="make it again with the same artifact and the same version of OpenFHE",
-    )
-
-
-def too_large(what: str) -> WireError:
-    """The refusal of an object with a number that is not a residue."""
-    return WireError(f"{what} holds a coefficient that is not below its prime")
+                raise WireError(f"{what} holds a coefficient that is not below its prime")
 
 
 def _blanked(view: Bytes, begin: int, end: int, varying: list[tuple[int, int]]) -> bytes:
@@ -303,16 +264,6 @@ def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: C
     made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
     made.SetScalingFactor(ciphertext.GetScalingFactor())
     return made
-
-
-def scaled(ciphertext: Any, ring: Ring, log_scale: float) -> Any:
-    """The ciphertext, which nobody else holds, told to be of so many nominal scales as its true one is nearest to: OpenFHE
-    then decrypts it, whatever it is the product of.
-    """
-    degree = max(1, round(log_scale / ring.scale_bits))
-    ciphertext.SetNoiseScaleDeg(degree)
-    ciphertext.SetScalingFactor(2.0 ** (degree * ring.scale_bits))
-    return ciphertext
 
 
 def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: ContextOf) -> Any:

@@ -1,0 +1,48 @@
+"""Forked copies of a process that uses our kernels or OpenFHE are refused.
+
+The threads of parallel loops are missing in a forked child, so that such a loop waits for ever or ends the process. What a
+client draws is the system's, anew for each object (runtime/cryptor/randomness.py), and repeats in no copy; OpenFHE's random
+generator is a state in the memory of a thread, which what copies the memory copies.
+"""
+
+from __future__ import annotations
+
+import os
+
+from heliograph.errors import SecurityError
+
+# The process that used them first, if it is this one or one that this one was forked from.
+_user: int | None = None
+_forked = False
+
+
+def _after_fork_in_child() -> None:
+    global _forked
+    _forked = _forked or _user is not None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def note_use() -> None:
+    """From now on forked children of this process are refused."""
+    global _user
+    if _user is None:
+        _user = os.getpid()
+
+
+def is_forked_copy() -> bool:
+    """Whether this process was forked from one that had used them."""
+    # The process id also reveals forks that were not made by Python.
+    return _forked or (_user is not None and _user != os.getpid())
+
+
+def require_own_process(what: str) -> None:
+    """Raise a SecurityError in a forked child of a process that used them."""
+    if is_forked_copy():
+        raise SecurityError(
+            f"{what} is refused in a forked process",
+            why="the process that it was forked from had used ciphertexts, and its threads are not here: it would hang",
+            hint="start workers with spawn (multiprocessing.get_context('spawn')), or let the parent process only import "
+            "and load artifacts, and make clients and servers inside the workers",
+        )
