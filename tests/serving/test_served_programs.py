@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.serving import Running
-from runtime.support import whole_input
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
@@ -228,10 +227,3 @@ def test_what_is_no_step_is_refused(remote: hg.RemoteServer, served: Running, co
     # Afterwards it serves as before.
     np.testing.assert_allclose(counter.decrypt(remote.step(encrypted, carried)[0]), after(START), atol=1e-4)
     assert served.events("fault") == faults
-
-
-def test_values_of_the_old_form_are_taken_too(remote: hg.RemoteServer, counter: hg.Client, folder: Path) -> None:
-    artifact = hg.Artifact.load(folder / "counter.helio")
-    encrypted = whole_input(counter.encrypt(GIVEN), artifact)
-    output, _ = remote.step(encrypted, counter.encrypt_carried(total=START))
-    np.testing.assert_allclose(counter.decrypt(output), after(START), atol=1e-4)
