@@ -1,15 +1,11 @@
 # Everything runs in .venv, which is made on first use. `make demo` and `make test` need nothing else.
 VENV   := .venv
 BIN    := $(VENV)/bin
-# OpenFHE has wheels for CPython 3.10 (glibc 2.35 or newer) and 3.12 (glibc 2.39 or newer) only. pyenv's shims may refuse,
-# so its versions are asked directly.
+# The first Python from 3.10 on that can make environments. pyenv's shims may refuse, so its versions are asked directly.
 PYENV := $${PYENV_ROOT:-$$HOME/.pyenv}/versions
-FITS := import sys, venv, ensurepip, platform; \
-	glibc = tuple(map(int, (platform.libc_ver()[1] or "0.0").split(".")[:2])); \
-	sys.exit(glibc < {(3, 10): (2, 35), (3, 12): (2, 39)}.get(sys.version_info[:2], (99, 0)))
-PYTHON ?= $(shell for p in python3.10 $$(ls -d $(PYENV)/3.10.*/bin/python 2>/dev/null) \
-	python3.12 $$(ls -d $(PYENV)/3.12.*/bin/python 2>/dev/null); do \
-	"$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; break; }; done)
+FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
+PYTHON ?= $(shell for v in 3.10 3.12 3.11 3.13 3.14; do for p in python$$v $$(ls -d $(PYENV)/$$v.*/bin/python 2>/dev/null); do \
+	"$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; exit; }; done; done)
 
 .PHONY: demo test test-all bench docs lint install lock sbom clean
 
@@ -48,7 +44,7 @@ lint: $(VENV)/dev.stamp
 install: $(VENV)/dev.stamp
 
 $(BIN)/python:
-	@if [ -z "$(PYTHON)" ]; then echo "heliograph: install CPython 3.10 (glibc 2.35 or newer) or 3.12 (glibc 2.39 or newer) with its venv module; OpenFHE has wheels for these only. A Python elsewhere: make PYTHON=/path/to/python" >&2; exit 1; fi
+	@if [ -z "$(PYTHON)" ]; then echo "heliograph: install CPython 3.10 or newer with its venv module. A Python elsewhere: make PYTHON=/path/to/python" >&2; exit 1; fi
 	"$(PYTHON)" -m venv $(VENV)
 
 # `make demo` installs what a user needs, `make test` what a developer needs.

@@ -112,7 +112,8 @@ def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
 # Package -> which of our extras installs it.
 EXTRAS = {
     "torch": "torch",
-    "openfhe": "run",
+    "openfhe": "openfhe",
+    "numba": "run",
     "matplotlib": "plot",
     "sklearn": "sklearn",
     "opacus": "dp",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.data import absent
 from helpers.data import folder as data_folder
+
+from heliograph.errors import MissingPackageError
 
 # Golden texts must not depend on what was measured on the machine that runs them.
 os.environ["HELIOGRAPH_COSTS"] = "built-in"
@@ -16,6 +20,17 @@ os.environ["HELIOGRAPH_COSTS"] = "built-in"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what was produced")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """A test that needs OpenFHE is skipped, with that reason, where OpenFHE is not installed."""
+    report = yield
+    error = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(error, MissingPackageError) and "OpenFHE" in error.what and find_spec("openfhe") is None:
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), item.location[1] or 0, "Skipped: OpenFHE is not installed")
+    return report
 
 
 @pytest.fixture

@@ -16,14 +16,13 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError
 from heliograph.ir import Array
 from heliograph.runtime.backend import NATIVE, OPENFHE
-from heliograph.runtime.openfhe import registry, serial
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
-from heliograph.runtime.seeded import special_primes
+from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.runtime.seeded import read_ciphertext, special_primes
 
 if TYPE_CHECKING:
     from heliograph.runtime.native.ciphertext import Ciphertext
     from heliograph.runtime.native.primitives import NativePrimitives
+    from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
 
 # The rotation amount that has a key.
 AMOUNT = 1
@@ -33,14 +32,21 @@ AMOUNT = 1
 class Beside:
     """The primitives in one whole chain, with keys for a rotation by `AMOUNT`, conjugation and products.
 
-    The native ones need numba.
+    The native ones need numba, the others OpenFHE; an InternalError where they are asked for and are not there.
     """
 
     ring: Ring
-    cryptor: OpenFHECryptor
+    cryptor: Cryptor
+    # What OpenFHE calls the keys.
     tag: str
-    openfhe: OpenFHEPrimitives
+    openfhe_or_none: OpenFHEPrimitives | None
     native_or_none: NativePrimitives | None
+
+    @property
+    def openfhe(self) -> OpenFHEPrimitives:
+        if self.openfhe_or_none is None:
+            raise InternalError("OpenFHE is not installed")
+        return self.openfhe_or_none
 
     @property
     def native(self) -> NativePrimitives:
@@ -50,59 +56,83 @@ class Beside:
 
     def encrypted(self, values: Array, level: int) -> tuple[Any, Ciphertext]:
         """The same ciphertext for both, at the nominal scale."""
-        made = self._made(values, level)
-        return serial.retagged(made, self.tag), self.native_form(made)
+        residues = self._made(values, level)
+        return self._for_openfhe(residues), self._for_native(residues)
 
     def native_form(self, value: Any) -> Ciphertext:
         """OpenFHE's ciphertext of two parts as residues."""
-        from heliograph.runtime.native.ciphertext import Ciphertext
+        from heliograph.runtime.openfhe import serial
 
-        return Ciphertext(serial.residues_of(value, self.ring, self.openfhe.describe(value)[0]))
+        return self._for_native(serial.residues_of(value, self.ring, self.openfhe.describe(value)[0]))
 
     def backends(self) -> dict[str, tuple[Any, Callable[[Array, int], Any]]]:
         """By backend that is there its primitives, and what encrypts for them."""
-        found: dict[str, tuple[Any, Callable[[Array, int], Any]]] = {
-            OPENFHE: (self.openfhe, lambda values, level: serial.retagged(self._made(values, level), self.tag))
-        }
+        found: dict[str, tuple[Any, Callable[[Array, int], Any]]] = {}
+        if self.openfhe_or_none is not None:
+            found[OPENFHE] = self.openfhe, lambda values, level: self._for_openfhe(self._made(values, level))
         if self.native_or_none is not None:
-            found[NATIVE] = self.native_or_none, lambda values, level: self.native_form(self._made(values, level))
+            found[NATIVE] = self.native, lambda values, level: self._for_native(self._made(values, level))
         return found
 
-    def _made(self, values: Array, level: int) -> Any:
-        return self.cryptor.encrypt(values, level, float(self.ring.scale_bits))
+    def _made(self, values: Array, level: int) -> Array:
+        """A fresh ciphertext's residues."""
+        data = self.cryptor.encrypted_bytes(values, level, float(self.ring.scale_bits))
+        return read_ciphertext(data, self.ring, level, self.cryptor.tag, "a ciphertext")
+
+    def _for_openfhe(self, residues: Array) -> Any:
+        from heliograph.runtime.openfhe import serial
+
+        return serial.retagged(serial.openfhe_ciphertext(residues, self.ring, self.cryptor.tag), self.tag)
+
+    @staticmethod
+    def _for_native(residues: Array) -> Ciphertext:
+        from heliograph.runtime.native.ciphertext import Ciphertext
+
+        return Ciphertext(residues)
 
 
 @contextlib.contextmanager
 def beside(ring: Ring) -> Iterator[Beside]:
     """The backends that are there, with fresh keys of a ring without bootstraps; the keys are gone afterwards."""
-    # Keys are installed under a separate tag, because making keys drops those under the cryptor's own tag.
-    cryptor, tag, keys = OpenFHECryptor(ring), secrets.token_hex(16), {}
+    cryptor, tag = Cryptor(ring), secrets.token_hex(16)
+    keys = {
+        key: cryptor.evaluation_key_bytes(key)
+        for key in (
+            EvaluationKey(kind, ring, kind, amount)
+            for kind, amount in (("rotation", AMOUNT), ("conjugation", 0), ("relinearization", 0))
+        )
+    }
+    there = {name: importlib.util.find_spec(name) is not None for name in ("openfhe", "numba")}
+    native = _native(ring, keys, cryptor.tag) if there["numba"] else None
+    with _openfhe(ring, keys, cryptor.tag, tag) if there["openfhe"] else contextlib.nullcontext() as openfhe:
+        yield Beside(ring, cryptor, tag, openfhe, native)
+
+
+@contextlib.contextmanager
+def _openfhe(ring: Ring, keys: dict[EvaluationKey, bytes], client: str, tag: str) -> Iterator[OpenFHEPrimitives]:
+    """OpenFHE's primitives with these keys, installed under a tag."""
+    from heliograph.runtime.openfhe import registry, serial
+    from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
+
     try:
-        for kind, amount in (("rotation", AMOUNT), ("conjugation", 0), ("relinearization", 0)):
-            key = EvaluationKey(kind, ring, kind, amount)
-            value = cryptor.evaluation_key(key)
-            # Serialize before installing: OpenFHE keeps the first map that was given for a tag and adds later keys to it.
-            keys[kind, amount] = serial.serialize(value)
-            serial.install_key(key, value, tag)
-        native = _native(ring, keys) if importlib.util.find_spec("numba") else None
-        yield Beside(ring, cryptor, tag, OpenFHEPrimitives(ring, ring), native)
+        for key, data in keys.items():
+            serial.install_key(key, serial.read_key(data, key, client), tag)
+        yield OpenFHEPrimitives(ring, ring)
     finally:
         registry.release(tag)
 
 
-def _native(ring: Ring, keys: dict[tuple[str, int], bytes]) -> NativePrimitives:
-    """The native primitives with keys that OpenFHE made."""
-    from heliograph.runtime.native.ciphertext import key_over
+def _native(ring: Ring, keys: dict[EvaluationKey, bytes], client: str) -> NativePrimitives:
+    """The native primitives with these keys."""
+    from heliograph.runtime.native.ciphertext import read_key
     from heliograph.runtime.native.primitives import NativePrimitives
     from heliograph.runtime.native.tables import ChainTables, prime_rows
     from heliograph.runtime.native.warm import warm_up
 
     warm_up()
-    read: dict[tuple[str, int], Any] = {}
-    for (kind, amount), value in keys.items():
-        key = EvaluationKey(kind, ring, kind, amount)
-        a, b = np.split(serial.blocks_of(value, serial.key_template(key)), 2)
-        read[kind, amount] = key_over(key, np.concatenate([b, a]).ravel())
+    read: dict[tuple[str, int], Any] = {
+        (key.kind, key.amount): read_key(data, key, client) for key, data in keys.items()
+    }
     special = special_primes(ring)
     tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
     return NativePrimitives(tables, lambda kind, amount: read[kind, amount])

@@ -18,14 +18,15 @@ import scipy.optimize
 
 from heliograph.artifact.costs import save_costs
 from heliograph.ckks.costs import CostTable
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.errors import MissingPackageError
 from heliograph.execution import primitives as timing
 from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
 from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.beside import beside, sample_values
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.turns import medians_ms
 
 # Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely. The last
@@ -143,7 +144,7 @@ def calibrate(
 ) -> dict[str, Calibration]:
     """By backend: measure the primitives (about a minute on a quiet machine) and fit the table; nothing is written.
 
-    Without numba there is OpenFHE alone.
+    Those that are there: the native one needs numba.
     """
     begun, load = time.perf_counter(), os.getloadavg()[0]
     with contextlib.ExitStack() as stack:
@@ -171,7 +172,9 @@ def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tu
     The calibrations by backend and the file's path.
     """
     results = calibrate(progress)
-    best = results.get(NATIVE) or results[OPENFHE]
+    best = results.get(NATIVE) or results.get(OPENFHE)
+    if best is None:
+        raise MissingPackageError("there is no backend to measure", hint="pip install 'heliograph[run]'")
     return results, str(save_costs(best.costs))
 
 
@@ -206,11 +209,12 @@ def fit_costs(samples: list[Sample], machine: str) -> CostTable:
 def _prepare(ring: Ring, stack: contextlib.ExitStack) -> dict[tuple[str, str, int], Callable[[], Any]]:
     """The primitives by backend and level: at the top of the chain, in the middle and near the bottom."""
     values = sample_values(ring)
-    # OpenFHE makes the keys in any case. Making keys of a second secret leaves the first one's in place.
-    other = OpenFHECryptor(ring)
+    both = stack.enter_context(beside(ring))
+    # Keys are made by the client, whatever the server's backend.
+    key = EvaluationKey("rotation", ring, "rotation", 1)
     operations: dict[tuple[str, str, int], Callable[[], Any]] = {}
-    for backend, (do, encrypted) in stack.enter_context(beside(ring)).backends().items():
-        operations[backend, "key", ring.levels] = lambda: other.rotation_key(1)
+    for backend, (do, encrypted) in both.backends().items():
+        operations[backend, "key", ring.levels] = functools.partial(both.cryptor.evaluation_key_bytes, key)
         for level in sorted({ring.levels, (ring.levels + 1) // 2, 1}):
             x = encrypted(values, level)
             product, scaled = do.mul(x, x), do.mul_scalar(x, 0.5, ring.scale_bits)

@@ -137,8 +137,3 @@ def test_commands_name_a_missing_package(text: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: torch is not installed\n"), done.stderr
     assert "try: pip install 'heliograph[torch]'" in done.stderr
-
-
-def test_the_project_asks_for_the_pythons_that_openfhe_has_wheels_for() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    assert 'requires-python = ">=3.10,!=3.11.*,<3.13"' in text

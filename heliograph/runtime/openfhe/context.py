@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from heliograph.ckks.ring import Ring
-from heliograph.errors import HeliographError, InternalError, SecurityError
+from heliograph.errors import InternalError, MissingPackageError, SecurityError
 from heliograph.openmp import OPENMP_WAS_LOADED
 from heliograph.runtime.process import note_use, require_own_process
 
@@ -39,10 +39,11 @@ def library() -> ModuleType:
     try:
         import openfhe
     except ImportError as error:
-        raise HeliographError(
+        raise MissingPackageError(
             "OpenFHE is not installed or does not load",
             why=str(error),
-            hint="pip install 'heliograph[run]' with CPython 3.10 (glibc 2.35 or newer) or 3.12 (glibc 2.39 or newer)",
+            hint="take the native backend; or pip install 'heliograph[openfhe]' on Linux on x86-64, with CPython 3.10 ("
+            "glibc 2.35 or newer) or 3.12 (glibc 2.39 or newer)",
         ) from None
     return openfhe  # type: ignore[no-any-return]
 
