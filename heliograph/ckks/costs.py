@@ -178,8 +178,8 @@ class CostTable:
 
     def decrypt_ms(self, ring: Ring) -> float:
         """Decrypting and decoding one ciphertext at level 0."""
-        # OpenFHE's decoding and copying into an array take about nine times as long as our encoding.
-        return self._ms(ring, 1, 2, 0) + 9 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
+        # Decoding, the estimate of the error and the noise take about twice as long as encoding.
+        return self._ms(ring, 1, 2, 0) + 2.2 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -202,7 +202,7 @@ def _transforms_ms(costs: CostTable, ring: Ring, slots: int) -> float:
     return costs._transforms_ms(ring, slots)
 
 
-# Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels; keys are made by OpenFHE.
+# Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels.
 BUILT_IN = CostTable(
     "built in",
     ntt_ns=0.26,
