@@ -12,7 +12,7 @@ Parts, all of them by default:
 
 from __future__ import annotations
 
-from common import ROOT, data, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
+from common import ROOT, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
 
 import argparse
 import importlib.util
@@ -230,25 +230,8 @@ def mnist_sizes(folder: Path, epochs: int) -> list[dict[str, Any]]:
 def resnet20_sizes(folder: Path) -> list[dict[str, Any]]:
     """The same of the pretrained ResNet-20, as `resnet20.py` compiles it."""
     import cifar_resnet
-    import deep_network
 
-    with np.load(data("cifar10_resnet20_akamaster.npz"), allow_pickle=False) as weights:
-        module = cifar_resnet.load(cifar_resnet.NETWORKS[20](), weights)
-    images = deep_network.cifar10()
-    program = hg.trace(
-        module,
-        torch.from_numpy(images.test[:1]),
-        input_range=images.interval,
-        calibration=images.train[: deep_network.CALIBRATION],
-        name="resnet20",
-    )
-    options = hg.Options(
-        degree=cifar_resnet.DEGREE,
-        margin=cifar_resnet.MARGIN,
-        spread=cifar_resnet.SPREAD,
-        precision_bits=cifar_resnet.PRECISION_BITS,
-    )
-    return [{"name": "ResNet-20", **sizes(folder / "resnet20", hg.compile(program, options), None)}]
+    return [{"name": "ResNet-20", **sizes(folder / "resnet20", cifar_resnet.compiled(20), None)}]
 
 
 def sizes(folder: Path, artifact: hg.Artifact, image: Any) -> dict[str, Any]:

@@ -186,13 +186,28 @@ def input_shape(program: Program, node: Node) -> tuple[int, ...]:
     return next(spec.shape for spec in program.interface.inputs if spec.name == node.attrs["name"])
 
 
-def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
+def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> Array:
+    """What was given for an input that is encrypted, in the shape that its layout packs; an error where it does not fit.
+
+    With `declared` a RangeError is raised for an element outside the input's range.
+    """
+    layout, value = spec.placed, given_as(spec, value)
+    if layout.stride == 1:
+        tensor = check_input(spec.name, spec.shape, value)
+    else:
+        tensor = check_samples(spec.name, spec.shape, value, layout.stride)
+    if declared:
+        check_range(spec.name, spec.low, spec.high, tensor)
+    return tensor.reshape(layout.shape if layout.stride == 1 else (layout.stride, *layout.shape))
+
+
+def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = False) -> dict[Node, Array]:
     """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
 
     Slot vectors for secret inputs; plain ones keep their shape. A program for several samples at once takes secret inputs
-    with a leading axis of at most this many.
+    with a leading axis of at most this many. With `declared` they have to be within their ranges, as clients ask, except
+    for values from the run before: `check_carried` says of these whether they can be carried.
     """
-    batch = batch_of(program)
     specs = {spec.name: spec for spec in program.interface.inputs}
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
     if len(samples) != len(names):
@@ -206,27 +221,10 @@ def pack_inputs(program: Program, samples: Sequence[Any]) -> dict[Node, Array]:
             vectors[node] = plain_input(node, given[name])[np.newaxis]
             continue
         if name not in packed:
-            layout, value = specs[name].placed, given_as(specs[name], given[name])
-            if batch == 1:
-                tensor = check_input(name, specs[name].shape, value).reshape(layout.shape)
-            else:
-                tensor = check_samples(name, specs[name].shape, value, batch).reshape(batch, *layout.shape)
-            packed[name] = layout.pack(tensor)
+            spec, within = specs[name], declared and name not in program.interface.carried_inputs
+            packed[name] = spec.placed.pack(encrypted_input(spec, given[name], declared=within))
         vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
     return vectors
-
-
-def check_declared(program: Program, samples: Sequence[Any]) -> None:
-    """Raise a RangeError where a sample has an element outside its encrypted input's range: no client encrypts it.
-
-    Values from the run before are left out: `check_carried` says of these whether they can be carried.
-    """
-    specs = {spec.name: spec for spec in program.interface.inputs}
-    names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
-    for name, value in zip(names, samples, strict=True):
-        if name in specs and name not in program.interface.carried_inputs:
-            spec = specs[name]
-            check_range(name, spec.low, spec.high, real_numbers(plain_values(given_as(spec, value))))
 
 
 def draw(distribution: str, shape: Sequence[int], rng: np.random.Generator) -> Array:

@@ -14,7 +14,7 @@ from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.execution.interface import one_hot_rows
 from heliograph.frontends.torch_examples import samples_of
 from heliograph.frontends.torch_inputs import calibration_arrays, ranges
-from heliograph.frontends.torch_refusals import complex_values, dynamic_shape
+from heliograph.frontends.torch_refusals import complex_values, dynamic_shape, random_values
 from heliograph.frontends.torch_source import short_name
 from heliograph.frontends.torch_survey import Allowed, check_bags, surveyed
 from heliograph.frontends.torch_tokens import Sources
@@ -215,12 +215,7 @@ class Arguments:
         if spec.kind.name in _TENSORS:
             return self._tensor(spec)
         if str(getattr(spec.arg, "class_fqn", "")).endswith("Generator"):
-            raise UnsupportedError(
-                "the model draws random numbers with a generator of its own",
-                where=self.caller,
-                why="a program gives the same answer each time, and a generator's seed is not part of it",
-                hint="draw them once in __init__ and keep them with register_buffer",
-            )
+            raise random_values(None, self.caller)
         raise UnsupportedError(
             f"the exported program has an argument of kind {spec.kind.name.lower()}",
             where=self.caller,

@@ -222,12 +222,14 @@ def complex_values(where: object, what: str) -> UnsupportedError:
     )
 
 
-def random_values(node: Any, loc: Location) -> UnsupportedError:
-    """The error for a random number drawn inside the model."""
+def random_values(node: Any | None, where: Location) -> UnsupportedError:
+    """The error for random numbers drawn inside the model, by a call or by a generator that the graph holds."""
     return UnsupportedError(
-        f"{user_name(node.target)} draws random numbers inside the model",
-        where=loc,
-        why="a program gives the same answer on every run",
+        "the model draws random numbers with a generator of its own"
+        if node is None
+        else f"{user_name(node.target)} draws random numbers inside the model",
+        where=where,
+        why="a program gives the same answer each time",
         hint="draw them once in __init__ and keep them with register_buffer",
     )
 

@@ -13,7 +13,7 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.execution.interface import check_input, check_range, check_samples, given_as
+from heliograph.execution.interface import check_input, check_range, encrypted_input, given_as
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes
 from heliograph.files import Bytes
@@ -256,14 +256,7 @@ class Client:
         """The ciphertexts of some inputs, as they are sent."""
         made: dict[str, Bytes] = {}
         for spec, sample in samples.items():
-            layout, sample = spec.placed, given_as(spec, sample)
-            if layout.stride == 1:
-                tensor = check_input(spec.name, spec.shape, sample)
-            else:
-                tensor = check_samples(spec.name, spec.shape, sample, layout.stride)
-            check_range(spec.name, spec.low, spec.high, tensor)
-            shape = layout.shape if layout.stride == 1 else (layout.stride, *layout.shape)
-            for chunk, vector in enumerate(layout.pack(tensor.reshape(shape))):
+            for chunk, vector in enumerate(spec.placed.pack(encrypted_input(spec, sample))):
                 level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
                 made[object_name(spec.name, chunk)] = self._cryptor.encrypted_bytes(vector, level, log_scale)
         return made

@@ -272,8 +272,10 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if isinstance(self.flow, BodyFlow) and self.cycle is not None and self.cycle.body:
-            self.flow.bodies.hold(self.flow, len(self.cycle.body))
+        cycle = self.cycle
+        # What follows an answer that came before the end of its request's body is thrown away.
+        if isinstance(self.flow, BodyFlow) and cycle is not None and cycle.body and not cycle.response_complete:
+            self.flow.bodies.hold(self.flow, len(cycle.body))
         self._watch()
 
     def pause_writing(self) -> None:

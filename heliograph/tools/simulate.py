@@ -9,7 +9,7 @@ import numpy as np
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.validate import check_transforms
 from heliograph.errors import RangeError
-from heliograph.execution.interface import check_declared, given_rows, pack_inputs, unpack_outputs, with_drawn
+from heliograph.execution.interface import given_rows, pack_inputs, unpack_outputs, with_drawn
 from heliograph.execution.loop import execute
 from heliograph.execution.ranges import RangeWatch
 from heliograph.execution.simulator import Simulator
@@ -29,9 +29,7 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
     check_transforms(program, artifact.ring)
     simulator = Simulator(program, seed=seed, noisy=noisy)
     samples = tuple(with_drawn(program, samples, np.random.default_rng(seed)))
-    packed = pack_inputs(program, samples)
-    check_declared(program, samples)
-    encrypted = simulator.encrypt_inputs(packed)
+    encrypted = simulator.encrypt_inputs(pack_inputs(program, samples, declared=True))
     watch = RangeWatch(program, lambda node, value: np.real(value.slots))
     try:
         results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)

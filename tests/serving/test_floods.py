@@ -378,6 +378,25 @@ def test_all_bodies_have_one_budget() -> None:
     assert not any(each.read_paused for each in uploads)
 
 
+def test_the_rest_of_a_body_that_is_refused_does_not_stop_its_connection(running: Running) -> None:
+    """The refusal comes before the body has; what follows is thrown away, and the connection answers the next request."""
+    size = 1 << 20
+    head = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {running.token}\r\n"
+    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as connection:
+        asked = f"PUT /v1/uploads/{'1' * 64}?total={1 << 40} {head}Content-Length: {size}\r\n\r\n".encode()
+        connection.sendall(asked + bytes(1 << 12))
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(1 << 16)
+        assert b" 413 " in answer.split(b"\r\n")[0]
+        connection.sendall(bytes(size - (1 << 12)) + f"GET /v1/jobs {head}\r\n".encode())
+        answer = b""
+        while b"HTTP/1.1 200" not in answer:
+            found = connection.recv(1 << 16)
+            assert found, answer
+            answer += found
+
+
 def test_nothing_is_written_into_an_upload_that_was_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"all of it"
     digest = hashlib.sha256(data).hexdigest()

@@ -6,7 +6,7 @@ special primes (hybrid key switching: Han and Ki, "Better bootstrapping", 2020).
 automorphism leads from s to what the automorphism's inverse makes of s, and the pair of bootstrapping to a sparse secret
 and back.
 
-Everything is written in the small form (runtime/seeded.py), with the seed of a in the place of a. What is secret comes from
+Everything is written in the form of runtime/seeded.py, with the seed of a in the place of a. What is secret comes from
 a stream of its own for each object (randomness.py).
 """
 
@@ -37,7 +37,6 @@ from heliograph.runtime.process import note_use, require_own_process
 from heliograph.runtime.residues import automorphism_places, centered, difference, residues, signed, total
 from heliograph.runtime.seeded import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes, special_primes
 
-_LOOK = "run heliograph.simulate on this input: it names the layer that overflows"
 # Larger than any error that the sampler draws.
 _LARGEST_ERROR = 1 << 7
 
@@ -93,24 +92,20 @@ class Cryptor:
         # Horner's rule: b + s (a + s ...).
         values = residues[-1]
         for part in reversed(residues[:-1]):
-            product = basis.arithmetic.products(np.ascontiguousarray(values), basis.secret[:count], places)
+            product = basis.arithmetic.products(values, basis.secret[:count], places)
             values = np.stack(list(map(total, product, part, ring.primes)))
-        rows = basis.arithmetic.backward(np.ascontiguousarray(values), places)
+        rows = basis.arithmetic.backward(values, places)
         slots = slots_of(signed(rows, ring.primes[:count]))
         imaginary = math.sqrt(float(np.mean(np.square(slots.imag))))
         largest = float(np.abs(slots.real).max(initial=0.0))
-        log_modulus = sum(math.log2(q) for q in ring.primes[:count])
-        if decryption_fails(ring, log_scale, imaginary):
+        destroyed = decryption_fails(ring, log_scale, imaginary)
+        if destroyed or (largest > 0 and math.log2(largest) > sum(ring.log_primes[:count]) - 1):
             raise RangeError(
-                "the result cannot be decrypted: its error is larger than its message",
+                "the result cannot be decrypted: its error is larger than its message"
+                if destroyed
+                else "the result does not fit the modulus: it is not what was computed",
                 why="a value left the range that it was planned for",
-                hint=_LOOK,
-            )
-        if largest > 0 and math.log2(largest) > log_modulus - 1:
-            raise RangeError(
-                "the result does not fit the modulus: it is not what was computed",
-                why="a value left the range that it was planned for",
-                hint=_LOOK,
+                hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
         noise = secure_normal(slots.size) * decryption_std(ring, imaginary)
         return (slots.real + noise) * 2.0**-log_scale, math.sqrt(2.0) * imaginary * 2.0**-log_scale
@@ -134,7 +129,7 @@ class Cryptor:
         return self._key(form, header, basis, basis.values, factors)
 
     def _pair(self, ring: Ring, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
-        """The key from the secret to a fresh sparse one, whole, and the one back, in the small form."""
+        """The key from the secret to a fresh sparse one, whole, and the one back, with a seed."""
         sparse = sparse_ternary(SecretStream(), ring.ring_dim, SPARSE_WEIGHT)
         there = _Basis(ring.ring_dim, ring.primes[:1], sparse_primes(ring), 1, sparse)
         # Its uniform half has no seed in this form: what stands at its places is expanded from a seed that is thrown away.
