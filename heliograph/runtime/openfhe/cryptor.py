@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -45,15 +46,16 @@ class OpenFHECryptor:
     def __reduce_ex__(self, protocol: object) -> Any:
         raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
 
-    def evaluation_key(self, key: EvaluationKey) -> Any:
+    def evaluation_key(self, key: EvaluationKey, scratch: str | os.PathLike[str] | None = None) -> Any:
         """A fresh key of that description, as OpenFHE's object; it leaves no trace elsewhere.
 
-        A relinearization key is a key, all others are maps from automorphism indices to keys.
+        A relinearization key is a key, all others are maps from automorphism indices to keys. `scratch` is the folder for
+        what some keys take on disk while they are made; by default that for temporary files.
         """
         require_own_process("making an evaluation key")
         secret = self._secret_in(key.ring)
         if key.kind == "encapsulation":
-            return make_encapsulation_keys(key.ring, _coefficients(secret, key.ring), self.tag)
+            return make_encapsulation_keys(key.ring, _coefficients(secret, key.ring), self.tag, scratch)
         with registry.changing():
             try:
                 return _fresh_key(key, secret)

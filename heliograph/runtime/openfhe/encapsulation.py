@@ -63,15 +63,17 @@ def dense_index(ring: Ring) -> int:
     return 2 * ring.ring_dim - 2
 
 
-def make_encapsulation_keys(ring: Ring, secret: Sequence[bytes], tag: str) -> Any:
+def make_encapsulation_keys(
+    ring: Ring, secret: Sequence[bytes], tag: str, folder: str | os.PathLike[str] | None = None
+) -> Any:
     """A fresh pair of keys, as OpenFHE's map of two keys; it leaves no trace in OpenFHE's own.
 
     `secret` has the coefficients of the secret key named `tag`, modulo each prime. For a while about as many full keys exist
-    as the logarithm of the ring dimension, once in memory and once in a temporary file. That file has no name, and goes with
-    the process however it ends; nothing in it is secret.
+    as the logarithm of the ring dimension, once in memory and once in a file in `folder` (by default the folder for
+    temporary files). That file has no name, and goes with the process however it ends; nothing in it is secret.
     """
     form, context = _joined_form(ring), key_context(ring)
-    with _unnamed_file() as (file, path):
+    with _unnamed_file(folder) as (file, path):
         with registry.changing():
             # Learn the form with nothing else running: whatever is set up in this context would become part of it.
             key = library().DeserializePrivateKeyString(_secret_form(ring).fill(secret, tag), library().BINARY)
@@ -96,15 +98,15 @@ def _secret_form(ring: Ring) -> Template:
 
 
 @contextlib.contextmanager
-def _unnamed_file() -> Iterator[tuple[IO[bytes], str]]:
+def _unnamed_file(folder: str | os.PathLike[str] | None) -> Iterator[tuple[IO[bytes], str]]:
     """A file without a name, and the path by which this process can open it again."""
     try:
-        made = tempfile.TemporaryFile()  # noqa: SIM115
+        made = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
     except OSError as error:
         raise HeliographError(
-            f"no temporary file can be made in {tempfile.gettempdir()}",
+            f"no temporary file can be made in {folder or tempfile.gettempdir()}",
             why=error.strerror or str(error),
-            hint="the keys of bootstraps are made through one: set TMPDIR to a folder that can be written to",
+            hint="the keys of bootstraps are made through one: give a folder that can be written to",
         ) from None
     with made as file:
         path = f"/proc/self/fd/{file.fileno()}"
@@ -143,7 +145,7 @@ def _joined_form(ring: Ring) -> Template:
     """
     low = ring.lower(1, 1)
     context = lower_key_context(ring, low)
-    with _unnamed_file() as (file, path), registry.changing():
+    with _unnamed_file(None) as (file, path), registry.changing():
         secret = context.KeyGen().secretKey
         _write_bootstrap_keys(context, secret, path)
         _, sparse = _entries(file.read(), low, str(secret.GetKeyTag()))
