@@ -32,7 +32,7 @@ from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.keys import conjugates, program_keys
 from heliograph.files import Bytes, write_file
 from heliograph.ir import CipherType, Program, Stage
-from heliograph.ir.bootstraps import raising_chains, slots_by_chain
+from heliograph.ir.bootstraps import raising_chains
 from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
 from heliograph.report.text import Report
@@ -138,7 +138,7 @@ class Artifact:
             outputs.append(
                 public_spec(spec, (), tuple(kind.log_scale for kind in types if isinstance(kind, CipherType)))
             )
-        values, (whole_slots, *lower_slots) = self.report.values, slots_by_chain(self.program)
+        values = self.report.values
         return PublicArtifact(
             self.program.name,
             self._server_part,
@@ -146,9 +146,7 @@ class Artifact:
             tuple(inputs),
             tuple(outputs),
             {key: values[key] for key in PREDICTED},
-            whole_slots,
             conjugates(self.program),
-            lower_bootstrap_slots=tuple(lower_slots) if any(lower_slots) else (),
             raising_chains=raising_chains(self.program),
             certificate=self.report.figures.certificate,
         )

@@ -18,7 +18,7 @@ import numpy as np
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.ckks.noise import bootstrap_failure, bootstrap_std, series_std
+from heliograph.ckks.noise import bootstrap_std, series_std
 from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
 from heliograph.ckks.security import max_log_pq, sparse_attack
 from heliograph.ckks.trigonometric import levels_deeper
@@ -34,7 +34,6 @@ from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps import (
     REFRESHED,
-    WHOLE,
     bootstrap_slots,
     bootstrapped,
     bootstraps,
@@ -130,7 +129,7 @@ def complete(program: Program, known: Stored) -> Figures:
         rotation_key_bytes=ring.rotation_key_bytes,
         relinearization_key=program.planned.chains[0].relinearization_key,
         bootstraps=count(calls, *BOOTSTRAPS),
-        bootstrapping=_bootstrapping(program, ring, count(calls, *BOOTSTRAPS)),
+        bootstrapping=_bootstrapping(program, ring),
         lower_chains=tuple(_lower_chain(chain, keys, calls, number) for number, chain in enumerate(chains) if number),
         key_switches=count(calls, *KEY_SWITCHES),
         ciphertext_products=count(calls, "mul"),
@@ -331,13 +330,13 @@ def _refreshed(node: Node) -> list[Node]:
             and role_of(value) in (Role.LEVEL, Role.PART, Role.TRANSPARENT)
         ):
             (value,) = value.inputs
-        if value.op in (WHOLE, REFRESHED):
+        if value.op == REFRESHED:
             found.append(value)
     return found
 
 
-def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | None:
-    """The report's figures of the `count` bootstraps in a run; None if there are none."""
+def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:
+    """The report's figures of the bootstraps in a run; None if there are none."""
     slot_counts = bootstrap_slots(program)
     if not slot_counts:
         return None
@@ -354,9 +353,6 @@ def _bootstrapping(program: Program, ring: Ring, count: int) -> Bootstrapping | 
         - min(map(levels_deeper, degrees)),
         table_bytes=table_bytes(program),
         deviation=series_std(ring) if all(degrees) else bootstrap_std(ring),
-        iterations=ring.bootstrap_iterations,
-        by=ring.bootstrap_by,
-        failure=count * ring.bootstrap_iterations * bootstrap_failure(ring),
         observed=observed_sizes(program),
         activations=sum(map(bool, degrees)) or None,
     )
@@ -428,16 +424,6 @@ def _attack_text(ring_dim: int) -> str:
     return f"the best attack on it that we know of costs at least 2^{bits}, as estimated in docs/security.md"
 
 
-def _failure_text(found: Bootstrapping) -> str:
-    if not found.failure:
-        return "No bootstrap fails by chance: the modular reduction covers every value that the sparse secret allows."
-    bits = math.ceil(math.log2(found.failure))
-    return (
-        f"Bootstraps: the probability that any in a run fails by chance is at most 2^{bits}, because OpenFHE's modular "
-        "reduction covers nearly all values that the sparse secret allows. On the native backend none fails."
-    )
-
-
 def _assumed(figures: Figures) -> list[str]:
     """What the figures rest on, one sentence each."""
     lines = []
@@ -458,7 +444,9 @@ def _assumed(figures: Figures) -> list[str]:
             f"{figures.first_mod_bits + 2 * SPARSE_SPECIAL_BITS} bits; {_attack_text(figures.ring_dim)}. The client's "
             "secret is uniform ternary, so the table holds for it."
         )
-        lines.append(_failure_text(figures.bootstrapping))
+        lines.append(
+            "No bootstrap fails by chance: the modular reduction covers every value that the sparse secret allows."
+        )
         if figures.bootstrapping.observed:
             lines.append(
                 f"The sizes of {figures.bootstrapping.observed} bootstrapped values were observed (and widened by "

@@ -13,20 +13,16 @@ from typing import Any
 from heliograph.artifact.container import Container, pack, read_file, unpack
 from heliograph.artifact.report_fields import read_certificate
 from heliograph.artifact.validate import (
-    check_bootstrap_slots,
     printable,
     real,
     refuse,
 )
 from heliograph.artifact.wire import (
-    LOWER_SLOTS,
     RAISING,
     PublicSpec,
     chains_json,
-    lower_slots_json,
     raising_json,
     read_chains,
-    read_lower_slots,
     read_raising,
     read_specs,
     spec_json,
@@ -39,7 +35,7 @@ from heliograph.files import Bytes, write_file
 from heliograph.report.figures import Certified, to_json
 from heliograph.texts import is_hex
 
-VERSION = 9
+VERSION = 10
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
@@ -53,7 +49,7 @@ PREDICTED = ("predicted_ms", "client_peak_bytes", "scheme_error", "output_magnit
 
 
 _PUBLIC_FIELDS = {
-    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots",
+    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains",
     "conjugation_key", "predicted", "server_part",
 }  # fmt: skip
 
@@ -62,14 +58,12 @@ _PUBLIC_FIELDS = {
 class PublicArtifact:
     """What a client needs: ring, layouts, ranges, and which evaluation keys to make. No weights, no program.
 
-    `server_part` is the SHA-256 of what only the server has; `fingerprint` covers both parts, and keys and ciphertexts
-    carry it. `chains` are those of the program's parameters. `bootstrap_slots` are the numbers of slots that are
-    bootstrapped in the whole chain, `lower_bootstrap_slots` those in each lower one (empty if none bootstraps).
-    `raising_chains` are the numbers of the chains to whose top written-out bootstraps raise the modulus.
-    `conjugation_key` says whether the program conjugates in the whole chain. `predicted` has some figures of the
-    report, and `certificate` says what the answers certify, if anything. `named` is the fingerprint if the part was
-    read from a client's key file, which outlives the formats that fingerprints are computed from; such a part is not
-    written again.
+    `server_part` is the SHA-256 of what only the server has; `fingerprint` covers both parts, and keys and
+    ciphertexts carry it. `chains` are those of the program's parameters; `raising_chains` are the numbers of those to
+    whose top bootstraps raise the modulus. `conjugation_key` says whether the program conjugates in the whole chain.
+    `predicted` has some figures of the report, and `certificate` says what the answers certify, if anything. `named`
+    is the fingerprint if the part was read from a client's key file, which outlives the formats that fingerprints are
+    computed from; such a part is not written again.
     """
 
     name: str
@@ -78,10 +72,8 @@ class PublicArtifact:
     inputs: tuple[PublicSpec, ...]
     outputs: tuple[PublicSpec, ...]
     predicted: Mapping[str, Any]
-    bootstrap_slots: tuple[int, ...] = ()
     conjugation_key: bool = False
     named: str | None = None
-    lower_bootstrap_slots: tuple[tuple[int, ...], ...] = ()
     certificate: Certified | None = None
     raising_chains: tuple[int, ...] = ()
 
@@ -140,17 +132,15 @@ class PublicArtifact:
     @property
     def evaluation_keys(self) -> tuple[EvaluationKey, ...]:
         """The keys that the client makes for the server."""
-        slots = (self.bootstrap_slots, *self.lower_bootstrap_slots)
-        return evaluation_keys(self.chains, slots, self.conjugation_key, self.raising_chains)
+        return evaluation_keys(self.chains, self.conjugation_key, self.raising_chains)
 
     @property
     def bootstraps(self) -> bool:
         """Whether the program bootstraps, in any chain."""
-        return bool(self.bootstrap_slots or self.lower_bootstrap_slots or self.raising_chains)
+        return bool(self.raising_chains)
 
     def _fields(self) -> dict[str, Any]:
         return {
-            **lower_slots_json(self.lower_bootstrap_slots),
             **raising_json(self.raising_chains),
             **certificate_json(self.certificate),
             "name": self.name,
@@ -159,7 +149,6 @@ class PublicArtifact:
             "outputs": [spec_json(spec) for spec in self.outputs],
             "predicted": dict(self.predicted),
             **chains_json(self.chains),
-            "bootstrap_slots": list(self.bootstrap_slots),
             "conjugation_key": self.conjugation_key,
         }
 
@@ -186,7 +175,7 @@ class PublicArtifact:
     def _read(container: Container, what: str) -> PublicArtifact:
         f = container.fields
         try:
-            if set(f) - {LOWER_SLOTS, RAISING, CERTIFICATE} != _PUBLIC_FIELDS:
+            if set(f) - {RAISING, CERTIFICATE} != _PUBLIC_FIELDS:
                 raise refuse("its fields are not those of a public artifact")
             chains = read_chains(f)
             ring = chains[0].ring
@@ -205,9 +194,7 @@ class PublicArtifact:
                 read_specs(f["inputs"], ring, "input"),
                 read_specs(f["outputs"], ring, "output"),
                 {key: f["predicted"][key] for key in PREDICTED},
-                check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
-                lower_bootstrap_slots=read_lower_slots(f, chains),
                 raising_chains=read_raising(f, chains),
                 certificate=certificate_in(f),
             )

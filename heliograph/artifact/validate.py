@@ -16,7 +16,7 @@ from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstraps import WHOLE, raising_chains, slots_by_chain
+from heliograph.ir.bootstraps import raising_chains
 from heliograph.ir.carried import carried_outputs, fits
 from heliograph.ir.depth import MOST_WHOLE
 from heliograph.ir.interface import FINISHES, LARGEST_SCALE, Interface, TensorSpec
@@ -36,7 +36,7 @@ MAX_TENSORS = 1024
 MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
 _MOST_RAISED = 16
-# The most bits by which a raised value may be read at another scale; and the ops of written-out bootstraps.
+# The most bits by which a raised value may be read at another scale; and the ops of bootstraps.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
 _MAX_CHAINS = 8
@@ -89,21 +89,14 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
     whole(ring.scale_bits, "scale_bits", 15, 60)
     whole(ring.levels, "levels", 1, MOST_LEVELS)
     whole(ring.digits, "digits", 1, 101)
-    whole(ring.bootstrap_iterations, "bootstrap_iterations", 1, 2)
     whole(ring.bootstrap_babies, "bootstrap_babies", 0, 64)
     if ring.bootstrap_babies & (ring.bootstrap_babies - 1) or (ring.bootstrap_babies and 1 in (ring.bootstrap or (1,))):
         raise refuse(f"bootstrap_babies is {ring.bootstrap_babies}, which its bootstraps cannot have")
     for levels in ring.bootstrap or ():
         whole(levels, "a level budget", 1, 8)
-    if ring.bootstrap_by not in ("openfhe", "native"):
-        raise refuse(f"bootstrap_by is {ring.bootstrap_by!r:.40}, which is unknown")
     if not isinstance(ring.short_specials, bool):
         raise refuse(f"short_specials is {_short(ring.short_specials)}, not true or false")
-    if ring.bootstrap_by == "native" and (ring.bootstrap is None or ring.bootstrap_iterations > 1):
-        raise refuse("native bootstraps have one iteration, and levels of their own")
-    if ring.bootstrap is None and ring.bootstrap_iterations > 1:
-        raise refuse("the ring repeats bootstraps and has none")
-    if ring.chain_levels is not None or not ring.legal:
+    if ring.chain_levels is not None or ring.of_bootstrapping or not ring.legal:
         raise refuse("the ring has digits or primes that do not exist")
     if secure and not ring.secure:
         raise WireError(
@@ -272,27 +265,6 @@ def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
         raise refuse(f"it has more than {_MAX_KEYS} keys")
 
 
-def check_bootstrap_slots(slot_counts: object, ring: Ring) -> tuple[int, ...]:
-    """The numbers of slots that are bootstrapped in the chain of a ring, from JSON."""
-    if not isinstance(slot_counts, Sequence) or isinstance(slot_counts, str) or len(slot_counts) > ring.log_ring:
-        raise refuse("the list of bootstrap_slots is malformed")
-    if slot_counts and ring.bootstrap is None:
-        raise refuse("it bootstraps on a ring that does not")
-    for slots in slot_counts:
-        if ring.slots % whole(slots, "the slots of a bootstrap", 1, ring.slots):
-            raise refuse(f"a bootstrap has {slots} slots, which does not divide {ring.slots}")
-    if list(slot_counts) != sorted(set(slot_counts)):
-        raise refuse("the list of bootstrap_slots is not in order")
-    return tuple(slot_counts)
-
-
-def check_lower_slots(given: object, chains: Sequence[Chain]) -> tuple[tuple[int, ...], ...]:
-    """The same for each lower chain, from JSON that says it where any of them bootstraps."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(chains) - 1 or not any(given):
-        raise refuse("the list of lower_bootstrap_slots is malformed")
-    return tuple(check_bootstrap_slots(each, chain.ring) for each, chain in zip(given, chains[1:], strict=True))
-
-
 def check_raising(given: object, chains: Sequence[Chain]) -> tuple[int, ...]:
     """The numbers of the chains to whose top bootstraps raise the modulus, from JSON that says it where any does."""
     if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= len(chains):
@@ -340,14 +312,10 @@ def check_program(program: Program) -> Ring:
         if sum(len(chain.rotation_keys) for chain in chains) * len(program.nodes) > _MAX_KEY_READS:
             raise refuse("it reads too many keys too often to tell how often")
     for node in program.nodes:
-        if node.op == WHOLE and isinstance(node.type, CipherType):
-            _check_bootstrap(node, chains[node.type.chain].ring)
-        elif node.op in _WRITTEN_OUT and isinstance(node.type, CipherType):
+        if node.op in _WRITTEN_OUT and isinstance(node.type, CipherType):
             _check_written_out(node, chains[node.type.chain].ring, ring)
     if raising := raising_chains(program):
         check_raising(raising, chains)
-    for chain, slot_counts in zip(chains, slots_by_chain(program), strict=True):
-        check_bootstrap_slots(slot_counts, chain.ring)
     if parameters.flood is not None:
         real(parameters.flood, "the flooding noise", 0.0, 1e30)
     _check_paths(parameters.rotation_paths, ring)
@@ -370,29 +338,14 @@ def check_program(program: Program) -> Ring:
     return ring
 
 
-def _check_bootstrap(node: Node, ring: Ring) -> None:
-    if ring.bootstrap is None:
-        raise refuse("it bootstraps on a ring that does not")
-    whole(node.attrs.get("slots"), "the slots of a bootstrap", 1, ring.slots)
-    if node.attrs.get("series") is not None:
-        raise refuse("a bootstrap that computes a series is not written out")
-    whole(node.attrs.get("observed", 0), "the sizes that were observed", 0, 2)
-    whole(node.attrs.get("raised_bits", 0), "the bits by which a bootstrap raises a scale", 0, _MOST_RAISED)
-    operand, made = node.inputs[0].type, node.type
-    assert isinstance(operand, CipherType)
-    assert isinstance(made, CipherType)
-    whole(operand.level, "the level of a bootstrap's operand", ring.bootstrap_input_level, ring.bootstrap_input_level)
-    whole(made.level, "the level that a bootstrap returns to", 0, ring.bootstrap_level)
-
-
 def _check_written_out(node: Node, ring: Ring, whole_ring: Ring) -> None:
-    """What stands in bootstraps that are written out: factors are those of the ring, for they take gigabytes."""
+    """What stands in bootstraps alone: factors are those of the ring, for they take gigabytes."""
     a = node.attrs
     if node.op == "reread":
         real(a["bits"], "the bits by which a scale is read", -_MOST_REREAD, _MOST_REREAD)
         return
-    if whole_ring.bootstrap is None or whole_ring.bootstrap_by != "native":
-        raise refuse(f"a {node.op} stands in a chain that has no bootstraps of this kind")
+    if whole_ring.bootstrap is None:
+        raise refuse(f"a {node.op} stands in a chain that does not bootstrap")
     whole(a["slots"], f"the slots of a {node.op}", 1, ring.slots)
     if node.op == "refreshed":
         whole(a.get("observed", 0), "the sizes that were observed", 0, 2)

@@ -10,7 +10,6 @@ from heliograph.artifact.validate import (
     MAX_LOG_SCALE,
     MAX_TENSORS,
     check_chains,
-    check_lower_slots,
     check_raising,
     check_ring,
     check_spec,
@@ -26,9 +25,7 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.ir.records import record
 
 R = TypeVar("R")
-# A field that a file has only if a lower chain bootstraps.
-LOWER_SLOTS = "lower_bootstrap_slots"
-# A field that it has only if bootstraps are written out: the chains to whose top they raise the modulus.
+# A field that a file has only if the program bootstraps: the chains to whose top modulus is raised.
 RAISING = "raising_chains"
 
 
@@ -107,16 +104,6 @@ def read_chains(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Chain
         chains.append(part.under(ring))
     check_chains(chains, secure=secure)
     return tuple(chains)
-
-
-def lower_slots_json(by_chain: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The numbers of slots that each lower chain bootstraps as JSON values; nothing where none of them does."""
-    return {LOWER_SLOTS: [list(slot_counts) for slot_counts in by_chain]} if by_chain else {}
-
-
-def read_lower_slots(given: Mapping[str, Any], chains: Sequence[Chain]) -> tuple[tuple[int, ...], ...]:
-    """The same from such JSON values; a WireError where they are not those of these chains."""
-    return check_lower_slots(given[LOWER_SLOTS], chains) if LOWER_SLOTS in given else ()
 
 
 def raising_json(raising: Sequence[int]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from heliograph.ckks.bootstrap import bootstrap_factors
-from heliograph.ckks.ring import MODULAR_REDUCTION_PRODUCTS, NATIVE_REDUCTION_LEVELS, Ring
+from heliograph.ckks.ring import REDUCTION_LEVELS, REDUCTION_PRODUCTS, Ring
 from heliograph.ckks.trigonometric import levels_deeper, products_more
 
 # Passing on one coefficient modulo one prime.
@@ -110,11 +110,11 @@ class CostTable:
         """One bootstrap of that many slots: its rotations, products and rescales at the levels where they happen.
 
         Each factor of the two transforms takes its baby steps hoisted and its giant steps one by one. A bootstrap that
-        keeps imaginary parts reduces twice; sparse values are first summed over their copies. A second iteration takes as
-        long as the first. `series` is the degree of what it computes of its value (0: nothing).
+        keeps imaginary parts reduces twice; sparse values are first summed over their copies. `series` is the degree of
+        what it computes of its value (0: nothing).
         """
         reduced = _reduction_ms(self, ring, series) * (2 if paired else 1)
-        return (_transforms_ms(self, ring, slots) + reduced) * ring.bootstrap_iterations
+        return _transforms_ms(self, ring, slots) + reduced
 
     def _transforms_ms(self, ring: Ring, slots: int) -> float:
         """A bootstrap without its modular reduction."""
@@ -186,8 +186,8 @@ class CostTable:
 def _reduction_ms(costs: CostTable, ring: Ring, series: int) -> float:
     """The products of the modular reduction, and of a series of that degree, whatever the number of slots."""
     assert ring.bootstrap is not None
-    begin, products, total = ring.levels - ring.bootstrap[0], MODULAR_REDUCTION_PRODUCTS, 0.0
-    levels = NATIVE_REDUCTION_LEVELS
+    begin, products, total = ring.levels - ring.bootstrap[0], REDUCTION_PRODUCTS, 0.0
+    levels = REDUCTION_LEVELS
     if series:
         products, levels = products + products_more(series), levels + levels_deeper(series)
     for down, count in Counter(i * levels // products for i in range(products)).items():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from heliograph.ckks.bootstrap import all_bootstrap_rotations
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
 
@@ -61,33 +60,22 @@ def conjugation_index(ring_dim: int) -> int:
 
 
 def evaluation_keys(
-    chains: Sequence[Chain],
-    bootstrap_slots: Sequence[Iterable[int]] = (),
-    conjugation: bool = False,
-    raising: Collection[int] = (),
+    chains: Sequence[Chain], conjugation: bool = False, raising: Collection[int] = ()
 ) -> tuple[EvaluationKey, ...]:
-    """The keys of these chains (see `Parameters.chains`), of their bootstraps, and of the conjugation in the whole one.
+    """The keys of these chains (see `Parameters.chains`), and of the conjugation in the whole one.
 
-    `bootstrap_slots` has for each chain, in their order, the numbers of slots that are bootstrapped in it; chains that it
-    leaves out have none. Bootstraps take rotation keys, the relinearization key and the conjugation of the chain that they
-    happen in, which the program shares. `raising` are the chains, by their numbers, to whose top bootstraps that are
-    written out raise the modulus: of those only the pair of the sparse secret and the conjugation come beside the keys of
-    the chain.
+    `raising` are the chains, by their numbers, to whose top bootstraps raise the modulus: there the pair of the sparse
+    secret and the conjugation come beside the keys of the chain.
     """
-    by_chain = dict(enumerate(map(tuple, bootstrap_slots)))
     made: list[EvaluationKey] = []
     for number, chain in enumerate(chains):
-        slot_counts = by_chain.get(number, ())
         prefix = f"chain{chain.ring.levels}/" if number else ""
-        amounts, product = set(chain.rotation_keys), chain.relinearization_key
-        if slot_counts:
-            amounts.update(all_bootstrap_rotations(chain.ring, slot_counts))
-            product = True
-        made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in sorted(amounts))
-        if product:
+        amounts = sorted(set(chain.rotation_keys))
+        made += (EvaluationKey(f"{prefix}rotation/{a}", chain.ring, "rotation", a) for a in amounts)
+        if chain.relinearization_key:
             made.append(EvaluationKey(f"{prefix}relinearization", chain.ring, "relinearization"))
-        if slot_counts or number in raising or (conjugation and not number):
+        if number in raising or (conjugation and not number):
             made.append(EvaluationKey(f"{prefix}conjugation", chain.ring, "conjugation"))
-        if slot_counts or number in raising:
+        if number in raising:
             made.append(EvaluationKey(f"{prefix}bootstrap/encapsulation", chain.ring, "encapsulation"))
     return tuple(made)

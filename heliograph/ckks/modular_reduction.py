@@ -19,13 +19,13 @@ import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
 from heliograph.ckks.noise import BOOTSTRAP_FITTED
-from heliograph.ckks.ring import NATIVE_REDUCTION_LEVELS
+from heliograph.ckks.ring import REDUCTION_LEVELS
 
 Array = npt.NDArray[Any]
 SQUARINGS = 3
 DEGREE = 31
 # The levels of the polynomial, those of the squarings, and one for the square of the result.
-assert (DEGREE + 1).bit_length() - 1 + SQUARINGS + 1 == NATIVE_REDUCTION_LEVELS
+assert (DEGREE + 1).bit_length() - 1 + SQUARINGS + 1 == REDUCTION_LEVELS
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,11 +1,11 @@
-"""How much error each CKKS primitive adds, in OpenFHE as it is.
+"""How much error each CKKS primitive adds.
 
 A slot's error is the value of the error polynomial at the slot's root of unity. Three sources matter:
 
 * encryption under the secret key: coefficients of standard deviation 3.19;
 * rounding, when a rescale or a key switch divides by primes: the two parts are rounded, and the rounding of the second
-  is multiplied by the secret. In chains for native bootstraps alone it is to the nearest. OpenFHE's key switch divides
-  by its k special primes without exact reduction and rounds down, so that every coefficient is short by k/2 in the mean
+  is multiplied by the secret. In chains that bootstrap it is to the nearest. In others key switches are OpenFHE's, which
+  divide by k special primes without exact reduction and round down, so that every coefficient is short by k/2 in the mean
   (k uniform terms): the error polynomial is near (1 + X + ... + X^(N-1)) (1 + s) k/2, which is small except at the
   slots of low frequency, where it reaches k sqrt(2N/3) N / pi, and the same in every key switch. (Measured: 2^20 in
   slot 0 at N = 2^14, k = 3, against 2^13 elsewhere.)
@@ -81,7 +81,7 @@ def key_std(ring: Ring, level: int) -> float:
 
 def division_std(ring: Ring) -> float:
     """The rounding where a key switch divides by the special primes."""
-    sums = 1 if ring.bootstrap_by == "native" else ring.special
+    sums = 1 if ring.rounds_to_nearest else ring.special
     return math.sqrt(sums) * rescale_std(ring)
 
 
@@ -91,7 +91,7 @@ def switch_bias(ring: Ring, random: np.random.Generator) -> Array:
     It is the same each time, so that it adds up in step where rotations are summed. The secret is drawn at random. There is
     none where key switches are rounded to the nearest.
     """
-    if ring.bootstrap_by == "native":
+    if ring.rounds_to_nearest:
         return np.zeros(ring.slots, dtype=np.complex128)
     std = math.sqrt(ring.ring_dim / 3)
     secret = random.normal(scale=std, size=ring.slots) + 1j * random.normal(scale=std, size=ring.slots)
@@ -110,14 +110,11 @@ def decryption_fails(ring: Ring, log_scale: float, imaginary_std: float) -> bool
 
 # Values may be this large at a bootstrap, in units of the nominal scale.
 BOOTSTRAP_LIMIT = 2.0
-# OpenFHE's modular reduction is a sine, which falls short by this factor times the cube of the value. (Measured at a scale
-# of 55 bits and a first modulus of 60: 2^-17.9 at 3, against 2^-20 up to 1.5.)
-_BOOTSTRAP_CUBIC = 4e-7
-# The native reduction is fitted up to this size; its remaining error there is nearly a Chebyshev polynomial of degree 5.
+# The modular reduction is fitted up to this size; its remaining error there is nearly a Chebyshev polynomial of degree 5.
 BOOTSTRAP_FITTED = 1.25
-# In the native reduction only the roundings of its first steps count. In units of a value their error is this, times what a
+# In the reduction only the roundings of its first steps count. In units of a value their error is this, times what a
 # rescale adds, times `bootstrap_share`. (Measured on N = 2^12 to 2^15, scales of 30 to 42 bits: within 0.2 bits.)
-_NATIVE_AMPLIFICATION = 40.8
+_AMPLIFICATION = 40.8
 # The same of a series (ckks/trigonometric.py), whatever the chain's share: it uses all of its period. (Measured for ReLUs of
 # degrees 15 and 31 on N = 2^11 and 2^12, scales of 32 and 35 bits: within 0.1 bits. Of degree 7 it is twice as much.)
 _SERIES_AMPLIFICATION = 97.0
@@ -125,29 +122,15 @@ _SERIES_AMPLIFICATION = 97.0
 # coefficients, each within half of the modulus.
 BOOTSTRAP_REACH = (SPARSE_WEIGHT + 1) / 2
 _REACH_BITS = math.log2(BOOTSTRAP_REACH)
-# OpenFHE's reduction has a smaller reach (K_SPARSE_ENCAPSULATED, ckksrns-fhe.h of 1.6.1).
-_OPENFHE_REACH = 16
-# The error of the native reduction's polynomial, in units of the first modulus.
-_NATIVE_POLYNOMIAL = 2.0**-32.9
+# The error of the reduction's polynomial, in units of the first modulus.
+_POLYNOMIAL = 2.0**-32.9
 
 
 def bootstrap_std(ring: Ring) -> float:
-    """What a bootstrap adds to each slot, in units of values of the nominal scale.
-
-    Fitted to OpenFHE with a first modulus five bits above the scale, N = 2^11 to 2^16, 2^4 slots to all of them, which lie
-    between about one bit above and two bits below; the polynomial of the modular reduction leaves the constant part.
-
-    A second iteration takes away what repeats with the period of the value and is real, also the part that grows with its
-    cube; left is noise of the second that it does not see. Fitted to N = 2^11 to 2^14, scales of 50 to 57 bits, 2^4 slots to
-    all: between 0.3 bits above and 0.9 below; it does not depend on the factor between the iterations from 2^10 to 2^16.
-    """
-    if ring.bootstrap_share is not None:
-        return ring.bootstrap_share * math.hypot(
-            _NATIVE_AMPLIFICATION * rescale_std(ring) * 2.0**-ring.scale_bits, _transform_std(ring), _NATIVE_POLYNOMIAL
-        )
-    if ring.bootstrap_iterations > 1:
-        return float(2.0 ** -(ring.scale_bits - 28.4 - 1.15 * (ring.log_ring - 13)))
-    return math.hypot(2.0**-22.5, 2.0 ** -(ring.scale_bits - 35 - 0.2 * (ring.log_ring - 13)))
+    """What a bootstrap adds to each slot, in units of values of the nominal scale."""
+    return ring.bootstrap_share * math.hypot(
+        _AMPLIFICATION * rescale_std(ring) * 2.0**-ring.scale_bits, _transform_std(ring), _POLYNOMIAL
+    )
 
 
 def series_std(ring: Ring) -> float:
@@ -171,38 +154,23 @@ def _transform_std(ring: Ring) -> float:
     return float(1.7 * factors * math.sqrt(ring.ring_dim / 24) * 2.0**-bits)
 
 
-def bootstrap_failure(ring: Ring) -> float:
-    """The probability that a bootstrap gives nonsense because a coefficient leaves the reach of the modular reduction.
-
-    Never in chains made for our own. In OpenFHE's a union bound over all coefficients of the probability that 33 numbers,
-    uniform within a half, sum to more than 16 (Irwin and Hall).
-    """
-    if ring.bootstrap_by == "native":
-        return 0.0
-    # The sum exceeds OpenFHE's reach by at most one, so the tail is a single term.
-    short, count = BOOTSTRAP_REACH - _OPENFHE_REACH, SPARSE_WEIGHT + 1
-    return ring.ring_dim * 2 * short**count / math.factorial(count)
-
-
 def bootstrap_bend(ring: Ring, values: Array) -> Array:
     """By how much a bootstrap falls short of real values, in units of the nominal scale, each time the same."""
-    return _bend(ring.bootstrap_share, ring.bootstrap_iterations, values)
+    return _bend(ring.bootstrap_share, values)
 
 
-def _bend(share: int | None, iterations: int, values: Array) -> Array:
-    if share is not None:
-        x = values / BOOTSTRAP_FITTED
-        left = (2 * math.pi / share) ** 4 / 30 * BOOTSTRAP_FITTED**5 / 16
-        return np.asarray(left * x * (16 * x**4 - 20 * x**2 + 5))
-    return np.asarray(_BOOTSTRAP_CUBIC * values**3 if iterations == 1 else 0.0 * values)
+def _bend(share: int, values: Array) -> Array:
+    x = values / BOOTSTRAP_FITTED
+    left = (2 * math.pi / share) ** 4 / 30 * BOOTSTRAP_FITTED**5 / 16
+    return np.asarray(left * x * (16 * x**4 - 20 * x**2 + 5))
 
 
 @functools.lru_cache(maxsize=256)
-def _largest_bend(share: int | None, iterations: int) -> float:
+def _largest_bend(share: int) -> float:
     """On values up to one: planners ask for thousands of rings, which differ in few of these."""
-    return float(np.abs(_bend(share, iterations, np.linspace(0, 1, 64))).max())
+    return float(np.abs(_bend(share, np.linspace(0, 1, 64))).max())
 
 
 def bootstrap_error(ring: Ring) -> float:
     """What a bootstrap adds to values up to one, noise and bend."""
-    return math.hypot(bootstrap_std(ring), _largest_bend(ring.bootstrap_share, ring.bootstrap_iterations))
+    return math.hypot(bootstrap_std(ring), _largest_bend(ring.bootstrap_share))

@@ -25,16 +25,12 @@ MIN_SCALE_BITS = 20
 MOST_LEVELS = 100
 # Upper bounds that every ring meets.
 _MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
-# Levels that bootstrapping takes besides its two linear transforms, with a sparse encapsulated secret: the modular
-# reduction after CoeffsToSlots and, in OpenFHE's, one product before SlotsToCoeffs that moves the message into place.
-NATIVE_REDUCTION_LEVELS = 9
-OPENFHE_REDUCTION_LEVELS = 10
-_OPENFHE_ADJUSTMENT_LEVELS = 1
-# OpenFHE's key to the sparse secret has special primes of this size, whatever the chain's have. If the chain has the
-# same special primes, the result does not decrypt.
+# Levels that the modular reduction of a bootstrap takes, with a sparse encapsulated secret, and how many products of
+# ciphertexts it relinearizes (ir/bootstrap_writer.py).
+REDUCTION_LEVELS = 9
+REDUCTION_PRODUCTS = 14
+# The key to the sparse secret has special primes of this size, whatever the chain's have.
 SPARSE_SPECIAL_BITS = 33
-# Ciphertext products that the native modular reduction relinearizes.
-MODULAR_REDUCTION_PRODUCTS = 14
 
 
 # Logarithms of primes are integer multiples of this, so sums and differences of them, such as scales, are exact below 2^8.
@@ -47,10 +43,9 @@ def _logs(primes: tuple[int, ...]) -> tuple[float, ...]:
     return tuple(round(math.log2(q) / _LOG_UNIT) * _LOG_UNIT for q in primes)
 
 
-def bootstrap_levels(by: str, budget: tuple[int, int], iterations: int) -> int:
-    """The levels that a bootstrap spends: those of the two transforms (`budget`) and the rest (`Ring.bootstrap_by`)."""
-    rest = OPENFHE_REDUCTION_LEVELS + _OPENFHE_ADJUSTMENT_LEVELS if by == "openfhe" else NATIVE_REDUCTION_LEVELS
-    return sum(budget) + rest + iterations - 1
+def bootstrap_levels(budget: tuple[int, int]) -> int:
+    """The levels that a bootstrap spends: those of its two transforms, `budget`, and of the modular reduction."""
+    return sum(budget) + REDUCTION_LEVELS
 
 
 # Without slots: planners ask thousands of rings again and again, so what follows from the fields is kept.
@@ -66,19 +61,15 @@ class Ring:
     SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and comes back at
     `bootstrap_level`.
 
-    With two `bootstrap_iterations` a bootstrap is followed by one of what it left over, which takes a level more (Bae,
-    Cheon, Cho, Kim and Kim, "META-BTS", 2022).
+    The first modulus of a chain that bootstraps is so many bits above the scale that the modular reduction tells a value
+    from multiples of it (`bootstrap_share`).
 
-    `bootstrap_by` says whose bootstraps the chain is made for: those of "openfhe", which the native backend does too, at the
-    same levels; or "native" ones alone, which take two levels less and any scale: the first modulus is then this many bits
-    above the scale that the modular reduction can tell a value from its multiples (`bootstrap_share`).
-
-    `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0 leaves it to OpenFHE, which takes many.
-    Fewer take fewer keys and more time (`ckks/bootstrap.py`).
+    `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0: as many as OpenFHE takes. Fewer take
+    fewer keys and more time (`ckks/bootstrap.py`).
 
     With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
     digits and special primes of its own. The secret is the same; keys made here are smaller, and bootstraps, where it has
-    them, cheaper (see `lower`).
+    them, cheaper (see `lower`). `of_bootstrapping`: a part of a chain that bootstraps.
     """
 
     log_ring: int
@@ -89,10 +80,9 @@ class Ring:
     security_bits: int | None = 128
     bootstrap: tuple[int, int] | None = None
     chain_levels: int | None = None
-    bootstrap_iterations: int = 1
     bootstrap_babies: int = 0
-    bootstrap_by: str = "openfhe"
     short_specials: bool = False
+    of_bootstrapping: bool = False
 
     def __post_init__(self) -> None:
         # A ring read from a text is computed with before it is checked; with primes of any size that would take forever.
@@ -246,25 +236,34 @@ class Ring:
     def bootstrap_input_level(self) -> int:
         """Where a value must stand to be bootstrapped."""
         assert self.bootstrap is not None
-        return self.bootstrap[1] + (_OPENFHE_ADJUSTMENT_LEVELS if self.bootstrap_by == "openfhe" else 0)
+        return self.bootstrap[1]
 
     @property
     def bootstrap_level(self) -> int:
         """Where a bootstrapped value comes back."""
         assert self.bootstrap is not None
-        spent = bootstrap_levels(self.bootstrap_by, self.bootstrap, self.bootstrap_iterations)
-        return self.levels + self.bootstrap_input_level - spent
+        return self.levels + self.bootstrap_input_level - bootstrap_levels(self.bootstrap)
 
     @property
-    def bootstrap_share(self) -> int | None:
-        """A value of one, at the nominal scale, is the first modulus divided by this; None where OpenFHE's fit."""
-        return None if self.bootstrap_by == "openfhe" else 1 << self.first_mod_bits - self.scale_bits
+    def bootstrap_share(self) -> int:
+        """A value of one, at the nominal scale, is the first modulus divided by this where it is bootstrapped.
+
+        Larger messages keep more of a coarse scale, smaller ones bend the sine of the reduction less.
+        """
+        return 1 << self.first_mod_bits - self.scale_bits
+
+    @property
+    def rounds_to_nearest(self) -> bool:
+        """Whether key switches are rounded to the nearest, as bootstraps need it; else as OpenFHE rounds them, down by half
+        the number of special primes in the mean.
+        """
+        return self.bootstrap is not None or self.of_bootstrapping
 
     def lower(self, level: int, digits: int, bootstraps: bool = False) -> Ring:
         """The lower part of this chain up to `level`, with digits of its own.
 
-        Where it `bootstraps`, it does so with this chain's level budgets and iterations: a value enters at the same level,
-        its modulus is raised to `level` only, and it comes back as many levels lower as the part is shorter.
+        Where it `bootstraps`, it does so with this chain's level budgets: a value enters at the same level, its
+        modulus is raised to `level` only, and it comes back as many levels lower as the part is shorter.
         """
         if bootstraps and self.bootstrap is None:
             raise ProgramError("a lower part of a chain bootstraps, and its whole chain does not")
@@ -274,8 +273,8 @@ class Ring:
             digits=digits,
             bootstrap=self.bootstrap if bootstraps else None,
             chain_levels=self.chain_levels or self.levels,
-            bootstrap_iterations=self.bootstrap_iterations if bootstraps else 1,
             bootstrap_babies=self.bootstrap_babies if bootstraps else 0,
+            of_bootstrapping=self.rounds_to_nearest,
         )
 
     @property
@@ -309,12 +308,8 @@ class Ring:
         }
         if self.bootstrap is not None:
             made["bootstrap"] = list(self.bootstrap)
-        if self.bootstrap_iterations > 1:
-            made["bootstrap_iterations"] = self.bootstrap_iterations
         if self.bootstrap_babies:
             made["bootstrap_babies"] = self.bootstrap_babies
-        if self.bootstrap_by != "openfhe":
-            made["bootstrap_by"] = self.bootstrap_by
         if self.short_specials:
             made["short_specials"] = True
         return made

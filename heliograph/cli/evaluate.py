@@ -145,7 +145,7 @@ def evaluate_command(
             # Workers finish in a different order than the inputs are named.
             places = {Path(name).name: place for place, name in enumerate(data)}
             done.sort(key=lambda entry: places.get(Path(entry["encrypted"]).name, 0))
-            used, seconds = backend_name(backend, loaded), time.monotonic() - begun
+            used, seconds = backend_name(backend), time.monotonic() - begun
             more: dict[str, Any] = {"engine": engine, "workers": workers}
         else:
             trace, used = _in_this_process(

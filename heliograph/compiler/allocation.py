@@ -24,7 +24,7 @@ from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.bill import class_agreement
 from heliograph.compiler.bootstrap_planner import lower_parts, size_margin
-from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps, computes_activations
+from heliograph.compiler.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, scaled, unproved_pack_passes
 from heliograph.compiler.plan import pack_samples, sample_inputs
@@ -143,7 +143,7 @@ class Allocator:
         observed = Calibrate().run(fused)
         known = Trial.of(fused, options, observed)
         polynomial = apply(FoldScaling(), known.program)
-        table = Table(_candidates(source, known.activations, computes_activations(options)))
+        table = Table(_candidates(source, known.activations, options.bootstrap_activations))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
         partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
@@ -467,9 +467,7 @@ def _chains(
     if options.bootstrap is False:
         return
     for log_ring in log_rings(options):
-        rings = _useful(
-            bootstrapping_rings(log_ring, bootstraps(options)[0], options, computes_activations(options)), options
-        )
+        rings = _useful(bootstrapping_rings(log_ring, options, options.bootstrap_activations), options)
         if rings:
             prepared = packed_for(rings[0])
             sizes: Mapping[Node, int] = {}
@@ -538,7 +536,7 @@ def _paper(program: Program, table: Table, options: Options) -> list[Point]:
     for the map after it, on a chain of its own.
     """
     rings = next(
-        (found for log in log_rings(options) if (found := bootstrapping_rings(log, bootstraps(options)[0], options))),
+        (found for log in log_rings(options) if (found := bootstrapping_rings(log, options))),
         [],
     )
     if not rings:

@@ -13,9 +13,9 @@ from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_b
 from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring
-from heliograph.compiler.bootstrap_rings import bootstrapping_rings, bootstraps
+from heliograph.compiler.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import bootstrap_passes, lower_passes, pack_passes, pair_passes
+from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
 from heliograph.compiler.plan import BITS_FINER, AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.residency import within
 from heliograph.errors import PlanningError, RangeError
@@ -40,7 +40,7 @@ _MOST_ENTRIES = 3
 _SPARE = (0, 1, 2)
 # Combinations are tried on this many of the fastest chains.
 _MOST_WITH_ENTRIES = 16
-# Numbers of baby steps for the maps in bootstraps, used where OpenFHE's own number takes more keys.
+# Numbers of baby steps for the maps in bootstraps, used where the usual number takes more keys.
 _BABIES = (16, 8, 4)
 # If a plan is too coarse, the next one is finer by half a bit at least: chains of other digits alone are not tried.
 _FINER = 2.0**-0.5
@@ -49,6 +49,7 @@ _FINER = 2.0**-0.5
 _WRITTEN_OUT = 0.4
 # At most this many chains bootstrap, because each has its own keys and tables.
 _MOST_CHAINS = 3
+_NOT_SECURE = "no chain with bootstrapping is secure"
 # If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
 # (The other rotations are composed, which takes long to plan.)
 _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
@@ -92,10 +93,10 @@ class _Choice:
 
     @property
     def reserved_bytes(self) -> int:
-        """What bootstraps take of a bound on memory at least. Our own, written out, share keys with the program and have
-        them only as high as they use them.
+        """What bootstraps take of a bound on memory at least: written out, they share keys with the program and have them
+        only as high as they use them.
         """
-        return int((_WRITTEN_OUT if self.ring.bootstrap_by == "native" else 1.0) * self.bootstrap_bytes)
+        return int(_WRITTEN_OUT * self.bootstrap_bytes)
 
     def with_babies(self, babies: int, options: Options) -> _Choice | None:
         """The same with so many baby steps in the maps of its bootstraps, where that takes fewer keys."""
@@ -124,48 +125,47 @@ def plan_bootstrapped(
     finer where coarse ones do not serve. Raises a PlanningError where there is none, or where the fastest is wanted and none
     takes less than `faster_than` milliseconds.
     """
-    failure = "no chain with bootstrapping is secure"
-    for how in bootstraps(options):
-        rings = bootstrapping_rings(log_ring, how, options, series=True)
-        if not rings:
-            continue
-        program = offered()
-        if not any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes):
-            rings = bootstrapping_rings(log_ring, how, options)
-        if not rings:
-            continue
-        packing = pack_passes(program, rings[0], options)
-        packed = packing[-1].program
-        for pairs in (True, False):
-            coarse: _TooCoarseError | None = None
-            times: dict[_Choice, float] = {}
-            # Making scales meet may take levels. In that case, try again with some to spare.
-            for spare in _SPARE:
-                few = False
-                choices, failure = _choices(packed, rings, options, {}, pairs, spare)
-                for nearby in (False, True) if not choices else ():
-                    samples, margin = pack_samples(packed, wanted.inputs), size_margin(packed, options)
-                    sizes = observed_sizes(packed, samples, margin, nearby)
-                    choices, failure = _choices(packed, rings, options, sizes, pairs, spare)
-                    if choices:
-                        break
-                while choices:
-                    try:
-                        ordered = _in_order(choices, packed, options)
-                        return _first_fitting(ordered, packing, options, wanted, pairs, faster_than, times)
-                    except RangeError as out_of_range:
-                        raise PlanningError(out_of_range.what, why=out_of_range.why) from None
-                    except TooFewLevelsError as found_few:
-                        failure, few = found_few.what, True
-                        break
-                    except _TooCoarseError as failed:
-                        failure, coarse = failed.what, failed
-                        choices = [choice for choice in choices if choice.error <= failed.serves]
-                if not few:
+    rings = bootstrapping_rings(log_ring, options, series=True)
+    if not rings:
+        raise PlanningError(_NOT_SECURE)
+    program = offered()
+    if not any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes):
+        rings = bootstrapping_rings(log_ring, options)
+    if not rings:
+        raise PlanningError(_NOT_SECURE)
+    packing = pack_passes(program, rings[0], options)
+    packed = packing[-1].program
+    failure = ""
+    for pairs in (True, False):
+        coarse: _TooCoarseError | None = None
+        times: dict[_Choice, float] = {}
+        # Making scales meet may take levels. In that case, try again with some to spare.
+        for spare in _SPARE:
+            few = False
+            choices, failure = _choices(packed, rings, options, {}, pairs, spare)
+            for nearby in (False, True) if not choices else ():
+                samples, margin = pack_samples(packed, wanted.inputs), size_margin(packed, options)
+                sizes = observed_sizes(packed, samples, margin, nearby)
+                choices, failure = _choices(packed, rings, options, sizes, pairs, spare)
+                if choices:
                     break
-            # Pairs are a bit coarser: if there were any, try again without them.
-            if coarse is None or not coarse.paired:
+            while choices:
+                try:
+                    ordered = _in_order(choices, packed, options)
+                    return _first_fitting(ordered, packing, options, wanted, pairs, faster_than, times)
+                except RangeError as out_of_range:
+                    raise PlanningError(out_of_range.what, why=out_of_range.why) from None
+                except TooFewLevelsError as found_few:
+                    failure, few = found_few.what, True
+                    break
+                except _TooCoarseError as failed:
+                    failure, coarse = failed.what, failed
+                    choices = [choice for choice in choices if choice.error <= failed.serves]
+            if not few:
                 break
+        # Pairs are a bit coarser: if there were any, try again without them.
+        if coarse is None or not coarse.paired:
+            break
     raise PlanningError(failure)
 
 
@@ -377,7 +377,7 @@ class _Planned:
     program: Program
     loading_ms: float
     trail: Trail
-    # The time of the program as it was placed, or as it will run.
+    # The time of the program as it was placed, or by its calls.
     own_ms: float
 
     @property
@@ -385,14 +385,8 @@ class _Planned:
         return self.own_ms + self.loading_ms
 
 
-def _written_out(planned: _Planned, options: Options) -> _Planned:
-    """The same with its bootstraps written out, where they are our own."""
-    trail = bootstrap_passes(planned.trail, planned.choice.ring, options, planned.choice.lower)
-    return planned if trail is planned.trail else replace(planned, program=trail[-1].program, trail=trail)
-
-
-def _finished(planned: _Planned, options: Options, wanted: Wanted, unbounded_ms: float | None) -> Plan:
-    """The plan, its bootstraps written out, simulated."""
+def _finished(planned: _Planned, wanted: Wanted, unbounded_ms: float | None, options: Options) -> Plan:
+    """The plan, simulated."""
     ring, program = planned.choice.ring, planned.program
     try:
         found = simulated(program, wanted.inputs, wanted.refuses)
@@ -467,8 +461,6 @@ def _first_fitting(
     too_few: set[int] = set()
     compared = 0
     for_time = wanted_fastest(packing[-1].program, options)
-    # Only bootstraps that are written out show what they take.
-    written = for_time or options.memory_bytes is not None
     tries = _tries(choices, options, lambda choice: choice.room not in too_few)
     for choice, tried in tries:
         if best is not None and tried is not options:
@@ -484,8 +476,6 @@ def _first_fitting(
             continue
         try:
             found = _planned(choice, packing, tried, wanted, pairs)
-            if written:
-                found = _written_out(found, tried)
         except TooFewLevelsError as found_few:
             # Making scales meet took levels that the placement of bootstraps did not know of.
             few = found_few
@@ -511,11 +501,11 @@ def _first_fitting(
             compared += 1
             if for_time and first is None:
                 # If its bootstraps are too coarse, most of the others need not be planned.
-                first = found, _finished(found, options, wanted, unbounded_ms)
+                first = found, _finished(found, wanted, unbounded_ms, options)
     if best is not None:
         if first is not None and best is first[0]:
             return first[1]
-        return _finished(best if written else _written_out(best, options), options, wanted, unbounded_ms)
+        return _finished(best, wanted, unbounded_ms, options)
     if few is not None and least_bytes is None:
         raise few
     if least_bytes is None and math.isfinite(faster_than):

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from heliograph.compiler.bootstrap_rings import computes_activations
 from heliograph.compiler.options import Options
 from heliograph.compiler.plan import Plan
 from heliograph.compiler.unseen import Observation, apart_of, approximate_pass, look
@@ -57,7 +56,7 @@ class Merging:
         """The polynomial program with a series beside each polynomial for which there is one; as it is, where bootstraps do
         not compute any.
         """
-        if not computes_activations(self.options) or self.polynomial.stage is Stage.PACKED:
+        if not self.options.bootstrap_activations or self.polynomial.stage is Stage.PACKED:
             return self.polynomial
         return self._offered[1]
 

@@ -187,13 +187,8 @@ class Options:
     flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure
         generator. It hides what decisions (argmax, comparisons) still reveal about the values that they compared.
     bootstrap: True or False; by default values are bootstrapped only if no ring is large enough without it.
-    bootstrap_iterations: 1, or 2 to bootstrap the error of the first iteration as well: several bits more precise, for
-        twice the time and a level. By default 2 if 1 is too coarse for precision_bits.
-    bootstrap_by: "native" (the default) plans chains for our own bootstraps, which take two levels less, any scale, and
-        rings from 2^15 on; such programs run on the native backend only. "openfhe" plans chains on which both backends
-        run.
     bootstrap_activations: bootstraps may compute the activations that follow them, by trigonometric polynomials of half
-        the degree, in two levels less. Only "native" ones do.
+        the degree, in two levels less.
     chains: the largest number of moduli chains in which values are bootstrapped: the whole one and lower parts of it,
         each with its own keys. By default up to 3, if the time saved is worth the keys.
     batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts. With as many
@@ -424,22 +419,6 @@ class Options:
             flag=Flag("Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it)."),
         ),
     )
-    bootstrap_iterations: int | None = _option(
-        None,
-        About(
-            "it must be 1, 2 or None",
-            choices=(1, 2),
-            flag=Flag("2 is slower and more precise than 1 (default: 2 only where 1 is too coarse)."),
-        ),
-    )
-    bootstrap_by: str | None = _option(
-        None,
-        About(
-            '"native", "openfhe" or None',
-            choices=("native", "openfhe", None),
-            flag=Flag("How to bootstrap: 'native' (default) needs the native backend, 'openfhe' runs on both."),
-        ),
-    )
     bootstrap_activations: bool = _option(
         True,
         About(
@@ -509,8 +488,6 @@ class Options:
             )
         if self.allocate is not None and (self.degree is not None or self.target_error is not None):
             raise self._refused("allocate", "degree or target_error is given too, and one of them decides")
-        if self.bootstrap_by == "native" and self.bootstrap_iterations not in (None, 1):
-            raise self._refused("bootstrap_iterations", "native bootstraps have one iteration; leave it out")
 
     def _refused(self, name: str, why: str) -> ProgramError:
         return ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)

@@ -12,6 +12,7 @@ from heliograph.compiler.plan import sample_inputs
 from heliograph.compiler.unseen import approximate_pass, observe
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, Stage
+from heliograph.ir.bootstraps import bootstraps
 from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import Step, Trail, apply, run
 from heliograph.passes.calibrate import Observed
@@ -162,19 +163,11 @@ def level_passes(
     """From slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`, `exact_rotations` as in
     `PlanLevels`.
     """
+    planned = run((PlanLevels(ring, output_shift, exact_rotations),), program)
+    if any(bootstraps(planned[-1].program)):
+        planned = (*planned, *run((LowerBootstraps(ring, bootstrapping),), planned[-1].program))
     keys = SelectKeys(ring, options.key_bytes, options.costs, bootstrapping)
-    return run((PlanLevels(ring, output_shift, exact_rotations), keys, PlaceChains(), Schedule()), program)
-
-
-def bootstrap_passes(planned: Trail, ring: Ring, options: Options, bootstrapping: tuple[Ring, ...] = ()) -> Trail:
-    """The trail of a plan with its bootstraps written out; as it is where its ring has bootstraps of a library's."""
-    levels = next(i for i, step in enumerate(planned) if step.name == PlanLevels.name)
-    lowering = LowerBootstraps(ring, bootstrapping)
-    written = run((lowering,), planned[levels].program)
-    if written[-1].program is planned[levels].program:
-        return planned
-    keys = SelectKeys(ring, options.key_bytes, options.costs, bootstrapping)
-    return (*planned[: levels + 1], *written, *run((keys, PlaceChains(), Schedule()), written[-1].program))
+    return (*planned, *run((keys, PlaceChains(), Schedule()), planned[-1].program))
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:

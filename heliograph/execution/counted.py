@@ -147,11 +147,3 @@ class Counted(Generic[C]):
     def raise_modulus(self, x: C, slots: int, share: float | None = None) -> C:
         self._calls[Call("raise_modulus", self.level, slots, self._chain)] += 1
         return self._do.raise_modulus(x, slots, share)
-
-    def bootstrap(self, x: C, slots: int) -> C:
-        self._calls[Call("bootstrap", self.level, slots, self._chain)] += 1
-        return self._do.bootstrap(x, slots)
-
-    def bootstrap_pair(self, x: C, slots: int) -> C:
-        self._calls[Call("bootstrap_pair", self.level, slots, self._chain)] += 1
-        return self._do.bootstrap_pair(x, slots)

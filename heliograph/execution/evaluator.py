@@ -18,7 +18,7 @@ from heliograph.execution.plaintexts import EncodeAhead, Encoding, PlaintextCach
 from heliograph.execution.protocol import C, Primitives
 from heliograph.ir import CipherType, Node, Program
 from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstraps import factor_key, whole_slots
+from heliograph.ir.bootstraps import factor_key
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.ir.slot_runs import cipher
 from heliograph.ir.transform_ops import transform_diagonals
@@ -95,7 +95,6 @@ class Evaluator(Generic[C]):
         self.cache = PlaintextCache(self.kept_bytes, self._often_bytes)
         self.ahead = EncodeAhead(self._encodings, cache_bytes // _AHEAD)
         self.paths = program.planned.rotation_paths
-        self._paired = [frozenset(whole_slots(program, number, True)) for number in range(len(self.chains))]
         # Plaintexts of the factors of bootstraps, by `factor_key`.
         self.factors: dict[Hashable, Sequence[Any]] = {}
         # How many rotations of each value share its decomposition.
@@ -151,10 +150,6 @@ class Evaluator(Generic[C]):
     def part(self, chain: int) -> Primitives[C]:
         """The primitives in one chain of the parameters, by its number."""
         return self._parts[chain]
-
-    def pairs(self, slots: int, chain: int) -> bool:
-        """Whether bootstraps of so many slots keep imaginary parts in a chain of that number."""
-        return slots in self._paired[chain]
 
     @functools.cached_property
     def babies(self) -> dict[tuple[Node, int], BabySteps]:

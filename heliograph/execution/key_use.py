@@ -6,11 +6,9 @@ import bisect
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from heliograph.ckks.bootstrap import all_bootstrap_rotations
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
-from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.ir.transforms import needed_keys, rotation_steps
 
 # Reading a key, checking its digest and form, making OpenFHE's object from it, and putting the others back into OpenFHE's
@@ -115,12 +113,7 @@ def key_use(program: Program) -> KeyUse:
     """The use of keys of an executable program."""
     chains, slots = program.planned.chains, program.ring.slots
     keys = program_keys(program)
-    of_bootstraps = {
-        (chain.ring, amount)
-        for chain, slot_counts in zip(chains, slots_by_chain(program), strict=True)
-        for amount in (all_bootstrap_rotations(chain.ring, slot_counts) if slot_counts else ())
-    }
-    staying = tuple(key for key in keys if key.kind != "rotation" or (key.ring, key.amount) in of_bootstraps)
+    staying = tuple(key for key in keys if key.kind != "rotation")
     others = {key.name: key for key in keys if key not in staying}
     named = {(key.ring, key.amount): name for name, key in others.items()}
     paths = program.planned.rotation_paths

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ir import CipherType, Program
-from heliograph.ir.bootstraps import raising_chains, slots_by_chain
+from heliograph.ir.bootstraps import raising_chains
 from heliograph.ir.transforms import needed_keys
 
 
 def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
     """The keys of an executable program."""
-    slots, raising = slots_by_chain(program), raising_chains(program)
-    return evaluation_keys(program.planned.chains, slots, conjugates(program), raising)
+    return evaluation_keys(program.planned.chains, conjugates(program), raising_chains(program))
 
 
 def conjugates(program: Program) -> bool:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heliograph.ckks.bootstrap import bootstrap_table_bytes
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Matrix, Program
 from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstraps import bootstraps_by_chain, factors, slots_by_chain
+from heliograph.ir.bootstraps import bootstraps_by_chain, factors
 from heliograph.ir.liveness import peak_towers
 from heliograph.ir.transform_ops import transform_diagonals
 
@@ -108,11 +107,8 @@ def _native_bytes(program: Program) -> int:
 
 
 def table_bytes(program: Program) -> int:
-    """What the tables of all bootstraps take on the server: each chain that bootstraps has its own, and each factor of those
-    that are written out.
-    """
-    by_chain = zip(program.planned.chains, slots_by_chain(program), strict=True)
-    total = sum(bootstrap_table_bytes(chain.ring, slots) for chain, counts in by_chain for slots in counts)
+    """What the plaintexts of all bootstraps take on the server: those of each factor of their transforms."""
+    total = 0
     for node in factors(program).values():
         assert isinstance(node.type, CipherType)
         ring = program.planned.chains[node.type.chain].ring

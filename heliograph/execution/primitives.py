@@ -50,8 +50,8 @@ Ready: TypeAlias = "Callable[[Primitives[Any], Sample], Callable[[], Any]]"
 class Primitive:
     """One kind of homomorphic call, by the name under which it is counted.
 
-    The third number of a call, its size, is how many parts its ciphertexts have, of a bootstrap how many slots it
-    refreshes (`bootstraps`), of weighted sums how many of how many ciphertexts (`sums_size`). `methods` are those of
+    The third number of a call, its size, is how many parts its ciphertexts have, of a raised modulus how many slots are
+    refreshed (`bootstraps`), of weighted sums how many of how many ciphertexts (`sums_size`). `methods` are those of
     `Primitives` that a call stands for, the name itself where none are named. `switches_keys`: it reads an evaluation
     key, once; `rotates`: it is an automorphism; `plain_product`: a product with what the server knows; `own_chain`: it
     works in the chain that its call names, whatever its level, for not every chain has its keys. What `ready` returns does
@@ -267,20 +267,6 @@ PRIMITIVES = {
             "raise_modulus",
             lambda costs, ring, level, slots: costs.raise_modulus_ms(ring),
             _raised,
-            bootstraps=True,
-            own_chain=True,
-        ),
-        Primitive(
-            "bootstrap",
-            lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots),
-            lambda do, s: lambda: do.bootstrap(s.x, s.size),
-            bootstraps=True,
-            own_chain=True,
-        ),
-        Primitive(
-            "bootstrap_pair",
-            lambda costs, ring, level, slots: costs.bootstrap_ms(ring, slots, paired=True),
-            lambda do, s: lambda: do.bootstrap_pair(s.x, s.size),
             bootstraps=True,
             own_chain=True,
         ),

@@ -13,9 +13,8 @@ C = TypeVar("C")
 class Call(NamedTuple):
     """What was called, at which level of its operand, and its third number (execution/primitives.py).
 
-    `chain` is the number of the chain in which a bootstrap, a conjugation or a raising of the modulus happens, for the
-    level does not tell it: bootstraps begin at one level in all chains. Of other calls it is 0: they happen in the lowest
-    chain that holds it.
+    `chain` is the number of the chain in which a conjugation or a raising of the modulus happens, for the level does not
+    tell it. Of other calls it is 0: they happen in the lowest chain that holds it.
     """
 
     primitive: str
@@ -163,14 +162,6 @@ class Primitives(Protocol[C]):
         bootstraps; its coefficients are values that repeat with that period. A value of one is the first prime divided by
         `share`, if that is not what the chain says.
         """
-        ...
-
-    def bootstrap(self, x: C, slots: int) -> C:
-        """x, whose slots repeat with that period, at the chain's `bootstrap_level`. Only in a chain that bootstraps."""
-        ...
-
-    def bootstrap_pair(self, x: C, slots: int) -> C:
-        """As `bootstrap`; imaginary parts are kept."""
         ...
 
 

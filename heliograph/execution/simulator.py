@@ -24,7 +24,6 @@ from heliograph.execution.protocol import NothingWide, grouped_products, summed_
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstrap_writer import SHARE
 from heliograph.ir.slot_runs import cipher
 from heliograph.ir.slot_types import SCALE_TOLERANCE
 
@@ -250,13 +249,13 @@ class SimulatedPrimitives(NothingWide):
         coefficients = coefficients_of(x.slots, ring.slots)
         # The size of a coefficient as the reduction sees it, where 1 is a value of one at the nominal scale.
         prime = float(ring.primes[0])
-        nominal = 2.0**x.log_scale * (share or ring.bootstrap_share or SHARE) / prime
+        nominal = 2.0**x.log_scale * (share or ring.bootstrap_share) / prime
         known = np.zeros(ring.ring_dim, dtype=bool)
         known[:: ring.slots // slots] = True
         real, imaginary = np.abs(np.where(known, coefficients, 0.0)).reshape(2, -1).max(axis=1) * nominal
         # Half of the share is half of the period of a series.
         self._small_enough(real, imaginary, nominal, noise.BOOTSTRAP_LIMIT if share is None else share / 2)
-        self._repeats(float(np.abs(coefficients[~known]).max(initial=0.0)) * nominal, nominal, slots, "raise_modulus")
+        self._repeats(float(np.abs(coefficients[~known]).max(initial=0.0)) * nominal, nominal, slots)
         if errors.noisy:
             # A sum of SPARSE_WEIGHT + 1 coefficients, each uniform within half of the prime.
             spread = errors.random.normal(scale=math.sqrt(noise.BOOTSTRAP_REACH / 6), size=ring.ring_dim)
@@ -280,42 +279,15 @@ class SimulatedPrimitives(NothingWide):
                 hint="give calibration samples like this input, or a larger Options.margin",
             )
 
-    def _repeats(self, apart: float, nominal: float, slots: int, what: str) -> None:
+    def _repeats(self, apart: float, nominal: float, slots: int) -> None:
         """Refuse values whose copies differ too much."""
         if apart >= noise.BOOTSTRAP_LIMIT / 64:
-            _needs(self._errors.noisy, what, f"slots that repeat with period {slots}")
+            _needs(self._errors.noisy, "raise_modulus", f"slots that repeat with period {slots}")
             raise RangeError(
                 f"copies of one value differ by {apart / nominal:.2g} where they are bootstrapped",
                 why="the layers before have amplified the errors of encryption until they count",
                 hint="compile with a larger scale_bits or precision_bits",
             )
-
-    def bootstrap(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
-        return self._refreshed(x, slots, "bootstrap")
-
-    def bootstrap_pair(self, x: SimulatedCiphertext, slots: int) -> SimulatedCiphertext:
-        return self._refreshed(x, slots, "bootstrap_pair")
-
-    def _refreshed(self, x: SimulatedCiphertext, slots: int, what: str) -> SimulatedCiphertext:
-        """A fresh level for values that repeat over the slots and are small enough; others would come back as nonsense."""
-        ring, errors = self._chain.ring, self._errors
-        if ring.bootstrap is None:
-            raise ProgramError("this chain does not bootstrap")
-        _two_parts(x, what)
-        _needs(x.level == ring.bootstrap_input_level, what, f"an operand at level {ring.bootstrap_input_level}")
-        copies = x.slots.reshape(-1, slots)
-        # The library reads the value at the nominal scale.
-        nominal = 2.0 ** (x.log_scale - ring.scale_bits)
-        real, imaginary = (float(np.abs(part).max(initial=0.0)) * nominal for part in (copies.real, copies.imag))
-        self._small_enough(real, imaginary, nominal)
-        self._repeats(float(np.abs(copies - copies[0]).max(initial=0.0)) * nominal, nominal, slots, what)
-        mean = np.broadcast_to(copies.mean(axis=0), copies.shape).reshape(-1)
-        if errors.noisy:
-            error = errors.gaussian((slots,))
-            error = noise.bootstrap_std(ring) / nominal * (error if what == "bootstrap_pair" else error.real)
-            bend = [noise.bootstrap_bend(ring, part * nominal) / nominal for part in (mean.real, mean.imag)]
-            mean = mean + np.tile(error, copies.shape[0]) - (bend[0] + 1j * bend[1])
-        return errors.made(mean, ring.bootstrap_level, x.log_scale, 2, 0.0, what)
 
     def needs_key(self, amount: int, level: int) -> None:
         """Refuse a rotation without a key."""

@@ -57,7 +57,6 @@ class NoValues:
     wide_sums = sums_of_products
     negate = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
     add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
-    bootstrap = bootstrap_pair = _with
 
 
 class Walk(Run[Any]):

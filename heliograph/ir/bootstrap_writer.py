@@ -19,19 +19,12 @@ from collections.abc import Mapping, Sequence
 from heliograph.ckks.fourier import transform
 from heliograph.ckks.modular_reduction import DEGREE, SQUARINGS, Array, angle, exponential
 from heliograph.ckks.noise import BOOTSTRAP_LIMIT, BOOTSTRAP_REACH
-from heliograph.ckks.ring import NATIVE_REDUCTION_LEVELS, Ring
+from heliograph.ckks.ring import REDUCTION_LEVELS, Ring
 from heliograph.ckks.trigonometric import Series, series_levels
 from heliograph.ir.builder import Builder
 from heliograph.ir.location import Location
 from heliograph.ir.node import Attr, Node
 from heliograph.ir.slot_runs import cipher
-
-# After a first iteration the error of a value of size one is below 2^-17; it is scaled up by this many bits for the second.
-_LEFT_BITS = 16
-# In a chain that OpenFHE's bootstraps fit too, a value of one enters the modular reduction as the first prime divided by
-# this. Our own rings choose their divisor (`Ring.bootstrap_share`): larger messages keep more of a coarse scale, smaller
-# ones bend the sine less.
-SHARE = 256
 
 
 def write_bootstrap(
@@ -41,20 +34,9 @@ def write_bootstrap(
     `series` of x, some levels lower.
 
     x is at the ring's `bootstrap_input_level`; its slots repeat with period `slots`. Imaginary parts are kept where it is
-    `paired`, else dropped. A second iteration bootstraps what the first left over (Bae, Cheon, Cho, Kim and Kim,
-    "META-BTS", 2022).
+    `paired`, else dropped.
     """
-    writer = _Writer(builder, ring, slots, paired, loc, series)
-    first = writer.once(x)
-    if ring.bootstrap_iterations == 1:
-        return first
-    log_scale = cipher(x).log_scale
-    left = writer.op("sub_ct", x, writer.at(first, cipher(x).level))
-    left = writer.read_at(writer.times(left, 2.0**_LEFT_BITS, 0.0), log_scale)
-    second = writer.once(left)
-    log_prime = writer.logs[cipher(second).level]
-    second = writer.op("rescale", writer.times(second, 2.0**-_LEFT_BITS, log_prime))
-    return writer.op("add_ct", second, writer.at(first, cipher(second).level))
+    return _Writer(builder, ring, slots, paired, loc, series).bootstrapped(x)
 
 
 class _Writer:
@@ -65,7 +47,7 @@ class _Writer:
     ) -> None:
         self._builder, self.ring, self.slots, self.paired, self._loc = builder, ring, slots, paired, loc
         self.logs, self.series = ring.log_primes, series
-        self.share: float = ring.bootstrap_share or SHARE
+        self.share: float = ring.bootstrap_share
         # The largest raised coefficient, in units of the first prime: the multiples of it that were added, and the message.
         self.reach = BOOTSTRAP_REACH + BOOTSTRAP_LIMIT / self.share
         if series is not None:
@@ -82,16 +64,13 @@ class _Writer:
         above = cipher(x).level - level
         return self.op("level_drop", x, levels=above) if above else x
 
-    def times(self, x: Node, factor: float, plain_log_scale: float) -> Node:
-        """x times a number, not rescaled."""
-        return self.op("lincomb", x, weights=(factor,), constant=0.0, plain_log_scales=(plain_log_scale,))
-
     def read_at(self, x: Node, log_scale: float) -> Node:
         """x read at that scale: its value is another one then."""
         bits = log_scale - cipher(x).log_scale
         return self.op("reread", x, bits=bits) if bits else x
 
-    def once(self, x: Node) -> Node:
+    def bootstrapped(self, x: Node) -> Node:
+        """What `write_bootstrap` returns."""
         ring, log_scale = self.ring, cipher(x).log_scale
         down, back = transform(ring, self.slots, inverse=False)
         x = self.at(x, len(down))
@@ -112,8 +91,7 @@ class _Writer:
         for factor in up:
             x = self._multiplied(x, factor, self.logs[cipher(x).level] - shed)
         x = self._turned(x, back)
-        spent = NATIVE_REDUCTION_LEVELS + ring.bootstrap_iterations - 1
-        x = self.at(self.read_at(x, self.reduction_scale), ring.bootstrap_level + spent)
+        x = self.at(self.read_at(x, self.reduction_scale), ring.bootstrap_level + REDUCTION_LEVELS)
         mirrored = self.op("conjugate", x)
         if self.series is not None:
             return self._reduced(self.op("add_ct", x, mirrored), log_scale)

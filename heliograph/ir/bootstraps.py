@@ -1,18 +1,16 @@
 """What the bootstraps of a program ask for: read off its nodes, stored nowhere.
 
-A bootstrap is one op, `bootstrap`, or is written out (`bootstrap_writer.py`): then a `raise_modulus` stands in its middle,
-and it ends in a `refreshed`.
+A bootstrap is one op, `bootstrap`, until it is written out (`bootstrap_writer.py`): then a `raise_modulus` stands in its
+middle, and it ends in a `refreshed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import Ring
 from heliograph.ir.node import Node
 from heliograph.ir.program import Program
-from heliograph.ir.series import reached_level
 from heliograph.ir.types import CipherType
 
 WHOLE, RAISED, REFRESHED = "bootstrap", "raise_modulus", "refreshed"
@@ -28,13 +26,6 @@ def bootstrapped(node: Node) -> tuple[Node, ...]:
     return node.inputs[1:] if node.op == REFRESHED else node.inputs
 
 
-def whole_bootstraps(program: Program, chain: int | None = None) -> Iterator[Node]:
-    """Those that are one op: all of them, or those that happen in one chain of the parameters."""
-    for node in program.nodes:
-        if node.op == WHOLE and (chain is None or (isinstance(node.type, CipherType) and node.type.chain == chain)):
-            yield node
-
-
 def bootstrap_slots(program: Program) -> tuple[int, ...]:
     """The numbers of slots that are bootstrapped, rising."""
     return tuple(sorted({node.attrs["slots"] for node in bootstraps(program)}))
@@ -45,24 +36,9 @@ def paired_slots(program: Program) -> tuple[int, ...]:
     return tuple(sorted({node.attrs["slots"] for node in bootstraps(program) if len(bootstrapped(node)) == 2}))
 
 
-def whole_slots(program: Program, chain: int, paired: bool = False) -> tuple[int, ...]:
-    """The numbers of slots, ascending, of bootstraps in a chain that are one op; with `paired`, those for which some
-    bootstrap refreshes two values: all bootstraps of such a number in a chain keep imaginary parts.
-    """
-    found = whole_bootstraps(program, chain)
-    return tuple(sorted({node.attrs["slots"] for node in found if not paired or len(node.inputs) == 2}))
-
-
-def slots_by_chain(program: Program) -> tuple[tuple[int, ...], ...]:
-    """For each chain of the parameters, in their order, the numbers of slots of bootstraps there that are one op."""
-    return tuple(whole_slots(program, number) for number in range(len(program.planned.chains)))
-
-
 def raising_chains(program: Program) -> tuple[int, ...]:
-    """The chains, by their numbers, to whose top a bootstrap that is written out raises the modulus, rising."""
-    return tuple(
-        sorted({node.type.chain for node in program.nodes if node.op == RAISED and isinstance(node.type, CipherType)})
-    )
+    """The chains, by their numbers, to whose top bootstraps raise the modulus, rising."""
+    return tuple(number for number, count in enumerate(bootstraps_by_chain(program)) if count)
 
 
 def bootstraps_by_chain(program: Program) -> tuple[int, ...]:
@@ -75,20 +51,14 @@ def bootstraps_by_chain(program: Program) -> tuple[int, ...]:
 
 
 def refreshing(program: Program) -> Iterator[Node]:
-    """The nodes in which modulus is raised: whole bootstraps, and `raise_modulus` of those that are written out."""
-    return (node for node in program.nodes if node.op in (WHOLE, RAISED))
+    """The nodes in which modulus is raised: one in each bootstrap that is written out."""
+    return (node for node in program.nodes if node.op == RAISED)
 
 
 def place_of(node: Node, rings: Sequence[Ring]) -> int:
-    """Which of these rings of chains, the whole one first, one of `refreshing` happens in.
-
-    A whole bootstrap in the lowest that bootstraps and reaches the level that it returns to; one that is written out in
-    that to whose top it was written to raise the modulus.
-    """
+    """Which of these rings of chains, the whole one first, one of `refreshing` raises the modulus to the top of."""
     assert isinstance(node.type, CipherType)
     level = node.type.level
-    if node.op == WHOLE:
-        return bootstrap_chain(rings, reached_level(node))
     return next((i for i, ring in enumerate(rings) if ring.bootstrap is not None and ring.levels == level), 0)
 
 

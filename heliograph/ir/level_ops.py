@@ -9,7 +9,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir import slot_runs as runs
-from heliograph.ir.node import Array
+from heliograph.ir.node import Array, Stage
 from heliograph.ir.series import bootstrap_bounds, check_series, computed
 from heliograph.ir.slot_rules import same_bounds, slotwise
 from heliograph.ir.slot_types import same_slots, sum_type, two_parts
@@ -146,7 +146,7 @@ def _bootstrap(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 define(
     OpSpec(
         "bootstrap",
-        SLOTS,
+        frozenset({Stage.PACKED, Stage.MANAGED}),
         (1, 2),
         {
             "slots": "int?",
@@ -163,14 +163,13 @@ define(
         _bootstrap_type,
         _bootstrap,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
-        "not given): it comes back at `level`, its scale `raised_bits` higher. Slots are real (what becomes of imaginary "
-        "parts is the backend's own); two operands x and y are refreshed together as x + iy, and `real_part` and "
-        "`imaginary_part` take them apart. `ranges`, `chunks`: for each operand the entry of the table of ranges (-1: none) "
-        "that bounds it, and which ciphertext of that value it is. At the packed stage a wish of the program's author, or "
-        "of the pass that places bootstraps. `series`, `half_period`: what comes back is this trigonometric polynomial of "
-        "the value (ckks/trigonometric.py), which takes it `deeper` levels down.",
+        "not given): it comes back at `level`, its scale `raised_bits` higher. Slots are real; two operands x and y are "
+        "refreshed together as x + iy, and `real_part` and `imaginary_part` take them apart. `ranges`, `chunks`: for each "
+        "operand the entry of the table of ranges (-1: none) that bounds it, and which ciphertext of that value it is. At "
+        "the packed stage a wish of the program's author, or of the pass that places bootstraps; once levels are planned it "
+        "is written out. `series`, `half_period`: what comes back is this trigonometric polynomial of the value "
+        "(ckks/trigonometric.py), which takes it `deeper` levels down.",
         role=Role.BOOTSTRAP,
         rules=slotwise(bootstrap_bounds),
-        run=runs.refreshed,
     )
 )

@@ -154,33 +154,6 @@ def switched(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return run.at(kind).move(operands[0], kind.parts)
 
 
-def refreshed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    """One value, or two as real and imaginary part of one, refreshed."""
-    kind, slots = cipher(node), node.attrs["slots"]
-    ring = run.shared.chains[kind.chain].ring
-    if ring.bootstrap is None:
-        raise ProgramError("this chain does not bootstrap")
-    if node.attrs.get("series") is not None:
-        raise ProgramError("a bootstrap that computes a series runs where it is written out")
-    fresh = ring.bootstrap_level
-    on = run.at(cipher(node.inputs[0]))
-    x = operands[0] if len(operands) == 1 else complex_of(run, node, operands)
-    result = on.bootstrap_pair(x, slots) if run.shared.pairs(slots, kind.chain) else on.bootstrap(x, slots)
-    if kind.level > fresh:
-        raise ProgramError(f"a bootstrap returns to level {fresh}, planned was {kind.level}")
-    if kind.level < fresh:
-        result = run.at(replace(kind, level=fresh)).level_drop(result, fresh - kind.level)
-    raised = node.attrs.get("raised_bits", 0)
-    if not raised:
-        return result
-    # The value came at a small scale for its size. Adding it to itself and reading the result at a larger scale spends no
-    # level. Otherwise products of values at a small scale would have smaller and smaller scales.
-    here = run.at(kind)
-    for _ in range(raised):
-        result = here.add(result, result)
-    return here.reread(result, kind.log_scale)
-
-
 def conjugated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     return run.at(cipher(node)).conjugate(operands[0])
 

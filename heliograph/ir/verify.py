@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
-from heliograph.ir.bootstraps import RAISED, WHOLE, refreshing
+from heliograph.ir.bootstraps import RAISED, refreshing
 from heliograph.ir.node import Matrix, Node, Stage
 from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
-from heliograph.ir.series import reached_level
 from heliograph.ir.text import print_node
 from heliograph.ir.transforms import needed_keys, rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
@@ -129,10 +128,8 @@ def _verify_executable(program: Program, after: str) -> None:
         # The whole chain has the conjugation key if any value needs it, a lower part only if it bootstraps.
         if needed.conjugation and node.type.chain and node.type.chain not in bootstrapping:
             raise _fail(program, after, "conjugations have a key", node, "its chain has none")
-        if node.op in (WHOLE, RAISED) and node.type.chain:
+        if node.op == RAISED and node.type.chain:
             ring = chain.ring
-            highest = ring.bootstrap_level if node.op == WHOLE and ring.bootstrap else ring.levels
-            reached = reached_level(node) if node.op == WHOLE else node.type.level
-            if ring.bootstrap is None or reached > highest:
+            if ring.bootstrap is None or node.type.level > ring.levels:
                 detail = f"chain {node.type.chain} does not bootstrap to level {node.type.level}"
                 raise _fail(program, after, "bootstraps happen in a chain that reaches their level", node, detail)

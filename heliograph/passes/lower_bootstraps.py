@@ -25,8 +25,7 @@ _SAID = ("slots", "size_bits", "ranges", "chunks", "observed", "series", "half_p
 
 @dataclass(frozen=True, slots=True)
 class LowerBootstraps:
-    """Every `bootstrap` of a chain that is made for our own becomes what it consists of; others stay as they are, for their
-    inside is a library's.
+    """Every `bootstrap` becomes what it consists of.
 
     `bootstrapping` are the lower parts of the chain that are to bootstrap, as in `SelectKeys`: modulus is raised to the top
     of the lowest that reaches the level a bootstrap returns to.
@@ -40,8 +39,6 @@ class LowerBootstraps:
     makes: ClassVar[Stage] = Stage.MANAGED
 
     def run(self, program: Program) -> Program:
-        if self.ring.bootstrap_by != "native":
-            return program
         rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]
         builder = Builder(program.name, Stage.MANAGED, program)
 

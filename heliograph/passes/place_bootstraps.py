@@ -623,7 +623,7 @@ class PlaceBootstraps:
                 count = siblings[bound.entry] if bound.entry is not None else 1
                 kind = prepared.periods[node], count, False
             merged: tuple[tuple[int, int] | None, ...] = ()
-            known = bounded.get(node.inputs[0]) if node.op == "poly" and self.ring.bootstrap_by == "native" else None
+            known = bounded.get(node.inputs[0]) if node.op == "poly" else None
             if known is not None:
                 degrees = [each.series for each in ways[entry]] if entry is not None else [series_degree(node, context)]
                 period = prepared.periods[node.inputs[0]]

@@ -290,7 +290,6 @@ class LowerChain:
 class Bootstrapping:
     """Slots of the bootstraps (of those that refresh two values: `paired_slots`), levels, tables, and what they add.
 
-    by: whose they are ("native" or "openfhe"); failure: the probability that one of a run gives nonsense by chance;
     activations: how many compute the activation that follows them, None where none does.
     """
 
@@ -300,9 +299,6 @@ class Bootstrapping:
     to_level: int = field(metadata=_about(key="to"))
     table_bytes: int
     deviation: float = field(metadata=_about(low=math.ulp(0.0), high=math.nextafter(1.0, 0.0)))
-    iterations: int = field(metadata=_about(low=1, high=2))
-    by: str
-    failure: float = field(metadata=_about(low=0.0, high=1.0))
     observed: int = field(metadata=_about(high=1 << 20))
     activations: int | None = field(default=None, metadata=_about(optional=True, low=1, high=1 << 20))
 

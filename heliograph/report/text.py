@@ -138,8 +138,6 @@ def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChai
     if found.activations:
         all_of_them = "all" if found.activations == count else f"{found.activations} of them"
         text += f"; {all_of_them} compute the activation that follows"
-    if found.iterations > 1:
-        text += ", in two iterations each"
     if found.paired_slots:
         slots = ", ".join(map(str, found.paired_slots))
         text += f"; those of {slots} slots refresh up to two values at once, with twice that deviation"

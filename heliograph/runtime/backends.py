@@ -10,19 +10,14 @@ from heliograph.errors import ProgramError
 from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
 
 
-def backend_name(asked: str | None, artifact: Artifact) -> str:
-    """The backend that is taken where this one is asked for; where none is, the native one if numba is there or needed."""
-    return asked or (NATIVE if _is_ours(artifact) or importlib.util.find_spec("numba") else OPENFHE)
+def backend_name(asked: str | None) -> str:
+    """The backend that is taken where this one is asked for; where none is, the native one if numba is there."""
+    return asked or (NATIVE if importlib.util.find_spec("numba") else OPENFHE)
 
 
-def _is_ours(artifact: Artifact) -> bool:
-    """Whether the artifact bootstraps in a chain that only the native backend can bootstrap in."""
-    return artifact.ring.bootstrap is not None and artifact.ring.bootstrap_by == NATIVE
-
-
-def refuse_plaintexts(asked: str | None, artifact: Artifact, where: str) -> None:
+def refuse_plaintexts(asked: str | None, where: str) -> None:
     """Raise a ProgramError where the backend of that name keeps no plaintexts in files."""
-    if backend_name(asked, artifact) == OPENFHE:
+    if backend_name(asked) == OPENFHE:
         raise ProgramError(
             "OpenFHE's plaintexts are objects in the memory of a process, and cannot be kept in a file",
             where=where,
@@ -42,15 +37,8 @@ def make_backend(
 
     Raises ProgramError for one that is not there, or that cannot run the program or map keys.
     """
-    name = backend_name(asked, artifact)
+    name = backend_name(asked)
     if name == OPENFHE:
-        if _is_ours(artifact):
-            raise ProgramError(
-                f"{artifact.program.name!r} was compiled for the native backend's bootstraps",
-                where="Server(backend=...)",
-                why="OpenFHE has none for its chain",
-                hint='compile it with Options(bootstrap_by="openfhe"), for chains on which both run',
-            )
         if mapped:
             raise ProgramError(
                 "OpenFHE's keys are objects in the memory of a process, and cannot be mapped",
@@ -58,7 +46,7 @@ def make_backend(
                 hint="take the native backend (pip install numba), or do not map them",
             )
         if plaintexts is not None:
-            refuse_plaintexts(asked, artifact, "Server(plaintexts=...)")
+            refuse_plaintexts(asked, "Server(plaintexts=...)")
         # It is an extra, and takes half a second.
         from heliograph.runtime.openfhe.backend import OpenFHEBackend
 

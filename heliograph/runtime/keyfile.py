@@ -20,15 +20,12 @@ from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file
 from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_in, certificate_json
-from heliograph.artifact.validate import check_bootstrap_slots, printable, real, refuse, whole
+from heliograph.artifact.validate import printable, real, refuse, whole
 from heliograph.artifact.wire import (
-    LOWER_SLOTS,
     RAISING,
     chains_json,
-    lower_slots_json,
     raising_json,
     read_chains,
-    read_lower_slots,
     read_raising,
     read_specs,
     spec_json,
@@ -38,7 +35,7 @@ from heliograph.files import write_file
 from heliograph.runtime.messages import are_names
 
 KIND = "a client's secret key"
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 512 * 1024**2
 MAX_SHARED = 1 << 30
 # OWASP's recommendation for n = 2**15: 2**15 * 8 * 128 bytes = 32 MB, three times over (p = 3), some tenths of a second per
@@ -51,8 +48,7 @@ _PROTECTION = {"scrypt", "nonce"}
 _FIELDS = {"artifact", "client", "shared", "interface"}
 # Later formats of public artifacts do not matter here.
 _INTERFACE = (
-    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "bootstrap_slots", "predicted",
-    "conjugation_key",
+    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "predicted", "conjugation_key",
 )  # fmt: skip
 # Predictions that the client uses; a file may hold others.
 _NEEDED = ("scheme_error", "output_magnitude")
@@ -150,8 +146,6 @@ def _interface(public: PublicArtifact) -> dict[str, Any]:
         **chains_json(public.chains),
         "inputs": [spec_json(spec) for spec in public.inputs],
         "outputs": [spec_json(spec) for spec in public.outputs],
-        "bootstrap_slots": list(public.bootstrap_slots),
-        **lower_slots_json(public.lower_bootstrap_slots),
         **raising_json(public.raising_chains),
         **certificate_json(public.certificate),
         "conjugation_key": public.conjugation_key,
@@ -165,9 +159,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     Its security is not judged here: the table may have become stricter since the key was made.
     """
     try:
-        if not isinstance(interface, Mapping) or set(interface) - {LOWER_SLOTS, RAISING, CERTIFICATE} != set(
-            _INTERFACE
-        ):
+        if not isinstance(interface, Mapping) or set(interface) - {RAISING, CERTIFICATE} != set(_INTERFACE):
             raise refuse("its fields are not those of a key file")
         chains = read_chains(interface, secure=False)
         ring = chains[0].ring
@@ -187,10 +179,8 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
                 printable(key, "a prediction"): real(value, "a prediction", 0.0, 1e18)
                 for key, value in predicted.items()
             },
-            check_bootstrap_slots(interface["bootstrap_slots"], ring),
             interface["conjugation_key"],
             named=fingerprint,
-            lower_bootstrap_slots=read_lower_slots(interface, chains),
             raising_chains=read_raising(interface, chains),
             certificate=certificate_in(interface),
         )

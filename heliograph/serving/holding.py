@@ -79,7 +79,7 @@ class Holding:
             server.close()
 
     def _made(self, artifact: Artifact, path: Path, taken: Room) -> Server:
-        mapped = backend_name(self._backend, artifact) == NATIVE
+        mapped = backend_name(self._backend) == NATIVE
         while True:
             try:
                 return Server(

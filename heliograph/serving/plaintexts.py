@@ -14,5 +14,5 @@ def require_plaintexts(folder: Path, backend: str | None, artifact: Artifact) ->
 
     Raises ProgramError where the artifact's backend keeps none in files, WireError where the folder cannot have them.
     """
-    refuse_plaintexts(backend, artifact, "--plaintexts")
+    refuse_plaintexts(backend, "--plaintexts")
     PlaintextFile.of(folder, artifact.fingerprint)

@@ -79,9 +79,6 @@ output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentu
 # The error that encryption may add to an output, as a share of the largest (2**-bits): enough for logits and weights.
 _PRECISION_BITS = 10.0
 _SAMPLES, _EPOCHS_SEEN = 8, 30
-# Bootstrapped weights are scaled up by their range, so bootstraps must be precise. Here, chains of native ones are precise
-# enough only with many digits, whose keys are four times as large (SNIPS, 1,024 samples: 39 GB instead of 9).
-_BOOTSTRAP_BY = "openfhe"
 
 
 def step_program(data: TransferData, settings: TransferSettings, states: Sequence[State] = ()) -> Program:
@@ -135,7 +132,6 @@ def compile_step(data: TransferData, settings: TransferSettings, options: Option
         made,
         target_error=made.target_error or settings.softmax_error,
         precision_bits=min(made.precision_bits, _PRECISION_BITS),
-        bootstrap_by=made.bootstrap_by or _BOOTSTRAP_BY,
     )
     return coarse(compile_program(step_program(data, settings, seen_states(data, settings)), chosen))
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.files import Bytes
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import factors, whole_slots
+from heliograph.ir.bootstraps import factors
 from heliograph.ir.diagonals import DiagonalMap
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
 from heliograph.runtime.keyfolder import KeyFolder
@@ -30,7 +29,6 @@ from heliograph.runtime.native.bootstrapping import (
     BootstrappingPrimitives,
     FactorEvaluator,
     FactorTable,
-    WholeBootstrap,
 )
 from heliograph.runtime.native.ciphertext import (
     Ciphertext,
@@ -49,16 +47,6 @@ from heliograph.runtime.seeded import special_primes
 
 # A server's keys, by chain, kind and amount.
 KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
-# A server's bootstraps that are a single op, by chain, number of slots, and whether they keep imaginary parts.
-WholeTable = dict[tuple[Ring, int, bool], WholeBootstrap]
-
-
-@dataclass(frozen=True, slots=True)
-class Bootstraps:
-    """What a server's bootstraps take, for all parts of its program."""
-
-    whole: WholeTable = field(default_factory=dict)
-    factors: FactorTable = field(default_factory=dict)
 
 
 class NativeBackend:
@@ -76,7 +64,7 @@ class NativeBackend:
     ) -> None:
         self._artifact, self._client = artifact, keys.client
         self._keys: KeyTable = {}
-        self._bootstraps = Bootstraps()
+        self._factors: FactorTable = {}
         warm_up()
         self._tables = tables_of(artifact.program)
         loaders: list[KeyLoader] = []
@@ -94,11 +82,11 @@ class NativeBackend:
             loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
         self.loader = loaders[0] if loaders else None
         self._kept = None if plaintexts is None else PlaintextFile.of(plaintexts, artifact.fingerprint)
-        self._use = _Use(self._keys, self._bootstraps.whole, self._bootstraps.factors)
+        self._use = _Use(self._keys, self._factors)
         self.release = functools.partial(_release, loaders, self._use)
 
     def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
-        return NativeEvaluator(program, self._tables, self._keys, self._bootstraps, cache_bytes, self._kept)
+        return NativeEvaluator(program, self._tables, self._keys, self._factors, cache_bytes, self._kept)
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
@@ -118,14 +106,14 @@ class NativeBackend:
 
 
 class NativeEvaluator(FactorEvaluator, ServerEvaluator):
-    """A program on arrays of residues. Keys and what bootstraps take are the server's, for all parts of its program."""
+    """A program on arrays of residues. Keys and the factors of bootstraps are the server's, for all parts of its program."""
 
     def __init__(
         self,
         program: Program,
         tables: Mapping[Ring, ChainTables],
         keys: KeyTable,
-        bootstraps: Bootstraps,
+        table: FactorTable,
         cache_bytes: int,
         kept: PlaintextFile | None = None,
     ) -> None:
@@ -136,18 +124,16 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
                 raise ProgramError(f"there is no key for a {what} at level {ring.levels} and below")
             return found
 
-        self._whole = bootstraps.whole
         self._in_file = kept is not None
 
         def primitives(chain: Chain) -> BootstrappingPrimitives:
             return BootstrappingPrimitives(
                 tables[chain.ring],
                 functools.partial(key_of, chain.ring),
-                lambda slots, paired: bootstraps.whole[chain.ring, slots, paired],
                 kept,
             )
 
-        super().__init__(program, primitives, cache_bytes, bootstraps.factors)
+        super().__init__(program, primitives, cache_bytes, table)
         for number in range(len(self.chains)):
             do = self.part(number)
             assert isinstance(do, BootstrappingPrimitives)
@@ -156,14 +142,6 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
     def prepare(self) -> None:
         for node in factors(self.program).values():
             self.factor(node)
-        for number, chain in enumerate(self.chains):
-            for slots in whole_slots(self.program, number):
-                key = chain.ring, slots, self.pairs(slots, number)
-                if key not in self._whole:
-                    do = self.part(number)
-                    assert isinstance(do, BootstrappingPrimitives)
-                    self._whole[key] = WholeBootstrap.of(*key, do, self.factors)
-                    self._whole[key].prepare()
 
     def plaintext_bytes(self, level: int) -> int:
         return self.ring.ciphertext_bytes(level, parts=1)

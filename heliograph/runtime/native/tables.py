@@ -96,7 +96,7 @@ class ChainTables:
     """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes that occur.
 
     Key switches are rounded as OpenFHE rounds them, down by half the number of special primes in the mean, which adds up in
-    slots of low frequency; or to the `nearest`, in chains that OpenFHE cannot bootstrap and so never runs.
+    slots of low frequency; or to the `nearest` (`Ring.rounds_to_nearest`).
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ChainTables:
     def of(ring: Ring, special: tuple[int, ...], known: Primes, primes: tuple[int, ...] | None = None) -> ChainTables:
         """Those of a ring, or of a chain of fewer `primes`, each a digit, that goes with it."""
         alpha = ring.alpha if primes is None else 1
-        return ChainTables(ring.ring_dim, primes or ring.primes, alpha, special, known, ring.bootstrap_by == "native")
+        return ChainTables(ring.ring_dim, primes or ring.primes, alpha, special, known, ring.rounds_to_nearest)
 
     @property
     def slots(self) -> int:

@@ -13,14 +13,15 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.ir import Node, Program
-from heliograph.ir.bootstraps import slots_by_chain
+from heliograph.ir.bootstraps import raising_chains
 from heliograph.runtime.backend import OPENFHE, SentKeys, SentValues
 from heliograph.runtime.keyloader import KeyLoader, Keys
-from heliograph.runtime.openfhe import bootstrapping, registry, serial
+from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.context import library
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
+from heliograph.runtime.openfhe.primitives import Raise
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Bytes, rotation_key_template
+from heliograph.runtime.openfhe.template import Bytes, Template, rotation_key_template
 
 # A key of a tiny ring for an automorphism that does not exist, put into every map first. OpenFHE keeps the first map that
 # was given for a tag and adds later keys to it, so a real first key could not be put back without the others.
@@ -39,25 +40,27 @@ class OpenFHEBackend:
         chains = artifact.program.planned.chains
         tags = {chain.ring: chain_tag(self._tag, artifact.ring, chain.ring) for chain in chains}
         loaders: list[KeyLoader] = []
-        self.release = functools.partial(_release, tuple(tags.values()), _hold_tables(artifact), loaders)
+        self.release = functools.partial(_release, tuple(tags.values()), loaders)
+        sparse: dict[Ring, Any] = {}
+        self._raising = _raising(artifact.program, sparse)
         try:
             if key_bytes is None:
-                _install(artifact, keys, tags)
+                _install(artifact, keys, tags, sparse)
             else:
                 # Learned now, because learning a form makes keys, and none are made while an evaluation runs.
                 forms = {ring: rotation_key_template(ring) for ring in tags}
 
                 def read(key: EvaluationKey) -> Any:
-                    return serial.read_key(keys.blob(key.name), key, keys.client, forms[key.ring])
+                    return _read(key, keys, forms[key.ring])
 
-                loaders.append(KeyLoader(key_use(artifact.program), read, _Maps(tags), key_bytes))
+                loaders.append(KeyLoader(key_use(artifact.program), read, _Maps(tags, sparse), key_bytes))
         except BaseException:
             self.release()
             raise
         self.loader = loaders[0] if loaders else None
 
     def evaluator(self, program: Program, cache_bytes: int) -> OpenFHEEvaluator:
-        return OpenFHEEvaluator(program, self._tag, cache_bytes)
+        return OpenFHEEvaluator(program, self._tag, cache_bytes, self._raising)
 
     def using(self) -> AbstractContextManager[None]:
         return registry.using()
@@ -74,12 +77,17 @@ class OpenFHEBackend:
 
 
 class _Maps:
-    """OpenFHE's maps as the place of keys that are loaded by need; they change while no evaluation of the process runs."""
+    """OpenFHE's maps as the place of keys that are loaded by need; they change while no evaluation of the process runs.
 
-    def __init__(self, tags: Mapping[Ring, str]) -> None:
-        self._tags = tags
+    The keys of the sparse secret, which always stay, go to `sparse`.
+    """
+
+    def __init__(self, tags: Mapping[Ring, str], sparse: dict[Ring, Any]) -> None:
+        self._tags, self._sparse = tags, sparse
 
     def begin(self, keys: Keys) -> None:
+        self._sparse.update((key.ring, value) for key, value in keys if key.kind == "encapsulation")
+        keys = [(key, value) for key, value in keys if key.kind != "encapsulation"]
         seeds = {tag: _seed() for tag in self._tags.values()}
         with registry.changing():
             for tag, seed in seeds.items():
@@ -104,19 +112,39 @@ class _Maps:
                 registry.put_maps(tag, [_seed(), *values])
 
 
-def _hold_tables(artifact: Artifact) -> tuple[Ring, ...]:
-    """The rings whose bootstrapping tables a server needs, counted among those that do."""
-    by_chain = zip(artifact.program.planned.chains, slots_by_chain(artifact.program), strict=True)
-    rings = tuple(chain.ring for chain, slot_counts in by_chain if slot_counts)
-    for ring in rings:
-        bootstrapping.hold(ring)
-    return rings
+def _raising(program: Program, sparse: Mapping[Ring, Any]) -> dict[Ring, Raise]:
+    """How modulus is raised in each chain that bootstraps: by our own kernels, with these keys of the sparse secret."""
+    if not raising_chains(program):
+        return {}
+    from heliograph.runtime.native.backend import tables_of
+    from heliograph.runtime.native.bootstrapping import BootstrappingPrimitives
+    from heliograph.runtime.native.ciphertext import Ciphertext
+
+    tables = tables_of(program)
+
+    def way(ring: Ring) -> Raise:
+        do = BootstrappingPrimitives(tables[ring], lambda kind, amount: sparse[ring])
+        return lambda residues: do.raise_modulus(Ciphertext(residues), ring.slots).residues
+
+    chains = program.planned.chains
+    return {chains[number].ring: way(chains[number].ring) for number in raising_chains(program)}
 
 
-def _install(artifact: Artifact, keys: SentKeys, tags: Mapping[Ring, str]) -> None:
+def _read(key: EvaluationKey, keys: SentKeys, form: Template | None = None) -> Any:
+    """A key as OpenFHE's, or as our own kernels have it where they read it."""
+    if key.kind == "encapsulation":
+        from heliograph.runtime.native.ciphertext import read_key
+
+        return read_key(keys.blob(key.name), key, keys.client)
+    return serial.read_key(keys.blob(key.name), key, keys.client, form)
+
+
+def _install(artifact: Artifact, keys: SentKeys, tags: Mapping[Ring, str], sparse: dict[Ring, Any]) -> None:
     expected = artifact.evaluation_keys
+    sparse.update((key.ring, _read(key, keys)) for key in expected if key.kind == "encapsulation")
+    expected = tuple(key for key in expected if key.kind != "encapsulation")
     # One key at a time: its bytes are dropped before the next one is read.
-    values = [serial.read_key(keys.blob(key.name), key, keys.client) for key in expected]
+    values = [_read(key, keys) for key in expected]
     # All keys in one change: a process that serves others waits for their evaluations once, not once per key.
     with registry.changing():
         for key, value in zip(expected, values, strict=True):
@@ -125,14 +153,12 @@ def _install(artifact: Artifact, keys: SentKeys, tags: Mapping[Ring, str]) -> No
         serial.check_installed([key for key in expected if key.ring == ring], tag)
 
 
-def _release(tags: tuple[str, ...], tables: tuple[Ring, ...], loaders: list[KeyLoader]) -> None:
-    """Take a server's keys out of the process, and its share in the tables of bootstrapping."""
+def _release(tags: tuple[str, ...], loaders: list[KeyLoader]) -> None:
+    """Take a server's keys out of the process."""
     for loader in loaders:
         loader.close()
     for tag in tags:
         registry.release(tag)
-    for ring in tables:
-        bootstrapping.let_go(ring)
 
 
 @functools.cache

@@ -17,13 +17,6 @@ from heliograph.errors import InternalError, MissingPackageError, SecurityError
 from heliograph.openmp import OPENMP_WAS_LOADED
 from heliograph.runtime.process import note_use, require_own_process
 
-# OpenFHE treats contexts with equal parameters as one. These marks go into a parameter that nothing depends on.
-_MARK = 31.0
-_PAIR_MARK = 32.0
-_KEY_MARK = 33.0
-# OpenFHE's constant for data with imaginary parts.
-_COMPLEX = 1
-
 
 @functools.cache
 def library() -> ModuleType:
@@ -67,57 +60,6 @@ def make_context(ring: Ring) -> Any:
     return context
 
 
-@functools.lru_cache(maxsize=16)
-def bootstrap_context(ring: Ring) -> Any:
-    """A context of the same ring that is another to OpenFHE: the one in which bootstraps are set up.
-
-    OpenFHE writes what is set up into the bytes of every ciphertext and key of a context, so their form would depend on
-    what the process did before. Keys made in the ring's own context serve here.
-    """
-
-    return _marked(_own_context(ring), ring, _MARK)
-
-
-@functools.lru_cache(maxsize=16)
-def pair_context(ring: Ring) -> Any:
-    """Another one, in which bootstraps keep imaginary parts; where data are real, OpenFHE drops them and is faster."""
-    return _marked(_own_context(ring), ring, _PAIR_MARK, _COMPLEX)
-
-
-@functools.lru_cache(maxsize=16)
-def key_context(ring: Ring) -> Any:
-    """A third one, in which a client makes the keys of bootstraps: what is set up for that is in no other thread's bytes."""
-    return _marked(_own_context(ring), ring, _KEY_MARK)
-
-
-def lower_key_context(above: Ring, ring: Ring) -> Any:
-    """The same for `ring`, a lower part of the chain that `above` is or is part of; a new one each time.
-
-    It bootstraps as `above` does, whatever `ring` says: keys alone need no level that a bootstrap would return to.
-    """
-    whole = above if above.chain_levels is None else _whole_ring(above)
-    return _marked(lower_context(whole, ring), ring, _KEY_MARK)
-
-
-def _marked(context: Any, ring: Ring, mark: float, data_type: int | None = None) -> Any:
-    def edit(parameters: dict[str, Any]) -> None:
-        if "ss" not in parameters["value0"] or "cdt" not in parameters:
-            raise KeyError("ss or cdt")
-        # The statistical security of an execution mode that we do not use.
-        parameters["value0"]["ss"] = mark
-        if data_type is not None:
-            parameters["cdt"] = data_type
-
-    context = _edited(context, edit)
-    _check_primes(context, ring)
-    return context
-
-
-def working_context(ring: Ring) -> Any:
-    """The context that evaluation on a ring works in."""
-    return make_context(ring) if ring.bootstrap is None else bootstrap_context(ring)
-
-
 def _own_context(ring: Ring) -> Any:
     """A context of the ring, of the whole chain or of a lower part."""
     return _whole_context(ring) if ring.chain_levels is None else lower_context(_whole_ring(ring), ring)
@@ -136,10 +78,7 @@ def _generated(ring: Ring) -> Any:
     if ring.short_specials and not ring.secure:
         raise _too_much(ring)
     parameters = openfhe.CCParamsCKKSRNS()
-    # The second one makes bootstrapping switch to an ephemeral sparse secret for its first step (cryptor.py makes the
-    # secret).
-    dense, encapsulated = openfhe.UNIFORM_TERNARY, openfhe.SPARSE_ENCAPSULATED
-    parameters.SetSecretKeyDist(dense if ring.bootstrap is None else encapsulated)
+    parameters.SetSecretKeyDist(openfhe.UNIFORM_TERNARY)
     # OpenFHE judges a chain with its own special primes. With shorter ones the only check is ours, whose table is stricter.
     unchecked = ring.security_bits is None or ring.short_specials
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if unchecked else openfhe.HEStd_128_classic)
@@ -159,8 +98,6 @@ def _generated(ring: Ring) -> Any:
         raise InternalError(f"OpenFHE refuses {ring}", why=str(error).splitlines()[-1]) from None
     for feature in (openfhe.PKE, openfhe.KEYSWITCH, openfhe.LEVELEDSHE, openfhe.ADVANCEDSHE):
         context.Enable(feature)
-    if ring.bootstrap is not None:
-        context.Enable(openfhe.FHE)
     return context
 
 

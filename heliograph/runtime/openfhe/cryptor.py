@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from heliograph.ir import Array
 from heliograph.runtime.messages import is_name
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, refusal
-from heliograph.runtime.openfhe.encapsulation import make_encapsulation_keys
 from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
 from heliograph.runtime.process import require_own_process
 
@@ -32,7 +29,7 @@ class OpenFHECryptor:
         require_own_process("a secret key")
         self.ring = ring
         self.context = make_context(ring)
-        self._secret = _fresh_secret(ring) if secret_key is None else secret_key
+        self._secret = self.context.KeyGen().secretKey if secret_key is None else secret_key
         self._lower: dict[Ring, Any] = {}
 
     @property
@@ -46,16 +43,14 @@ class OpenFHECryptor:
     def __reduce_ex__(self, protocol: object) -> Any:
         raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
 
-    def evaluation_key(self, key: EvaluationKey, scratch: str | os.PathLike[str] | None = None) -> Any:
+    def evaluation_key(self, key: EvaluationKey) -> Any:
         """A fresh key of that description, as OpenFHE's object; it leaves no trace elsewhere.
 
-        A relinearization key is a key, all others are maps from automorphism indices to keys. `scratch` is the folder for
-        what some keys take on disk while they are made; by default that for temporary files.
+        A relinearization key is a key, those of rotations and conjugations are maps from automorphism indices to keys. The
+        keys of the sparse secret are ours alone.
         """
         require_own_process("making an evaluation key")
         secret = self._secret_in(key.ring)
-        if key.kind == "encapsulation":
-            return make_encapsulation_keys(key.ring, _coefficients(secret, key.ring), self.tag, scratch)
         with registry.changing():
             try:
                 return _fresh_key(key, secret)
@@ -153,21 +148,6 @@ def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
         context.EvalMultKeyGen(secret)
         return context.GetEvalMultKeyVector(str(secret.GetKeyTag()))[0]
     return context.EvalAutomorphismKeyGen(secret, [key.index])
-
-
-def _fresh_secret(ring: Ring) -> Any:
-    """A secret with coefficients -1, 0 and 1, each with probability 1/3.
-
-    In a context that bootstraps, OpenFHE would choose one with only 192 coefficients that are not zero, for which the
-    security table does not hold; nothing in bootstrapping needs that. So the secret is made in a context without.
-    """
-    require_own_process("making a secret key")
-    dense = replace(ring, bootstrap=None)
-    secret = make_context(dense).KeyGen().secretKey
-    if ring.bootstrap is None:
-        return secret
-    data = secret_key_template(ring).fill(_coefficients(secret, dense), str(secret.GetKeyTag()))
-    return library().DeserializePrivateKeyString(data, library().BINARY)
 
 
 def _coefficients(secret: Any, ring: Ring) -> list[bytes]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from heliograph.ckks.chains import chain_at
+from heliograph.ckks.ring import Ring
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import slots_by_chain
 from heliograph.runtime.backend import ServerEvaluator
-from heliograph.runtime.openfhe import bootstrapping
-from heliograph.runtime.openfhe.context import make_context, refusal
-from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives
+from heliograph.runtime.openfhe.context import refusal
+from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives, Raise
 from heliograph.runtime.openfhe.serial import residues_of, retagged
 from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Bytes, meaningless, moved, transferred
+from heliograph.runtime.openfhe.template import Bytes, meaningless, moved
 from heliograph.runtime.seeded import read_ciphertext
 
 
@@ -24,13 +25,22 @@ class OpenFHEEvaluator(ServerEvaluator):
     """A program on OpenFHE, and how ciphertexts come into its evaluation and out of it. Keys are installed under `tag`.
 
     Where the program has keys for lower parts of its chain, a ciphertext is in the context of the chain that its type names,
-    under that chain's tag (see `chain_tag`); `switch_chain` moves it.
+    under that chain's tag (see `chain_tag`); `switch_chain` moves it. `raising` has the way in which modulus is raised in
+    each chain that bootstraps.
     """
 
-    def __init__(self, program: Program, tag: str, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        program: Program,
+        tag: str,
+        cache_bytes: int = PLAINTEXT_CACHE_BYTES,
+        raising: Mapping[Ring, Raise] = MappingProxyType({}),
+    ) -> None:
         whole = program.ring
         self._tag = tag
-        super().__init__(program, lambda chain: OpenFHEPrimitives(whole, chain.ring), cache_bytes)
+        super().__init__(
+            program, lambda chain: OpenFHEPrimitives(whole, chain.ring, raising.get(chain.ring)), cache_bytes
+        )
 
     @functools.cached_property
     def summed(self) -> frozenset[Node]:
@@ -45,22 +55,16 @@ class OpenFHEEvaluator(ServerEvaluator):
         """Such an input from a client's bytes; a WireError for others."""
         return Coefficients.of(read_ciphertext(data, self.ring, level, client, what), self._tag)
 
-    def prepare(self) -> None:
-        """Set up the bootstraps of the program."""
-        for number, slot_counts in enumerate(slots_by_chain(self.program)):
-            for slots in slot_counts:
-                bootstrapping.prepare(self.chains[number].ring, slots, self.pairs(slots, number))
-
     def refusal(self, error: Exception) -> str | None:
         return refusal(error) if isinstance(error, RuntimeError) else None
 
     def adopt(self, x: Any, level: int) -> Any:
         """A ciphertext of the whole chain as evaluation takes it."""
-        return retagged(x, self._tag) if self.ring.bootstrap is None else moved(x, self.ring, level, self._tag)
+        return retagged(x, self._tag)
 
     def residues(self, x: Any) -> Array:
         level = self.describe(x)[0]
-        return residues_of(transferred(x, self.ring, level, self._tag, make_context), self.ring, level)
+        return residues_of(moved(x, self.ring, level, self._tag), self.ring, level)
 
     def example(self, level: int) -> Any:
         ring = chain_at(self.chains, level).ring

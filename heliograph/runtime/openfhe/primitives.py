@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.ir import Array
-from heliograph.runtime.openfhe import bootstrapping
-from heliograph.runtime.openfhe.context import working_context
+from heliograph.runtime.openfhe.context import make_context
+from heliograph.runtime.openfhe.serial import openfhe_ciphertext, residues_of
 from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
-from heliograph.runtime.openfhe.template import moved
+from heliograph.runtime.openfhe.template import TAG_LENGTH, moved
+from heliograph.runtime.residues import forward
 
+# The residues (2, 1, N) of a ciphertext at level 0 -> those (2, levels + 1, N) with its modulus raised.
+Raise = Callable[[Array], Array]
 # How many nominal scales a product has to OpenFHE: what it rescales.
 _PRODUCT = 2
 
@@ -26,12 +30,14 @@ class OpenFHEPrimitives(NothingWide):
     """The primitives in the part of the chain with the primes of `ring`; `whole` is the ring of the whole chain.
 
     Evaluation keys are found by the tag that ciphertexts carry (see `chain_tag`). True scales are the plan's: OpenFHE
-    believes each to be a power of two.
+    believes each to be a power of two. OpenFHE switches to a sparse secret inside its own bootstraps alone: modulus is
+    raised by `raising`, on residues.
     """
 
-    def __init__(self, whole: Ring, ring: Ring) -> None:
-        self.whole, self.ring = whole, ring
-        self.context = working_context(ring)
+    def __init__(self, whole: Ring, ring: Ring, raising: Raise | None = None) -> None:
+        self.whole, self.ring, self._raising = whole, ring, raising
+        self.context = make_context(ring)
+        self._halves = functools.cache(self._half_specials)
         self._order = 2 * ring.ring_dim
 
     def describe(self, x: Any) -> tuple[int, int]:
@@ -81,7 +87,7 @@ class OpenFHEPrimitives(NothingWide):
         return self.context.EvalMultNoRelin(x, y)
 
     def relinearize(self, x: Any) -> Any:
-        return self.context.Relinearize(x)
+        return self._nearest(self.context.Relinearize(x))
 
     def add_plain(self, x: Any, plain: Any) -> Any:
         return self.context.EvalAdd(x, plain)
@@ -112,16 +118,16 @@ class OpenFHEPrimitives(NothingWide):
         return product
 
     def rotate(self, x: Any, amount: int) -> Any:
-        return self.context.EvalRotate(x, amount)
+        return self._nearest(self.context.EvalRotate(x, amount))
 
     def decompose(self, x: Any) -> Any:
         return self.context.EvalFastRotationPrecompute(x)
 
     def rotate_hoisted(self, x: Any, amount: int, digits: Any) -> Any:
-        return self.context.EvalFastRotation(x, amount, self._order, digits)
+        return self._nearest(self.context.EvalFastRotation(x, amount, self._order, digits))
 
     def conjugate(self, x: Any) -> Any:
-        return self.context.EvalRotate(x, conjugation_index(self.ring.ring_dim))
+        return self._nearest(self.context.EvalRotate(x, conjugation_index(self.ring.ring_dim)))
 
     def rescale(self, x: Any) -> Any:
         degree = x.GetNoiseScaleDeg()
@@ -159,10 +165,28 @@ class OpenFHEPrimitives(NothingWide):
         return grouped_products(self, values, plains, groups)
 
     def raise_modulus(self, x: Any, slots: int, share: float | None = None) -> Any:
-        raise ProgramError("OpenFHE cannot switch to the sparse secret outside its own bootstraps")
+        if self._raising is None:
+            raise ProgramError("this chain does not bootstrap")
+        return openfhe_ciphertext(self._raising(residues_of(x, self.ring, 0)), self.ring, str(x.GetKeyTag()))
 
-    def bootstrap(self, x: Any, slots: int) -> Any:
-        return bootstrapping.bootstrap(self.ring, x, slots)
+    def _nearest(self, x: Any) -> Any:
+        """A key switch, which nobody else holds, without what OpenFHE's rounding takes off in the mean.
 
-    def bootstrap_pair(self, x: Any, slots: int) -> Any:
-        return bootstrapping.bootstrap(self.ring, x, slots, paired=True)
+        Left alone that would add up in slots of low frequency (ckks/noise.py), beyond what bootstraps can take.
+        """
+        if not self.ring.rounds_to_nearest:
+            return x
+        halves = self._halves(self.describe(x)[0]).Clone()
+        halves.SetKeyTag(str(x.GetKeyTag()))
+        return self.accumulate(x, self._of_degree(halves, x.GetNoiseScaleDeg()))
+
+    def _half_specials(self, level: int) -> Any:
+        """A ciphertext whose coefficients are half the number of special primes, rounded up and down by turns at random: the
+        same each time, so that of these roundings nothing adds up in single slots.
+        """
+        random = np.random.default_rng(level)
+        coefficients = (self.ring.special + random.integers(2, size=(2, self.ring.ring_dim))) // 2
+        rows = [
+            [forward(part.astype(np.uint64), prime) for prime in self.ring.primes[: level + 1]] for part in coefficients
+        ]
+        return openfhe_ciphertext(np.array(rows), self.ring, "0" * TAG_LENGTH)

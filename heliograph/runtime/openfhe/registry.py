@@ -8,7 +8,7 @@ only reads the maps and may go on in several threads (`using`); making, installi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,11 +39,6 @@ def pausing() -> AbstractContextManager[None]:
 def release(tag: str) -> None:
     """Drop the keys of a tag now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
     _GATE.later(lambda: drop({tag}))
-
-
-def when_idle(action: Callable[[], None]) -> None:
-    """Do something now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
-    _GATE.later(action)
 
 
 def drop(tags: Collection[str]) -> None:

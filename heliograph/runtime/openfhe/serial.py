@@ -14,11 +14,6 @@ from heliograph.ir import Array
 from heliograph.runtime import seeded
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
-from heliograph.runtime.openfhe.encapsulation import (
-    dense_index,
-    encapsulation_template,
-    sparse_index,
-)
 from heliograph.runtime.openfhe.template import (
     TAG_LENGTH,
     Bytes,
@@ -87,19 +82,10 @@ def retagged(ciphertext: Any, tag: str) -> Any:
     return copy
 
 
-def automorphism_indices(key: EvaluationKey) -> tuple[int, ...]:
-    """All indices that a key's map holds."""
-    if key.kind == "encapsulation":
-        return sparse_index(key.ring), dense_index(key.ring)
-    return (key.index,)
-
-
 def key_template(key: EvaluationKey) -> Template:
     """OpenFHE's form of a key of that description, learned from keys that are made for it."""
     if key.kind == "relinearization":
         return relinearization_key_template(key.ring)
-    if key.kind == "encapsulation":
-        return encapsulation_template(key.ring)
     return rotation_key_template(key.ring)
 
 
@@ -127,7 +113,7 @@ def read_key(data: Bytes, key: EvaluationKey, tag: str, form: Template | None = 
     With `form`, OpenFHE's of a rotation key in the key's ring, none is learned for a rotation key: no key may be made while
     an evaluation runs.
     """
-    if key.kind in ("relinearization", "encapsulation"):
+    if key.kind == "relinearization":
         form = None
     return openfhe_key(key_rows(data, key, tag), key, tag, form)
 
@@ -152,8 +138,8 @@ def insert_key(key: EvaluationKey, value: Any, tag: str) -> None:
 
 def check_installed(keys: Iterable[EvaluationKey], tag: str, more: Sequence[int] = ()) -> None:
     """Raise a WireError unless exactly the automorphisms of these keys (and the indices `more`) have keys under the tag."""
-    indices = (index for key in keys if key.kind != "relinearization" for index in automorphism_indices(key))
-    expected = sorted([*indices, *more])
+    automorphisms = (key.index for key in keys if key.kind in ("rotation", "conjugation"))
+    expected = sorted([*automorphisms, *more])
     found = sorted(library().CryptoContext.GetExistingEvalAutomorphismKeyIndices(tag)) if expected else []
     if found != expected:
         raise WireError("the evaluation keys are not those of the rotations that they are named after")

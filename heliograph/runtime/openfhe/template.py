@@ -20,11 +20,9 @@ import numpy as np
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, WireError
 from heliograph.runtime.openfhe import registry
-from heliograph.runtime.openfhe.context import library, make_context, working_context
+from heliograph.runtime.openfhe.context import library, make_context
 
 Bytes = bytes | memoryview
-# Returns one of the contexts of a ring.
-ContextOf = Callable[[Ring], Any]
 
 TAG_LENGTH = 32
 # Offset of the automorphism index in a map of one key.
@@ -209,12 +207,7 @@ def relinearization_key_template(ring: Ring) -> Template:
 @functools.lru_cache(maxsize=8)
 def secret_key_template(ring: Ring) -> Template:
     """The form of a secret key, for the client's own file."""
-    return learn_secret_key(make_context(ring), ring)
-
-
-def learn_secret_key(context: Any, ring: Ring) -> Template:
-    """The form of a secret key in one of a ring's contexts."""
-    references, tags = _throwaway(context).references(lambda key: key)
+    references, tags = _throwaway(make_context(ring)).references(lambda key: key)
     return learn(references, tags, ring.towers, ring, None)
 
 
@@ -223,17 +216,17 @@ def _key_blocks(ring: Ring) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _zero(ring: Ring, level: int, context_of: ContextOf) -> Any:
+def _zero(ring: Ring, level: int) -> Any:
     """A ciphertext whose coefficients are all zero, written as a fresh one is."""
-    context = context_of(ring)
+    context = make_context(ring)
     plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
     fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
     return context.EvalSub(fresh, fresh)
 
 
 def meaningless(ring: Ring, level: int, tag: str) -> Any:
-    """A ciphertext in the working context that nobody can decrypt, under a key that is thrown away; for timing."""
-    context = working_context(ring)
+    """A ciphertext that nobody can decrypt, under a key that is thrown away; for timing."""
+    context = make_context(ring)
     values = np.linspace(-1.0, 1.0, ring.slots)
     plaintext = context.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
     made = context.Encrypt(context.KeyGen().secretKey, plaintext)
@@ -242,41 +235,30 @@ def meaningless(ring: Ring, level: int, tag: str) -> Any:
 
 
 def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """A computed ciphertext, of two parts, with the bookkeeping of a fresh one of the ring under the key named `tag`.
+    """A computed ciphertext with the bookkeeping of a fresh one of the ring under the key named `tag`.
 
     The value is the same to the last coefficient. What differs from run to run is which parameters its polynomials
     share and OpenFHE's idea of its scale (ours is in the plan); the bytes would tell how it was computed.
     """
-    return _moved(ciphertext, ring, level, tag, make_context)
-
-
-def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """The ciphertext in the context that evaluation on `ring` (the chain, or a lower part of it) works in."""
-    return transferred(ciphertext, ring, level, tag, working_context)
-
-
-def transferred(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: ContextOf) -> Any:
-    """The ciphertext in another of a ring's contexts (runtime/openfhe/context.py).
-
-    Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
-    """
-    made = _moved(ciphertext, ring, level, tag, context_of)
-    made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
-    made.SetScalingFactor(ciphertext.GetScalingFactor())
-    return made
-
-
-def _moved(ciphertext: Any, ring: Ring, level: int, tag: str, context_of: ContextOf) -> Any:
-    """The ciphertext's polynomials in a shell of this context, with the context's own parameter objects.
-
-    Without these every later sum would compare parameters number by number; a sum with zero replaces them.
-    """
-    zero, context = _zero(ring, level, context_of), context_of(ring)
+    zero, context = _zero(ring, level), make_context(ring)
     foreign, made = zero.CloneEmpty(), zero.Clone()
     elements = ciphertext.GetElements()
     if len(elements) != 2:
         made.SetElementsMove([zero.GetElements()[0]] * len(elements))
     foreign.SetElementsMove(elements)
+    # Without the context's own parameter objects every later sum would compare parameters number by number; a sum with zero
+    # replaces them.
     context.EvalAddInPlace(made, foreign)
     made.SetKeyTag(tag)
+    return made
+
+
+def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
+    """The ciphertext in the context of `ring`, the chain or a lower part of it.
+
+    Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
+    """
+    made = normalized(ciphertext, ring, level, tag)
+    made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())
+    made.SetScalingFactor(ciphertext.GetScalingFactor())
     return made
