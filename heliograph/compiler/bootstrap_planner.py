@@ -240,18 +240,20 @@ def _fastest(found: Sequence[_Choice]) -> dict[Ring, float]:
 
 
 def _worthwhile(times: Mapping[Ring, float], options: Options) -> list[Ring]:
-    """The rings on which a placement with fewer keys may come to be chosen: none that bootstraps as finely is much faster.
-
-    All of them where memory is bounded, for then the fastest may be out of reach.
+    """The rings that may come to be chosen: none that bootstraps as finely is much faster, or, where memory is bounded, none
+    whose keys are no larger.
     """
-    if options.memory_bytes is not None:
-        return list(times)
-    kept, least = set(), math.inf
+    kept: list[Ring] = []
     for ring in sorted(times, key=lambda ring: (bootstrap_error(ring), times[ring])):
-        least = min(least, times[ring])
-        if times[ring] <= _NEARLY * least:
-            kept.add(ring)
-    return [ring for ring in times if ring in kept]
+        better = (
+            _NEARLY * times[other] < times[ring]
+            for other in kept
+            if options.memory_bytes is None or other.rotation_key_bytes <= ring.rotation_key_bytes
+        )
+        if not any(better):
+            kept.append(ring)
+    chosen = set(kept)
+    return [ring for ring in times if ring in chosen]
 
 
 def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> list[_Choice]:
@@ -317,7 +319,8 @@ def _with_lower(
 
     whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
     # The best choice so far for each ring that is still in the search.
-    taken: dict[Ring, _Choice | None] = {choice.ring: None for choice in whole if choice.cost_ms < min(best.values())}
+    likely = {choice.ring: choice.cost_ms for choice in whole if choice.cost_ms < min(best.values())}
+    taken: dict[Ring, _Choice | None] = dict.fromkeys(_worthwhile(likely, options))
     made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
     # Parts that save nothing by themselves are not tried beside others.
     useful = {ring: list(lower_parts(ring)) for ring in taken}

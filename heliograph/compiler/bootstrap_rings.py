@@ -21,8 +21,11 @@ _SCALES = range(49, 27, -1)
 _HEADROOM_BITS = range(4, 11)
 # Bootstraps coarser than the first are of no use; finer ones than the second are not needed.
 _COARSEST, _FINEST = 2.0**-9, 2.0**-20
-# More digits make a chain finer but its keys larger: they count only if the error falls to this share.
-_FINER = 0.7
+# More digits make the keys of a chain larger: they count only if bootstraps err by this share of what they do with fewer
+# digits, or take this share of the time.
+_FINER, _FASTER = 0.7, 0.93
+# No key is more than this many times as large as with the fewest digits: shorter chains are as fine with smaller keys.
+_LARGER = 4.0
 
 
 def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -> list[Ring]:
@@ -47,15 +50,21 @@ def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -
 
 
 def _chains(shape: Ring, options: Options, series: bool) -> Iterator[Ring]:
-    least = math.inf
+    """The chains of these levels, by rising digits: the first that is secure, then those that are finer or faster."""
+    error = price = most = math.inf
     for digits in range(2, shape.levels + 2) if options.digits is None else (options.digits,):
         ring = _chain(replace(shape, digits=digits), options.scale_bits, series)
-        if ring is None or bootstrap_error(ring) > _FINER * least:
+        if ring is None:
             continue
-        least = bootstrap_error(ring)
-        yield ring
-        if least <= _FINEST:
+        own, own_price = bootstrap_error(ring), options.costs.bootstrap_ms(ring, ring.slots)
+        finer = own <= _FINER * error and error > _FINEST
+        if not finer and own_price > _FASTER * price:
+            continue
+        if ring.rotation_key_bytes > most:
             return
+        error, price = min(own, error), min(own_price, price)
+        most = min(most, int(_LARGER * ring.rotation_key_bytes))
+        yield ring
 
 
 def _chain(shape: Ring, scale_bits: int | None, series: bool) -> Ring | None:
