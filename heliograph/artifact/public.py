@@ -26,9 +26,9 @@ from heliograph.artifact.wire import (
     lower_slots_json,
     raising_json,
     read_chains,
+    read_interface,
     read_lower_slots,
     read_raising,
-    read_specs,
     spec_json,
 )
 from heliograph.ckks.chains import Chain
@@ -202,8 +202,7 @@ class PublicArtifact:
                 printable(f["name"], "its name"),
                 f["server_part"],
                 chains,
-                read_specs(f["inputs"], ring, "input"),
-                read_specs(f["outputs"], ring, "output"),
+                *read_interface(f, ring),
                 {key: f["predicted"][key] for key in PREDICTED},
                 check_bootstrap_slots(f["bootstrap_slots"], ring),
                 f["conjugation_key"],
