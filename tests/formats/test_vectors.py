@@ -17,6 +17,7 @@ import pytest
 
 from heliograph.artifact.container import pack, unpack
 from heliograph.artifact.public import PublicArtifact
+from heliograph.ckks.ring import Ring
 from heliograph.errors import WireError
 from heliograph.runtime import keyfile
 from heliograph.runtime.client import Client
@@ -157,6 +158,31 @@ def test_primes_and_roots(known: dict[str, Any]) -> None:
     assert list(map(str, found.special)) == known["special"]
     assert list(map(str, found.sparse)) == known["sparse"]
     assert {str(q): str(independent.root(found.n, q)) for q in map(int, known["roots"])} == known["roots"]
+
+
+def test_which_rings_a_client_takes() -> None:
+    """The page's rules for security and sizes, on rings at random near the limits of the table."""
+    random, taken = np.random.default_rng(0), 0
+    for _ in range(400):
+        log_ring, scale = int(random.integers(12, 17)), int(random.integers(22, 56))
+        first = scale + int(random.integers(0, min(8, 61 - scale)))
+        room = max(2, rest.TABLE[log_ring] // scale)
+        levels = int(np.clip(room - random.integers(2, 9), 1, 45))
+        ring = Ring(
+            log_ring, first, scale, levels, int(random.integers(1, levels + 2)), short_specials=bool(random.integers(2))
+        )
+        if random.random() < 0.3:
+            by = ("native", "openfhe")[random.integers(2)]
+            ring = replace(ring, bootstrap=(int(random.integers(2, 4)), 2), bootstrap_by=by)
+        good = ring.legal and ring.secure
+        assert rest.sound(ring.to_json()) == good, ring
+        if good and levels > 1:
+            level, digits = int(random.integers(1, levels)), int(random.integers(1, 4))
+            lower = ring.lower(level, digits)
+            if digits <= level + 1:
+                assert rest.sound(ring.to_json(), level, digits, False) == (lower.legal and lower.secure), lower
+        taken += good
+    assert 50 < taken < 350
 
 
 @pytest.mark.parametrize("known", VECTORS["expansion"], ids=lambda known: str(known["ring_dim"]))

@@ -104,7 +104,7 @@ class Ring:
         k = math.ceil((nominal + 5) / b)
         if (nominal + 4) % b == 0:
             k = math.ceil((max(math.prod(self.primes[d]).bit_length() for d in self.towers()) + 4) / b)
-        self.special = self.largest(b, k, self.primes)
+        self.bits, self.special = b, self.largest(b, k, self.primes)
         self.sparse = self.largest(33, 2, self.primes[:1])
 
     def largest(self, bits, count, but):

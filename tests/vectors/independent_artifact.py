@@ -41,6 +41,33 @@ def packed(layout, samples):
     return found.reshape(found.shape[0], -1)
 
 
+# ------------------------------------------------------------------------- which rings
+
+TABLE = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
+
+
+def sound(fields, level=None, digits=None, bootstraps=True):
+    """Whether a client takes the ring, or its lower part of some level and digits; the fields are within their bounds."""
+    levels, f, s = fields["levels"] if level is None else level, fields["first_mod_bits"], fields["scale_bits"]
+    digits, n = digits or fields["digits"], 1 << fields["log_ring"]
+    if digits > levels + 1 or -(-(levels + 1) // digits) * (digits - 1) >= levels + 1:
+        return False
+    if s > f or 1.4 * n * (levels + 1) * s >= 2 ** (s - 2):
+        return False
+    if bootstraps and "bootstrap" in fields:
+        native = fields.get("bootstrap_by") == "native"
+        spent = sum(fields["bootstrap"]) + (9 if native else 10 + fields.get("bootstrap_iterations", 1))
+        if s == 33 or levels <= spent or fields["log_ring"] < 15:
+            return False
+    ring = independent.Ring(fields, level, digits)
+    if any(abs(q.bit_length() - (s if i else f)) > 1 for i, q in enumerate(ring.primes)):
+        return False
+    nominal = f + (ring.alpha - 1) * s
+    special, table = math.ceil((nominal + 5) / ring.bits) * ring.bits, TABLE[fields["log_ring"]]
+    exact = sum(map(math.log2, ring.primes)) + special <= table
+    return fields["security_bits"] == 128 and exact and f + levels * s + special < table
+
+
 # ------------------------------------------------------------------------- which keys
 
 
