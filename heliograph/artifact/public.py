@@ -23,8 +23,8 @@ from heliograph.artifact.wire import (
     chains_json,
     raising_json,
     read_chains,
+    read_interface,
     read_raising,
-    read_specs,
     spec_json,
 )
 from heliograph.ckks.chains import Chain
@@ -191,8 +191,7 @@ class PublicArtifact:
                 printable(f["name"], "its name"),
                 f["server_part"],
                 chains,
-                read_specs(f["inputs"], ring, "input"),
-                read_specs(f["outputs"], ring, "output"),
+                *read_interface(f, ring),
                 {key: f["predicted"][key] for key in PREDICTED},
                 f["conjugation_key"],
                 raising_chains=read_raising(f, chains),

@@ -116,8 +116,15 @@ def read_raising(given: Mapping[str, Any], chains: Sequence[Chain]) -> tuple[int
     return check_raising(given[RAISING], chains) if RAISING in given else ()
 
 
-def read_specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, ...]:
-    """The inputs or outputs of such JSON values; a WireError where they are out of bounds."""
+def read_interface(given: Mapping[str, Any], ring: Ring) -> tuple[tuple[PublicSpec, ...], tuple[PublicSpec, ...]]:
+    """The inputs and the outputs of such JSON values; a WireError where they are out of bounds."""
+    inputs, outputs = _specs(given["inputs"], ring, "input"), _specs(given["outputs"], ring, "output")
+    if len({spec.placed.stride for spec in (*inputs, *outputs)}) > 1:
+        raise refuse("its layouts hold different numbers of samples")
+    return inputs, outputs
+
+
+def _specs(given: object, ring: Ring, direction: str) -> tuple[PublicSpec, ...]:
     if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= MAX_TENSORS:
         raise refuse(f"the list of {direction}s is malformed")
     check_texts(given, f"its list of {direction}s")

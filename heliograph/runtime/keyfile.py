@@ -26,8 +26,8 @@ from heliograph.artifact.wire import (
     chains_json,
     raising_json,
     read_chains,
+    read_interface,
     read_raising,
-    read_specs,
     spec_json,
 )
 from heliograph.errors import SecurityError, WireError
@@ -173,8 +173,7 @@ def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
             printable(interface["name"], "its name"),
             "",
             chains,
-            read_specs(interface["inputs"], ring, "input"),
-            read_specs(interface["outputs"], ring, "output"),
+            *read_interface(interface, ring),
             {
                 printable(key, "a prediction"): real(value, "a prediction", 0.0, 1e18)
                 for key, value in predicted.items()

@@ -22,7 +22,6 @@ from heliograph.texts import is_hex
 VERSION = 5
 # Hexadecimal digits of an artifact's fingerprint, and of the random names of clients, requests and jobs.
 _FINGERPRINT, _NAME = 64, 32
-_MAX_OBJECTS = 1 << 17
 _MOST_SAMPLES = 1 << 17
 
 
@@ -88,8 +87,6 @@ class Message:
             raise WireError(f"{what}: its fields are not those of {cls.kind}")
         if not all(type(count) is int and 0 < count <= _MOST_SAMPLES for count in counts.values()):
             raise WireError(f"{what}: it does not hold a number of samples")
-        if len(container.blobs) > _MAX_OBJECTS:
-            raise WireError(f"{what} holds {len(container.blobs)} objects; at most {_MAX_OBJECTS} are read here")
         return cls(**fields, **counts, blobs={name: container.bytes(name) for name in container.blobs})
 
     def check(self, artifact: str, client: str | None = None) -> None:

@@ -1,14 +1,11 @@
-"""The client's cryptography: what is drawn, the same bytes by kernels and by numpy, OpenFHE's primes, files of keys."""
+"""The client's cryptography: own streams of each object, the same bytes by kernels and numpy, OpenFHE's primes, files."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
-import scipy.stats
 from runtime.bootstrapped import RING
 
 from heliograph.ckks.keys import EvaluationKey
@@ -17,73 +14,14 @@ from heliograph.errors import RangeError, WireError
 from heliograph.runtime.cryptor import cryptor as cryptors
 from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic, arithmetic
 from heliograph.runtime.cryptor.cryptor import Cryptor
-from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
+from heliograph.runtime.cryptor.randomness import SecretStream
 from heliograph.runtime.openfhe.serial import key_template
 from heliograph.runtime.seeded import key_form
 
 SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), bootstrap_by="native", short_specials=True)
-COUNT = 1 << 21
 
 
-def fits(counts: list[int], probabilities: list[float]) -> bool:
-    """Whether counts agree with probabilities: chi-square, one false alarm in a million."""
-    total = sum(counts)
-    return bool(scipy.stats.chisquare(counts, [total * p for p in probabilities]).pvalue > 1e-6)
-
-
-def normal(size: int) -> float:
-    return math.exp(-(size**2) / (2 * 3.19**2))
-
-
-# ------------------------------------------------------------------------- what is drawn
-
-
-def test_thresholds_are_the_exact_probabilities() -> None:
-    """To 2^-120, against the same sums in fractions of numbers of double precision, and the last is the last below 1."""
-    found = [int(high) << 64 | int(low) for high, low in thresholds()]
-    assert found == sorted(set(found))
-    assert 40 < len(found) < 46
-    assert (1 << 128) - found[-1] < 1 << 6
-    whole = sum(normal(size) * (2 if size else 1) for size in range(60))
-    so_far = 0.0
-    for size, threshold in enumerate(found):
-        so_far += normal(size) * (2 if size else 1) / whole
-        assert float(Fraction(threshold, 1 << 128)) == pytest.approx(so_far, rel=1e-14)
-
-
-def test_errors_are_discrete_gaussians() -> None:
-    drawn = gaussian(SecretStream(), COUNT)
-    sizes = range(-13, 14)
-    whole = sum(map(normal, range(-60, 61)))
-    inside = [int((drawn == size).sum()) for size in sizes]
-    chances = [normal(size) / whole for size in sizes]
-    assert fits([*inside, COUNT - sum(inside)], [*chances, 1 - sum(chances)])
-    # Neighbours have nothing to do with each other, nor has a sign with a size.
-    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 6 / math.sqrt(COUNT)
-    assert abs(np.corrcoef(np.sign(drawn), np.abs(drawn))[0, 1]) < 6 / math.sqrt(COUNT)
-
-
-def test_secrets_are_uniform_ternary() -> None:
-    drawn = ternary(SecretStream(), COUNT)
-    assert fits([int((drawn == value).sum()) for value in (-1, 0, 1)], [1 / 3] * 3)
-    pairs = 3 * (drawn[::2] + 1) + drawn[1::2] + 1
-    assert fits(np.bincount(pairs, minlength=9).tolist(), [1 / 9] * 9)
-
-
-def test_sparse_secrets_have_their_weight() -> None:
-    size, stream = 1 << 10, SecretStream()
-    drawn = np.stack([sparse_ternary(stream, size, 32) for _ in range(2000)])
-    assert (np.count_nonzero(drawn, axis=1) == 32).all()
-    assert fits(np.count_nonzero(drawn, axis=0).tolist(), [1 / size] * size)
-    assert fits([int((drawn == value).sum()) for value in (-1, 1)], [0.5, 0.5])
-    # All places, where nearly every draw hits one that is taken.
-    assert np.count_nonzero(sparse_ternary(stream, 64, 64)) == 64
-
-
-def test_no_two_streams_are_the_same() -> None:
-    seen = {SecretStream().octets(32).tobytes() for _ in range(1000)}
-    assert len(seen) == 1000
-    assert SecretStream(bytes(32)).octets(32).tobytes() == SecretStream(bytes(32)).octets(32).tobytes()
+# ------------------------------------------------------------------------- what is drawn for whom
 
 
 def test_each_object_has_its_own_stream_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
