@@ -94,7 +94,7 @@ def test_the_package_reads_the_vectors(tmp_path: Path) -> None:
 
 def test_layouts_of_different_numbers_of_samples_are_refused(tmp_path: Path) -> None:
     for name, kind, version in (
-        ("bootstrapped.bin", "public artifact", 9),
+        ("bootstrapped.bin", "public artifact", 10),
         ("client-key.bin", keyfile.KIND, keyfile.VERSION),
     ):
         container = unpack(stored(name), kind, version, 1 << 20)
@@ -125,7 +125,7 @@ def test_the_client_of_the_page_has_nothing_of_ours(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def fields() -> dict[str, Any]:
-    return dict(independent.read_container(stored("public.bin"), "public artifact", 9)[0])
+    return dict(independent.read_container(stored("public.bin"), "public artifact", 10)[0])
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +172,7 @@ def test_which_rings_a_client_takes() -> None:
             log_ring, first, scale, levels, int(random.integers(1, levels + 2)), short_specials=bool(random.integers(2))
         )
         if random.random() < 0.3:
-            by = ("native", "openfhe")[random.integers(2)]
-            ring = replace(ring, bootstrap=(int(random.integers(2, 4)), 2), bootstrap_by=by)
+            ring = replace(ring, bootstrap=(int(random.integers(2, 4)), 2))
         good = ring.legal and ring.secure
         assert rest.sound(ring.to_json()) == good, ring
         if good and levels > 1:
@@ -233,7 +232,7 @@ def test_layouts(known: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", VECTORS["keys"])
 def test_which_keys_an_artifact_needs(name: str) -> None:
-    given, text, _ = independent.read_container(stored(name), "public artifact", 9)
+    given, text, _ = independent.read_container(stored(name), "public artifact", 10)
     assert sha256(text.encode()) == VECTORS["fingerprints"][name]
     for (key, ring, kind, index), known in zip(rest.keys(given), VECTORS["keys"][name], strict=True):
         assert (key, ring.levels, index) == (known["name"], known["levels"], known.get("index", 0))

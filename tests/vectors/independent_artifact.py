@@ -55,9 +55,7 @@ def sound(fields, level=None, digits=None, bootstraps=True):
     if s > f or 1.4 * n * (levels + 1) * s >= 2 ** (s - 2):
         return False
     if bootstraps and "bootstrap" in fields:
-        native = fields.get("bootstrap_by") == "native"
-        spent = sum(fields["bootstrap"]) + (9 if native else 10 + fields.get("bootstrap_iterations", 1))
-        if s == 33 or levels <= spent or fields["log_ring"] < 15:
+        if s == 33 or levels <= sum(fields["bootstrap"]) + 9 or fields["log_ring"] < 15:
             return False
     ring = independent.Ring(fields, level, digits)
     if any(abs(q.bit_length() - (s if i else f)) > 1 for i, q in enumerate(ring.primes)):
@@ -71,62 +69,21 @@ def sound(fields, level=None, digits=None, bootstraps=True):
 # ------------------------------------------------------------------------- which keys
 
 
-def factors(slots, budget, babies, first):
-    log = max(1, slots.bit_length() - 1)
-    budget = min(budget, log)
-    x = -(-log // budget)
-    rows, rest = log // x, log % x
-    if rows + (rest > 0) < budget:
-        x -= 1
-        rows = min(log // x, budget)
-        rows -= log - rows * x != 0 and rows == budget
-        rest = log - rows * x
-    steps = lambda y: 2 ** (y // 2 + (2 if y > 2 else 1))  # noqa: E731
-    made = [
-        (2 ** (i * x + (rest if first else 0)), babies if 0 < babies < 2 ** (x + 1) else steps(x)) for i in range(rows)
-    ]
-    return made + ([(1 if first else 2 ** (rows * x), steps(rest))] if rest else [])
-
-
-def bootstrap_rotations(ring, slots):
-    (c, s), half = ring.bootstrap, ring.n // 2
-    there, back = factors(slots, c, ring.babies, True), factors(slots, s, ring.babies, False)
-    if len(there) == len(back) == 1:
-        g = there[0][1]
-        found = {*range(g), *range(g, slots, g)}
-    else:
-        period = min(2 * slots, half)
-        found = {j * scale % period for scale, g in there + back for j in range(g + 1)} | {(1 - slots) % period}
-    u = slots
-    while u < half:
-        h = min(4, half // u)
-        found |= {i * u for i in range(1, h)}
-        u *= h
-    return found - {0}
-
-
 def keys(fields):
     """For each key its name, ring, kind and index."""
-    chains = [(independent.Ring(fields["ring"]), fields, fields["bootstrap_slots"])]
-    lower = fields.get("lower_bootstrap_slots", [[]] * len(fields["chains"]))
-    for part, slots in zip(fields["chains"], lower, strict=True):
-        chains.append(
-            (
-                independent.Ring(fields["ring"], part["level"], part["digits"], part.get("bootstraps", False)),
-                part,
-                slots,
-            )
-        )
-    for number, (ring, part, slots) in enumerate(chains):
+    chains = [(independent.Ring(fields["ring"]), fields)]
+    for part in fields["chains"]:
+        ring = independent.Ring(fields["ring"], part["level"], part["digits"], part.get("bootstraps", False))
+        chains.append((ring, part))
+    for number, (ring, part) in enumerate(chains):
         prefix, raised = f"chain{ring.levels}/" if number else "", number in fields.get("raising_chains", [])
-        amounts = set(part["rotation_keys"]).union(*(bootstrap_rotations(ring, n) for n in slots))
-        for r in sorted(amounts):
+        for r in sorted(part["rotation_keys"]):
             yield f"{prefix}rotation/{r}", ring, b"a", pow(5, r, 2 * ring.n)
-        if part["relinearization_key"] or slots:
+        if part["relinearization_key"]:
             yield f"{prefix}relinearization", ring, b"r", 0
-        if slots or raised or (not number and fields["conjugation_key"]):
+        if raised or (not number and fields["conjugation_key"]):
             yield f"{prefix}conjugation", ring, b"a", 2 * ring.n - 1
-        if slots or raised:
+        if raised:
             yield f"{prefix}bootstrap/encapsulation", ring, b"p", 0
 
 

@@ -41,7 +41,7 @@ from heliograph.runtime.seeded import fresh_form, key_form, read_ciphertext, spa
 FOLDER = Path(__file__).parent
 RING = Ring(10, 30, 25, 2, 2, None, short_specials=True)
 LOWER = RING.lower(1, 1)
-BOOTSTRAPPED = Ring(10, 39, 34, 17, 4, None, (2, 2), bootstrap_babies=4, bootstrap_by="native")
+BOOTSTRAPPED = Ring(10, 39, 34, 17, 4, None, (2, 2), bootstrap_babies=4)
 # Rings whose primes are listed, with those of some lower parts.
 RINGS = (
     RING,
@@ -151,8 +151,6 @@ def bootstrapped() -> PublicArtifact:
         given,
         found,
         {"predicted_ms": 1500.0, "client_peak_bytes": 1e9, "scheme_error": 1e-05, "output_magnitude": 8.0},
-        (64, 256),
-        lower_bootstrap_slots=((512,), ()),
         certificate=certificate,
         raising_chains=(0,),
     )
