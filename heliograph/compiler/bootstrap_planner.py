@@ -73,6 +73,11 @@ class _Choice:
         return self.ring.bootstrap_level - self.ring.bootstrap_input_level
 
     @property
+    def babies(self) -> float:
+        """The baby steps of its bootstraps; infinite where their number is the usual one."""
+        return self.ring.bootstrap_babies or math.inf
+
+    @property
     def error(self) -> float:
         """What its bootstraps add to values up to one, the coarsest of them."""
         ordinary = any(not one.degree for one in self.placed.returns)
@@ -239,14 +244,14 @@ def _fastest(found: Sequence[_Choice]) -> dict[Ring, float]:
     return least
 
 
-def _worthwhile(times: Mapping[Ring, float], options: Options) -> list[Ring]:
-    """The rings that may come to be chosen: none that bootstraps as finely is much faster, or, where memory is bounded, none
-    whose keys are no larger.
+def _worthwhile(times: Mapping[Ring, float], options: Options, much: float = _NEARLY) -> list[Ring]:
+    """The rings that may come to be chosen: none that bootstraps as finely is `much` faster; where memory is bounded, none of
+    those whose keys are no larger.
     """
     kept: list[Ring] = []
     for ring in sorted(times, key=lambda ring: (bootstrap_error(ring), times[ring])):
         better = (
-            _NEARLY * times[other] < times[ring]
+            much * times[other] < times[ring]
             for other in kept
             if options.memory_bytes is None or other.rotation_key_bytes <= ring.rotation_key_bytes
         )
@@ -320,7 +325,7 @@ def _with_lower(
     whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
     # The best choice so far for each ring that is still in the search.
     likely = {choice.ring: choice.cost_ms for choice in whole if choice.cost_ms < min(best.values())}
-    taken: dict[Ring, _Choice | None] = dict.fromkeys(_worthwhile(likely, options))
+    taken: dict[Ring, _Choice | None] = dict.fromkeys(_worthwhile(likely, options, 1.0))
     made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
     # Parts that save nothing by themselves are not tried beside others.
     useful = {ring: list(lower_parts(ring)) for ring in taken}
@@ -355,21 +360,24 @@ def lower_parts(ring: Ring) -> tuple[Ring, ...]:
 
 
 def _tries(
-    choices: Sequence[_Choice], options: Options, roomy: Callable[[_Choice], bool]
+    choices: Sequence[_Choice], options: Options, worth_planning: Callable[[_Choice, bool], bool]
 ) -> Iterator[tuple[_Choice, Options]]:
     """What is planned to the end, in order, until one serves: with other keys too where memory is bounded.
 
-    `roomy` is asked of each choice when its turn comes: those that were tried before say how much room is needed.
+    `worth_planning` is asked of each choice when its turn comes, and whether rotations are composed from a few keys: those
+    that were tried before say how much room is needed.
     """
     if options.memory_bytes is None:
-        yield from ((choice, options) for choice in filter(roomy, choices))
+        yield from ((choice, options) for choice in choices if worth_planning(choice, False))
         return
     # Choices that would not fit with any keys of the program itself need not be tried.
     possible = [choice for choice in choices if choice.reserved_bytes < options.memory_bytes]
     for share, most in _KEY_SHARES.items():
-        for choice in itertools.islice(filter(roomy, possible), most):
+        composed = share < 1.0
+        worthwhile = (choice for choice in possible if worth_planning(choice, composed))
+        for choice in itertools.islice(worthwhile, most):
             left = int(share * (options.memory_bytes - choice.reserved_bytes))
-            yield choice, options if share == 1.0 else replace(options, key_bytes=min(left, options.key_bytes or left))
+            yield choice, replace(options, key_bytes=min(left, options.key_bytes or left)) if composed else options
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,8 +471,16 @@ def _first_fitting(
     # Numbers of levels between bootstraps that proved too few for how bootstraps are placed with them.
     too_few: set[int] = set()
     compared = 0
+    # By the baby steps of bootstraps how large a key may be, where larger ones did not fit: keys take a share of what a
+    # server needs, which falls at most in proportion.
+    largest: dict[float, float] = {}
     for_time = wanted_fastest(packing[-1].program, options)
-    tries = _tries(choices, options, lambda choice: choice.room not in too_few)
+
+    def worth_planning(choice: _Choice, composed: bool) -> bool:
+        limits = () if composed else (most for babies, most in largest.items() if babies <= choice.babies)
+        return choice.room not in too_few and choice.ring.rotation_key_bytes <= min(limits, default=math.inf)
+
+    tries = _tries(choices, options, worth_planning)
     for choice, tried in tries:
         if best is not None and tried is not options:
             # Reading keys again costs less than composing rotations from several others.
@@ -493,6 +509,9 @@ def _first_fitting(
             needed = least_server_bytes(found.program, choice.ring)
             least_bytes = needed if least_bytes is None else min(needed, least_bytes)
             fitting = within(found.program, choice.ring, options.memory_bytes)
+            if fitting is None and tried is options:
+                most = choice.ring.rotation_key_bytes * options.memory_bytes / needed
+                largest[choice.babies] = min(largest.get(choice.babies, math.inf), most)
         if fitting is None or fitting[1]:
             unbounded_ms = unbounded_ms or run_ms(found.program, options.costs)
         if fitting is not None:
