@@ -245,8 +245,8 @@ def _fastest(found: Sequence[_Choice]) -> dict[Ring, float]:
 
 
 def _worthwhile(times: Mapping[Ring, float], options: Options, much: float = _NEARLY) -> list[Ring]:
-    """The rings that may come to be chosen: none that bootstraps as finely is `much` faster; where memory is bounded, none of
-    those whose keys are no larger.
+    """The rings that may come to be chosen: none that bootstraps as finely is `much` faster; where memory is bounded, none
+    of those whose keys are no larger.
     """
     kept: list[Ring] = []
     for ring in sorted(times, key=lambda ring: (bootstrap_error(ring), times[ring])):

@@ -54,9 +54,9 @@ def sound(fields, level=None, digits=None, bootstraps=True):
         return False
     if s > f or 1.4 * n * (levels + 1) * s >= 2 ** (s - 2):
         return False
-    if bootstraps and "bootstrap" in fields:
-        if s == 33 or levels <= sum(fields["bootstrap"]) + 9 or fields["log_ring"] < 15:
-            return False
+    spent = sum(fields["bootstrap"]) + 9 if bootstraps and "bootstrap" in fields else 0
+    if spent and (s == 33 or levels <= spent or fields["log_ring"] < 15):
+        return False
     ring = independent.Ring(fields, level, digits)
     if any(abs(q.bit_length() - (s if i else f)) > 1 for i, q in enumerate(ring.primes)):
         return False
