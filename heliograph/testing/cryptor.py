@@ -93,22 +93,28 @@ def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, 
 
 
 def cryptor_checks(kind: SecretKind, rings: Sequence[Ring] = (RINGS[0], RINGS[-2])) -> Iterator[Check]:
-    """The checks of the secret keys that `kind` makes."""
+    """The checks of the secret keys that `kind` makes; most of them share one."""
+    shared = functools.lru_cache(maxsize=1)(lambda ring: kind(ring))
     for ring in rings:
-        checks: dict[str, Callable[[SecretKind, Ring], None]] = {
+        kinds: dict[str, Callable[[SecretKind, Ring], None]] = {
             "secrets": _secrets,
+            "what is no secret key": _refused_secrets,
+        }
+        for name, run in kinds.items():
+            yield Check(name_of(ring), name, functools.partial(run, kind, ring))
+        checks: dict[str, Callable[[Secret, Ring], None]] = {
             "encryption": _encryption,
             "decryption": _decryption,
             "no two alike": _no_two_alike,
             "forked processes": _forked,
             "what cannot be encrypted": _refused_values,
-            "what is no secret key": _refused_secrets,
             "secrets are not pickled": _not_pickled,
+            **{f"key {key.name}": functools.partial(_key, key) for key in _keys(ring)},
         }
-        for name, run in checks.items():
-            yield Check(name_of(ring), name, functools.partial(run, kind, ring))
-        for key in _keys(ring):
-            yield Check(name_of(ring), f"key {key.name}", functools.partial(_key, kind, ring, key))
+        for name, check in checks.items():
+            yield Check(
+                name_of(ring), name, functools.partial(lambda check, ring: check(shared(ring), ring), check, ring)
+            )
 
 
 def _secret(cryptor: Secret, ring: Ring) -> Array:
@@ -163,8 +169,8 @@ def _opened(cryptor: Secret, ring: Ring, data: bytes, level: int) -> Array:
     return centred(backward((b + a * secret) % column(primes), primes), primes)
 
 
-def _encryption(kind: SecretKind, ring: Ring) -> None:
-    cryptor, random = kind(ring), np.random.default_rng(7)
+def _encryption(cryptor: Secret, ring: Ring) -> None:
+    random = np.random.default_rng(7)
     errors = []
     for level, scale in ((0, 20.0), (1, float(ring.scale_bits)), (ring.levels, 40.5)):
         for values in (np.zeros(4), random.uniform(-1, 1, ring.slots)):
@@ -184,8 +190,8 @@ def _encryption(kind: SecretKind, ring: Ring) -> None:
         _near(f"{what}: their correlation", float(np.corrcoef(one, other)[0, 1]), 1 / math.sqrt(one.size))
 
 
-def _decryption(kind: SecretKind, ring: Ring) -> None:
-    cryptor, random = kind(ring), np.random.default_rng(11)
+def _decryption(cryptor: Secret, ring: Ring) -> None:
+    random = np.random.default_rng(11)
     for level, scale in ((1, float(ring.scale_bits)), (ring.levels, 40.0)):
         values = random.uniform(-1, 1, ring.slots)
         what = f"decryption on {name_of(ring)}, level {level}, scale {scale}"
@@ -223,8 +229,8 @@ def _keys(ring: Ring) -> list[EvaluationKey]:
     return [*keys, EvaluationKey("lower/rotation", lower_part(ring), "rotation", 1)]
 
 
-def _key(kind: SecretKind, ring: Ring, key: EvaluationKey) -> None:
-    cryptor, chain = kind(ring), key.ring
+def _key(key: EvaluationKey, cryptor: Secret, ring: Ring) -> None:
+    chain = key.ring
     secret = _secret(cryptor, ring)
     halves = key_halves(key, cryptor.evaluation_key_bytes(key), cryptor.tag)
     primes, special, what = chain.primes, special_primes(chain), f"the key {key.name} on {name_of(chain)}"
@@ -304,9 +310,9 @@ def _square(polynomial: Array) -> Array:
 # ------------------------------------------------------------------------------------------------ fresh, and refused
 
 
-def _no_two_alike(kind: SecretKind, ring: Ring) -> None:
+def _no_two_alike(cryptor: Secret, ring: Ring) -> None:
     """Of any two ciphertexts and keys, also of one value, neither half is the same."""
-    cryptor, key = kind(ring), EvaluationKey("r", ring, "rotation", 1)
+    key = EvaluationKey("r", ring, "rotation", 1)
     seen: set[bytes] = set()
     for _ in range(8):
         for part in read_ciphertext(cryptor.encrypted_bytes(np.zeros(4), 1, 30.0), ring, 1, cryptor.tag, "it"):
@@ -321,10 +327,8 @@ def _no_two_alike(kind: SecretKind, ring: Ring) -> None:
     compare(f"a ciphertext read again on {name_of(ring)}", one, other)
 
 
-def _forked(kind: SecretKind, ring: Ring) -> None:
+def _forked(cryptor: Secret, ring: Ring) -> None:
     """A copy of the process draws nothing that this one draws: it refuses, or draws otherwise."""
-    cryptor = kind(ring)
-
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
@@ -357,8 +361,7 @@ def _refused(what: str, error: type[HeliographError], call: Callable[[], Any]) -
     raise AssertionError(f"{what} is not refused")
 
 
-def _refused_values(kind: SecretKind, ring: Ring) -> None:
-    cryptor = kind(ring)
+def _refused_values(cryptor: Secret, ring: Ring) -> None:
     for name, values, scale in (
         ("NaN", np.full(4, np.nan), 20.0),
         ("infinity", np.full(4, np.inf), 20.0),
@@ -385,6 +388,5 @@ def _refused_secrets(kind: SecretKind, ring: Ring) -> None:
         _refused(f"a secret key of {name} on {name_of(ring)}", WireError, call)
 
 
-def _not_pickled(kind: SecretKind, ring: Ring) -> None:
-    cryptor = kind(ring)
+def _not_pickled(cryptor: Secret, ring: Ring) -> None:
     _refused("pickling a secret key", HeliographError, lambda: pickle.dumps(cryptor))

@@ -32,6 +32,8 @@ CALLS: dict[str, Operation] = {
     "encode complex NaN": _encoded(np.array([0.5, 1j * np.nan])),
     "encode a number that is NaN": _encoded(np.nan),
     "encode what is too large": _encoded(np.full(4, 7.654321), 1000.0),
+    "encode three values": _encoded(np.array([0.5, -0.25, 1.0])),
+    "encode more values than slots": _encoded(np.linspace(-1.0, 1.0, 1 << 13)),
     "mul_scalar by NaN": lambda do, x, lower: do.mul_scalar(x, np.nan, 20.0),
     "mul_scalar by infinity": lambda do, x, lower: do.mul_scalar(x, -np.inf, 20.0),
     "rescale at level 0": lambda do, x, lower: do.rescale(do.level_drop(x, do.describe(x)[0])),

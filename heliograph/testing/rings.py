@@ -8,10 +8,10 @@ RINGS = (
     # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
     Ring(10, 60, 59, 3, 2, None),
     Ring(12, 40, 30, 2, 1, None),
-    Ring(11, 60, 45, 6, 3, None),
+    Ring(10, 60, 45, 6, 3, None),
     Ring(10, 50, 35, 9, 10, None),
     # Digits of more primes than are summed before a sum is made small: of primes that fit doubles, and of others.
-    Ring(11, 49, 49, 7, 1, None),
+    Ring(10, 49, 49, 7, 1, None),
     Ring(10, 60, 55, 11, 2, None),
     # Special primes as short as the digits allow.
     Ring(10, 40, 32, 8, 2, None, short_specials=True),
