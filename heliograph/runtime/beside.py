@@ -13,7 +13,6 @@ import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError
 from heliograph.ir import Array
 from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.cryptor.cryptor import Cryptor
@@ -32,45 +31,21 @@ AMOUNT = 1
 class Beside:
     """The primitives in one whole chain, with keys for a rotation by `AMOUNT`, conjugation and products.
 
-    The native ones need numba, the others OpenFHE; an InternalError where they are asked for and are not there.
+    The native ones are there with numba, the others with OpenFHE, which calls the keys `tag`.
     """
 
     ring: Ring
     cryptor: Cryptor
-    # What OpenFHE calls the keys.
     tag: str
-    openfhe_or_none: OpenFHEPrimitives | None
-    native_or_none: NativePrimitives | None
-
-    @property
-    def openfhe(self) -> OpenFHEPrimitives:
-        if self.openfhe_or_none is None:
-            raise InternalError("OpenFHE is not installed")
-        return self.openfhe_or_none
-
-    @property
-    def native(self) -> NativePrimitives:
-        if self.native_or_none is None:
-            raise InternalError("the native backend needs numba")
-        return self.native_or_none
-
-    def encrypted(self, values: Array, level: int) -> tuple[Any, Ciphertext]:
-        """The same ciphertext for both, at the nominal scale."""
-        residues = self._made(values, level)
-        return self._for_openfhe(residues), self._for_native(residues)
-
-    def native_form(self, value: Any) -> Ciphertext:
-        """OpenFHE's ciphertext of two parts as residues."""
-        from heliograph.runtime.openfhe import serial
-
-        return self._for_native(serial.residues_of(value, self.ring, self.openfhe.describe(value)[0]))
+    openfhe: OpenFHEPrimitives | None
+    native: NativePrimitives | None
 
     def backends(self) -> dict[str, tuple[Any, Callable[[Array, int], Any]]]:
-        """By backend that is there its primitives, and what encrypts for them."""
+        """By backend that is there its primitives, and what encrypts for them, at the nominal scale."""
         found: dict[str, tuple[Any, Callable[[Array, int], Any]]] = {}
-        if self.openfhe_or_none is not None:
+        if self.openfhe is not None:
             found[OPENFHE] = self.openfhe, lambda values, level: self._for_openfhe(self._made(values, level))
-        if self.native_or_none is not None:
+        if self.native is not None:
             found[NATIVE] = self.native, lambda values, level: self._for_native(self._made(values, level))
         return found
 

@@ -93,6 +93,15 @@ def test_a_function_of_your_own() -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+def test_a_backend_of_your_own() -> None:
+    pytest.importorskip("numba")
+    from heliograph.runtime.native.backend import NativeBackend
+
+    names: dict[str, Any] = {"MyBackend": NativeBackend}
+    exec(python("backends.md"), names)
+    assert names["check"].name == "key of the key of another rotation"
+
+
 # Pages whose Python runs elsewhere: whole examples, the language, and what one of the pages above runs too.
 ELSEWHERE = {
     "allocation.md": "tests/compiler/test_allocation.py",
@@ -111,7 +120,7 @@ def test_every_page_with_python_runs_somewhere() -> None:
     pages = {path.name for path in DOCS.glob("*.md") if re.search(r"^```python$", path.read_text(), re.MULTILINE)}
     from test_docs_pages import PAGES
 
-    here = {"from_opacus.md", "samplers.md", "transfer.md", "approximation.md", "privacy.md"}
+    here = {"from_opacus.md", "samplers.md", "transfer.md", "approximation.md", "privacy.md", "backends.md"}
     assert pages == {*here, *(page for page in PAGES if page in pages), *ELSEWHERE, *NOT_RUN}
     for page, test in ELSEWHERE.items():
         text = (ROOT / test).read_text()

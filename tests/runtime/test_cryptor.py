@@ -1,4 +1,4 @@
-"""The client's cryptography: own streams of each object, the same bytes by kernels and numpy, OpenFHE's primes, files."""
+"""The client's cryptography: the same bytes by kernels and numpy, OpenFHE's primes, files. The rest: tests/conformance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from runtime.bootstrapped import RING
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
-from heliograph.errors import RangeError, WireError
 from heliograph.runtime.cryptor import cryptor as cryptors
 from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic, arithmetic
 from heliograph.runtime.cryptor.cryptor import Cryptor
@@ -18,22 +17,10 @@ from heliograph.runtime.cryptor.randomness import SecretStream
 from heliograph.runtime.openfhe.serial import key_template
 from heliograph.runtime.seeded import key_form
 
-SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), bootstrap_by="native", short_specials=True)
+SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), short_specials=True)
 
 
 # ------------------------------------------------------------------------- what is drawn for whom
-
-
-def test_each_object_has_its_own_stream_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each digit of a key has an error of its own, each object a seed."""
-    made: list[SecretStream] = []
-    monkeypatch.setattr(cryptors, "SecretStream", lambda: made.append(SecretStream()) or made[-1])
-    cryptor = Cryptor(RING)
-    key = EvaluationKey("r", RING, "rotation", 1)
-    seeds = {cryptor.evaluation_key_bytes(key)[45:77] for _ in range(3)}
-    seeds |= {cryptor.encrypted_bytes(np.zeros(4), 1, 40.0)[45:77] for _ in range(3)}
-    assert len(seeds) == 6
-    assert len(made) == 1 + 3 * RING.digits + 3
 
 
 # ------------------------------------------------------------------------- kernels and numpy
@@ -84,37 +71,3 @@ def test_special_primes_are_openfhes(log_ring: int, first: int, scale: int, shor
 def test_the_primes_of_the_key_to_the_sparse_secret_are_openfhes(ring: Ring) -> None:
     key = EvaluationKey("e", ring, "encapsulation")
     assert key_template(key).blocks_moduli == key_form(key).moduli
-
-
-# ------------------------------------------------------------------------- what is refused
-
-
-def test_what_does_not_fit_its_level_is_refused() -> None:
-    cryptor = Cryptor(RING)
-    for values, log_scale, words in (
-        (np.full(4, np.nan), 40.0, "NaN or infinity"),
-        (np.full(4, np.inf), 40.0, "NaN or infinity"),
-        (np.full(RING.slots, 1e6), 55.0, "too large for its level"),
-    ):
-        with pytest.raises(RangeError, match=words):
-            cryptor.encrypted_bytes(values, 0, log_scale)
-    # One bit less fits, at the same level.
-    assert cryptor.encrypted_bytes(np.full(RING.slots, 2.0 ** (RING.first_mod_bits - 42)), 0, 40.0)
-
-
-def test_bytes_that_are_no_secret_key_are_refused() -> None:
-    cryptor = Cryptor(RING)
-    good, tag = cryptor.secret_bytes(), cryptor.tag
-    again = Cryptor.from_secret_bytes(RING, good, tag)
-    assert (again.secret_bytes(), again.tag) == (good, tag)
-    last = bytes([good[-8] ^ 1])
-    for data, name, words in (
-        (good[:-1], tag, "bytes, expected"),
-        (good, tag[:-1], "no valid name"),
-        (good, tag.upper() + "G", "no valid name"),
-        (bytes(len(good))[:-8] + bytes([1]) + bytes(7), tag, "the secret key is none"),
-        (good[:-8] + last + good[-7:], tag, "the secret key is none"),
-        (b"\xff" * len(good), tag, "the secret key is none"),
-    ):
-        with pytest.raises(WireError, match=words):
-            Cryptor.from_secret_bytes(RING, data, name)

@@ -1,11 +1,11 @@
-"""The native backend's kernels against whole numbers of Python, and its primitives against OpenFHE's, bit for bit."""
+"""The native backend's kernels against whole numbers of Python; its primitives are tried in tests/conformance."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,38 +16,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("numba")
-pytest.importorskip("openfhe")
 
 from heliograph.ckks.embedding import coefficients_of, coefficients_of_run, half_of_coefficients, spread
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
-from heliograph.runtime.beside import AMOUNT, Beside, beside
 from heliograph.runtime.native import arithmetic, floating, transforms, warm
-from heliograph.runtime.native.ciphertext import Ciphertext
+from heliograph.runtime.native.backend import NativeBackend
 from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
 from heliograph.runtime.native.pointers import addresses
+from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import prime_rows
+from heliograph.testing.bench import Bench
+from heliograph.testing.rings import RINGS, levels_of, name_of
 
-# Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
-RINGS = (
-    Ring(10, 60, 59, 3, 2, None),
-    Ring(10, 40, 30, 2, 1, None),
-    Ring(11, 60, 45, 6, 3, None),
-    Ring(11, 50, 35, 9, 10, None),
-    # Digits of more primes than are summed before a sum is made small; all but the special ones are worked on as doubles.
-    Ring(11, 49, 49, 7, 1, None),
-    Ring(12, 60, 55, 11, 2, None),
-    # Special primes as short as the digits allow.
-    Ring(11, 40, 32, 8, 2, None, short_specials=True),
-    Ring(11, 60, 55, 5, 3, None, short_specials=True),
-)
+# Those that need no key.
+PLAIN = [ring for ring in RINGS if ring.bootstrap is None]
 
 
 # --------------------------------------------------------------------------------------------- arithmetic
 
 WORDS = st.integers(0, 2**64 - 1)
-PRIMES = st.sampled_from([ring.primes[i] for ring in RINGS for i in (0, 1)])
+PRIMES = st.sampled_from([ring.primes[i] for ring in PLAIN for i in (0, 1)])
 
 
 def test_kernels_run_where_none_can_be_kept(
@@ -277,18 +267,23 @@ def test_transforms_on_doubles_are_those_on_whole_numbers(
 
 @pytest.mark.slow
 def test_without_a_fused_multiply_add_results_are_the_same() -> None:
-    """All of the tests against OpenFHE, on kernels for a processor that has none."""
-    tests = [
-        f"{__file__}::{name.__name__}"
-        for name in (
-            test_results_are_openfhe_s_to_the_last_bit,
-            test_plaintexts_are_openfhe_s_up_to_rounding,
-            test_transforms_are_values_at_odd_powers_of_the_smallest_root,
-        )
-    ]
+    """The suite for backends, on kernels for a processor that has none."""
+    suite = Path(__file__).parents[1] / "conformance" / "test_backends.py"
+    transforms_too = f"{__file__}::{test_transforms_are_values_at_odd_powers_of_the_smallest_root.__name__}"
     asked = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *tests],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:xdist",
+            "-k",
+            "native",
+            f"{suite}::test_backends",
+            transforms_too,
+        ],
         env=asked,
         capture_output=True,
         text=True,
@@ -378,111 +373,42 @@ def test_slots_are_values_at_powers_of_five(size: int) -> None:
     np.testing.assert_allclose(found, np.tile(values, slots // size), atol=1e-10)
 
 
-# --------------------------------------------------------------------------------------------- primitives
+# --------------------------------------------------------------------------------------------- plaintexts
 
 
-@pytest.fixture(scope="module", params=RINGS, ids=lambda ring: f"{ring.log_ring}-{ring.scale_bits}-{ring.digits}")
-def both(request: pytest.FixtureRequest) -> Iterator[Beside]:
-    with beside(request.param) as made:
-        yield made
+@pytest.fixture(scope="module", params=PLAIN, ids=name_of)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(NativeBackend, request.param)
+    yield made
+    made.backend.release()
 
 
-def pair(both: Beside, level: int, seed: int) -> tuple[Any, Ciphertext]:
-    return both.encrypted(np.random.default_rng(seed).normal(size=both.ring.slots), level)
+def native(bench: Bench) -> NativePrimitives:
+    do = bench.do(0)
+    assert isinstance(do, NativePrimitives)
+    return do
 
 
-def _levels(ring: Ring) -> list[int]:
-    return sorted({ring.levels, ring.levels - 1, ring.levels // 2, 1})
-
-
-def _hoisted(do: Any, x: Any) -> Any:
-    return do.rotate_hoisted(x, AMOUNT, do.decompose(x))
-
-
-def _products_summed(do: Any, x: Any, y: Any) -> Any:
-    """Of nine terms: more than are summed before a reduction. Zeros and ones are encoded alike by both."""
-    plains = [do.encode(float(value), 20.0, do.describe(x)[0]) for value in (1, 0, -1)]
-    return do.sum_of_products((each, plain) for each in (x, y, do.add(x, y)) for plain in plains)
-
-
-EXACT: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "add": lambda do, x, y: do.add(x, y),
-    "sub": lambda do, x, y: do.sub(x, y),
-    "negate": lambda do, x, y: do.negate(x),
-    "accumulate": lambda do, x, y: do.accumulate(do.add(x, y), y),
-    "mul": lambda do, x, y: do.relinearize(do.mul(x, y)),
-    "sums of products": lambda do, x, y: do.relinearize(do.add(do.sub(do.mul(x, y), do.mul(x, x)), y)),
-    # OpenFHE rounds negative numbers towards zero; we round to nearest.
-    "mul_scalar": lambda do, x, y: do.mul_scalar(x, 0.7306, 20.0),
-    "sum_of_products": lambda do, x, y: _products_summed(do, x, y),
-    "times_i": lambda do, x, y: do.times_i(x),
-    "rotate": lambda do, x, y: do.rotate(x, AMOUNT),
-    "rotate_hoisted": lambda do, x, y: _hoisted(do, x),
-    "conjugate": lambda do, x, y: do.conjugate(x),
-    "rescale": lambda do, x, y: do.rescale(do.relinearize(do.mul(x, y))),
-    "level_drop": lambda do, x, y: do.level_drop(x, 1),
-}
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_results_are_openfhe_s_to_the_last_bit(both: Beside, name: str) -> None:
-    for level in _levels(both.ring):
-        (x, own_x), (y, own_y) = pair(both, level, 1), pair(both, level, 2)
-        expected, found = EXACT[name](both.openfhe, x, y), EXACT[name](both.native, own_x, own_y)
-        assert both.native.describe(found) == both.openfhe.describe(expected)
-        assert np.array_equal(found.residues, both.native_form(expected).residues), level
-
-
-def test_plaintexts_are_openfhe_s_up_to_rounding(both: Beside) -> None:
-    ring, scale = both.ring, float(both.ring.scale_bits)
-    values = np.random.default_rng(5).normal(size=ring.slots)
-    for level in _levels(ring):
-        x, own_x = pair(both, level, 3)
-        for given_values in (values, values[:8], 0.3):
-            expected = both.native_form(
-                both.openfhe.add_plain(x, both.openfhe.encode(given_values, scale, level, x))
-            ).residues
-            found = both.native.add_plain(own_x, both.native.encode(given_values, scale, level, own_x)).residues
-            assert np.array_equal(found[1], expected[1])
-            for j, prime in enumerate(ring.primes[: level + 1]):
-                table = transforms.prime_tables(ring.ring_dim, prime)
-                apart = ((found[0, j].astype(object) - expected[0, j]) % prime).astype(np.uint64)
-                transforms.backward(apart, table.outer[1], table.inner[1], table.last, np.uint64(prime))
-                # Values have 53 bits; at larger scales they are rounded before they are whole.
-                assert float(np.minimum(apart, prime - apart).max()) <= 2 ** max(1.0, scale - 46)
-
-
-def test_halves_of_plaintexts_give_what_the_whole_gives(both: Beside) -> None:
-    ring, do, random = both.ring, both.native, np.random.default_rng(6)
+def test_halves_of_plaintexts_give_what_the_whole_gives(bench: Bench) -> None:
+    ring, do, random = bench.ring, native(bench), np.random.default_rng(6)
     scale = float(min(ring.scale_bits, 40))
-    for level in _levels(ring):
-        values = [pair(both, level, seed)[1] for seed in range(3)]
+    for level in levels_of(ring):
+        values = [bench.operand(level, kind) for kind in "xyz"]
         halves = [do.encode(random.normal(size=size), scale, level) for size in (ring.slots, 8) * 6]
         assert {plain.shape[1] for plain in halves} == {ring.ring_dim >> halved(ring.ring_dim)}
         wholes = [each if each.shape[1] == ring.ring_dim else np.hstack([each, each[:, ::-1]]) for each in halves]
-        product = do.mul(values[0], values[1])
-        groups = [[(i % 3, i) for i in range(12)], [(0, 3)], [(2, i) for i in range(9)]]
-        mixed = [one if i % 2 else other for i, (one, other) in enumerate(zip(halves, wholes, strict=True))]
-        for plains in (halves, mixed):
-            for x in (values[0], product):
-                for name in ("add_plain", "mul_plain"):
-                    found, expected = (getattr(do, name)(x, each[0]).residues for each in (plains, wholes))
-                    assert np.array_equal(found, expected), name
-            for one, other in zip(
-                do.sums_of_products(values, plains, groups), do.sums_of_products(values, wholes, groups), strict=True
-            ):
-                assert np.array_equal(one.residues, other.residues)
         # As they wait as coefficients, among others; of more terms than are made residues at once.
         waiting = [rounded(random.normal(size=size), scale, level, do.tables) for size in (ring.slots, 8) * 20]
-        terms = [(values[i % 3], plain) for i, plain in enumerate([*waiting, *wholes])]
+        terms = [(values[i % 3], plain) for i, plain in enumerate([*waiting, *halves])]
         found = do.sum_of_products(terms)
-        expected = do.sum_of_products([(x, evaluated([plain], do.tables)[0]) for x, plain in terms])
+        made = [*(evaluated([plain], do.tables)[0] for plain in waiting), *wholes]
+        expected = do.sum_of_products((x, plain) for (x, _), plain in zip(terms, made, strict=True))
         assert np.array_equal(found.residues, expected.residues)
 
 
 @pytest.mark.parametrize("scale", [20.0, 40.0, 58.0])
-def test_plaintexts_take_the_bytes_that_are_reserved_for_them(both: Beside, scale: float) -> None:
-    ring, tables, random = both.ring, both.native.tables, np.random.default_rng(12)
+def test_plaintexts_take_the_bytes_that_are_reserved_for_them(bench: Bench, scale: float) -> None:
+    ring, tables, random = bench.ring, native(bench).tables, np.random.default_rng(12)
     for level in range(2, ring.levels + 1):
         for size in (ring.slots, 8, 1):
             values = random.uniform(-1.0, 1.0, size)
@@ -490,61 +416,11 @@ def test_plaintexts_take_the_bytes_that_are_reserved_for_them(both: Beside, scal
                 assert make(values, scale, level, tables).nbytes == reserved(size, scale, level, ring.ring_dim)
 
 
-@pytest.mark.parametrize("halves", [False, True])
-def test_sums_of_products_are_exact(both: Beside, halves: bool) -> None:
-    """Of random residues and of those that are farthest from zero, against whole numbers; of up to 33 terms."""
-    do, ring, random = both.native, both.ring, np.random.default_rng(9)
-    primes = ring.primes
-    size = ring.ring_dim >> (halves and halved(ring.ring_dim))
-    half, most = (np.array([[f(q)] for q in primes], dtype=np.uint64) for f in (lambda q: q // 2, lambda q: q - 1))
-    everywhere = np.zeros((2, len(primes), ring.ring_dim), dtype=np.uint64)
-    values = [everywhere + half, everywhere + half + np.uint64(1), everywhere + most]
-    values += [random.integers(most + np.uint64(1), size=everywhere.shape, dtype=np.uint64) for _ in range(2)]
-    plains = [np.repeat(most, size, axis=1), random.integers(most, size=(len(primes), size), dtype=np.uint64)]
-    groups = [[(0, 0)] * 33, [(1, 0)] * 9, [(i % 5, i % 2) for i in range(17)], [(2, 0)] * 8, [(3, 1)]]
-    modulus = np.array(primes, dtype=object)[:, np.newaxis]
-    wholes = [each if size == ring.ring_dim else np.hstack([each, each[:, ::-1]]) for each in plains]
-    for group, found in zip(groups, do.sums_of_products(list(map(Ciphertext, values)), plains, groups), strict=True):
-        expected = sum(values[i].astype(object) * wholes[k].astype(object) for i, k in group) % modulus
-        assert (found.residues == expected.astype(np.uint64)).all()
-
-
-def test_wide_values_are_what_they_become(both: Beside) -> None:
-    """Divided by the special primes they are what the same calls on ciphertexts give, bit for bit: what was multiplied by
-    these primes is divided by them without a rest.
-    """
-    do, random = both.native, np.random.default_rng(7)
-    scale = float(min(both.ring.scale_bits, 40))
-    for level in _levels(both.ring):
-        x, y = (pair(both, level, seed)[1] for seed in (1, 2))
-        digits = do.decompose(x)
-        turned = do.rotate_wide(x, AMOUNT, digits)
-        wide_x, wide_y = (do.rotate_wide(each, 0, None) for each in (x, y))
-        one = do.wide_constant(np.ones(1), 0.0, level)
-        (same,) = do.wide_sums([turned], [one], [[(0, 0)]])
-        vectors = [random.normal(size=both.ring.slots), random.normal(size=8) + 1j * random.normal(size=8)]
-        plains = [do.encode(each, scale, level) for each in vectors]
-        wide_plains = [do.wide_constant(each, scale, level) for each in vectors]
-        groups = [[(0, 0), (1, 1)] * 5, [(1, 0)]]
-        for found, expected in (
-            (turned, do.rotate_hoisted(x, AMOUNT, digits)),
-            (same, do.rotate_hoisted(x, AMOUNT, digits)),
-            (wide_x, x),
-            (do.step_wide(wide_x, AMOUNT, wide_y), do.add(do.rotate(x, AMOUNT), y)),
-            *zip(
-                do.wide_sums([wide_x, wide_y], wide_plains, groups),
-                do.sums_of_products([x, y], plains, groups),
-                strict=True,
-            ),
-        ):
-            assert np.array_equal(do.narrow(found).residues, expected.residues), level
-
-
-def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(both: Beside) -> None:
-    do, ring, random = both.native, both.ring, np.random.default_rng(8)
+def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(bench: Bench) -> None:
+    do, ring, random = native(bench), bench.ring, np.random.default_rng(8)
     # Coefficients are below half of every prime.
     scale = 20.0
-    for level in _levels(ring):
+    for level in levels_of(ring):
         for values in (random.normal(size=8), random.normal(size=ring.slots) * 1j):
             wide, narrow = do.wide_constant(values, scale, level), do.encode(values, scale, level)
             assert np.array_equal(wide[: level + 1], narrow)
@@ -559,31 +435,9 @@ def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(both: Beside) -> N
             assert all((each == found[0]).all() for each in found)
 
 
-def test_sums_are_openfhe_s_to_the_last_bit(both: Beside) -> None:
-    import scipy.sparse
-
-    level = both.ring.levels
-    pairs = [pair(both, level, seed) for seed in range(4)]
-    weights = scipy.sparse.csr_array(np.random.default_rng(0).normal(size=(3, 4)))
-    expected = both.openfhe.weighted_sums([x for x, _ in pairs], weights, 25.0)
-    found = both.native.weighted_sums([x for _, x in pairs], weights, 25.0)
-    for one, other in zip(expected, found, strict=True):
-        assert np.array_equal(both.native_form(one).residues, other.residues)
-
-
-def test_what_cannot_be_encoded_is_refused(both: Beside) -> None:
-    with pytest.raises(RangeError, match="NaN or infinity"):
-        both.native.encode(np.full(4, np.nan), 20.0, 1)
+def test_the_refusal_of_a_plaintext_does_not_tell_its_values() -> None:
+    """Whoever reads it may be another than whose values they are."""
+    do = native(Bench(NativeBackend, PLAIN[0]))
     with pytest.raises(RangeError, match="too large at scale") as refused:
-        both.native.encode(np.full(4, 7.654321), 1000.0, 1)
-    # Whoever reads it may be another than whose values they are.
+        do.encode(np.full(4, 7.654321), 1000.0, 1)
     assert "7.65" not in str(refused.value)
-    with pytest.raises(RangeError, match="a product with nan"):
-        both.native.mul_scalar(pair(both, 1, 0)[1], float("nan"), 20.0)
-
-
-def test_constants_beyond_floating_point_are_exact(both: Beside) -> None:
-    _, x = pair(both, both.ring.levels, 0)
-    found = both.native.mul_scalar(x, -0.75, 80.0).residues
-    for j, prime in enumerate(both.ring.primes):
-        assert int(found[0, j, 5]) == int(x.residues[0, j, 5]) * (-3 << 78) % prime

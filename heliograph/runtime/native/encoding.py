@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.ckks.embedding import coefficients_of_run, half_of_coefficients, rounded_at, spread
-from heliograph.errors import RangeError
+from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.elementwise import scaled_residues
 from heliograph.runtime.native.floating import LIMIT
@@ -97,9 +97,11 @@ def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
 def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Plaintext:
     """The values times 2^log_scale, rounded: coefficients, or residues at scales so large that they are not small.
 
-    Raises RangeError as `encode`.
+    Raises RangeError as `encode`, and ProgramError for values that do not repeat over the slots.
     """
     (primes, rows), known = tables.basis(level, wide), tables.known
+    if not values.size or tables.slots % values.size:
+        raise ProgramError(f"{values.size} values do not repeat over {tables.slots} slots")
     # The same number in all slots is a constant polynomial: this coefficient alone, and the same value everywhere.
     real = not np.iscomplexobj(values)
     alone = real and values.size == 1

@@ -219,6 +219,8 @@ class NativePrimitives:
         return Ciphertext(out)
 
     def level_drop(self, x: Ciphertext, levels: int) -> Ciphertext:
+        if levels > x.level:
+            raise InternalError(f"a ciphertext at level {x.level} cannot drop {levels}")
         return Ciphertext(np.ascontiguousarray(x.residues[:, : x.level + 1 - levels]))
 
     def move(self, x: Ciphertext, level: int) -> Ciphertext:

@@ -10,7 +10,7 @@ import numpy as np
 
 from heliograph.ckks.keys import conjugation_index
 from heliograph.ckks.ring import Ring
-from heliograph.errors import ProgramError
+from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.ir import Array
 from heliograph.runtime.openfhe.context import make_context
@@ -54,6 +54,8 @@ class OpenFHEPrimitives(NothingWide):
         """
         degree = 1 if beside is None else beside.GetNoiseScaleDeg()
         vector = np.full(self.ring.slots, values) if isinstance(values, float) else values
+        if not np.isfinite(vector).all():
+            raise RangeError("a plaintext holds NaN or infinity")
         if np.iscomplexobj(vector):
             # This context is for real data and drops imaginary parts, so they become a separate plaintext.
             return tuple(self.encode(part, log_scale, level, beside) for part in (vector.real, vector.imag))
@@ -84,6 +86,9 @@ class OpenFHEPrimitives(NothingWide):
         return x
 
     def mul(self, x: Any, y: Any) -> Any:
+        parts = x.NumberCiphertextElements(), y.NumberCiphertextElements()
+        if parts != (2, 2):
+            raise InternalError(f"a product of ciphertexts with {parts[0]} and {parts[1]} parts")
         return self.context.EvalMultNoRelin(x, y)
 
     def relinearize(self, x: Any) -> Any:
@@ -99,6 +104,8 @@ class OpenFHEPrimitives(NothingWide):
         return self.context.EvalMult(x, plain)
 
     def mul_scalar(self, x: Any, value: float, log_scale: float) -> Any:
+        if not np.isfinite(value):
+            raise RangeError(f"a product with {value}")
         return self.context.EvalMult(x, float(value * 2.0 ** (log_scale - self.ring.scale_bits)))
 
     def sum_of_products(self, terms: Iterable[tuple[Any, Any]]) -> Any:
