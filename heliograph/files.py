@@ -27,7 +27,7 @@ BINARY: int = getattr(os, "O_BINARY", 0)
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
 # Where Windows locks: a byte that no file reaches, because locked ones cannot be read there. How often a lock is tried.
-_LOCKED_BYTE = 1 << 62
+_LOCKED_BYTE = 1 << 40
 _POLL_S = 0.05
 
 # What these say is not of the file that was asked for.

@@ -71,7 +71,7 @@ def _native() -> Check:
             "native",
             "warning",
             "numba is not installed",
-            "pip install 'heliograph[run]'; without numba clients are slow, and servers run on OpenFHE alone",
+            "pip install numba; without numba clients are slow, and servers run on OpenFHE alone",
         )
     from heliograph.ckks.ring import Ring
     from heliograph.errors import HeliographError

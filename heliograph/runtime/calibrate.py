@@ -174,7 +174,7 @@ def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tu
     results = calibrate(progress)
     best = results.get(NATIVE) or results.get(OPENFHE)
     if best is None:
-        raise MissingPackageError("there is no backend to measure", hint="pip install 'heliograph[run]'")
+        raise MissingPackageError("there is no backend to measure", hint="pip install numba")
     return results, str(save_costs(best.costs))
 
 
