@@ -67,6 +67,7 @@ def here() -> dict[str, Any]:
     return digests()
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "forced",
     [
