@@ -21,7 +21,7 @@ from heliograph.errors import SecurityError
 from heliograph.runtime import process
 
 _BEGIN = """
-import concurrent.futures, hashlib, multiprocessing, os, sys, warnings
+import concurrent.futures, contextlib, hashlib, multiprocessing, os, sys, warnings
 import numpy as np
 import heliograph as hg
 from heliograph.errors import InsecureWarning, SecurityError
