@@ -141,7 +141,18 @@ def test_the_demonstration_runs_outside_the_checkout(installed: Installed, tmp_p
 
 def test_a_client_needs_neither_numba_nor_extras(wheel: Path, tmp_path: Path) -> None:
     """Where numba has no wheels a model is compiled, and its client runs on numpy."""
-    others = ("numba", "llvmlite", "openfhe", "torch", "torchgen", "functorch", "sklearn", "matplotlib", "pandas", "fastapi")
+    others = (
+        "numba",
+        "llvmlite",
+        "openfhe",
+        "torch",
+        "torchgen",
+        "functorch",
+        "sklearn",
+        "matplotlib",
+        "pandas",
+        "fastapi",
+    )
     made = install(wheel, tmp_path / "environment", without=others)
 
     def python(*lines: str) -> None:
