@@ -1,13 +1,15 @@
 # Everything runs in .venv, which is made on first use. `make demo` and `make test` need nothing else.
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The first Python from 3.10 on that can make environments. pyenv's shims may refuse, so its versions are asked directly.
+# A Python of version $$v that can make environments. pyenv's shims may refuse, so its versions are asked directly.
 PYENV := $${PYENV_ROOT:-$$HOME/.pyenv}/versions
-FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
-PYTHON ?= $(shell for v in 3.10 3.12 3.11 3.13 3.14; do for p in python$$v $$(ls -d $(PYENV)/$$v.*/bin/python 2>/dev/null); do \
-	"$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; exit; }; done; done)
+FITS  := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
+FIND  := for p in python$$v $$(ls -d $(PYENV)/$$v.*/bin/python 2>/dev/null); do "$$p" -c '$(FITS)' 2>/dev/null && { echo "$$p"; break; }; done
+# The first of these that is here; OpenFHE, which tests compare with, has wheels for the first two. (make drops what a shell printed
+# whose last command was not found.)
+PYTHON ?= $(firstword $(shell for v in 3.10 3.12 3.11 3.13 3.14; do $(FIND); done; true))
 
-.PHONY: demo test test-all bench docs lint install lock sbom clean
+.PHONY: demo test test-all test-quick test-pythons bench docs lint install lock sbom clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/heliograph demo
@@ -20,6 +22,22 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m "slow or not slow"
+
+# What depends on Python and its packages: a minute or two, without lint and without torch.
+QUICK := tests/formats tests/ir tests/dsl/test_meaning.py tests/execution/test_conformance.py tests/systems tests/serving/test_serving.py
+
+test-quick: $(VENV)/quick.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not compiles" $(QUICK)
+
+# The quick tests on every Python that is here, each in an environment of its own.
+test-pythons:
+	@mkdir -p $(VENV)/pythons && rm -f $(VENV)/pythons/table; failed=0; \
+	for v in 3.10 3.11 3.12 3.13 3.14; do python=$$($(FIND)); log=$(VENV)/pythons/$$v.log; \
+		if [ -z "$$python" ]; then said="not installed"; else echo "== $$v: $$python, $$log"; \
+			$(MAKE) --no-print-directory test-quick VENV=$(VENV)/pythons/$$v PYTHON="$$python" > $$log 2>&1 || { failed=1; tail -n 30 $$log; }; \
+			said=$$(grep -E '(passed|failed|error).* in [0-9.]+s' $$log | tail -n 1); fi; \
+		echo "$$v  $${said:-failed before the tests}" >> $(VENV)/pythons/table; done; \
+	echo; cat $(VENV)/pythons/table; exit $$failed
 
 # Those that run by themselves; encrypted_images.py is started by the benchmarks of deep networks, fetch.py gets the data.
 BENCHMARKS = $(filter-out benchmarks/encrypted_images.py benchmarks/fetch.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py))
@@ -55,6 +73,10 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@ $(VENV)/demo.stamp
+
+$(VENV)/quick.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[serve,test]'
+	@touch $@
 
 # What deploy/ installs: the versions of constraints.txt for `heliograph serve`, with the hashes of their files for all
 # platforms; and the same as a list of parts (SBOM) in CycloneDX's form, sbom.json.

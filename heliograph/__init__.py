@@ -7,12 +7,20 @@ import costs neither torch nor OpenFHE.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from heliograph import openmp as openmp  # first: it sets how OpenMP waits
-from heliograph.errors import HeliographError, packages_named
+from heliograph.errors import HeliographError, UnsupportedError, packages_named
 
 __version__ = "0.1.0"
+
+if sys.byteorder != "little":
+    raise UnsupportedError(
+        "this processor is big-endian",
+        why="files, messages and keys are arrays of little-endian numbers, which are worked on as they lie in memory",
+        hint="run it on x86-64 or ARM",
+    )
 
 # Public name -> the module that defines it. Type checkers read the imports below instead; a test holds the two equal.
 _PUBLIC: dict[str, str] = {

@@ -109,17 +109,16 @@ def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
         raise type(error)(what, where=where, why=error.why, hint=hint or error.hint) from None
 
 
-# Package -> which of our extras installs it.
-EXTRAS = {
-    "torch": "torch",
-    "openfhe": "openfhe",
-    "numba": "run",
-    "matplotlib": "plot",
-    "sklearn": "sklearn",
-    "opacus": "dp",
-    "fastapi": "serve",
-    "uvicorn": "serve",
-    "httpx": "serve",
+# Package -> what to install for it. numba comes with us where it has wheels.
+INSTALLS = {
+    "torch": "heliograph[torch]",
+    "openfhe": "heliograph[openfhe]",
+    "numba": "numba",
+    "matplotlib": "heliograph[plot]",
+    "sklearn": "heliograph[sklearn]",
+    "opacus": "heliograph[dp]",
+    "fastapi": "heliograph[serve]",
+    "uvicorn": "heliograph[serve]",
 }
 
 
@@ -132,8 +131,8 @@ def packages_named() -> Iterator[None]:
         raise
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        if package not in INSTALLS:
             raise
         raise MissingPackageError(
-            f"{package} is not installed", why=str(error), hint=f"pip install 'heliograph[{EXTRAS[package]}]'"
+            f"{package} is not installed", why=str(error), hint=f"pip install '{INSTALLS[package]}'"
         ) from None

@@ -10,21 +10,25 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from heliograph.errors import WireError
-
-if sys.platform != "win32":
-    import fcntl
 
 # Bytes read from files and sockets; a view avoids a copy of blobs of hundreds of megabytes.
 Bytes = bytes | memoryview
 
 
+# For `os.open`: without it Windows would write other line ends than it was given.
+BINARY: int = getattr(os, "O_BINARY", 0)
+
 # The name of a file that is being written: the final file's name, and some random letters.
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
+# Where Windows locks: a byte that no file reaches, because locked ones cannot be read there. How often a lock is tried.
+_LOCKED_BYTE = 1 << 40
+_POLL_S = 0.05
 
 # What these say is not of the file that was asked for.
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
@@ -48,7 +52,9 @@ def open_file(path: str | Path, *, follow: bool = True) -> io.BufferedReader:
 
     A pipe is not waited for: whoever may put one in the place of a file could hold a reader up for ever.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
+    if not follow and not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     handle = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
     try:
         mode = os.fstat(handle).st_mode
@@ -67,8 +73,9 @@ def write_file(
 ) -> None:
     """Write a file so that a reader finds the old one or the whole new one, never a part.
 
-    `private` gives it mode 0600 from the start, whatever the umask allows, and otherwise 0644 as far as the umask allows;
-    `overwrite=False` refuses to replace a file. What killed processes left of the same file is removed.
+    `private` gives it mode 0600 from the start, whatever the umask allows, and otherwise 0644 as far as the umask allows
+    (Windows has no modes: who may read a file there follows from its folder). `overwrite=False` refuses to replace a
+    file. What killed processes left of the same file is removed.
     """
     path = Path(path)
     try:
@@ -115,7 +122,7 @@ def _begin(path: Path, mode: int) -> tuple[int, Path]:
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
         except FileExistsError:
             continue
         with contextlib.suppress(OSError):
@@ -154,7 +161,11 @@ def remove_parts(folder: str | Path, name: str | None = None) -> None:
 
 
 def _remove_part(path: str) -> None:
-    handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    if sys.platform == "win32":
+        # A file that is open, as its writer has it, cannot be removed there.
+        os.unlink(path)
+        return
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if stat.S_ISREG(os.fstat(handle).st_mode):
             lock(handle, wait=False)
@@ -169,8 +180,49 @@ def lock(handle: int, *, wait: bool) -> None:
     Raises BlockingIOError if another process has the lock (not with `wait`), or another OSError if there are no locks.
     """
     if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "no locks")
+        import msvcrt
+
+        place = os.lseek(handle, 0, os.SEEK_CUR)
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            while True:
+                try:
+                    msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+                    return
+                except PermissionError:
+                    if not wait:
+                        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+                time.sleep(_POLL_S)
+        finally:
+            os.lseek(handle, place, os.SEEK_SET)
+    import fcntl
+
     fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+@contextlib.contextmanager
+def locked_folder(folder: str | Path, *, wait: bool) -> Iterator[None]:
+    """Hold the lock of a folder, with the errors of `lock`, or an OSError where the folder cannot be opened.
+
+    On Windows, which opens no folders, a file `.lock` in it has the lock.
+    """
+    if sys.platform == "win32":
+        handle = os.open(Path(folder) / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    else:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock(handle, wait=wait)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_ours(found: os.stat_result, others: int) -> bool:
+    """Whether a file is this user's own, and others have none of the permissions `others` (0o077: none at all).
+
+    True on Windows, where who may do what follows from the folder.
+    """
+    return not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & others)
 
 
 def sync_folder(folder: str | Path) -> None:

@@ -57,7 +57,7 @@ def save_costs(costs: CostTable, path: str | Path | None = None) -> Path:
     text = json.dumps({"heliograph_costs": VERSION, **dataclasses.asdict(costs)}, indent=1, sort_keys=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".costs-")
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())

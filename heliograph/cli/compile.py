@@ -29,7 +29,7 @@ from heliograph.cli.output import (
     remark,
 )
 from heliograph.cli.sections import SectionedCommand
-from heliograph.errors import EXTRAS, HeliographError, ProgramError
+from heliograph.errors import INSTALLS, HeliographError, ProgramError
 
 if TYPE_CHECKING:
     from heliograph.ir import Program
@@ -131,7 +131,7 @@ def _users_errors(path: Path) -> Iterator[None]:
     except HeliographError:
         raise
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in INSTALLS:
             # The command line names the extra that installs it.
             raise
         raise _users_error(error, path) from None

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.machine import load_average, usable_cores
 
 _GB = 1e9
 _OLDEST = (3, 10)
@@ -70,7 +71,7 @@ def _native() -> Check:
             "native",
             "warning",
             "numba is not installed",
-            "pip install 'heliograph[run]'; without numba clients are slow, and servers run on OpenFHE alone",
+            "pip install numba; without numba clients are slow, and servers run on OpenFHE alone",
         )
     from heliograph.ckks.ring import Ring
     from heliograph.errors import HeliographError
@@ -86,10 +87,9 @@ def _native() -> Check:
 
 
 def _cores() -> Check:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    load = os.getloadavg()[0]
-    detail = f"{usable} usable, load average {load:.2f}"
-    if load > 0.5 * usable:
+    usable, load = usable_cores(), load_average()
+    detail = f"{usable} usable, load average {'unknown' if load is None else f'{load:.2f}'}"
+    if load is not None and load > 0.5 * usable:
         return Check(
             "cores",
             "warning",

@@ -160,11 +160,11 @@ def train(target: str, out: Path, force: bool, as_json: bool, quiet: bool, **giv
     save_model(trainer.module, out / "model.npz")
     with contextlib.suppress(OSError):
         (out / "run").rmdir()
-    (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
-    (out / "report.txt").write_text(report.words() + "\n")
+    (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    (out / "report.txt").write_text(report.words() + "\n", encoding="utf-8")
     # Without the seed: nothing in the folder may reveal the noise.
     kept = {"target": _absolute(target), **given, "seed": None}
-    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n")
+    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     full = report.to_json()
     keys = ("name", "mechanism", "count", "sensitivity", "noise_std", "sampling_probability")
     values = {

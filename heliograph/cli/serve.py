@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from heliograph.cli.output import emit, insecure_option, output_options, plaintexts_option
 from heliograph.cli.sections import SectionedCommand
+from heliograph.errors import ProgramError
 from heliograph.serving.settings import Limits
 
 _LIMITS = Limits()
@@ -124,6 +126,13 @@ def serve_command(
     insecure: bool,
 ) -> None:
     """Serve artifacts over HTTP to clients that have a token (`heliograph token`). Logs are JSON lines on stderr."""
+    if sys.platform == "win32":
+        raise ProgramError(
+            "servers run on Linux and macOS",
+            where="heliograph serve",
+            why="they map keys and files in ways that Windows does not have",
+            hint="run it in WSL or a container; clients run on Windows too",
+        )
     from heliograph.serving.run import Listening, serve
     from heliograph.serving.settings import Limits
     from heliograph.serving.site import SiteSettings

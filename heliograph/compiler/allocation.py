@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Builder, Node, Program
 from heliograph.ir.depth import depth_of_degree, levels_below
 from heliograph.ir.ops import OPS
+from heliograph.machine import usable_cores
 from heliograph.passes.allocate_degrees import (
     Activation,
     Candidate,
@@ -218,7 +218,7 @@ def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
         with np.errstate(all="ignore"):
             return interpret_batch(program, *(array[start : start + _CHUNK] for array in samples))
 
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cores()) as pool:
         parts = list(pool.map(run, range(0, samples[0].shape[0], _CHUNK)))
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 

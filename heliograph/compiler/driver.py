@@ -260,6 +260,6 @@ def dumper(folder: str | Path | None) -> Watch:
     def watch(name: str, program: Program) -> None:
         nonlocal count
         count += 1
-        (path / f"{count:02d}-{name}.ir").write_text(str(program))
+        (path / f"{count:02d}-{name}.ir").write_text(str(program), encoding="utf-8")
 
     return watch

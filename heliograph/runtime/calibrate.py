@@ -25,6 +25,7 @@ from heliograph.execution import primitives as timing
 from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
+from heliograph.machine import load_average, usable_cores
 from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.beside import beside, sample_values
 from heliograph.runtime.turns import medians_ms
@@ -79,7 +80,7 @@ class Calibration:
     costs: CostTable
     samples: tuple[Sample, ...]
     seconds: float
-    load_average: float
+    load_average: float | None
 
     @property
     def factors(self) -> list[float]:
@@ -106,15 +107,14 @@ class Calibration:
         }
 
     def __str__(self) -> str:
-        lines = [
-            f"{len(self.samples)} primitives measured in {self.seconds:.0f} s, load average {self.load_average:.2f}"
-        ]
+        load = "unknown" if self.load_average is None else f"{self.load_average:.2f}"
+        lines = [f"{len(self.samples)} primitives measured in {self.seconds:.0f} s, load average {load}"]
         lines += [f"  {name:<10} {getattr(self.costs, name):.4g}" for name in _COEFFICIENTS]
         lines.append(
             f"the table is off by a factor of {statistics.median(self.factors):.2f} in the median, "
             f"{self.factors[-1]:.2f} at worst"
         )
-        if self.load_average > 0.5 * (os.cpu_count() or 1):
+        if (self.load_average or 0.0) > 0.5 * (os.cpu_count() or 1):
             lines.append("the machine was busy: measure again when it is quiet")
         return "\n".join(lines)
 
@@ -135,7 +135,7 @@ def machine_name() -> str:
         model = names[0] if names else model
     except OSError:
         pass
-    threads = os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0)))
+    threads = os.environ.get("OMP_NUM_THREADS") or str(usable_cores())
     return f"measured on {model[:100]}, {threads} threads"
 
 
@@ -146,7 +146,7 @@ def calibrate(
 
     Those that are there: the native one needs numba.
     """
-    begun, load = time.perf_counter(), os.getloadavg()[0]
+    begun, load = time.perf_counter(), load_average()
     with contextlib.ExitStack() as stack:
         operations = {
             (backend, name, number, level): operation
@@ -174,7 +174,7 @@ def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tu
     results = calibrate(progress)
     best = results.get(NATIVE) or results.get(OPENFHE)
     if best is None:
-        raise MissingPackageError("there is no backend to measure", hint="pip install 'heliograph[run]'")
+        raise MissingPackageError("there is no backend to measure", hint="pip install numba")
     return results, str(save_costs(best.costs))
 
 

@@ -131,7 +131,8 @@ def _check_mode(path: str | Path) -> None:
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
     mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid == os.geteuid() and mode & 0o077:
+    # Windows has no modes: there a key is protected by its folder, or by a passphrase.
+    if hasattr(os, "geteuid") and found.st_uid == os.geteuid() and mode & 0o077:
         raise SecurityError(
             f"others can read the secret key in {path}: its mode is {mode:04o}",
             why="it has no passphrase, so that the mode of the file is its only protection",

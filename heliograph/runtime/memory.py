@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from pathlib import Path
 
 from heliograph.errors import HeliographError
@@ -32,7 +34,22 @@ def _system_bytes() -> int | None:
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return _windows_bytes()
+    with contextlib.suppress(OSError, ValueError):
+        # macOS says what it has, not how much of that is free: a bound, and better than none.
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
+
+
+def _windows_bytes() -> int | None:
+    """Physical memory that is free, from GlobalMemoryStatusEx: a structure of 64 bytes."""
+    import ctypes
+
+    # Its size and the load in per cent, then seven numbers of 64 bits: the second is the free physical memory.
+    status = (ctypes.c_uint64 * 8)(64)
+    told = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined,unused-ignore]
+    return int(status[2]) if told else None
 
 
 def _group_bytes() -> list[int]:

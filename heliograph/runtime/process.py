@@ -21,7 +21,9 @@ def _after_fork_in_child() -> None:
     _forked = _forked or _user is not None
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+# Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def note_use() -> None:

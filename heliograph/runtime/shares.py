@@ -8,16 +8,14 @@ that number.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from heliograph.artifact.container import Container, pack, read_file
 from heliograph.ckks.sharing import SHARE_RESULTS
 from heliograph.errors import SecurityError, WireError
-from heliograph.files import write_file
+from heliograph.files import locked_folder, write_file
 
 KIND = "the number of results shared under a key"
 VERSION = 1
@@ -46,7 +44,14 @@ class Shares:
         """Count one more; a SecurityError where the key has shared as many as the noise is good for."""
         with self._lock, contextlib.ExitStack() as stack:
             for folder in sorted({file.parent for file in self._files}):
-                stack.enter_context(_locked(folder))
+                try:
+                    stack.enter_context(locked_folder(folder, wait=True))
+                except OSError as error:
+                    raise WireError(
+                        f"what is shared cannot be counted in {folder}",
+                        why=error.strerror or str(error),
+                        hint="load the key again",
+                    ) from None
             count = max([self.count, *(self._read(file) for file in self._files)])
             if count >= SHARE_RESULTS:
                 raise SecurityError(
@@ -69,19 +74,3 @@ class Shares:
             raise WireError(f"{file}: its fields are not those of {KIND}")
         # The count of a replaced key does not matter.
         return count if fields["client"] == self.client else 0
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """While no other process counts in this folder."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise WireError(
-            f"what is shared cannot be counted in {folder}", why=error.strerror or str(error), hint="load the key again"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -25,6 +25,8 @@ _EXACT = 2.0**53
 _LARGEST = 2.0**110
 # How many coefficients of each ciphertext are in floating point at once.
 _COLUMNS = 1 << 12
+# By at most so many bits a residue is shifted at once.
+_STEP = 30
 # A matrix with a smaller share of nonzero entries is multiplied as a sparse one.
 _DENSE = 0.2
 
@@ -133,9 +135,13 @@ def _times(x: Array, bits: int, modulus: int) -> Array:
     factor = pow(2, bits, modulus)
     if modulus.bit_length() + factor.bit_length() <= 63:
         return x * np.uint64(factor) % np.uint64(modulus)
-    # The 64-bit quotient is off by at most one. The remainder is computed with wraparound and is small.
-    quotient = (x.astype(np.longdouble) * np.longdouble(factor) / np.longdouble(modulus)).astype(np.uint64)
-    rest = (x * np.uint64(factor) - quotient * np.uint64(modulus)).astype(np.int64)
-    rest[rest < 0] += modulus
-    rest[rest >= modulus] -= modulus
-    return rest.astype(np.uint64)
+    while bits:
+        step = min(bits, _STEP)
+        # The quotient is below 2**(step + 1), so that in doubles it is off by at most one. The remainder is computed with
+        # wraparound and is small.
+        quotient = (x.astype(np.float64) * 2.0**step / modulus).astype(np.uint64)
+        rest = ((x << np.uint64(step)) - quotient * np.uint64(modulus)).astype(np.int64)
+        rest[rest < 0] += modulus
+        rest[rest >= modulus] -= modulus
+        x, bits = rest.astype(np.uint64), bits - step
+    return x

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
+from heliograph.machine import usable_cores
 from heliograph.serving.engine import Report, Seat, Task, Work, WorkerGone
 from heliograph.serving.records import ErrorRecord
 
@@ -27,7 +28,7 @@ class LocalEngine:
 
     def __init__(self, work: Work, workers: int) -> None:
         self._work = work
-        threads = str(max(1, len(os.sched_getaffinity(0)) // workers))
+        threads = str(max(1, usable_cores() // workers))
         self._threads = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
 
     def seat(self) -> Seat:

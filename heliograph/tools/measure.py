@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
-import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy as np
 from heliograph.artifact.artifact import Artifact
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array
+from heliograph.machine import load_average
 from heliograph.runtime.client import Client
 from heliograph.runtime.floor import Floor
 from heliograph.runtime.server import Server, require_server
@@ -66,7 +66,7 @@ class Measurement:
 
 
 def peak_rss_bytes() -> int:
-    """The largest resident size of this process so far.
+    """The largest resident size of this process so far; 0 where the system does not say (Windows).
 
     From the kernel's high-water mark where there is one: `getrusage` keeps that of the parent across exec.
     """
@@ -77,7 +77,12 @@ def peak_rss_bytes() -> int:
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def measure(
@@ -96,7 +101,7 @@ def measure(
     would not fit.
     """
     require_server(artifact, cache_bytes=cache_bytes)
-    result = Measurement(load_average=os.getloadavg()[0], compile_s=artifact.compile_s or 0.0)
+    result = Measurement(load_average=load_average() or 0.0, compile_s=artifact.compile_s or 0.0)
     begun = time.perf_counter()
     # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
     client = Client(artifact.public(), allow_insecure=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import signal
+import sys
 import threading
 import time
 
@@ -16,11 +16,7 @@ from heliograph.errors import ProgramError, WireError
 
 
 def state() -> tuple[object, ...]:
-    return (
-        resource.getrlimit(resource.RLIMIT_AS),
-        signal.getsignal(signal.SIGPROF),
-        signal.getitimer(signal.ITIMER_PROF)[1],
-    )
+    return resource.getrlimit(resource.RLIMIT_AS), threading.active_count()
 
 
 def test_work_within_its_budget_is_let_alone() -> None:
@@ -78,19 +74,31 @@ def test_errors_of_the_work_itself_are_its_own() -> None:
     assert state() == before
 
 
-def test_where_no_limit_can_be_set() -> None:
+def test_a_thread_of_its_own() -> None:
     found: list[str] = []
 
     def work() -> None:
         try:
-            with limited(1.0, 10**9, "file"):
-                pass
-        except ProgramError as error:
+            with limited(0.2, 10**9, "file"):
+                while True:
+                    sum(range(1000))
+        except WireError as error:
             found.append(error.what)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert "main thread" in found[0]
+    assert "of the processor" in found[0]
     with pytest.raises(ProgramError, match="no time"), limited(0.0, 10**9, "file"):
         pass
+
+
+def test_without_limits_of_address_space_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, which has no module `resource`."""
+    before = state()
+    monkeypatch.setitem(sys.modules, "resource", None)
+    with limited(30.0, 1, "file"):
+        assert float(np.ones(10**7).sum()) == 10**7
+    with pytest.raises(WireError, match="of the processor"), limited(0.1, 1, "file"):
+        all(iter(lambda: sum(range(1000)), 0))
+    assert state() == before

@@ -58,7 +58,7 @@ def test_the_readme_comes_to_the_point() -> None:
     before = text[: text.index("\n|")]
     marks = [
         "encrypted data",
-        "pip install 'heliograph[run,torch]'",
+        "pip install 'heliograph[torch]'",
         "make demo",
         "make test",
         "```python",

@@ -32,10 +32,8 @@ from heliograph.runtime.server import Server
 # Killed from the moment on when all is imported.
 _COMMAND = """
 import sys
-import heliograph.runtime.client, heliograph.runtime.server
+import heliograph.runtime.client, heliograph.runtime.server, heliograph.runtime.native.backend
 from heliograph.cli.main import main
-from heliograph.runtime.openfhe.context import library
-library()
 print("ready", flush=True)
 main(sys.argv[1:])
 """

@@ -354,7 +354,8 @@ def test_a_server_does_not_load_what_keys_are_made_with(tmp_path: Path) -> None:
         import sys, warnings
         warnings.simplefilter("ignore")
         import heliograph as hg
-        for backend in ("openfhe", "native"):
+        from importlib.util import find_spec
+        for backend in ("openfhe", "native") if find_spec("openfhe") else ("native",):
             keys = hg.EvaluationKeys.load("keys")
             with hg.Server(hg.Artifact.load("artifact"), keys, backend=backend, allow_insecure=True) as server:
                 server.run(hg.EncryptedInput.load("input"))

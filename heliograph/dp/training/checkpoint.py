@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
-from heliograph.files import lock, open_file, sync_folder
+from heliograph.files import BINARY, locked_folder, open_file, sync_folder
 
 _VERSION = 3
 
@@ -44,10 +44,9 @@ class Checkpoint:
 
         Two that went on from one state would release twice and report one.
         """
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
+        with contextlib.ExitStack() as stack:
             try:
-                lock(handle, wait=False)
+                stack.enter_context(locked_folder(self.folder, wait=False))
             except BlockingIOError:
                 raise ProgramError(
                     "another run is using this checkpoint",
@@ -56,16 +55,14 @@ class Checkpoint:
                     hint="let it end, or take another folder, and add up the epsilons",
                 ) from None
             except OSError:
-                # A system or a file system without locks: nothing can be done.
+                # A file system without locks: nothing can be done.
                 pass
             yield
-        finally:
-            os.close(handle)
 
     def append(self, release: Release) -> None:
         """Enter a charge in the journal, durably."""
         new = not self.journal.exists()
-        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             file.write(json.dumps(release.to_json()) + "\n")
             file.flush()
@@ -123,7 +120,7 @@ def write_arrays(path: Path, arrays: dict[str, Any], mode: int) -> None:
     """Write arrays as npz, at once: a reader finds the old file or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
     with os.fdopen(descriptor, "wb") as file:
         np.savez(file, **arrays)
         file.flush()

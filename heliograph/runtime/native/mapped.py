@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.errors import HeliographError, WireError
-from heliograph.files import lock, open_file, remove_parts, sync_folder
+from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.files import is_ours, lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
 from heliograph.runtime.keyfolder import KeyFolder, KeysError
 from heliograph.runtime.native.ciphertext import key_over, numbers_of, read_key
@@ -47,10 +47,17 @@ class MappedKeys:
     """The keys of a folder, mapped; made first where they are not there yet, by one process while others wait.
 
     Raises KeysError for files that are damaged and WireError for malformed keys, TooLittleDiskError where the disk has no
-    room for the file.
+    room for the file, ProgramError on Windows.
     """
 
     def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey]) -> None:
+        if sys.platform == "win32":
+            raise ProgramError(
+                "keys cannot be mapped on Windows",
+                where="Server(mapped=True)",
+                why="a file that is mapped cannot be given another name there",
+                hint="leave `mapped` out: each process then has keys of its own",
+            )
         self._begins = {}
         # What is empty cannot be mapped: a program may take no keys.
         self._mapping: mmap.mmap | None = None
@@ -160,8 +167,7 @@ def _is_whole(path: Path, size: int) -> bool:
         found = path.lstat()
     except OSError:
         return False
-    own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-    return own and found.st_size == size
+    return stat.S_ISREG(found.st_mode) and is_ours(found, 0o022) and found.st_size == size
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from heliograph.errors import WireError
-from heliograph.files import lock
+from heliograph.files import is_ours, lock
 from heliograph.ir import Array
 
 _FORM = b"heliograph plaintexts 1 " + sys.byteorder.encode().ljust(8)
@@ -180,6 +180,8 @@ class PlaintextFile:
 
 def _opened(path: Path) -> int:
     """The file, open; one that another user could have written or can read is made anew."""
+    if not hasattr(os, "pread"):
+        raise OSError(errno.ENOTSUP, "this system does not read and write at places of a file")
     for _ in range(_TRIES):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         if _is_ours(handle):
@@ -214,4 +216,4 @@ def _write(handle: int, data: bytes, place: int) -> None:
 def _is_ours(handle: int) -> bool:
     """Whether nobody else can have written it, and nobody else can read it."""
     found = os.fstat(handle)
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return stat.S_ISREG(found.st_mode) and is_ours(found, 0o077)

@@ -52,22 +52,23 @@ def _first() -> Iterator[None]:
         # Without a folder, or a file system with locks, each process compiles for itself.
         with contextlib.suppress(OSError):
             if not UNKEPT:
-                handle = os.open(os.path.join(forward.stats.cache_path, _LOCK), os.O_RDONLY | os.O_CREAT, 0o644)
+                path = os.path.join(forward.stats.cache_path, _LOCK)
+                handle = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
                 held.callback(os.close, handle)
                 seen = os.fstat(handle).st_mtime_ns
                 lock(handle, wait=True)
                 if os.fstat(handle).st_mtime_ns == seen:
-                    held.push(lambda kind, *_: _done(handle) if kind is None else None)
+                    held.push(lambda kind, *_: _done(handle, path) if kind is None else None)
                 else:
                     # Those that waited load side by side.
                     held.close()
         yield
 
 
-def _done(handle: int) -> None:
+def _done(handle: int, path: str) -> None:
     """Tell those that wait for the lock that there is nothing left to compile, by the time of the file."""
     with contextlib.suppress(OSError):
-        os.utime(handle)
+        os.utime(handle if os.utime in os.supports_fd else path)
 
 
 def _tell() -> None:
