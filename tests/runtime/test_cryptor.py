@@ -21,7 +21,7 @@ from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse
 from heliograph.runtime.openfhe.serial import key_template
 from heliograph.runtime.seeded import key_form
 
-SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), bootstrap_by="native", short_specials=True)
+SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), short_specials=True)
 COUNT = 1 << 21
 
 
@@ -140,12 +140,6 @@ def test_special_primes_are_openfhes(log_ring: int, first: int, scale: int, shor
         for kind in ("rotation", "relinearization"):
             key = EvaluationKey("r", ring, kind, int(kind == "rotation"))
             assert key_template(key).blocks_moduli == key_form(key).moduli
-
-
-@pytest.mark.parametrize("ring", [RING, SHORT], ids=["long", "short"])
-def test_the_primes_of_the_key_to_the_sparse_secret_are_openfhes(ring: Ring) -> None:
-    key = EvaluationKey("e", ring, "encapsulation")
-    assert key_template(key).blocks_moduli == key_form(key).moduli
 
 
 # ------------------------------------------------------------------------- what is refused

@@ -203,17 +203,19 @@ def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes]
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_a_key_is_one_that_openfhe_could_have_made(cryptor: Cryptor, key: EvaluationKey) -> None:
-    """It has OpenFHE's form, and every pair of polynomials opens to the product of the special primes and what the key leads
-    from, modulo the primes of its digit, with one small error modulo all primes.
+    """It has OpenFHE's form, unless it is one of the sparse secret, which OpenFHE never sees; and every pair of polynomials
+    opens to the product of the special primes and what the key leads from, modulo the primes of its digit, with one small
+    error modulo all primes.
     """
-    small = cryptor.evaluation_key_bytes(key)
-    template, form = key_template(key), key_form(key)
-    assert template.blocks_moduli == form.moduli
-    # OpenFHE reads the expanded key, and writes the same polynomials in its own form.
-    whole = serialize(read_key(small, key, cryptor.tag))
-    template.check(whole, cryptor.tag, "it", form.index if template.index_offset else None)
+    small, form = cryptor.evaluation_key_bytes(key), key_form(key)
     rows = list(key_rows(small, key, cryptor.tag))
-    np.testing.assert_array_equal(blocks_of(whole, template), rows)
+    if key.kind != "encapsulation":
+        template = key_template(key)
+        assert template.blocks_moduli == form.moduli
+        # OpenFHE reads the expanded key, and writes the same polynomials in its own form.
+        whole = serialize(read_key(small, key, cryptor.tag))
+        template.check(whole, cryptor.tag, "it", form.index if template.index_offset else None)
+        np.testing.assert_array_equal(blocks_of(whole, template), rows)
     ring, n = key.ring, form.ring_dim
     primes = form.moduli[-ring.towers - ring.special :]
     lift = math.prod(primes[ring.towers :])
@@ -312,7 +314,7 @@ def test_bootstraps_take_keys_with_seeds(backend: str) -> None:
     keys = client.evaluation_keys()
     with Server(artifact, keys, backend=backend, allow_insecure=True) as server:
         found = client.decrypt(server.run(client.encrypt(x)))
-    for part, expected, bits in zip(found, bootstrapped.meaning(x), (16, 33), strict=True):
+    for part, expected, bits in zip(found, bootstrapped.meaning(x), (22, 35), strict=True):
         np.testing.assert_allclose(part, expected, atol=2.0**-bits)
 
 
