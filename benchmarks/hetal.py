@@ -120,15 +120,13 @@ DATASETS = {"snips": snips, "snips-small": small_snips, "mnist": mnist_features}
 def softmax_error(artifact: hg.Artifact, settings: TransferSettings, classes: int) -> float:
     """The largest error of a probability on random logits over the whole range, on the simulator of the step's ring, where
     chains are as fine as those of a step."""
-    limit, ring = settings.logit_range, artifact.ring
+    limit = settings.logit_range
     rows = np.random.default_rng(0).uniform(-limit, limit, (classes, settings.batch))
     program = hg.parse(
         f"program p\ninput x: secret tensor[{classes}, {settings.batch}] in [-{limit}, {limit}]\n"
         f"output softmax(x, axis=0)\n"
     )
-    options = hg.Options(
-        target_error=settings.softmax_error, precision_bits=10, log_ring=ring.log_ring, bootstrap_by=ring.bootstrap_by
-    )
+    options = hg.Options(target_error=settings.softmax_error, precision_bits=10, log_ring=artifact.ring.log_ring)
     return float(np.abs(hg.simulate(hg.compile(program, options), rows) - softmax(rows)).max())
 
 
@@ -237,7 +235,7 @@ def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
     exact = train(clear, found, settings, History())
     right = accuracy(clear.best.weights, test, labels, clear.layers)
     say(f"in the clear: {len(exact.epochs)} epochs, best {exact.best}, {right:.4f}")
-    options = hg.Options(memory_bytes=int(given.memory * 1e9), log_ring=given.log_ring, bootstrap_by=given.bootstrap_by)
+    options = hg.Options(memory_bytes=int(given.memory * 1e9), log_ring=given.log_ring)
     artifact, seconds = compiled(name + "-hidden" * hidden, found, settings, options, given.artifacts)
     result: dict[str, Any] = {
         "classes": found.classes,
@@ -287,9 +285,6 @@ def main() -> None:
     parser.add_argument("--no-simulation", action="store_true")
     parser.add_argument("--memory", type=float, default=14.0, help="gigabytes that the server may take")
     parser.add_argument("--log-ring", type=int, help="of N = 2^LOG_RING alone: compiled sooner")
-    parser.add_argument(
-        "--bootstrap-by", choices=("openfhe", "native"), help="whose bootstraps (default: compile_step's)"
-    )
     backend_argument(parser)
     parser.add_argument("--artifacts", type=Path, help="folder of compiled steps")
     parser.add_argument("--json", action="store_true")

@@ -56,7 +56,7 @@ def compiled(*lower: Ring, chunks: int = 1) -> Program:
     size = SIZE if chunks == 1 else chunks * RING.slots
     builder = Builder("levels", Stage.TENSOR)
     h = builder.input("x", shape=(size,), low=-1.0, high=1.0)
-    for degree in (31, 31, 7, 31, 7):
+    for degree in (31, 31, 7, 31, 7, 31):
         h = builder.op("tanh", (h,), degree=degree)
     packed = pack_passes(front_passes(builder.finish([h]), TOY)[-1].program, RING, TOY)[-1].program
     placed = PlaceBootstraps(RING, low_inputs=True).run(packed)

@@ -61,7 +61,7 @@ def test_fewer_baby_steps_are_fewer_keys_and_the_same_bootstrap() -> None:
         made = lowered(only_bootstrap(replace(RING, bootstrap_babies=babies), 1 << 9))
         (measured,), _ = run(made, [x], native(made))
         errors[babies] = np.std(measured - x)
-        keys[babies] = sum(key.kind == "rotation" for key in program_keys(made))
+        keys[babies] = len({key.amount for key in program_keys(made) if key.kind == "rotation"})
     assert keys[4] < keys[8] < keys[0]
     assert max(errors.values()) < 2 * min(errors.values())
 
@@ -143,9 +143,9 @@ def test_every_value_of_an_evaluation_can_be_looked_at(backend: Backend) -> None
 
     def observe(node: Node, value: Any) -> None:
         assert isinstance(node.type, CipherType)
-        found = session.decrypt(value, node.type.log_scale)
-        assert np.isfinite(found).all()
+        # What is inside a bootstrap has scales of its own.
         if node not in inside:
+            found = session.decrypt(value, node.type.log_scale)
             np.testing.assert_allclose(found, meant[node][0], atol=2.0**-20)
             seen.add((node.op, node.type.level))
 
