@@ -1,10 +1,6 @@
-"""Bootstraps at 128 bits against the model: of one value, of two at once, in two iterations, in lower parts of the chain."""
+"""Bootstraps at 128 bits: ours against the model (of one value, of two, in lower parts of the chain), and OpenFHE's own."""
 
 from __future__ import annotations
-
-from heliograph.ir.interface import Interface
-from heliograph.ir.interface import TensorSpec
-from heliograph.ir.bootstraps import paired_slots
 
 import heliograph as hg  # first: it sets OpenMP's waiting policy
 
@@ -13,28 +9,35 @@ import json
 import os
 import secrets
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common import machine
-from heliograph.compiler.bootstrap_rings import Bootstraps, bootstrapping_rings
-from heliograph.compiler.pipeline import level_passes
-from heliograph.execution.keys import program_keys
 from heliograph.ckks import noise
-from heliograph.execution.loop import execute
-from heliograph.execution.interface import pack_inputs
-from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.layout import Layout
-from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.runtime.openfhe import bootstrapping, registry, serial
-from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
-from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
+from heliograph.compiler.bootstrap_rings import bootstrapping_rings
+from heliograph.compiler.pipeline import level_passes
+from heliograph.execution.interface import pack_inputs
+from heliograph.execution.keys import program_keys
+from heliograph.execution.loop import execute
+from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
+from heliograph.ir import Builder, Program, Stage
+from heliograph.ir.bootstraps import paired_slots
+from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.layout import Layout
+from heliograph.passes.pair_bootstraps import PairBootstraps
+from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.runtime.native.backend import KeyTable, NativeEvaluator, place_of, tables_of
+from heliograph.runtime.native.ciphertext import read_ciphertext, read_key
+from heliograph.runtime.openfhe.context import library
 
-SCALE_BITS, BUDGET, DIGITS = 55, (3, 3), 4
+DIGITS = 4
 
 
 def program(ring: Ring, slots: int, count: int, lower: tuple[Ring, ...] = ()) -> Program:
@@ -48,58 +51,102 @@ def program(ring: Ring, slots: int, count: int, lower: tuple[Ring, ...] = ()) ->
     return level_passes(PairBootstraps(ring).run(made), ring, hg.Options(), 0, lower)[-1].program
 
 
-def measure(ring: Ring, slots: int, repeats: int, lower: tuple[Ring, ...] = ()) -> dict[str, object]:
-    """Side by side on one key: a bootstrap of one value, and one of two, in the whole chain or in its lower part."""
-    cryptor, tag = OpenFHECryptor(ring), secrets.token_hex(16)
-    programs = {count: program(ring, slots, count, lower) for count in (1, 2)}
-    assert paired_slots(programs[2]) == (slots,)
-    here = lower[0] if lower else ring
-    bootstrapping.hold(here)
-    try:
-        return timed(here, slots, repeats, cryptor, programs, tag)
-    finally:
-        for chain in programs[1].planned.chains:
-            registry.release(chain_tag(tag, ring, chain.ring))
-        bootstrapping.let_go(here)
-
-
-def timed(
-    ring: Ring, slots: int, repeats: int, cryptor: OpenFHECryptor, programs: dict[int, Program], tag: str
-) -> dict[str, object]:
-    evaluators = {count: OpenFHEEvaluator(made, tag) for count, made in programs.items()}
-    for key in program_keys(programs[1]):
-        serial.install_key(key, cryptor.evaluation_key(key), chain_tag(tag, cryptor.ring, key.ring))
-    seconds: dict[int, list[float]] = {1: [], 2: []}
-    deviation: dict[int, list[float]] = {1: [], 2: []}
+def timed(refresh: Callable[[np.ndarray], tuple[float, np.ndarray]], shape: tuple[int, ...], repeats: int) -> Any:
+    """(median of the seconds, deviation of the error in bits) of `refresh`, which returns seconds and what comes back."""
+    seconds, errors = [], []
     for number in range(repeats):
-        for count, made in programs.items():
-            evaluator = evaluators[count]
-            evaluator.prepare()
-            samples = list(np.random.default_rng(number).uniform(-1, 1, (count, slots)))
+        x = np.random.default_rng(number).uniform(-1, 1, shape)
+        took, found = refresh(x)
+        seconds.append(took)
+        errors.append(found - x)
+    return statistics.median(seconds), float(np.log2(np.std(errors)))
 
-            def adopted(node: Node, vector: np.ndarray, evaluator: OpenFHEEvaluator = evaluator) -> object:
-                level = node.attrs["level"]
-                return evaluator.adopt(cryptor.encrypt(vector, level, node.attrs["log_scale"]), level)
 
-            inputs = {node: adopted(node, vector[0]) for node, vector in pack_inputs(made, samples).items()}
-            begun = time.perf_counter()
-            outputs, _ = execute(made, evaluator, inputs)
-            seconds[count].append(time.perf_counter() - begun)
-            for output, node, x in zip(outputs, made.outputs, samples, strict=True):
-                scale = node.type.log_scale  # type: ignore[union-attr]
-                clear = cryptor.decrypt(evaluator.released(output, scale, cryptor.tag), scale)
-                deviation[count].append(float(np.std(clear[:slots] - x)))
-    one, two = (statistics.median(seconds[count]) for count in (1, 2))
+def ours(ring: Ring, slots: int, count: int, repeats: int, lower: tuple[Ring, ...]) -> dict[str, Any]:
+    """Bootstraps of one value or of two at once, as programs on our kernels."""
+    made, cryptor, table = program(ring, slots, count, lower), Cryptor(ring), KeyTable()
+    assert paired_slots(made) == ((slots,) if count > 1 else ())
+    keys = program_keys(made)
+    for key in keys:
+        table[place_of(key)] = read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
+    evaluator = NativeEvaluator(made, tables_of(made), table, {}, PLAINTEXT_CACHE_BYTES)
+    evaluator.prepare()
+
+    def refresh(x: np.ndarray) -> tuple[float, np.ndarray]:
+        inputs: dict[Any, Any] = {}
+        for node, vector in pack_inputs(made, list(x)).items():
+            level = node.attrs["level"]
+            data = cryptor.encrypted_bytes(vector[0], level, node.attrs["log_scale"])
+            inputs[node] = read_ciphertext(data, ring, level, cryptor.tag, "it")
+        begun = time.perf_counter()
+        outputs, _ = execute(made, evaluator, inputs)
+        took = time.perf_counter() - begun
+        clear = [
+            cryptor.decrypted(evaluator.residues(output), node.type.log_scale)[0]  # type: ignore[union-attr]
+            for output, node in zip(outputs, made.outputs, strict=True)
+        ]
+        return took, np.array(clear)[:, :slots]
+
+    here = lower[0] if lower else ring
+    seconds, bits = timed(refresh, (count, slots), repeats)
     return {
-        "ring_dim": ring.ring_dim, "levels": ring.levels, "log_pq": ring.log_pq, "slots": slots,
-        "iterations": ring.bootstrap_iterations, "seconds_one": one, "seconds_two": two,
-        "two_over_one": two / one,
-        "predicted_one": BUILT_IN.bootstrap_ms(ring, slots) / 1e3,
-        "predicted_two": BUILT_IN.bootstrap_ms(ring, slots, paired=True) / 1e3,
-        "log2_deviation_one": float(np.log2(np.median(deviation[1]))),
-        "log2_deviation_two": float(np.log2(np.median(deviation[2]))),
-        "log2_deviation_predicted": float(np.log2(noise.bootstrap_std(ring))),
-        "load_average": os.getloadavg()[0],
+        "whose": "ours", "values": count, "ring_dim": ring.ring_dim, "levels": here.levels, "log_pq": here.log_pq,
+        "scale_bits": ring.scale_bits, "slots": slots, "seconds": seconds, "error_bits": bits,
+        "error_bits_predicted": float(np.log2(noise.bootstrap_std(here))),
+        "seconds_predicted": BUILT_IN.bootstrap_ms(here, slots, paired=count > 1) / 1e3,
+        "levels_left": here.bootstrap_level - here.bootstrap_input_level, "keys": len(keys),
+        "key_bytes": sum(key.bytes for key in keys),
+    }  # fmt: skip
+
+
+def theirs(given: argparse.Namespace, slots: int) -> dict[str, Any]:
+    """OpenFHE's own bootstrap, in a context of its own, as its examples set it up."""
+    openfhe, tag = library(), secrets.token_hex(16)
+    kind = openfhe.UNIFORM_TERNARY if given.dense else openfhe.SPARSE_ENCAPSULATED
+    parameters, budget = openfhe.CCParamsCKKSRNS(), list(given.budget)
+    depth = given.levels_left + openfhe.CryptoContext.GetBootstrapDepth(budget, kind)
+    parameters.SetSecretKeyDist(kind)
+    parameters.SetSecurityLevel(openfhe.HEStd_NotSet if given.insecure else openfhe.HEStd_128_classic)
+    parameters.SetRingDim(1 << given.log_ring)
+    parameters.SetScalingTechnique(getattr(openfhe, given.scaling))
+    parameters.SetScalingModSize(given.scale_bits)
+    parameters.SetFirstModSize(60)
+    parameters.SetNumLargeDigits(DIGITS)
+    parameters.SetMultiplicativeDepth(depth)
+    context = openfhe.GenCryptoContext(parameters)
+    for feature in ("PKE", "KEYSWITCH", "LEVELEDSHE", "ADVANCEDSHE", "FHE"):
+        context.Enable(getattr(openfhe, feature))
+    context.EvalBootstrapSetup(budget, [0, 0], slots)
+    pair = context.KeyGen()
+    context.EvalMultKeyGen(pair.secretKey)
+    context.EvalBootstrapKeyGen(pair.secretKey, slots)
+    left: list[int] = []
+
+    def refresh(x: np.ndarray) -> tuple[float, np.ndarray]:
+        plain = context.MakeCKKSPackedPlaintext(x, 1, depth - 1, None, slots)
+        encrypted = context.Encrypt(pair.publicKey, plain)
+        begun = time.perf_counter()
+        fresh = context.EvalBootstrap(encrypted)
+        took = time.perf_counter() - begun
+        left.append(depth - fresh.GetLevel() - (fresh.GetNoiseScaleDeg() - 1))
+        found = context.Decrypt(fresh, pair.secretKey)
+        found.SetLength(slots)
+        return took, np.array(found.GetRealPackedValue())
+
+    seconds, bits = timed(refresh, (slots,), given.repeats)
+    name = pair.secretKey.GetKeyTag()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / tag
+        assert context.SerializeEvalAutomorphismKey(str(file), openfhe.BINARY, name)
+        size = file.stat().st_size
+        assert context.SerializeEvalMultKey(str(file), openfhe.BINARY, name)
+        size += file.stat().st_size
+    count = len(context.GetExistingEvalAutomorphismKeyIndices(name)) + 1
+    context.ClearStaticMapsAndVectors()
+    return {
+        "whose": "OpenFHE", "values": 1, "ring_dim": 1 << given.log_ring, "levels": depth, "slots": slots,
+        "scale_bits": given.scale_bits, "seconds": seconds, "error_bits": bits, "levels_left": min(left),
+        "keys": count, "key_bytes": size,
     }  # fmt: skip
 
 
@@ -107,26 +154,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log-ring", type=int, default=16)
     parser.add_argument("--log-slots", type=int, nargs="+", default=[15, 14])
-    parser.add_argument("--iterations", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--budget", type=int, nargs=2, default=(3, 3), help="levels of the two transforms")
     parser.add_argument("--insecure", action="store_true", help="a small ring, for trying the script out")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--shorter", type=int, nargs="+", default=[], help="also in lower parts of this many levels less"
     )
-    options = parser.parse_args()
+    parser.add_argument("--scale-bits", type=int, default=55, help="of OpenFHE's chain")
+    parser.add_argument("--levels-left", type=int, default=6, help="after OpenFHE's bootstrap")
+    parser.add_argument("--scaling", choices=("FIXEDMANUAL", "FLEXIBLEAUTO"), default="FIXEDMANUAL")
+    parser.add_argument("--dense", action="store_true", help="OpenFHE's without a sparse secret")
+    given = parser.parse_args()
     print(machine(), flush=True)
-    chosen = hg.Options(security_bits=None if options.insecure else 128)
-    for iterations in options.iterations:
-        rings = bootstrapping_rings(options.log_ring, Bootstraps("openfhe", SCALE_BITS, iterations), chosen)
-        # As the ResNets have it: of the chains of few digits, whose keys are small, the longest.
-        possible = (ring for ring in rings if ring.bootstrap == BUDGET and ring.digits <= DIGITS)
-        ring = max(possible, key=lambda ring: ring.levels)
-        for log_slots in options.log_slots:
-            print(json.dumps(measure(ring, 1 << log_slots, options.repeats)), flush=True)
-            for levels in options.shorter:
-                parts = (ring.lower(ring.levels - levels, digits, bootstraps=True) for digits in range(1, DIGITS + 1))
-                lower = next(part for part in parts if part.legal and part.secure)
-                print(json.dumps(measure(ring, 1 << log_slots, options.repeats, (lower,))), flush=True)
+
+    def tell(row: dict[str, Any]) -> None:
+        print(json.dumps({**row, "load_average": os.getloadavg()[0]}), flush=True)
+
+    rings = bootstrapping_rings(given.log_ring, hg.Options(security_bits=None if given.insecure else 128))
+    # As the ResNets have it: of the chains of few digits, whose keys are small, the longest.
+    possible = (ring for ring in rings if ring.bootstrap == tuple(given.budget) and ring.digits <= DIGITS)
+    ring = max(possible, key=lambda ring: ring.levels)
+    for slots in (1 << log for log in given.log_slots):
+        parts: list[tuple[Ring, ...]] = [()]
+        for levels in given.shorter:
+            made = (ring.lower(ring.levels - levels, digits, bootstraps=True) for digits in range(1, DIGITS + 1))
+            parts.append((next(part for part in made if part.legal and part.secure),))
+        for lower in parts:
+            for count in (1, 2):
+                tell(ours(ring, slots, count, given.repeats, lower))
+        tell(theirs(given, slots))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def arguments(description: str, degree: int | None, networks: Sequence[str] = ()
     parser.add_argument(
         "--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run (default: all)"
     )
-    backend_argument(parser, "whose primitives and bootstraps are run")
+    backend_argument(parser, "whose primitives are run")
     parser.add_argument("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     if networks:
@@ -149,7 +149,7 @@ def compiled_program(
     say, test, labels = speaker(options), images.test, images.test_labels
     say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
     seen: dict[str, hg.Program] = {}
-    artifact = hg.compile(program, replace(chosen, bootstrap_by=options.backend), watch=seen.__setitem__)
+    artifact = hg.compile(program, chosen, watch=seen.__setitem__)
     say(artifact.report)
     parts = np.array_split(test, max(1, len(test) // 50))
     # With the activations that bootstraps compute, if there are some.

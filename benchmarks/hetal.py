@@ -120,15 +120,13 @@ DATASETS = {"snips": snips, "snips-small": small_snips, "mnist": mnist_features}
 def softmax_error(artifact: hg.Artifact, settings: TransferSettings, classes: int) -> float:
     """The largest error of a probability on random logits over the whole range, on the simulator of the step's ring, where
     chains are as fine as those of a step."""
-    limit, ring = settings.logit_range, artifact.ring
+    limit = settings.logit_range
     rows = np.random.default_rng(0).uniform(-limit, limit, (classes, settings.batch))
     program = hg.parse(
         f"program p\ninput x: secret tensor[{classes}, {settings.batch}] in [-{limit}, {limit}]\n"
         f"output softmax(x, axis=0)\n"
     )
-    options = hg.Options(
-        target_error=settings.softmax_error, precision_bits=10, log_ring=ring.log_ring
-    )
+    options = hg.Options(target_error=settings.softmax_error, precision_bits=13, log_ring=artifact.ring.log_ring)
     return float(np.abs(hg.simulate(hg.compile(program, options), rows) - softmax(rows)).max())
 
 

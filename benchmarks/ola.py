@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--chains", action="store_true", help="one encrypted image with one chain, one with several")
     parser.add_argument("--times", action="store_true", help="seconds and memory of allocating")
     parser.add_argument("--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run")
-    backend_argument(parser, "whose primitives and bootstraps are planned and run")
+    backend_argument(parser, "whose primitives are run")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     return parser.parse_args()

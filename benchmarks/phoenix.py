@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +212,7 @@ def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> 
     others = np.setdiff1d(np.arange(len(test)), asked)
     held_out = test[others[np.linspace(0, len(others) - 1, min(setting.held_out, len(others))).astype(int)]]
     begun = clock()
-    options = replace(setting.options, bootstrap_by=backend)
-    artifact = certify(program, certificate, held_out=held_out, options=options)
+    artifact = certify(program, certificate, held_out=held_out, options=setting.options)
     certify_s = clock() - begun
     known = artifact.public().certificate
     assert known is not None
@@ -345,7 +344,7 @@ def main() -> None:
     parser.add_argument("--encrypted", type=int, help="and encrypted")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where weights are kept")
     parser.add_argument("--picture", type=Path, help="draw certified accuracy against radius into this file")
-    backend_argument(parser, "whose primitives and bootstraps are planned and run")
+    backend_argument(parser, "whose primitives are run")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     given = parser.parse_args()
     data("mnist.npz")

@@ -119,7 +119,7 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     several = call(*common, "--degree", 3, "--batch", "max", "-o", tmp_path / "g").json
     assert several["batch"] > 1
     assert "a power of two" in call(*common, "--batch", "several").err
-    deep = call(*common, "--degree", 3, "--no-bootstrap", "--bootstrap-iterations", "1", "-o", tmp_path / "h").json
+    deep = call(*common, "--degree", 3, "--no-bootstrap", "-o", tmp_path / "h").json
     assert deep["bootstraps"] == 0
     precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json
     assert precise["scale_bits"] <= plain["scale_bits"]

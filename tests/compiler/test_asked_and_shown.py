@@ -72,7 +72,6 @@ def test_scores_of_classes_are_the_same_for_the_loss_and_for_the_bill(shape: str
         (DEEP, {"objective": "latency", "batch": 8}, "a batch and an objective were given"),
         (SLOTS, {"allocate": "paper"}, "a program on slots has its polynomials"),
         (SLOTS, {"bootstrap": False}, "the program bootstraps, and bootstrap=False was asked for"),
-        (DEEP, {"bootstrap_by": "native", "bootstrap_iterations": 2}, "bootstrap_iterations=2 cannot be used"),
     ],
 )
 def test_conflicts_are_refused_before_anything_is_worked_out(

@@ -100,7 +100,7 @@ def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
     assert second in search.lowered[refused[0] :]
 
 
-def test_our_own_bootstraps_count_in_a_bound_on_memory_as_they_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstraps_count_in_a_bound_on_memory_as_they_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out, they may fit where whole ones would not; where they would by no means, no plan is tried."""
     bound = compiled().report.to_dict()["server_peak_bytes"]
     monkeypatch.setattr(_Choice, "bootstrap_bytes", property(lambda choice: 2 * bound))

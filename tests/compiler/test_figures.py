@@ -38,7 +38,7 @@ def test_what_is_stored_is_read_again() -> None:
 
 
 def test_the_json_of_a_record_has_its_names() -> None:
-    loops = Bootstrapping((8,), (), 4, 10, 100, 0.5, 1, "native", 0.0, 0)
+    loops = Bootstrapping((8,), (), 4, 10, 100, 0.5, 0)
     assert {"from": 4, "to": 10, "slots": [8], "paired_slots": []}.items() <= to_json(loops).items()
     predicted = toy_artifact().report.figures.predicted
     assert not {"evaluate_sample_ms", "process_peak_bytes"} & set(to_json(predicted))
@@ -101,9 +101,8 @@ def test_no_stored_record_may_have_more_or_less(path: tuple[Any, ...]) -> None:
         {"operations": {"rotate@1": "3"}},
         {"assumed": (3,)},
         {"bootstraps": 2},
-        {"bootstrapping": Bootstrapping((8,), (), 4, 10, 100, 1.0, 1, "native", 0.0, 0)},
-        {"bootstrapping": Bootstrapping((1 << 18,), (), 4, 10, 100, 0.5, 1, "native", 0.0, 0)},
-        {"bootstrapping": Bootstrapping((8,), (), 4, 10, 100, 0.5, 1, "native", 2.0, 0)},
+        {"bootstrapping": Bootstrapping((8,), (), 4, 10, 100, 1.0, 0)},
+        {"bootstrapping": Bootstrapping((1 << 18,), (), 4, 10, 100, 0.5, 0)},
         {"key_loading": KeyLoading(1, 1, 1, float("nan"))},
         {"ranges": ({},)},
     ],

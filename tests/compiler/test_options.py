@@ -38,8 +38,6 @@ FLAGS: dict[str, tuple[str, object]] = {
     "allocate": ("--allocate plan", "plan"),
     "accuracy_loss": ("--accuracy-loss 0.01", 0.01),
     "bootstrap": ("--no-bootstrap", False),
-    "bootstrap_iterations": ("--bootstrap-iterations 2", 2),
-    "bootstrap_by": ("--bootstrap-by openfhe", "openfhe"),
     "bootstrap_activations": ("--no-bootstrap-activations", False),
     "log_ring": ("--log-ring 11", 11),
     "scale_bits": ("--scale-bits 40", 40),
@@ -116,8 +114,6 @@ def test_other_spellings_of_flags() -> None:
         ({"flood": 0}, "a standard deviation is a positive number"),
         ({"batch": True}, 'it must be a power of two, or "max"'),
         ({"bootstrap": "yes"}, "it must be True, False or None"),
-        ({"bootstrap_iterations": True}, "it must be 1, 2 or None"),
-        ({"bootstrap_iterations": 3}, "it must be 1, 2 or None"),
         ({"security_bits": 192}, "128 bits are planned for, or None for none"),
         ({"digits": False}, "it must be a whole number"),
         (

@@ -20,8 +20,8 @@ from heliograph.passes.placement import IMPOSSIBLE, Search
 from heliograph.passes.plan_levels import Levels, TooFewLevelsError
 
 SLOTS = 1024
-# Six levels between bootstraps: they begin at level 3 and come back to level 9.
-RING = Ring(11, 60, 55, 21, 4, None, (2, 2))
+# Six levels between bootstraps: they begin at level 2 and come back to level 8.
+RING = Ring(11, 60, 52, 19, 4, None, (2, 2))
 
 
 @st.composite
@@ -270,8 +270,8 @@ def test_levels_are_spared(program: Program, spare: int) -> None:
     assert levels.bootstrapped <= RING.bootstrap_level - spare
 
 
-# Our own bootstraps begin at level 3 and come back to level 8, with a series of degree 7 to level 6.
-NATIVE = Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native")
+# Here bootstraps begin at level 3 and come back to level 8, with a series of degree 7 to level 6.
+DEEPER = Ring(11, 39, 35, 20, 7, None, (3, 3))
 
 
 @st.composite
@@ -306,16 +306,16 @@ def cost_with(prepared: Prepared, search: Search, refreshed: frozenset[Node], me
             if level >= len(price) or price[level] >= IMPOSSIBLE:
                 return None
             total += int(price[level])
-            at = NATIVE.bootstrap_input_level
+            at = DEEPER.bootstrap_input_level
         else:
             if node in refreshed:
                 assert step.refresh is not None
-                if level > NATIVE.bootstrap_level:
+                if level > DEEPER.bootstrap_level:
                     return None
                 total += int(step.refresh[level])
-                level = NATIVE.bootstrap_input_level
+                level = DEEPER.bootstrap_input_level
             at = level + node_depth(prepared.program, node)
-            if at > NATIVE.levels:
+            if at > DEEPER.levels:
                 return None
             total += int(step.ways[0].cost[at])
         for operand in node.inputs:
@@ -329,8 +329,8 @@ def test_no_other_choice_of_bootstraps_that_compute_polynomials_is_cheaper(progr
     polynomials = [node for node in program.nodes if node.op == "poly"]
     offers = [node for node in polynomials if "series" in node.attrs and node.inputs[0].op != "input"]
     points = list(dict.fromkeys(node.inputs[0] for node in polynomials if node.inputs[0].op != "input"))
-    prepared = Prepared.of(program, NATIVE.slots)
-    placing = PlaceBootstraps(NATIVE)
+    prepared = Prepared.of(program, DEEPER.slots)
+    placing = PlaceBootstraps(DEEPER)
     search = placing.search(prepared)
     costs = [
         cost_with(prepared, search, frozenset(refreshed), frozenset(merged))
@@ -350,9 +350,9 @@ def test_no_other_choice_of_bootstraps_that_compute_polynomials_is_cheaper(progr
     assert sum(node.op == "poly" for node in placed.nodes) + sum(
         "series" in a.attrs for a in _bootstraps(placed)
     ) == len(polynomials)
-    levels = Levels(placed, NATIVE)
-    assert levels.depth <= NATIVE.levels
-    assert levels.bootstrapped <= NATIVE.bootstrap_level
+    levels = Levels(placed, DEEPER)
+    assert levels.depth <= DEEPER.levels
+    assert levels.bootstrapped <= DEEPER.bootstrap_level
 
 
 def _bootstraps(program: Program) -> list[Node]:

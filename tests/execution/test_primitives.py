@@ -70,7 +70,7 @@ def test_what_is_not_counted_calls_nothing_that_is() -> None:
 
 
 def test_the_groups_of_primitives() -> None:
-    assert set(BOOTSTRAPS) == {"raise_modulus", "bootstrap", "bootstrap_pair"}
+    assert set(BOOTSTRAPS) == {"raise_modulus"}
     assert set(ROTATIONS) == {"rotate", "rotate_hoisted", "rotate_wide", "step_wide", "conjugate"}
     assert set(KEY_SWITCHES) == {*ROTATIONS, "relinearize"}
     products = {"mul_plain", "summed_product", "wide_product", "mul_scalar", "mul_pt", "weighted_sums"}
@@ -90,20 +90,16 @@ def test_the_third_number_of_a_call_counts_where_it_should() -> None:
         assert call_ms(Call(name, 3, 3), RING, BUILT_IN) > call_ms(Call(name, 3, 2), RING, BUILT_IN)
     sums = [call_ms(Call("weighted_sums", 3, sums_size(*size)), RING, BUILT_IN) for size in ((2, 2), (2, 9), (9, 9))]
     assert sums == sorted(sums)
-    assert call_ms(Call("bootstrap", 5, 512), RING, BUILT_IN) > call_ms(Call("bootstrap", 5, 256), RING, BUILT_IN)
-    assert call_ms(Call("bootstrap_pair", 5, 256), RING, BUILT_IN) > call_ms(Call("bootstrap", 5, 256), RING, BUILT_IN)
 
 
-# Pairs need a program that has them (tests/compiler/test_pair_bootstraps.py), OpenFHE raises no modulus alone
-# (tests/runtime/test_bootstraps_written_out.py).
-@pytest.mark.parametrize("name", [name for name in PRIMITIVES if name not in ("bootstrap_pair", "raise_modulus")])
+@pytest.mark.parametrize("name", PRIMITIVES)
 def test_every_call_can_be_timed(name: str, session: Session) -> None:
     """Of ciphertexts in the whole chain and in lower parts of it."""
     from heliograph.runtime.floor import Floor
 
     levels, size = (1, 4, 5), 2
     if PRIMITIVES[name].bootstraps:
-        levels, size = (RING.bootstrap_input_level,), PERIOD
+        levels, size = (0,), PERIOD
     if name == "weighted_sums":
         size = sums_size(3, 5)
     if name == "relinearize":

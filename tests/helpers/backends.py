@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import execute
@@ -39,16 +40,21 @@ def simulator(program: Program, seed: int = 0, noisy: bool = True) -> Session:
 def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
     """OpenFHE with the program's own rotation keys, less those in `without`; OpenFHE tells clients apart by key tag."""
     pytest.importorskip("openfhe")
+    from heliograph.runtime.native.ciphertext import read_key as native_key
     from heliograph.runtime.openfhe import serial
+    from heliograph.runtime.openfhe.backend import _raising
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
     from heliograph.runtime.openfhe.tags import chain_tag
 
     ring, tag = program.ring, secrets.token_hex(16)
-    cryptor, evaluator = Cryptor(ring), OpenFHEEvaluator(program, tag)
+    sparse: dict[Ring, Any] = {}
+    cryptor, evaluator = Cryptor(ring), OpenFHEEvaluator(program, tag, raising=_raising(program, sparse))
     for key in program_keys(program):
-        if key.kind != "rotation" or key.amount not in without:
-            value = serial.read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
-            serial.install_key(key, value, chain_tag(tag, ring, key.ring))
+        data = cryptor.evaluation_key_bytes(key)
+        if key.kind == "encapsulation":
+            sparse[key.ring] = native_key(data, key, cryptor.tag)
+        elif key.kind != "rotation" or key.amount not in without:
+            serial.install_key(key, serial.read_key(data, key, cryptor.tag), chain_tag(tag, ring, key.ring))
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
@@ -61,14 +67,14 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
 def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
     """The same on our own kernels."""
     pytest.importorskip("numba")
-    from heliograph.runtime.native.backend import Bootstraps, KeyTable, NativeEvaluator, place_of, tables_of
+    from heliograph.runtime.native.backend import KeyTable, NativeEvaluator, place_of, tables_of
     from heliograph.runtime.native.ciphertext import read_ciphertext, read_key
 
     ring, table, cryptor = program.ring, KeyTable(), Cryptor(program.ring)
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
             table[place_of(key)] = read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
-    evaluator = NativeEvaluator(program, tables_of(program), table, Bootstraps(), PLAINTEXT_CACHE_BYTES)
+    evaluator = NativeEvaluator(program, tables_of(program), table, {}, PLAINTEXT_CACHE_BYTES)
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:

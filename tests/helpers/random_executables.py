@@ -22,6 +22,7 @@ from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.ir.bootstraps import WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.layout import Layout
 from heliograph.ir.ops import OPS
@@ -243,10 +244,8 @@ class RandomExecutable:
     def _executable(self, program: Program) -> Program:
         """The program in the order in which it was made, or scheduled; chains as they came, or placed."""
         lower = tuple(ring for ring in self.family.lower if ring.bootstrap is not None)
-        if self.ring.bootstrap_by == "native":
-            written = LowerBootstraps(self.ring, lower).run(program)
-            if written is not program:
-                program = SelectKeys(self.ring, bootstrapping=lower).run(written)
+        if any(node.op == WHOLE for node in program.nodes):
+            program = SelectKeys(self.ring, bootstrapping=lower).run(LowerBootstraps(self.ring, lower).run(program))
         if self.rng.random() < 0.5 or self.ring.bootstrap is not None:
             program = PlaceChains().run(program)
         if self.rng.random() < 0.5:
@@ -267,7 +266,7 @@ def is_complex(value: Node) -> bool:
         if rest := [operand for operand in node.inputs if operand not in found]:
             waiting += rest
             continue
-        made = node.op in _COMPLEX or "imaginary" in node.attrs or (node.op == "bootstrap" and len(node.inputs) == 2)
+        made = node.op in _COMPLEX or "imaginary" in node.attrs or (node.op == WHOLE and len(node.inputs) == 2)
         inherited = any(found[operand] for operand in node.inputs) and node.op not in ("real_part", "imaginary_part")
         found[waiting.pop()] = made or inherited
     return found[value]
@@ -312,7 +311,7 @@ def _bootstrap(r: RandomExecutable) -> tuple[dict[str, Any], int]:
         "level": r.rng.randint(least, max(least, r.ring.bootstrap_level)),
         "raised_bits": r.rng.choice((0, 0, 0, 2)),
     }
-    if r.ring.bootstrap_by == "native" and count == 1 and r.rng.random() < 0.15:
+    if count == 1 and r.rng.random() < 0.15:
         coefficients = np.random.default_rng(1).normal(size=(2, 4)) / 8
         found |= {"series": r.builder.constant(coefficients, "s"), "half_period": 1.5, "deeper": 0}
         found.pop("raised_bits")
@@ -358,11 +357,11 @@ _PLAIN = ("pack",)
 
 
 def ops() -> list[str]:
-    """The ops that can stand in an executable program and give a ciphertext."""
+    """The ops that can stand in an executable program and give a ciphertext, and the bootstrap, which is written out."""
     return [
         name
         for name, spec in OPS.items()
-        if Stage.EXECUTABLE in spec.stages and spec.rules is not None and name not in _PLAIN
+        if (Stage.EXECUTABLE in spec.stages or name == WHOLE) and spec.rules is not None and name not in _PLAIN
     ]
 
 

@@ -51,7 +51,7 @@ def test_the_chain_is_part_of_the_text() -> None:
 def test_operands_of_different_chains_do_not_meet() -> None:
     builder = Builder("p", Stage.MANAGED)
     builder.set_ring(program().ring)
-    x = builder.input("x", slots=1024, chunk=0, level=LOWER, log_scale=55.0)
+    x = builder.input("x", slots=1024, chunk=0, level=LOWER, log_scale=52.0)
     there = builder.op("switch_chain", (x,), chain=1)
     with pytest.raises(ProgramError, match=r"operands are in chains \[0, 1\]"):
         builder.op("add_ct", (x, there))

@@ -17,8 +17,8 @@ from heliograph.passes.placement import Found, Search, Step, Way, digest
 from heliograph.passes.plan_levels import TooFewLevelsError
 
 SLOTS = 1024
-# Six levels between bootstraps: they begin at level 3 and come back to level 9.
-RING = Ring(11, 60, 55, 21, 4, None, (2, 2))
+# Six levels between bootstraps: they begin at level 2 and come back to level 8.
+RING = Ring(11, 60, 52, 19, 4, None, (2, 2))
 NO_BOOTSTRAPS = Ring(11, 60, 50, 8, 3, None)
 
 
@@ -192,7 +192,7 @@ def test_fronts_that_are_thinned_are_still_true_and_keep_their_ends() -> None:
 
 def test_a_lower_chain_is_taken_where_it_reaches() -> None:
     """Bootstraps are priced in the cheapest chain that comes back high enough."""
-    lower = RING.lower(18, 2, bootstraps=True)
+    lower = RING.lower(16, 2, bootstraps=True)
     place = PlaceBootstraps(RING, lower=(lower,))
     table = place._refresh(SLOTS, 1, {})
     assert set(table[: lower.bootstrap_level + 1]) == {round(place.costs.bootstrap_ms(lower, SLOTS) * 1e6)}

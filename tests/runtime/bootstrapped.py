@@ -19,16 +19,16 @@ from heliograph.ir.verify import verify
 from heliograph.passes.lower_bootstraps import LowerBootstraps
 from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys
+from heliograph.passes.select_keys import SelectKeys, _uses
 
 # CoeffsToSlots and SlotsToCoeffs take two levels each; five levels are left after a bootstrap.
-RING = Ring(11, 60, 55, 17, 4, None, (2, 2))
+RING = Ring(11, 60, 52, 16, 4, None, (2, 2), bootstrap_babies=4)
 PERIOD = 256
 LOWER = 4
-LOG_SCALE = 55.0 + 1e-3
-# Chains that are made for our own bootstraps.
-FULL = Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native")
-COARSE = Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native")
+LOG_SCALE = 52.0 + 1e-3
+# Chains of coarser scales.
+FULL = Ring(11, 39, 35, 20, 7, None, (3, 3))
+COARSE = Ring(12, 36, 32, 18, 4, None, (3, 2))
 
 
 @functools.cache
@@ -36,7 +36,7 @@ def program(chains: bool = True, returns_to: int = RING.bootstrap_level) -> Prog
     """With m = x * x - rotate(x, 3): the square of rotate(bootstrap(m), 5), and rotate(m, 3).
 
     x enters at the top of the lower part of the chain, which has keys of its own; m is bootstrapped into the whole chain,
-    its square is brought down again. A part lower still has a key for the last rotation.
+    its square is brought down again. A part lower still has keys for the last rotation and the end of SlotsToCoeffs.
     """
     slots = RING.slots
     builder = Builder("refreshed", Stage.MANAGED)
@@ -55,13 +55,19 @@ def program(chains: bool = True, returns_to: int = RING.bootstrap_level) -> Prog
     product = builder.op("level_drop", (product,), levels=product.type.level)
     low = builder.op("level_drop", (mixed,), levels=2)
     low = builder.op("level_drop", (builder.op("rotate", (low,), amount=3),), levels=1)
-    lower = Chain(RING.lower(LOWER, 2), (3, 5), True), Chain(RING.lower(1, 1), (3,), False)
-    whole = Chain(RING, (5,) if chains else (3, 5), True)
-    builder.parameters = Parameters((whole, *lower) if chains else (whole,))
     builder.interface = Interface(
         (TensorSpec("x", (PERIOD,), layout),), tuple(TensorSpec(f"y{i}", (PERIOD,), layout) for i in range(2))
     )
-    return Schedule().run(PlaceChains().run(builder.finish([product, low])))
+    lower = (RING.lower(LOWER, 2), RING.lower(1, 1)) if chains else ()
+    return placed(LowerBootstraps(RING).run(builder.finish([product, low])), *lower)
+
+
+def placed(program: Program, *lower: Ring) -> Program:
+    """A program whose bootstraps are written out, executable, with keys in these lower parts of its chain."""
+    ring, uses = program.ring, _uses(program.nodes, program.ring.slots)
+    chains = SelectKeys(ring)._split(uses, [ring, *lower])
+    made = replace(program, parameters=replace(program.planned, chains=chains))
+    return verify(Schedule().run(PlaceChains().run(made)))
 
 
 def sample(seed: int = 0) -> Array:
@@ -80,7 +86,7 @@ def artifact() -> Artifact:
 
 
 def only_bootstrap(ring: Ring, period: int) -> Program:
-    """One bootstrap of a value with that period, at the top of what it can return to, and down again."""
+    """One bootstrap of a value with that period, not written out, to the top of what it can return to, and down again."""
     builder = Builder("only", Stage.MANAGED)
     builder.set_ring(ring)
     layout = Layout((period,), ring.slots, period)
@@ -90,15 +96,12 @@ def only_bootstrap(ring: Ring, period: int) -> Program:
     fresh = builder.op("bootstrap", (x,), slots=period, level=ring.bootstrap_level)
     builder.parameters = Parameters((Chain(ring, (), True),))
     builder.interface = Interface((TensorSpec("x", (period,), layout),), (TensorSpec("y", (period,), layout),))
-    return Schedule().run(
-        PlaceChains().run(builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)]))
-    )
+    return builder.finish([builder.op("level_drop", (fresh,), levels=ring.bootstrap_level)])
 
 
 def lowered(program: Program, *lower: Ring, key_bytes: int | None = None) -> Program:
-    """The program with its bootstraps written out, executable again."""
-    ring = program.ring
-    made = replace(program, stage=Stage.MANAGED)
+    """The program with its bootstraps written out, executable."""
+    ring, made = program.ring, program
     for each in (
         LowerBootstraps(ring, lower),
         SelectKeys(ring, key_bytes, bootstrapping=lower),

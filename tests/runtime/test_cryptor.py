@@ -65,9 +65,3 @@ def test_special_primes_are_openfhes(log_ring: int, first: int, scale: int, shor
         for kind in ("rotation", "relinearization"):
             key = EvaluationKey("r", ring, kind, int(kind == "rotation"))
             assert key_template(key).blocks_moduli == key_form(key).moduli
-
-
-@pytest.mark.parametrize("ring", [RING, SHORT], ids=["long", "short"])
-def test_the_primes_of_the_key_to_the_sparse_secret_are_openfhes(ring: Ring) -> None:
-    key = EvaluationKey("e", ring, "encapsulation")
-    assert key_template(key).blocks_moduli == key_form(key).moduli

@@ -1,17 +1,17 @@
-"""Bootstraps on the native backend: their transforms and their reduction in the clear, and the whole on toy rings."""
+"""Bootstraps: their transforms and their reduction in the clear, and the same program on both backends, on toy rings."""
 
 from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.backends import native, run, simulator
+from helpers.backends import Session, native, openfhe, run, simulator
 from numpy.polynomial import chebyshev
-from runtime.bootstrapped import meaning as meaning_of
-from runtime.bootstrapped import only_bootstrap, program, sample
+from runtime.bootstrapped import COARSE, FULL, RING, lowered, only_bootstrap
 
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")
@@ -20,9 +20,9 @@ import heliograph as hg
 from heliograph.ckks import modular_reduction
 from heliograph.ckks.embedding import coefficients_of, slots_of
 from heliograph.ckks.fourier import FourierFactor, transform
-from heliograph.ckks.noise import BOOTSTRAP_FITTED, BOOTSTRAP_REACH, bootstrap_bend, bootstrap_error, bootstrap_failure
+from heliograph.ckks.noise import BOOTSTRAP_FITTED, BOOTSTRAP_REACH, bootstrap_bend, bootstrap_error
 from heliograph.ckks.ring import Ring
-from heliograph.ir.bootstrap_writer import SHARE
+from heliograph.ir import Program
 from heliograph.runtime.native.bootstrapping import _FACTORS
 from heliograph.runtime.native.tables import _PRIMES
 from heliograph.runtime.residues import bit_reversed
@@ -68,7 +68,7 @@ def test_the_factor_that_goes_round_has_half_the_diagonals() -> None:
         assert len(factor.groups) == -(-factor.diagonals // factor.giant)
 
 
-@pytest.mark.parametrize("share", [SHARE, 32, 16])
+@pytest.mark.parametrize("share", [256, 32, 16])
 def test_the_reduction_takes_off_every_multiple_that_can_come_in(share: int) -> None:
     """In floating point, up to the largest multiple of a secret of this weight and the largest message."""
     random, most = np.random.default_rng(0), math.floor(BOOTSTRAP_REACH)
@@ -81,7 +81,7 @@ def test_the_reduction_takes_off_every_multiple_that_can_come_in(share: int) -> 
     a, b = modular_reduction.angle(share)
     # In units of the first modulus the polynomial errs by 2^-32.9 in the mean, 2^-30 at most.
     bend, polynomial = u - (a * w - b * w**2).imag, share * 2.0**-30
-    ring = Ring(12, 40 + share.bit_length() - 1, 40, 20, 7, None, (3, 3), bootstrap_by="native")
+    ring = Ring(12, 40 + share.bit_length() - 1, 40, 20, 7, None, (3, 3))
     # What is left is what the simulator says it is.
     np.testing.assert_allclose(bend, bootstrap_bend(ring, u), atol=0.04 * np.abs(bend).max() + polynomial)
     near = bend[np.abs(u) <= BOOTSTRAP_FITTED]
@@ -91,64 +91,47 @@ def test_the_reduction_takes_off_every_multiple_that_can_come_in(share: int) -> 
 @pytest.mark.parametrize(
     ("ring", "slots"),
     [
-        (Ring(11, 60, 55, 20, 4, None, (3, 3)), 1024),
-        (Ring(11, 60, 55, 20, 4, None, (3, 3)), 32),
-        (Ring(11, 60, 57, 18, 3, None, (2, 2)), 512),
-        (Ring(11, 60, 55, 18, 3, None, (1, 1)), 16),
+        (FULL, 1024),
+        (FULL, 64),
+        (COARSE, 2048),
+        (replace(COARSE, short_specials=True), 2048),
+        (Ring(12, 50, 42, 17, 2, None, (2, 2)), 512),
+        (Ring(12, 60, 53, 17, 2, None, (2, 2)), 2048),
+        (Ring(11, 60, 54, 16, 3, None, (1, 1)), 16),
     ],
 )
-def test_values_come_back_with_23_bits(ring: Ring, slots: int) -> None:
-    made, x = only_bootstrap(ring, slots), np.random.default_rng(1).uniform(-1.9, 1.9, slots)
+def test_both_backends_err_as_the_simulator_says(ring: Ring, slots: int) -> None:
+    """The same program on our kernels and on OpenFHE, values of size one."""
+    made = lowered(only_bootstrap(ring, slots))
+    errors: dict[str, list[np.ndarray]] = {}
+    for backend in (simulator, native, openfhe):
+        session, found = backend(made), errors.setdefault(backend.__name__, [])
+        for seed in range(4):
+            x = np.random.default_rng(seed).uniform(-1, 1, slots)
+            ((values,), _) = run(made, [x], session)
+            found.append(values - x)
+    predicted = float(np.std(errors.pop("simulator")))
+    # OpenFHE's key switches round as often as there are special primes.
+    coarser = {"native": 1.3, "openfhe": 1.3 * math.sqrt(max(chain.ring.special for chain in made.planned.chains))}
+    for name, each in errors.items():
+        found = float(np.std(each))
+        # Of two large factors with few slots the model says a bit more.
+        assert 0.35 < found / predicted < coarser[name]
+        # No slot is worse than the others: nothing adds up in slots of low frequency.
+        assert np.sqrt(np.mean(np.square(each), axis=0)).max() < 5 * found
+    assert np.std(errors["native"]) < 1.1 * bootstrap_error(ring)
+    apart = np.std(np.array(errors["openfhe"]) - np.array(errors["native"]))
+    assert apart < 2 * coarser["openfhe"] * predicted
+
+
+@pytest.mark.parametrize("backend", [native, openfhe])
+def test_values_of_twice_the_size_come_back(backend: Callable[[Program], Session]) -> None:
+    """Up to the size that is allowed (`BOOTSTRAP_LIMIT`), bent as the simulator says."""
+    made, x = lowered(only_bootstrap(RING, 256)), np.random.default_rng(1).uniform(-1.9, 1.9, 256)
     x[:2] = 1.9, -1.9
-    ((found,), _) = run(made, [x], native(made))
-    assert np.std(found - x) < 2.0**-23
-    assert np.abs(found - x).max() < 2.0**-21
-
-
-@pytest.mark.parametrize(
-    ("ring", "slots"),
-    [
-        (Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native"), 1024),
-        (Ring(11, 39, 35, 20, 7, None, (3, 3), bootstrap_by="native"), 64),
-        (Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native"), 2048),
-        (Ring(12, 36, 32, 18, 4, None, (3, 2), bootstrap_by="native", short_specials=True), 2048),
-        (Ring(12, 50, 42, 17, 2, None, (2, 2), bootstrap_by="native"), 512),
-        (Ring(12, 60, 53, 17, 2, None, (2, 2), bootstrap_by="native"), 2048),
-    ],
-)
-def test_coarse_chains_err_as_the_simulator_says(ring: Ring, slots: int) -> None:
-    made = only_bootstrap(ring, slots)
-    session, simulated = native(made), simulator(made)
-    errors: dict[str, list[np.ndarray]] = {"run": [], "simulated": []}
-    for seed in range(4):
-        x = np.random.default_rng(seed).uniform(-1, 1, slots)
-        for name, backend in (("run", session), ("simulated", simulated)):
-            ((found,), _) = run(made, [x], backend)
-            errors[name].append(found - x)
-    found, predicted = (np.std(each) for each in errors.values())
-    # Of two large factors with few slots the model says a bit more.
-    assert 0.5 < found / predicted < 1.3
-    assert found < 1.1 * bootstrap_error(ring)
-    # No slot is worse than the others: key switches are rounded to the nearest.
-    worst = np.sqrt(np.mean(np.square(errors["run"]), axis=0)).max()
-    assert worst < 5 * found
-
-
-def test_a_second_iteration_takes_off_what_the_first_left() -> None:
-    ring = Ring(11, 60, 57, 18, 4, None, (2, 2), bootstrap_iterations=2)
-    made, x = only_bootstrap(ring, 256), np.random.default_rng(2).uniform(-1.9, 1.9, 256)
-    ((found,), _) = run(made, [x], native(made))
-    # Eight keys gave 2^-30.1 to 2^-32; a ninth 2^-29.7.
-    assert np.std(found - x) < 2.0**-29
-
-
-@pytest.mark.parametrize("chains", [True, False])
-def test_a_bootstrapped_program_means_what_it_says(chains: bool) -> None:
-    made, x = program(chains), sample()
-    (found, shifted), _ = run(made, [x], native(made))
-    expected = meaning_of(x)
-    np.testing.assert_allclose(found, expected[0], atol=2.0**-18)
-    np.testing.assert_allclose(shifted, expected[1], atol=2.0**-33)
+    ((found,), _), ((expected,), _) = run(made, [x], backend(made)), run(made, [x], simulator(made, noisy=False))
+    np.testing.assert_allclose(found, expected, atol=2.0**-21)
+    assert 2.0**-26 < np.abs(found - x).max() < 2.0**-19
 
 
 def _closed_while_it_runs(artifact: hg.Artifact) -> None:
@@ -170,13 +153,3 @@ def test_a_server_that_is_closed_ends_the_run_that_goes_on_and_lets_everything_g
     assert not any(
         dim == artifact.ring.ring_dim and artifact.ring.primes[1] in primes for dim, primes in _PRIMES._known
     )
-
-
-def test_the_probability_that_a_bootstrap_fails() -> None:
-    openfhe = Ring(11, 60, 55, 24, 4, bootstrap=(3, 3))
-    # OpenFHE names 2^-137 for all coefficients of N = 2^17.
-    assert math.log2(bootstrap_failure(replace(openfhe, log_ring=17))) == pytest.approx(-137.7, abs=0.1)
-    # The tail of Irwin and Hall's distribution, where it can be seen: of five, the last half of 2.5.
-    drawn = np.random.default_rng(0).uniform(-0.5, 0.5, size=(1 << 20, 5)).sum(axis=1)
-    assert float((np.abs(drawn) > 2.0).mean()) == pytest.approx(2 * 0.5**5 / math.factorial(5), rel=0.1)
-    assert bootstrap_failure(replace(openfhe, bootstrap_by="native")) == 0.0

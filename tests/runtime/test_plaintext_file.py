@@ -21,7 +21,7 @@ from heliograph.ir import Array
 from heliograph.runtime.native import plaintext_file, primitives
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 
-TOY = hg.Options(security_bits=None, log_ring=11, scale_bits=36, bootstrap=True, bootstrap_by="native", degree=7)
+TOY = hg.Options(security_bits=None, log_ring=11, scale_bits=36, bootstrap=True, degree=7)
 SOURCE = """program deep
 input x: secret tensor[64] in [-1, 1]
 input y: plain tensor[64] in [-1, 1]

@@ -94,7 +94,7 @@ def small_rings() -> Iterator[Ring]:
         most = MAX_LOG_PQ_128[log_ring]
         for scale, short in itertools.product(range(15, MAX_PRIME_BITS + 1), (False, True)):
             for first in range(scale, MAX_PRIME_BITS + 1):
-                for levels in range(bootstrap_levels("native", (1, 1), 1), most // scale + 1):
+                for levels in range(bootstrap_levels((1, 1)), most // scale + 1):
                     for digits in range(1, levels + 2):
                         ring = Ring(log_ring, first, scale, levels, digits, 128, short_specials=short)
                         if ring.nominal_log_pq < most and ring.secure and ring.legal:
@@ -108,12 +108,10 @@ def test_no_ring_bootstraps_whose_sparse_secret_costs_less_than_128_bits() -> No
     chains, tried, passed = 0, 0, []
     for chain in small_rings():
         chains += 1
-        for by, budget, iterations in itertools.product(
-            ("native", "openfhe"), itertools.product(range(1, 9), repeat=2), (1, 2)
-        ):
-            if bootstrap_levels(by, budget, iterations) > chain.levels:
+        for budget in itertools.product(range(1, 9), repeat=2):
+            if bootstrap_levels(budget) > chain.levels:
                 continue
-            ring = dataclasses.replace(chain, bootstrap=budget, bootstrap_by=by, bootstrap_iterations=iterations)
+            ring = dataclasses.replace(chain, bootstrap=budget)
             tried += 1
             passed += [ring] if not weakness([ring]) or ring.secure else []
             try:
@@ -126,7 +124,7 @@ def test_no_ring_bootstraps_whose_sparse_secret_costs_less_than_128_bits() -> No
 
 def test_a_ring_that_is_too_small_for_bootstraps_is_refused_at_every_door() -> None:
     """By the artifact's reader, the public part's and the key's, and by clients and servers of an object in memory."""
-    ring = Ring(14, 59, 25, 12, 13, 128, (1, 1), bootstrap_by="native", short_specials=True)
+    ring = Ring(14, 59, 25, 12, 13, 128, (1, 1), short_specials=True)
     assert ring.log_pq < MAX_LOG_PQ_128[14]
     artifact = secure_artifact()
     public = artifact.public()

@@ -172,7 +172,7 @@ def test_odd_predictions_are_refused_in_words(artifact: Artifact, error: float, 
 
 def test_bootstrapped_results_are_refused(artifact: Artifact, output_bytes: bytes) -> None:
     client = new_client(artifact.public())
-    client.public = told(client.public, dataclasses.replace(client.public, bootstrap_slots=(8,)))
+    client.public = told(client.public, dataclasses.replace(client.public, raising_chains=(0,)))
     with pytest.raises(SecurityError, match=r"(?s)bootstraps cannot be shared.*not a bound"):
         client.decrypt(EncryptedOutput(artifact.fingerprint, client.id, request="0" * 32), share=True)
 

@@ -189,9 +189,9 @@ def test_no_two_polynomials_are_expanded_from_the_same(written: dict[str, bytes]
 # ------------------------------------------------------------------------- equality with OpenFHE's own
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@pytest.mark.parametrize("key", KEYS[:-1], ids=lambda key: key.name)
 def test_a_key_is_one_that_openfhe_could_have_made(cryptor: Cryptor, key: EvaluationKey) -> None:
-    """It has OpenFHE's form; what its polynomials open to is tried in tests/conformance."""
+    """It has OpenFHE's form; what its polynomials open to is tried in tests/conformance. OpenFHE reads none of the last."""
     small = cryptor.evaluation_key_bytes(key)
     template, form = key_template(key), key_form(key)
     assert template.blocks_moduli == form.moduli
@@ -247,7 +247,7 @@ def test_bootstraps_take_keys_with_seeds(backend: str) -> None:
     keys = client.evaluation_keys()
     with Server(artifact, keys, backend=backend, allow_insecure=True) as server:
         found = client.decrypt(server.run(client.encrypt(x)))
-    for part, expected, bits in zip(found, bootstrapped.meaning(x), (16, 33), strict=True):
+    for part, expected, bits in zip(found, bootstrapped.meaning(x), (22, 35), strict=True):
         np.testing.assert_allclose(part, expected, atol=2.0**-bits)
 
 
