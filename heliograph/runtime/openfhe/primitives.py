@@ -24,6 +24,7 @@ from heliograph.runtime.residues import forward
 Raise = Callable[[Array], Array]
 # How many nominal scales a product has to OpenFHE: what it rescales.
 _PRODUCT = 2
+_UNNAMED = "0" * TAG_LENGTH
 
 
 class OpenFHEPrimitives(NothingWide):
@@ -174,7 +175,10 @@ class OpenFHEPrimitives(NothingWide):
     def raise_modulus(self, x: Any, slots: int, share: float | None = None) -> Any:
         if self._raising is None:
             raise ProgramError("this chain does not bootstrap")
-        return openfhe_ciphertext(self._raising(residues_of(x, self.ring, 0)), self.ring, str(x.GetKeyTag()))
+        raised = openfhe_ciphertext(self._raising(residues_of(x, self.ring, 0)), self.ring, _UNNAMED)
+        # The tag of a lower part of the chain is longer than OpenFHE's names of keys.
+        raised.SetKeyTag(str(x.GetKeyTag()))
+        return raised
 
     def _nearest(self, x: Any) -> Any:
         """A key switch, which nobody else holds, without what OpenFHE's rounding takes off in the mean.
@@ -196,4 +200,4 @@ class OpenFHEPrimitives(NothingWide):
         rows = [
             [forward(part.astype(np.uint64), prime) for prime in self.ring.primes[: level + 1]] for part in coefficients
         ]
-        return openfhe_ciphertext(np.array(rows), self.ring, "0" * TAG_LENGTH)
+        return openfhe_ciphertext(np.array(rows), self.ring, _UNNAMED)

@@ -50,6 +50,8 @@ class Template:
 
     def fill(self, blocks: Iterable[Bytes], tag: str, index: int | None = None) -> bytes:
         """The bytes of an object of this form with these coefficients, under the key named `tag`."""
+        if len(tag) != TAG_LENGTH:
+            raise InternalError(f"a key's name has {len(tag)} characters, expected {TAG_LENGTH}")
         made = bytearray(self.size)
         for offset, gap in self.gaps:
             made[offset : offset + len(gap)] = gap
