@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from runtime.bootstrapped import RING
+from runtime.support import toy_artifact
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.runtime.client import Client
 from heliograph.runtime.cryptor import cryptor as cryptors
-from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic, arithmetic
+from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic, arithmetic, arrays_of
 from heliograph.runtime.cryptor.cryptor import Cryptor
 from heliograph.runtime.cryptor.randomness import SecretStream
 from heliograph.runtime.openfhe.serial import key_template
@@ -65,3 +70,40 @@ def test_special_primes_are_openfhes(log_ring: int, first: int, scale: int, shor
         for kind in ("rotation", "relinearization"):
             key = EvaluationKey("r", ring, kind, int(kind == "rotation"))
             assert key_template(key).blocks_moduli == key_form(key).moduli
+
+
+# ------------------------------------------------------------------------- what is left in memory
+
+
+@pytest.mark.parametrize("kind", [NumpyArithmetic, arithmetic], ids=["numpy", "kernels"])
+def test_what_is_kept_of_a_secret_is_overwritten_when_it_goes(kind: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cryptors, "arithmetic", kind)
+    cryptor = Cryptor(RING)
+    cryptor.evaluation_key_bytes(EvaluationKey("r", RING, "relinearization"))
+    cryptor.encrypted_bytes(np.zeros(4), 1, 40.0)
+    basis = cryptor._basis(RING)
+    kept = [cryptor._coefficients, basis.values, basis.squares, *arrays_of(basis.secret)]
+    assert all(array.any() for array in kept)
+    del basis
+    with gc_disabled():
+        del cryptor
+        assert not any(array.any() for array in kept)
+
+
+@contextlib.contextmanager
+def gc_disabled() -> Iterator[None]:
+    """No cycle keeps a secret until the garbage collector finds it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_a_client_that_goes_leaves_no_secret() -> None:
+    client = Client(toy_artifact().public(), allow_insecure=True)
+    coefficients = client._cryptor._coefficients
+    assert coefficients.any()
+    with gc_disabled():
+        del client
+        assert not coefficients.any()

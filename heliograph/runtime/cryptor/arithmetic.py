@@ -59,6 +59,13 @@ class NumpyArithmetic:
         return [(row, self.primes[place]) for row, place in zip(values, places, strict=True)]
 
 
+def arrays_of(factors: Any) -> list[Array]:
+    """The arrays that factors of either arithmetic are in."""
+    if isinstance(factors, np.ndarray):
+        return [factors]
+    return [array for each in factors for array in (each.numbers, each.ratios)]
+
+
 def arithmetic(ring_dim: int, primes: tuple[int, ...]) -> Arithmetic:
     """The fastest one that is there."""
     if importlib.util.find_spec("numba") is None:

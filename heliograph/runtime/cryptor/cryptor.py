@@ -16,6 +16,7 @@ import functools
 import itertools
 import math
 import secrets
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import SPARSE_WEIGHT
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.ir import Array
-from heliograph.runtime.cryptor.arithmetic import Arithmetic, arithmetic
+from heliograph.runtime.cryptor.arithmetic import Arithmetic, arithmetic, arrays_of
 from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary
 from heliograph.runtime.expansion import fresh_seed
 from heliograph.runtime.messages import is_name
@@ -44,7 +45,8 @@ _LARGEST_ERROR = 1 << 7
 class Cryptor:
     """One secret key on one ring, by its coefficients (N, int64): -1, 0 and 1. `tag` names it.
 
-    Its kernels run on threads: a forked child of a process that used them is refused (SecurityError).
+    What it keeps of the secret is overwritten when it goes. Its kernels run on threads: a forked child of a process that
+    used them is refused (SecurityError).
     """
 
     def __init__(self, ring: Ring, coefficients: Array | None = None, tag: str | None = None) -> None:
@@ -53,7 +55,9 @@ class Cryptor:
         self.ring = ring
         self._coefficients = ternary(SecretStream(), ring.ring_dim) if coefficients is None else coefficients
         self.tag = secrets.token_hex(16) if tag is None else tag
-        self._basis = functools.lru_cache(maxsize=4)(self._made_basis)
+        # Bound to no method of its own: a cycle would keep the secret until the garbage collector finds it.
+        self._basis = functools.lru_cache(maxsize=4)(functools.partial(_basis_of, self._coefficients))
+        weakref.finalize(self, _overwrite, [self._coefficients])
 
     def __repr__(self) -> str:
         return f"<Cryptor {self.tag[:12]}>"
@@ -136,7 +140,11 @@ class Cryptor:
         uniform = np.empty((SPARSE_BLOCKS // 2, ring.ring_dim), dtype=np.uint64)
         _expand(uniform, form, form.header(fresh_seed(), self.tag), itertools.count())
         first = [*uniform, *self._digit(uniform, there, basis.values[:1], there.secret, 0)]
-        return [*first, *self._key(form, header, basis, basis.values_of(sparse), basis.secret)]
+        values = basis.values_of(sparse)
+        try:
+            return [*first, *self._key(form, header, basis, values, basis.secret)]
+        finally:
+            _overwrite([sparse, values])
 
     def _key(self, form: SeededForm, header: bytes, basis: _Basis, target: Array, secret: Any) -> list[Array]:
         """The halves that are written of a key from `target` to `secret`."""
@@ -166,9 +174,6 @@ class Cryptor:
         if np.abs(centered(rest[0], q)).max() > _LARGEST_ERROR:
             raise InternalError("with the secret key an evaluation key does not decrypt to a small error")
 
-    def _made_basis(self, ring: Ring) -> _Basis:
-        return _Basis(ring.ring_dim, ring.primes, special_primes(ring), ring.digits, self._coefficients)
-
     def secret_bytes(self) -> bytes:
         """The secret key for the client's file: its values modulo each prime, 8 bytes each, in OpenFHE's order."""
         basis = self._basis(self.ring)
@@ -196,7 +201,7 @@ class _Basis:
     """A chain with its special primes, and the secret key modulo all of them.
 
     `arithmetic` is over the primes of both; `values` (n, N) are those of the secret, `secret` the same as factors, `squares`
-    the values of its square.
+    the values of its square. They are overwritten when it goes.
     """
 
     def __init__(
@@ -207,6 +212,8 @@ class _Basis:
         self.places = np.arange(len(primes) + len(special))
         self.values = self.values_of(coefficients)
         self.secret = self.arithmetic.factors(self.values, self.places)
+        self._kept = [self.values, *arrays_of(self.secret)]
+        weakref.finalize(self, _overwrite, self._kept)
 
     def values_of(self, coefficients: Array) -> Array:
         """The values modulo each prime of a polynomial of small coefficients."""
@@ -215,7 +222,9 @@ class _Basis:
 
     @functools.cached_property
     def squares(self) -> Array:
-        return self.arithmetic.products(self.values, self.secret, self.places)
+        made = self.arithmetic.products(self.values, self.secret, self.places)
+        self._kept.append(made)
+        return made
 
     @functools.cached_property
     def _lift(self) -> Any:
@@ -232,6 +241,15 @@ class _Basis:
     def lifted(self, values: Array, towers: slice) -> Array:
         """Some rows of values times the product of the special primes."""
         return self.arithmetic.products(values[towers], self._lift[towers], self.places[towers])
+
+
+def _basis_of(coefficients: Array, ring: Ring) -> _Basis:
+    return _Basis(ring.ring_dim, ring.primes, special_primes(ring), ring.digits, coefficients)
+
+
+def _overwrite(arrays: Sequence[Array]) -> None:
+    for array in arrays:
+        array.fill(0)
 
 
 def _expand(rows: Array, form: SeededForm, header: bytes, places: Iterator[int]) -> None:
