@@ -17,6 +17,8 @@ from heliograph.passes.plan_levels import TooFewLevelsError
 # Squared forty times: a value near one, which is bootstrapped several times.
 PROGRAM = "program deep\ninput x: secret slots[8] in [-1, 1]\na = x\n" + 40 * "a = a * a\n" + "output y = a\n"
 TOY = {"security_bits": None, "log_ring": 12, "bootstrap": True, "precision_bits": 6.0}
+# Secure chains are of many scales, those without security all of the finest.
+SECURE = {"security_bits": 128, "log_ring": 15}
 
 
 class Search:
@@ -89,7 +91,7 @@ def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
         return _TooCoarseError("its error would be large", False, 0.5 * error(choice.ring))
 
     search.coarse = coarse
-    compiled()
+    compiled(**SECURE)
     first, second, *last = search.finished
     # Nothing was planned beside the one that was refused, and of the others many, each finer.
     assert search.lowered[refused[0] - 1] is first
@@ -138,7 +140,7 @@ def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
     monkeypatch.setattr(planner, "_first_fitting", _first_fitting)
     monkeypatch.setattr(planner, "_finished", _finished)
     monkeypatch.setattr(planner, "simulated", simulated)
-    compiled()
+    compiled(**SECURE)
     first, *others = (planner.bootstrap_error(choice.ring) for choice in search.finished)
     assert served == [pytest.approx(share * first)]
     assert others

@@ -207,15 +207,6 @@ def test_keys_of_bootstraps_that_are_written_out_are_those_that_are_used(artifac
         assert set(chain.rotation_keys) == {key.amount for key in use.others.values() if key.ring == chain.ring}
 
 
-def test_keys_are_made_as_low_as_they_are_used(artifact: hg.Artifact) -> None:
-    """A lower part of the chain has keys of its own, smaller ones; above it are only those that are used there."""
-    whole, *lower = artifact.program.planned.chains
-    assert lower, "the program has no key in a lower part of its chain"
-    relinearized = {node.type.level for node in artifact.program.nodes if node.op == "relinearize"}  # type: ignore[union-attr]
-    assert lower[0].relinearization_key == any(level <= lower[0].ring.levels for level in relinearized)
-    assert lower[0].ring.rotation_key_bytes < whole.ring.rotation_key_bytes / 2
-
-
 def test_sizes_that_were_observed_say_so() -> None:
     """No polynomial whose input is bounded: the sizes of what is bootstrapped are those of samples, with a margin."""
     pytest.importorskip("openfhe")

@@ -196,6 +196,15 @@ def test_a_bound_on_keys_leaves_those_of_bootstraps_alone() -> None:
         np.testing.assert_allclose(found, sum(np.roll(values, -amount) for amount in (5, 11, 21, 43)), atol=2.0**-9)
 
 
+def test_keys_are_made_as_low_as_they_are_used() -> None:
+    """A lower part of the chain has keys of its own, smaller ones; above it are only those that are used there."""
+    whole, *lower = lowered(only_bootstrap(FULL, 64)).planned.chains
+    assert lower
+    assert all(chain.ring.rotation_key_bytes < whole.ring.rotation_key_bytes for chain in lower)
+    everywhere = set(whole.rotation_keys).union(*(chain.rotation_keys for chain in lower))
+    assert set(whole.rotation_keys) < everywhere
+
+
 def test_each_bootstrap_raises_the_modulus_to_the_lowest_chain_that_reaches() -> None:
     short = FULL.lower(18, 5, bootstraps=True)
     builder = Builder("two levels", Stage.MANAGED)

@@ -105,7 +105,7 @@ class _Maps:
     def drop(self, gone: Sequence[EvaluationKey], left: Keys) -> None:
         maps: dict[str, list[Any]] = {self._tags[key.ring]: [] for key in gone}
         for key, value in left:
-            if key.kind != "relinearization" and self._tags[key.ring] in maps:
+            if key.kind in ("rotation", "conjugation") and self._tags[key.ring] in maps:
                 maps[self._tags[key.ring]].append(value)
         with registry.pausing():
             for tag, values in maps.items():
