@@ -27,14 +27,13 @@ from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import levels_deeper, products_more
 from heliograph.compiler import bootstrap_planner
 from heliograph.compiler.plan import run_ms
-from heliograph.errors import PlanningError, ProgramError, RangeError, WireError
+from heliograph.errors import PlanningError, ProgramError, RangeError, VerifyError
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Program, Stage
 from heliograph.ir.bootstraps import WHOLE, bootstraps, inside_bootstraps
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
-from heliograph.passes.place_chains import PlaceChains
 from heliograph.passes.schedule import Schedule
 
 RELU = functions.function("relu")
@@ -143,20 +142,17 @@ def test_a_forged_share_is_refused() -> None:
             verify(parse_program(forged, program.constants))
 
 
-def test_one_that_is_not_written_out_is_refused() -> None:
+def test_one_that_is_not_written_out_is_no_executable_program() -> None:
     builder = Builder("whole", Stage.MANAGED)
     plain, name = only_bootstrap(FULL, 64), builder.constant(np.ones((2, 8)) / 16, "series")
     builder.set_ring(FULL)
     x = builder.input("x", slots=FULL.slots, chunk=0, level=FULL.bootstrap_input_level, log_scale=35.0)
     level = FULL.bootstrap_level - 2
-    fresh = builder.op(WHOLE, (x,), slots=64, level=level, series=name, half_period=1.5, deeper=2)
+    fresh = builder.op("bootstrap", (x,), slots=64, level=level, series=name, half_period=1.5, deeper=2)
     builder.parameters, builder.interface = plain.parameters, plain.interface
     made = builder.finish([builder.op("level_drop", (fresh,), levels=level)])
-    program = verify(Schedule().run(PlaceChains().run(made)))
-    with pytest.raises(WireError, match="not written out"):
-        check_program(program)
-    with pytest.raises(ProgramError, match="runs where it is written out"):
-        run(program, [np.zeros(64)], simulator(program))
+    with pytest.raises(VerifyError, match="bootstrap"):
+        verify(Schedule().run(made))
 
 
 DEEP = """program deep
