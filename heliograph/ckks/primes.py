@@ -77,6 +77,7 @@ def _chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: i
     return tuple(primes)
 
 
+@functools.lru_cache(maxsize=256)
 def largest_primes(log_ring: int, bits: int, count: int, but: tuple[int, ...]) -> tuple[int, ...]:
     """The largest primes below 2**bits that are 1 modulo 2N, without some that are taken: OpenFHE's special primes."""
     found: list[int] = []

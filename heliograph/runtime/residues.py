@@ -103,7 +103,9 @@ def signed(rows: Array, primes: Sequence[int]) -> Array:
 
 def residues(values: Array, prime: int) -> Array:
     """Signed numbers (int64) smaller than the prime as residues."""
-    return np.where(values < 0, values + prime, values).astype(np.uint64)
+    # The sign fills all bits: no branch depends on a number.
+    found: Array = (values + (values >> 63 & prime)).view(np.uint64)
+    return found
 
 
 def powers(root: int, prime: int, count: int) -> Array:

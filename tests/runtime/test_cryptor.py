@@ -14,8 +14,10 @@ from runtime.support import toy_artifact
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.runtime import packed
 from heliograph.runtime.client import Client
 from heliograph.runtime.cryptor import cryptor as cryptors
+from heliograph.runtime.cryptor import randomness
 from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic, arithmetic, arrays_of
 from heliograph.runtime.cryptor.cryptor import Cryptor
 from heliograph.runtime.cryptor.randomness import SecretStream
@@ -41,6 +43,9 @@ def drawn_by(kind: object, ring: Ring, monkeypatch: pytest.MonkeyPatch) -> list[
         patched.setattr(cryptors, "SecretStream", lambda: SecretStream(fresh()))
         patched.setattr(cryptors, "fresh_seed", fresh)
         patched.setattr(cryptors, "arithmetic", kind)
+        if kind is NumpyArithmetic:
+            patched.setattr(packed, "kernels", lambda: None)
+            patched.setattr(randomness, "kernels", lambda: None)
         cryptor = Cryptor(ring, tag="0" * 32)
         kinds = ("rotation", 5), ("relinearization", 0), ("conjugation", 0), ("encapsulation", 0)
         keys = [EvaluationKey("k", ring, *each) for each in kinds]
