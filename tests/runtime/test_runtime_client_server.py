@@ -499,4 +499,9 @@ def test_available_memory_is_the_least_of_all_limits(tmp_path: Path, monkeypatch
     assert memory.available_bytes() == 50_000
     meminfo.unlink()
     limit.unlink()
+
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(memory.os, "sysconf", unknown)
     assert memory.available_bytes() is None
