@@ -443,6 +443,6 @@ def test_the_planner_takes_a_second_chain_where_it_pays() -> None:
     lower = [chain.ring for chain in several.program.planned.chains[1:] if chain.ring.bootstrap is not None]
     assert lower
     assert all(ring.secure and ring.legal for ring in lower)
-    # Faster, and its keys are not larger: that is what it was taken for.
-    assert several.report.figures.predicted_ms < one.report.figures.predicted_ms
-    assert several.report.figures.evaluation_key_bytes <= one.report.figures.evaluation_key_bytes
+    # Of plans that are nearly as fast it has the smallest keys: that is what it was taken for.
+    assert several.report.figures.predicted_ms < 1.1 * one.report.figures.predicted_ms
+    assert several.report.figures.evaluation_key_bytes < one.report.figures.evaluation_key_bytes

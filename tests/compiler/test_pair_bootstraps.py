@@ -122,7 +122,7 @@ def test_a_tensor_of_three_ciphertexts_on_real_ones(artifact: hg.Artifact) -> No
 
 
 def test_a_pair_is_planned_apart_where_it_would_be_too_coarse(wide: hg.Program) -> None:
-    precise = hg.compile(wide, replace(TOY, precision_bits=22.5))
+    precise = hg.compile(wide, replace(TOY, precision_bits=23.0))
     assert not paired_slots(precise.program)
     assert len(list(every_bootstrap(precise.program))) == 3
 
