@@ -19,9 +19,11 @@ def secure_uniform(count: int) -> Array:
 
 
 def secure_normal(count: int) -> Array:
-    """Independent normal numbers of deviation one, by Box and Muller's transform."""
-    first, second = secure_uniform(max(count, 1)), secure_uniform(max(count, 1))
-    return np.asarray(np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * math.pi * second))[:count]
+    """Independent normal numbers of deviation one, by Box and Muller's transform: two of two uniform ones."""
+    half = (count + 1) // 2
+    size, angle = np.sqrt(-2.0 * np.log(secure_uniform(half))), 2.0 * math.pi * secure_uniform(half)
+    made: Array = np.concatenate([size * np.cos(angle), size * np.sin(angle)])[:count]
+    return made
 
 
 def secure_draw(distribution: str, shape: Sequence[int]) -> Array:
