@@ -1,9 +1,10 @@
-"""Which keys a bootstrap needs, and what keys and tables take, without OpenFHE: for plans made before there are any.
+"""The factors of a bootstrap's transforms, and what its keys and plaintexts take: for plans whose bootstraps are not written
+out yet.
 
 Bootstrapping multiplies with the matrices of a discrete Fourier transform, each split into a few sparse factors, and each
 factor takes rotations. These are OpenFHE's: `FindBootstrapRotationIndices` and `GetCollapsedFFTParams` (ckksrns-fhe.cpp,
 ckksrns-utils.cpp of 1.6.1), after Chen, Chillotti and Song, "Improved Bootstrapping for Approximate Homomorphic
-Encryption" (2018); the backend compares them with the keys that the library makes.
+Encryption" (2018).
 """
 
 from __future__ import annotations
@@ -87,11 +88,7 @@ def bootstrap_factors(ring: Ring, slots: int) -> tuple[tuple[Factor, ...], tuple
 
 @functools.lru_cache(maxsize=256)
 def bootstrap_rotations(ring: Ring, slots: int) -> tuple[int, ...]:
-    """The rotations whose keys a bootstrap of values with period `slots` needs in the whole chain, ascending.
-
-    Besides these it needs the relinearization key, the key of the conjugation, and the two keys that lead to the sparse
-    secret and back.
-    """
+    """The rotations of a bootstrap of values with period `slots`, ascending."""
     assert ring.bootstrap is not None
     encode, decode = bootstrap_factors(ring, slots)
     if len(encode) == len(decode) == 1:

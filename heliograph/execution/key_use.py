@@ -25,8 +25,8 @@ _AHEAD_SHARE = 0.25
 class KeyUse:
     """The keys of a program: those that always stay, and the others with the positions of the nodes that read them.
 
-    Bootstraps' keys stay, for each bootstrap reads all of them, and so do relinearization keys. A program is run again and
-    again, so after its last node comes its first.
+    Keys of rotations alone are read again; all others stay. A program is run again and again, so after its last node comes
+    its first.
     """
 
     staying: tuple[EvaluationKey, ...]

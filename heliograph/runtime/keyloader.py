@@ -1,6 +1,6 @@
 """Evaluation keys that do not all fit in memory: loaded before the node that reads them, dropped when others need the room.
 
-Keys of bootstraps and relinearization keys stay. The order in which a program reads the others is known, so the one whose
+Keys that are not of rotations stay. The order in which a program reads the others is known, so the one whose
 next use is furthest away goes first (execution/key_use.py), and the next ones are read, checked and made into what a
 backend takes by a thread while nodes are evaluated. Where the backend finds them is changed by the evaluating thread alone,
 between two nodes.

@@ -388,7 +388,7 @@ def _key_bound(artifact: Artifact, planned: Mapping[str, int], key_bytes: int | 
         raise ProgramError(
             f"the program needs {least} bytes of its keys at once, key_bytes allows {key_bytes}",
             where="Server(key_bytes=...)",
-            why="keys of bootstraps stay in memory, and all keys of one operation are needed at the same time",
+            why="keys that are not of rotations stay in memory, and all keys of one operation are needed at the same time",
             hint="allow more, or compile with a lower Options.memory_bytes or key_bytes",
         )
     return key_bytes
