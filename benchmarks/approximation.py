@@ -13,12 +13,12 @@ import math
 import time
 from typing import Any
 
-from heliograph.approx import hermite
-from heliograph.approx.argmax import argmax
+from heliograph.approx.fits import hermite
+from heliograph.approx.compositions.argmax import argmax
 from heliograph.functions import function
-from heliograph.approx.sampling import CHUNK, SampledError, sampled_error
-from heliograph.approx.sign import FAMILIES, sign
-from heliograph.approx.softmax import DEFAULT_ERROR, softmax
+from heliograph.approx.compositions.sampling import CHUNK, SampledError, sampled_error
+from heliograph.approx.compositions.sign import FAMILIES, sign
+from heliograph.approx.compositions.softmax import DEFAULT_ERROR, softmax
 from heliograph.compiler.lowered import lowered_softmax
 
 # columns, range: (max, mean) of norm + extn, (max, mean) of norm + extn + prec

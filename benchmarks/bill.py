@@ -80,7 +80,7 @@ def programs() -> dict[str, tuple[Callable[[], Any], tuple[int, ...], dict[str, 
 
 def _client_encrypt(folder: Path) -> dict[str, Any]:
     from heliograph.artifact.public import PublicArtifact
-    from heliograph.runtime.client import Client
+    from heliograph.runtime.client.client import Client
     from heliograph.tools.measure import peak_rss_bytes
 
     public = PublicArtifact.load(folder / "public.helio")
@@ -110,8 +110,8 @@ def _client_encrypt(folder: Path) -> dict[str, Any]:
 def _server(folder: Path) -> dict[str, Any]:
     from heliograph.artifact.artifact import Artifact
     from heliograph.tools.measure import peak_rss_bytes
-    from heliograph.runtime.messages import EncryptedInput, EvaluationKeys
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.wire.messages import EncryptedInput, EvaluationKeys
+    from heliograph.runtime.server.server import Server
 
     server = Server(
         Artifact.load(folder / "model.helio"), EvaluationKeys.load(folder / "keys.helio"), allow_insecure=True
@@ -132,8 +132,8 @@ def _server(folder: Path) -> dict[str, Any]:
 
 
 def _client_decrypt(folder: Path) -> dict[str, Any]:
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.messages import EncryptedOutput
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.wire.messages import EncryptedOutput
 
     client = Client.load(folder / "secret.key", allow_insecure=True)
     times, outputs = [], []
@@ -265,7 +265,7 @@ def main() -> None:
 
     costs = default_costs()
     if options.calibrate:
-        from heliograph.runtime.calibrate import calibrate
+        from heliograph.runtime.measuring.calibrate import calibrate
 
         found = calibrate()
         costs = (found.get("native") or found["openfhe"]).costs

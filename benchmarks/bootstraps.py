@@ -21,18 +21,18 @@ from common import machine
 from heliograph.ckks import noise
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
-from heliograph.compiler.bootstrap_rings import bootstrapping_rings
+from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
 from heliograph.execution.interface import pack_inputs
 from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import execute
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Builder, Program, Stage
-from heliograph.ir.bootstraps import paired_slots
+from heliograph.ir.bootstraps.asked import paired_slots
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
-from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.ir.maps.layout import Layout
+from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.native.backend import KeyTable, NativeEvaluator, place_of, tables_of
 from heliograph.runtime.native.ciphertext import read_ciphertext, read_key
 from heliograph.runtime.openfhe.context import library

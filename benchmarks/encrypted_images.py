@@ -25,10 +25,10 @@ import numpy as np
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
-from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.tools.measure import peak_rss_bytes
-from heliograph.runtime.floor import Floor
-from heliograph.runtime.server import require_server
+from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.server import require_server
 from results import Results, write
 
 FLOOR_SAMPLES = 3

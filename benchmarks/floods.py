@@ -24,7 +24,7 @@ import flooding
 import numpy as np
 
 from heliograph.errors import HeliographError, InsecureWarning
-from heliograph.serving.database import Database
+from heliograph.serving.queue.database import Database
 
 sys.path[:0] = [str(ROOT / "tests")]
 

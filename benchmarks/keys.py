@@ -26,11 +26,11 @@ import torch
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
-from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import serialize
-from heliograph.runtime.seeded import read_ciphertext
-from heliograph.runtime.turns import medians_ms
+from heliograph.runtime.wire.forms import read_ciphertext
+from heliograph.runtime.measuring.turns import medians_ms
 
 
 def mnist_network(hidden: int, **options: Any) -> hg.Artifact:

@@ -20,8 +20,8 @@ from typing import Any
 
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ir import CipherType, Node
-from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.transform_ops import transform_offsets
+from heliograph.ir.ops.slots.bootstraps import fourier_factor
+from heliograph.ir.ops.slots.transforms import transform_offsets
 
 # What stands between a map and the bootstrap of its result: sums of copies, a bias, scales.
 BETWEEN = frozenset(

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from heliograph.compiler.allocation import allocate
+from heliograph.compiler.planning.allocation import allocate
 from heliograph.compiler.pipeline import linear_passes
-from heliograph.compiler.unseen import setting_of
+from heliograph.compiler.reporting.held_out import setting_of
 from heliograph.ir import Builder, Location, Stage
-from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.report.text import bytes_text
 from heliograph.tools.measure import peak_rss_bytes
 from ola_models import NETWORKS, PRECISION_BITS, Augment, Network
@@ -79,7 +79,7 @@ def refined(network: Network, program: hg.Program, images: Images, options: argp
     """The refined program, trained once: its text and weights are kept."""
     say, path = speaker(options), options.folder / f"{network.name}_refined.hg"
     if not path.exists():
-        from heliograph.frontends.torch_distill import Training
+        from heliograph.frontends.torch.training.distill import Training
 
         begun = time.perf_counter()
         found = hg.refine(

@@ -32,7 +32,7 @@ from heliograph.certified.certify import certify
 from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.train import Square, perceptron, train
 from heliograph.execution.interface import draw
-from heliograph.runtime.answers import share_shown
+from heliograph.runtime.client.answers import share_shown
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 
 # Features of Adult that are numbers, and how far apart two people must be in each to count as dissimilar.

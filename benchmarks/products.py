@@ -27,8 +27,9 @@ from unittest import mock
 import numpy as np
 
 from heliograph.execution.walk import node_calls
-from heliograph.passes import choose_products, pack
-from heliograph.passes.matrix_products import MatrixProduct, Way
+from heliograph.passes.packing.products import choose_products
+from heliograph.passes.packing import pack
+from heliograph.passes.packing.products.matrix_products import MatrixProduct, Way
 
 SIZES = ((128, 128, 4), (256, 256, 8), (512, 769, 4))
 OURS: tuple[Way, ...] = ("combine", "gather", "fold")

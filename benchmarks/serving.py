@@ -34,8 +34,8 @@ import torch
 
 from heliograph.errors import InsecureWarning
 from heliograph.execution.memory import memory_bytes
-from heliograph.serving.engine import Task, Work, bytes_each, follow, task_of
-from heliograph.serving.engines import make_engine
+from heliograph.serving.work.engine import Task, Work, bytes_each, follow, task_of
+from heliograph.serving.work.engines import make_engine
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
 

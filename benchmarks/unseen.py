@@ -21,14 +21,14 @@ import torch
 
 from common import ROOT, machine
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
-from heliograph.compiler.unseen import observe
+from heliograph.compiler.reporting.held_out import observe
 from heliograph.errors import RangeError
 from heliograph.execution.interface import check_range
 from heliograph.interpret import interpret_many
-from heliograph.ir.depth import program_depth
+from heliograph.ir.analysis.depth import program_depth
 from heliograph.passes.base import apply
-from heliograph.passes.output_ranges import OutputRanges
-from heliograph.runtime.outputs import check_output
+from heliograph.passes.ranges.output_ranges import OutputRanges
+from heliograph.runtime.client.outputs import check_output
 
 BEFORE = hg.Options(degree=15, margin=0.1)
 # The bound on the rate of leaving is the worth of a calibration set; errors are measured on all that is held out.

@@ -8,8 +8,8 @@ from heliograph.approx import register_function
 bump = register_function("bump", lambda x: np.exp(-x * x), low=-4.0, high=4.0, slope=0.858)
 
 if __name__ == "__main__":
-    from heliograph.approx.fit import fit
-    from heliograph.approx.fit_proof import largest_error
+    from heliograph.approx.fits.fit import fit
+    from heliograph.approx.proofs.fit_proof import largest_error
 
     for degree in (8, 16, 24):
         made = fit(bump.evaluate, -4.0, 4.0, degree)

@@ -24,12 +24,12 @@ if sys.byteorder != "little":
 
 # Public name -> the module that defines it. Type checkers read the imports below instead; a test holds the two equal.
 _PUBLIC: dict[str, str] = {
-    "trace": "heliograph.frontends.torch_export",
-    "from_sklearn": "heliograph.frontends.sklearn_estimators",
+    "trace": "heliograph.frontends.torch.export",
+    "from_sklearn": "heliograph.frontends.sklearn",
     "parse": "heliograph.dsl.parse",
-    "register_function": "heliograph.ir.activation_ops",
+    "register_function": "heliograph.ir.ops.activations",
     "to_language": "heliograph.dsl.print",
-    "to_torch": "heliograph.frontends.torch_modules",
+    "to_torch": "heliograph.frontends.torch.training.modules",
     "write_language": "heliograph.dsl.print",
     "compile": "heliograph.compiler.driver",
     "approximate": "heliograph.compiler.polynomials",
@@ -50,17 +50,17 @@ _PUBLIC: dict[str, str] = {
     "PublicArtifact": "heliograph.artifact.public",
     "Report": "heliograph.report.text",
     "Program": "heliograph.ir",
-    "Client": "heliograph.runtime.client",
-    "Server": "heliograph.runtime.server",
-    "RemoteServer": "heliograph.serving.remote",
-    "Session": "heliograph.runtime.session",
-    "KeyFolder": "heliograph.runtime.keyfolder",
-    "Answer": "heliograph.runtime.answers",
-    "read_answer": "heliograph.runtime.answers",
-    "EvaluationKeys": "heliograph.runtime.messages",
-    "CarriedValues": "heliograph.runtime.messages",
-    "EncryptedInput": "heliograph.runtime.messages",
-    "EncryptedOutput": "heliograph.runtime.messages",
+    "Client": "heliograph.runtime.client.client",
+    "Server": "heliograph.runtime.server.server",
+    "RemoteServer": "heliograph.serving.remote.server",
+    "Session": "heliograph.runtime.server.session",
+    "KeyFolder": "heliograph.runtime.wire.keyfolder",
+    "Answer": "heliograph.runtime.client.answers",
+    "read_answer": "heliograph.runtime.client.answers",
+    "EvaluationKeys": "heliograph.runtime.wire.messages",
+    "CarriedValues": "heliograph.runtime.wire.messages",
+    "EncryptedInput": "heliograph.runtime.wire.messages",
+    "EncryptedOutput": "heliograph.runtime.wire.messages",
     "Measurement": "heliograph.tools.measure",
     "ProgramError": "heliograph.errors",
     "UnsupportedError": "heliograph.errors",
@@ -104,27 +104,27 @@ if TYPE_CHECKING:
     from heliograph.errors import UnsupportedError as UnsupportedError
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
-    from heliograph.frontends.sklearn_estimators import from_sklearn as from_sklearn
-    from heliograph.frontends.torch_export import trace as trace
-    from heliograph.frontends.torch_modules import to_torch as to_torch
+    from heliograph.frontends.sklearn import from_sklearn as from_sklearn
+    from heliograph.frontends.torch.export import trace as trace
+    from heliograph.frontends.torch.training.modules import to_torch as to_torch
     from heliograph.ir import Program as Program
-    from heliograph.ir.activation_ops import register_function as register_function
+    from heliograph.ir.ops.activations import register_function as register_function
     from heliograph.report.explain import Recorder as Recorder
     from heliograph.report.html import html_report as html_report
     from heliograph.report.plots import save_plots as save_plots
     from heliograph.report.text import Report as Report
-    from heliograph.runtime.answers import Answer as Answer
-    from heliograph.runtime.answers import read_answer as read_answer
-    from heliograph.runtime.client import Client as Client
-    from heliograph.runtime.keyfolder import KeyFolder as KeyFolder
+    from heliograph.runtime.client.answers import Answer as Answer
+    from heliograph.runtime.client.answers import read_answer as read_answer
+    from heliograph.runtime.client.client import Client as Client
     from heliograph.runtime.memory import TooLittleMemoryError as TooLittleMemoryError
-    from heliograph.runtime.messages import CarriedValues as CarriedValues
-    from heliograph.runtime.messages import EncryptedInput as EncryptedInput
-    from heliograph.runtime.messages import EncryptedOutput as EncryptedOutput
-    from heliograph.runtime.messages import EvaluationKeys as EvaluationKeys
-    from heliograph.runtime.server import Server as Server
-    from heliograph.runtime.session import Session as Session
-    from heliograph.serving.remote import RemoteServer as RemoteServer
+    from heliograph.runtime.server.server import Server as Server
+    from heliograph.runtime.server.session import Session as Session
+    from heliograph.runtime.wire.keyfolder import KeyFolder as KeyFolder
+    from heliograph.runtime.wire.messages import CarriedValues as CarriedValues
+    from heliograph.runtime.wire.messages import EncryptedInput as EncryptedInput
+    from heliograph.runtime.wire.messages import EncryptedOutput as EncryptedOutput
+    from heliograph.runtime.wire.messages import EvaluationKeys as EvaluationKeys
+    from heliograph.serving.remote.server import RemoteServer as RemoteServer
     from heliograph.tools.debug import debug as debug
     from heliograph.tools.measure import Measurement as Measurement
     from heliograph.tools.measure import measure as measure

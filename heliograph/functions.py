@@ -3,7 +3,7 @@
 A `Family` is a name with its parameters, such as `leaky_relu` with its slope; a `Function` is one of a family, the
 parameters given: its meaning in numpy, its kinks, how it is fitted by default, and what a proof of a polynomial's error
 needs. Ops of programs, the compiler's fits and their proofs, and `heliograph approx` all read this table. A user's own
-functions join it by `register_function` (ir/activation_ops.py).
+functions join it by `register_function` (ir/ops/activations.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.errors import ProgramError
 
 Vector = npt.NDArray[np.float64]
 
-# How to find a polynomial for a function on an interval; see approx/fit.py.
+# How to find a polynomial for a function on an interval; see approx/fits/fit.py.
 METHODS = ("minimax", "gaussian", "interpolation")
 
 

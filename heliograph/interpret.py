@@ -10,9 +10,9 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, real_numbers, unpack_outputs
 from heliograph.ir import Node, Program, SlotsType, Stage, shape_of
-from heliograph.ir.bootstraps import inside_bootstraps
+from heliograph.ir.bootstraps.asked import inside_bootstraps
 from heliograph.ir.node import Array
-from heliograph.ir.ops import OPS, Context
+from heliograph.ir.ops.table import OPS, Context
 
 # Samples of packed programs run together as long as no value has more slots than this.
 _MOST_SLOTS = 1 << 20

@@ -13,7 +13,7 @@ __all__ = ["register_function"]
 
 def __getattr__(name: str) -> Any:
     if name == "register_function":
-        from heliograph.ir.activation_ops import register_function
+        from heliograph.ir.ops.activations import register_function
 
         return register_function
     raise AttributeError(f"module 'heliograph.approx' has no attribute {name!r}")

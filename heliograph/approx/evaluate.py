@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.ir.depth import depth_of_degree, trim, whole_square
+from heliograph.ir.analysis.depth import depth_of_degree, trim, whole_square
 
 Vector = npt.NDArray[np.float64]
 

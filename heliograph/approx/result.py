@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heliograph.approx.evaluate import Plan, plan_polynomial
-from heliograph.ir.depth import depth_of_degree
+from heliograph.ir.analysis.depth import depth_of_degree
 
 Vector = npt.NDArray[np.float64]
 

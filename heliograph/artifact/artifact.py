@@ -32,7 +32,7 @@ from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.keys import conjugates, program_keys
 from heliograph.files import Bytes, write_file
 from heliograph.ir import CipherType, Program, Stage
-from heliograph.ir.bootstraps import raising_chains
+from heliograph.ir.bootstraps.asked import raising_chains
 from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
 from heliograph.report.text import Report

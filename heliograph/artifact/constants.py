@@ -11,9 +11,9 @@ import numpy as np
 from heliograph.artifact.container import Container
 from heliograph.artifact.validate import MAX_CIPHERTEXTS, check_layout, refuse, whole
 from heliograph.ir import Array, Constant, SparseMatrix
-from heliograph.ir.kronecker import KroneckerMatrix
-from heliograph.ir.layout import Layout
-from heliograph.ir.placed import PlacedMatrix, fits
+from heliograph.ir.maps.kronecker import KroneckerMatrix
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.placed import PlacedMatrix, fits
 
 _MOST_SIDE = 1 << 16
 _MOST_TERMS = 1 << 12

@@ -32,7 +32,7 @@ from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PROD
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
-from heliograph.ir.bootstraps import (
+from heliograph.ir.bootstraps.asked import (
     REFRESHED,
     bootstrap_slots,
     bootstrapped,
@@ -42,8 +42,8 @@ from heliograph.ir.bootstraps import (
     paired_slots,
     written_out,
 )
-from heliograph.ir.series import series_degree
-from heliograph.ir.spec import Context, Role, role_of
+from heliograph.ir.bootstraps.series import series_degree
+from heliograph.ir.ops.spec import Context, Role, role_of
 from heliograph.report.figures import (
     Allocation,
     Bootstrapping,

@@ -14,11 +14,11 @@ from typing import Any
 from heliograph.artifact.validate import check_layout, check_shape, refuse, whole
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Matrix, Node, Program, SlotsType, SparseMatrix, TensorType, shape_of
-from heliograph.ir.kronecker import KroneckerMatrix
-from heliograph.ir.liveness import last_use_table
-from heliograph.ir.matrix_ops import inner_size
-from heliograph.ir.placed import PlacedMatrix
-from heliograph.ir.plain_ops import layout_of_pack
+from heliograph.ir.analysis.liveness import last_use_table
+from heliograph.ir.maps.kronecker import KroneckerMatrix
+from heliograph.ir.maps.placed import PlacedMatrix
+from heliograph.ir.ops.matrices import inner_size
+from heliograph.ir.ops.slots.plain import layout_of_pack
 
 # Numbers alive at once (8 bytes each), including temporary ones, and operations on them: some 10 s of numpy on one core.
 MAX_ALIVE = 1 << 26

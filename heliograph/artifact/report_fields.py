@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from heliograph.artifact.figures import OPTIONAL, STORED
 from heliograph.artifact.validate import check_texts, real, refuse, whole
-from heliograph.ir.tensor_ops import DISTRIBUTIONS
+from heliograph.ir.ops.tensors import DISTRIBUTIONS
 from heliograph.report.figures import (
     CERTIFIED_KINDS,
     LARGEST,

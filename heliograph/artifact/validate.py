@@ -15,15 +15,15 @@ from heliograph.ckks.fourier import transform
 from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.errors import HeliographError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
-from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstraps import raising_chains
-from heliograph.ir.carried import carried_outputs, fits
-from heliograph.ir.depth import MOST_WHOLE
+from heliograph.ir.analysis.carried import carried_outputs, fits
+from heliograph.ir.analysis.depth import MOST_WHOLE
+from heliograph.ir.bootstraps.asked import raising_chains
 from heliograph.ir.interface import FINISHES, LARGEST_SCALE, Interface, TensorSpec
-from heliograph.ir.layout import Layout
-from heliograph.ir.ops import MOST_STACKED
-from heliograph.ir.placed import PlacedMatrix
-from heliograph.ir.transform_ops import transform_diagonals
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.placed import PlacedMatrix
+from heliograph.ir.ops.slots.bootstraps import fourier_factor
+from heliograph.ir.ops.slots.transforms import transform_diagonals
+from heliograph.ir.ops.table import MOST_STACKED
 from heliograph.texts import shown
 
 MAX_NODES = 1 << 18

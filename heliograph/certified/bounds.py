@@ -19,7 +19,7 @@ from heliograph.certified.certificate import Certificate
 from heliograph.certified.sampling import Sampler, gradient_of, run_watched
 from heliograph.certified.smooth import Range
 from heliograph.certified.statistics import most_seen
-from heliograph.compiler.unseen import CONFIDENCE, rate_bound
+from heliograph.compiler.reporting.held_out import CONFIDENCE, rate_bound
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Program
 

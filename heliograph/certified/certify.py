@@ -17,18 +17,18 @@ from heliograph.certified.smooth import Columns, Range, check_network, columns_o
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.plan import simulated
+from heliograph.compiler.planning.plan import simulated
 from heliograph.compiler.polynomials import approximate
 from heliograph.errors import PlanningError, ProgramError, UnsupportedError
 from heliograph.execution.interface import check_input
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of
-from heliograph.ir.function_ops import ALONG_ROWS
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.functions import ALONG_ROWS
+from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
-from heliograph.passes.expand import Expand
-from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.simplify import Simplify
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.fuse_linear import FuseLinear
+from heliograph.passes.tensors.simplify import Simplify
 from heliograph.report.figures import Certified, Stored
 from heliograph.report.text import Report
 

@@ -16,9 +16,9 @@ import scipy.sparse
 
 from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, shape_of, size_of
-from heliograph.ir.function_ops import ALONG_ROWS
-from heliograph.ir.kronecker import KroneckerMatrix, identity_places
-from heliograph.ir.ops import OPS
+from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
+from heliograph.ir.ops.functions import ALONG_ROWS
+from heliograph.ir.ops.table import OPS
 
 # A matrix with more entries than this is repeated entry by entry, not as a dense matrix of channels.
 _MOST_CHANNELS = 1 << 24

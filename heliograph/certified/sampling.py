@@ -145,6 +145,6 @@ def _behind_first_map(program: Program) -> tuple[Program, Array, Array] | None:
 
 def gradient_of(program: Program) -> Any:
     """The network as a torch module with a batch axis in front, in float32; for attacks on it."""
-    from heliograph.frontends.torch_modules import to_torch
+    from heliograph.frontends.torch.training.modules import to_torch
 
     return to_torch(program).requires_grad_(False)

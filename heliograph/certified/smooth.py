@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heliograph.approx.argmax import argmax
+from heliograph.approx.compositions.argmax import argmax
 from heliograph.certified.certificate import Certificate
 from heliograph.certified.copies import Averaged, Copies, Value, averages, moved_columns
 from heliograph.errors import ProgramError

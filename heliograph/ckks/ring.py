@@ -26,7 +26,7 @@ MOST_LEVELS = 100
 # Upper bounds that every ring meets.
 _MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
 # Levels that the modular reduction of a bootstrap takes, with a sparse encapsulated secret, and how many products of
-# ciphertexts it relinearizes (ir/bootstrap_writer.py).
+# ciphertexts it relinearizes (ir/bootstraps/writer.py).
 REDUCTION_LEVELS = 9
 REDUCTION_PRODUCTS = 14
 # The key to the sparse secret has special primes of this size, whatever the chain's have.

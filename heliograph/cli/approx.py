@@ -159,11 +159,12 @@ def _fitted(
     method: str | None,
     scale_bits: int | None,
 ) -> tuple[dict[str, Any], Stage]:
-    from heliograph.approx import hermite, proof
-    from heliograph.approx.fit import fit
-    from heliograph.approx.fit_proof import largest_error
+    from heliograph.approx.compositions.sign import DEFAULT_SCALE_BITS
+    from heliograph.approx.fits import hermite
+    from heliograph.approx.fits.fit import fit
+    from heliograph.approx.proofs import proof
+    from heliograph.approx.proofs.fit_proof import largest_error
     from heliograph.approx.result import Stage
-    from heliograph.approx.sign import DEFAULT_SCALE_BITS
     from heliograph.errors import ProgramError
     from heliograph.functions import checked_values
 
@@ -232,8 +233,8 @@ def sign(
     """The sign of x in [-1, 1], outside a gap around zero."""
     import numpy as np
 
-    from heliograph.approx.sign import DEFAULT_SCALE_BITS
-    from heliograph.approx.sign import sign as make
+    from heliograph.approx.compositions.sign import DEFAULT_SCALE_BITS
+    from heliograph.approx.compositions.sign import sign as make
 
     scale_bits = scale_bits or DEFAULT_SCALE_BITS
     refuse_overwriting(png, force=force)
@@ -275,8 +276,8 @@ def argmax(
     quiet: bool,
 ) -> None:
     """The one-hot argmax of a row, by comparing all pairs of values."""
-    from heliograph.approx.argmax import argmax as make
-    from heliograph.approx.sign import DEFAULT_SCALE_BITS
+    from heliograph.approx.compositions.argmax import argmax as make
+    from heliograph.approx.compositions.sign import DEFAULT_SCALE_BITS
 
     refuse_overwriting(png, force=force)
     plan = make(classes, gap, count, family, scale_bits=scale_bits or DEFAULT_SCALE_BITS)
@@ -340,8 +341,8 @@ def softmax(
     quiet: bool,
 ) -> None:
     """The softmax of a row: its cost, and its error on random rows."""
-    from heliograph.approx import softmax as package
-    from heliograph.approx.sampling import CHUNK, sampled_error, softmax_values
+    from heliograph.approx.compositions import softmax as package
+    from heliograph.approx.compositions.sampling import CHUNK, sampled_error, softmax_values
     from heliograph.compiler.lowered import lowered_softmax
 
     refuse_overwriting(png, force=force)

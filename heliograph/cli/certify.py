@@ -204,7 +204,7 @@ def _encrypted(
     artifact: hg.Artifact, inputs: Array, insecure: bool, progress: Callable[[str, int, int], None]
 ) -> Iterator[tuple[hg.Answer, float]]:
     import heliograph as hg
-    from heliograph.runtime.server import require_server
+    from heliograph.runtime.server.server import require_server
 
     require_server(artifact)
     client = hg.Client(artifact.public(), allow_insecure=insecure)

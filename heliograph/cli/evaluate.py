@@ -123,9 +123,9 @@ def evaluate_command(
         progress("loading", 0, 0)
         loaded = Artifact.load(artifact)
         if apart:
-            from heliograph.runtime.backends import backend_name
-            from heliograph.runtime.batch import output_files
-            from heliograph.serving.spread import spread_files
+            from heliograph.runtime.server.backends import backend_name
+            from heliograph.runtime.server.batch import output_files
+            from heliograph.serving.work.spread import spread_files
 
             begun, engine, workers = time.monotonic(), engine or "local", workers or 1
             spread_files(
@@ -193,10 +193,10 @@ def _in_this_process(
     **options: Any,
 ) -> tuple[Trace, str]:
     """Evaluate one input into a file, or several into a folder; the trace of the last one, and the backend."""
-    from heliograph.runtime.batch import evaluate_files
-    from heliograph.runtime.keyfolder import load_keys
-    from heliograph.runtime.messages import EncryptedInput
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.server.batch import evaluate_files
+    from heliograph.runtime.server.server import Server
+    from heliograph.runtime.wire.keyfolder import load_keys
+    from heliograph.runtime.wire.messages import EncryptedInput
 
     first = EncryptedInput.load(data[0]) if len(data) == 1 else None
     own = {} if plain is None else read_by_name(plain, artifact.plain_inputs)

@@ -112,7 +112,7 @@ def inspect_command(
 def _emit_operations(as_json: bool, quiet: bool) -> None:
     from dataclasses import asdict
 
-    from heliograph.frontends.coverage import coverage
+    from heliograph.frontends.torch.coverage import coverage
 
     found = coverage()
     emit(str(found), asdict(found), as_json=as_json, quiet=quiet)

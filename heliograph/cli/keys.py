@@ -46,8 +46,8 @@ def _read_passphrase(path: str) -> str:
 
 def load_client(key: str, passphrase_file: str | None, insecure: bool) -> Any:
     """The client of a key file; asks for the passphrase where the file needs one and none was given."""
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.keyfile import is_protected
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.client.keyfile import is_protected
 
     if passphrase_file is not None:
         return Client.load(key, _read_passphrase(passphrase_file), allow_insecure=insecure)
@@ -101,10 +101,10 @@ def keygen_command(
     from heliograph.artifact.container import file_kind
     from heliograph.artifact.public import PublicArtifact
     from heliograph.execution.memory import FOLDER_KEY_BYTES, key_making_bytes
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.keyfolder import check_disk
+    from heliograph.runtime.client.client import Client
     from heliograph.runtime.memory import check_memory
     from heliograph.runtime.security import require_security
+    from heliograph.runtime.wire.keyfolder import check_disk
 
     whole = None if file_kind(artifact) == "public artifact" else Artifact.load(artifact)
     described = PublicArtifact.load(artifact) if whole is None else whole.public()
@@ -180,7 +180,7 @@ def keygen_command(
 def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
     """A line on stderr where this machine could not serve the artifact; another one may."""
     from heliograph.runtime.memory import TooLittleMemoryError
-    from heliograph.runtime.server import require_server
+    from heliograph.runtime.server.server import require_server
 
     try:
         require_server(artifact, folder=folder)
@@ -255,8 +255,8 @@ def decrypt_command(
 
     The values are approximate, and their error depends on the secret key: do not share them with people you do not trust.
     """
-    from heliograph.runtime.answers import read_answer
-    from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
+    from heliograph.runtime.client.answers import read_answer
+    from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 
     client = load_client(key, passphrase_file, insecure)
     result = client.decrypt(EncryptedOutput.load(data), of=None if of is None else EncryptedInput.load(of))

@@ -98,7 +98,7 @@ def refine_command(
 
     An interrupted run resumes from OUTPUT.checkpoint: run the same command again. Ctrl-C writes the best program so far.
     """
-    from heliograph.frontends.torch_distill import Training
+    from heliograph.frontends.torch.training.distill import Training
     from heliograph.tools.refine import refine
 
     options = chosen_options(given)

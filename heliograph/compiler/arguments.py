@@ -32,13 +32,13 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
                 where=what,
                 hint="give calibration=samples, or make its program first: hg.from_sklearn(estimator, samples)",
             )
-        from heliograph.frontends.sklearn_estimators import from_sklearn
+        from heliograph.frontends.sklearn import from_sklearn
 
         return from_sklearn(model, calibration, input_range=input_range)
     # A module is listed there only if its package has been imported.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
-        from heliograph.frontends.torch_export import trace
+        from heliograph.frontends.torch.export import trace
 
         return trace(model, example_input, input_range=input_range, calibration=calibration)
     require_program(model, what)

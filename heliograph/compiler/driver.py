@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from heliograph.artifact.artifact import Artifact
-from heliograph.compiler.allocation import allocate
 from heliograph.compiler.arguments import program_of
-from heliograph.compiler.bill import bill
-from heliograph.compiler.merging import Merging
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes, scale_passes
 from heliograph.compiler.places import portable, told_by
-from heliograph.compiler.plan import sample_inputs
-from heliograph.compiler.planner import best_plan
-from heliograph.compiler.unseen import Observation, observe
+from heliograph.compiler.planning.allocation import allocate
+from heliograph.compiler.planning.merging import Merging
+from heliograph.compiler.planning.plan import sample_inputs
+from heliograph.compiler.planning.planner import best_plan
+from heliograph.compiler.reporting.bill import bill
+from heliograph.compiler.reporting.held_out import Observation, observe
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret_many
 from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
-from heliograph.passes.approximate import degrees_by_layer
 from heliograph.passes.base import Trail
-from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.report.text import Report
 
 Watch: TypeAlias = "Callable[[str, Program], None]"

@@ -10,7 +10,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Builder, Stage
-from heliograph.ir.depth import program_depth
+from heliograph.ir.analysis.depth import program_depth
 
 
 def lowered_softmax(

@@ -8,34 +8,34 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.plan import sample_inputs
-from heliograph.compiler.unseen import approximate_pass, observe
+from heliograph.compiler.planning.plan import sample_inputs
+from heliograph.compiler.reporting.held_out import approximate_pass, observe
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, Stage
-from heliograph.ir.bootstraps import bootstraps
-from heliograph.passes.approximate import Approximate
+from heliograph.ir.bootstraps.asked import bootstraps
 from heliograph.passes.base import Step, Trail, apply, run
-from heliograph.passes.calibrate import Observed
-from heliograph.passes.clean_slots import CleanSlots
-from heliograph.passes.compose_relu import ComposeReLU
-from heliograph.passes.expand import Expand
-from heliograph.passes.fit_slots import FitSlots
-from heliograph.passes.fold_scaling import FoldScaling
-from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.lower_bootstraps import LowerBootstraps
-from heliograph.passes.lower_polynomials import LowerPolynomials
-from heliograph.passes.merge_activations import MergeActivations
-from heliograph.passes.output_ranges import Flood, OutputRanges
-from heliograph.passes.pack import Pack
-from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.passes.place_bootstraps import PlaceBootstraps
-from heliograph.passes.place_chains import PlaceChains
-from heliograph.passes.plan_levels import PlanLevels
-from heliograph.passes.reside import Reside
-from heliograph.passes.scale_outputs import ScaleOutputs, output_scales
-from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys
-from heliograph.passes.simplify import Simplify
+from heliograph.passes.bootstraps.lower_bootstraps import LowerBootstraps
+from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
+from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps
+from heliograph.passes.levels.lower_polynomials import LowerPolynomials
+from heliograph.passes.levels.place_chains import PlaceChains
+from heliograph.passes.levels.plan_levels import PlanLevels
+from heliograph.passes.levels.reside import Reside
+from heliograph.passes.levels.schedule import Schedule
+from heliograph.passes.levels.select_keys import SelectKeys
+from heliograph.passes.packing.clean_slots import CleanSlots
+from heliograph.passes.packing.fit_slots import FitSlots
+from heliograph.passes.packing.pack import Pack
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.passes.polynomials.merge_activations import MergeActivations
+from heliograph.passes.ranges.calibrate import Observed
+from heliograph.passes.ranges.output_ranges import Flood, OutputRanges
+from heliograph.passes.tensors.compose_relu import ComposeReLU
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.fuse_linear import FuseLinear
+from heliograph.passes.tensors.scale_outputs import ScaleOutputs, output_scales
+from heliograph.passes.tensors.simplify import Simplify
 
 # How large outputs are is looked up on this many samples.
 _SCALE_SAMPLES = 16

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.approx.fit import METHODS
+from heliograph.approx.fits.fit import METHODS
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.unseen import approximate_pass, observe
+from heliograph.compiler.reporting.held_out import approximate_pass, observe
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Node, Program, Stage, TensorType
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
-from heliograph.passes.expand import Expand
-from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.simplify import Simplify
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.fuse_linear import FuseLinear
+from heliograph.passes.tensors.simplify import Simplify
 
 
 def approximate(program: Program, options: Options | None = None) -> Program:

@@ -15,7 +15,7 @@ from heliograph.dsl.walk import Walk
 from heliograph.errors import ProgramError
 from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
 from heliograph.ir.node import Array
-from heliograph.ir.ops import OPS, Context, OpSpec, Role, check_call
+from heliograph.ir.ops.table import OPS, Context, OpSpec, Role, check_call
 
 # Attributes with one entry for each spatial axis of (channels, *spatial); a single number is used for all axes.
 _PER_AXIS = {"kernel", "stride", "padding", "dilation", "output_size"}

@@ -9,7 +9,7 @@ from heliograph.dsl.builtins import BUILTINS, SLOT_WORDS
 from heliograph.dsl.calls import FOLDED
 from heliograph.dsl.diagnostics import Diagnostics, Span, did_you_mean, shown
 from heliograph.ir import Stage
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 
 
 def stage_of(module: ast.Module) -> Stage:

@@ -38,9 +38,9 @@ from heliograph.dsl.walk import Annotation, Arithmetic
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, ConstantName, Node, Program, Stage, TensorType, shape_of
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import next_power_of_two
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 
 # Limits for one text: expressions evaluated, nodes made, elements of fixed arrays computed.
 MAX_STEPS = 200_000

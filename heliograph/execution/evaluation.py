@@ -11,9 +11,9 @@ from heliograph.execution.counted import Counted
 from heliograph.execution.plaintexts import EncodeAhead
 from heliograph.execution.protocol import C, Call, Primitives
 from heliograph.ir import CipherType, Node
-from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.ops import OPS, Role, role_of
-from heliograph.ir.slot_runs import cipher
+from heliograph.ir.ops.slots.bootstraps import fourier_factor
+from heliograph.ir.ops.slots.runs import cipher
+from heliograph.ir.ops.table import OPS, Role, role_of
 
 if TYPE_CHECKING:
     from heliograph.execution.evaluator import Evaluator, Transform

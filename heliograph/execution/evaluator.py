@@ -17,12 +17,12 @@ from heliograph.execution.evaluation import Run
 from heliograph.execution.plaintexts import EncodeAhead, Encoding, PlaintextCache
 from heliograph.execution.protocol import C, Primitives
 from heliograph.ir import CipherType, Node, Program
-from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstraps import factor_key
-from heliograph.ir.diagonals import DiagonalMap
-from heliograph.ir.slot_runs import cipher
-from heliograph.ir.transform_ops import transform_diagonals
-from heliograph.ir.transforms import BabySteps, share_babies, transform_terms
+from heliograph.ir.bootstraps.asked import factor_key
+from heliograph.ir.maps.diagonals import DiagonalMap
+from heliograph.ir.maps.steps import BabySteps, share_babies, transform_terms
+from heliograph.ir.ops.slots.bootstraps import fourier_factor
+from heliograph.ir.ops.slots.runs import cipher
+from heliograph.ir.ops.slots.transforms import transform_diagonals
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
-from heliograph.ir.transforms import needed_keys, rotation_steps
+from heliograph.ir.maps.steps import needed_keys, rotation_steps
 
 # Reading a key, checking its digest and form, making OpenFHE's object from it, and putting the others back into OpenFHE's
 # map: 2 ms and 0.18 GB/s on one core, with the file in the system's cache. (Keys of 0.8 to 5 MB. On a machine with twice as

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ir import CipherType, Program
-from heliograph.ir.bootstraps import raising_chains
-from heliograph.ir.transforms import needed_keys
+from heliograph.ir.bootstraps.asked import raising_chains
+from heliograph.ir.maps.steps import needed_keys
 
 
 def program_keys(program: Program) -> tuple[EvaluationKey, ...]:

@@ -18,8 +18,8 @@ from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, ROTATIONS
 from heliograph.execution.protocol import Call
 from heliograph.ir import CipherType, Node, Program, Stage
-from heliograph.ir.liveness import last_use_table
-from heliograph.ir.ops import OPS, Context
+from heliograph.ir.analysis.liveness import last_use_table
+from heliograph.ir.ops.table import OPS, Context
 
 Progress = Callable[[str, int, int], None]
 

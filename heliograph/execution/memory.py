@@ -11,10 +11,10 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Matrix, Program
-from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.bootstraps import bootstraps_by_chain, factors
-from heliograph.ir.liveness import peak_towers
-from heliograph.ir.transform_ops import transform_diagonals
+from heliograph.ir.analysis.liveness import peak_towers
+from heliograph.ir.bootstraps.asked import bootstraps_by_chain, factors
+from heliograph.ir.ops.slots.bootstraps import fourier_factor
+from heliograph.ir.ops.slots.transforms import transform_diagonals
 
 # Memory of processes, fitted to the peaks of benchmarks/bill.py (ten programs): Python with numpy, scipy, OpenFHE and
 # cryptography, without torch; tables of the ring; and, besides the keys, buffers for single keys in transit.

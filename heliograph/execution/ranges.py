@@ -10,8 +10,8 @@ import numpy as np
 
 from heliograph.errors import RangeError
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import bootstrapped, bootstraps
-from heliograph.ir.layout import Layout
+from heliograph.ir.bootstraps.asked import bootstrapped, bootstraps
+from heliograph.ir.maps.layout import Layout
 
 # Encryption error may push values slightly out of [-1, 1]; a polynomial hardly notices this much.
 SLACK = 1e-3

@@ -23,9 +23,9 @@ from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.ir.bootstrap_ops import fourier_factor
-from heliograph.ir.slot_runs import cipher
-from heliograph.ir.slot_types import SCALE_TOLERANCE
+from heliograph.ir.ops.slots.bootstraps import fourier_factor
+from heliograph.ir.ops.slots.runs import cipher
+from heliograph.ir.ops.slots.types import SCALE_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator, Transform
 from heliograph.execution.protocol import Call, Primitives
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 
 # Stands in for every ciphertext, plaintext and digit.
 _NOTHING = object()

@@ -24,7 +24,7 @@ from heliograph.ir.node import (
     freeze_attrs,
     live_nodes,
 )
-from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
+from heliograph.ir.ops.table import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Comparison, Gradients, Program
 from heliograph.ir.ranges import RangeEntry
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array
 
 # What a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.

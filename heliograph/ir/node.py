@@ -102,7 +102,7 @@ class Distances(Protocol):
 
 
 class Matrix:
-    """A matrix as a constant: a sparse one, or a smaller form of one (ir/kronecker.py). Its arrays are read-only."""
+    """A matrix as a constant: a sparse one, or a smaller form of one (ir/maps/kronecker.py). Its arrays are read-only."""
 
     __slots__ = ()
     shape: tuple[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array
 
 # Fields that the report does not show; the passes and the range checks use them.
@@ -31,7 +31,7 @@ class RangeEntry:
     the name of the construction, and what it rests on; `moved` is how far a comparison's threshold was moved away from
     values that can equal it. `layout` is that of the input, once it is packed. `frame` is
     (centre, radius) where a slot of it holds y and the input, in units in which the interval is [-1, 1], is
-    centre + radius * y; without it the two are the same (passes/squares.py).
+    centre + radius * y; without it the two are the same (passes/polynomials/squares.py).
     """
 
     layer: str

@@ -27,7 +27,7 @@ class TensorType:
 class SlotsType:
     """A vector of `slots` numbers that share one ciphertext; no level or scale is decided yet.
 
-    `count`: this many of them in a stack, which sums of ciphertexts read (ir/stack_ops.py).
+    `count`: this many of them in a stack, which sums of ciphertexts read (ir/ops/slots/stacks.py).
     """
 
     slots: int

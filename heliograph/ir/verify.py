@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from heliograph.errors import ProgramError, VerifyError
-from heliograph.ir.bootstraps import RAISED, refreshing
+from heliograph.ir.bootstraps.asked import RAISED, refreshing
+from heliograph.ir.maps.steps import needed_keys, rotation_steps
 from heliograph.ir.node import Matrix, Node, Stage
-from heliograph.ir.ops import Context, check_call, check_stacks, check_stage, check_type, spec_of
+from heliograph.ir.ops.table import Context, check_call, check_stacks, check_stage, check_type, spec_of
 from heliograph.ir.program import Program
 from heliograph.ir.text import print_node
-from heliograph.ir.transforms import needed_keys, rotation_steps
 from heliograph.ir.types import CipherType, SlotsType, TensorType
 
 

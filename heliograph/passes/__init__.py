@@ -22,5 +22,5 @@ The other files are parts of passes:
 * of `fit_slots`: `slot_intervals`
 * of `place_bootstraps`: `placement` (the search)
 
-`allocate_degrees` and `impacts` choose degrees before any pass runs (`compiler/allocation.py`).
+`allocate_degrees` and `impacts` choose degrees before any pass runs (`compiler/planning/allocation.py`).
 """

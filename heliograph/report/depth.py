@@ -11,7 +11,7 @@ import networkx
 
 from heliograph.errors import ProgramError
 from heliograph.ir import CipherType, Node, Program, Stage
-from heliograph.ir.bootstraps import REFRESHED, WHOLE, bootstrapped, inside_bootstraps
+from heliograph.ir.bootstraps.asked import REFRESHED, WHOLE, bootstrapped, inside_bootstraps
 from heliograph.report.compiled import Compiled
 
 # Among paths that spend the same number of levels, prefer the one with the most nodes: it starts at an input and ends at an

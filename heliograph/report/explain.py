@@ -10,12 +10,12 @@ from typing import Any
 
 from heliograph.errors import ProgramError
 from heliograph.ir import CipherType, Node, Program, SlotsType, Stage
-from heliograph.ir.depth import critical_depth
-from heliograph.ir.function_ops import ALONG_ROWS, JOINT
-from heliograph.ir.liveness import peak_towers
-from heliograph.ir.ops import OPS
+from heliograph.ir.analysis.depth import critical_depth
+from heliograph.ir.analysis.liveness import peak_towers
+from heliograph.ir.maps.steps import rotation_steps
+from heliograph.ir.ops.functions import ALONG_ROWS, JOINT
+from heliograph.ir.ops.table import OPS
 from heliograph.ir.text import print_program
-from heliograph.ir.transforms import rotation_steps
 
 _LINES = 40
 
@@ -201,7 +201,7 @@ def _rotations(program: Program) -> float:
 
 
 def _diagonals(program: Program) -> float:
-    from heliograph.ir.transform_ops import transform_diagonals
+    from heliograph.ir.ops.slots.transforms import transform_diagonals
 
     total = 0
     for node in program.nodes:

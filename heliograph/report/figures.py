@@ -386,7 +386,7 @@ class Stored:
     # The largest error of the polynomials on all calibration samples, and how many these are.
     given_error: float | None = field(default=None, metadata=_about(low=0.0, optional=True))
     given_samples: int | None = field(default=None, metadata=_about(high=_MOST_SAMPLES, optional=True))
-    # How degrees were allocated, if they were (passes/allocate_degrees.py).
+    # How degrees were allocated, if they were (passes/degrees/allocate_degrees.py).
     allocation: Allocation | None = field(default=None, metadata=_about(optional=True))
     # What the answers certify, if anything (certified/).
     certificate: Certified | None = field(default=None, metadata=_about(optional=True))

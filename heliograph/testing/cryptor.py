@@ -28,8 +28,8 @@ from heliograph.ckks.ring import SIGMA, Ring
 from heliograph.ckks.security import SPARSE_WEIGHT
 from heliograph.errors import HeliographError, RangeError, WireError
 from heliograph.ir import Array
-from heliograph.runtime.cryptor.arithmetic import Arithmetic
-from heliograph.runtime.seeded import read_ciphertext, sparse_primes, special_primes
+from heliograph.runtime.client.cryptor.arithmetic import Arithmetic
+from heliograph.runtime.wire.forms import read_ciphertext, sparse_primes, special_primes
 from heliograph.testing.bench import Check, compare, key_halves
 from heliograph.testing.reference import backward, centred, coefficients, column, forward
 from heliograph.testing.rings import RINGS, lower_part, name_of

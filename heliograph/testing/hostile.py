@@ -11,7 +11,7 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.errors import WireError
-from heliograph.runtime.seeded import SeededForm, computed_form, key_form
+from heliograph.runtime.wire.forms import SeededForm, computed_form, key_form
 from heliograph.testing.bench import Bench, Benches, Check, Maker, compare
 from heliograph.testing.rings import RINGS, name_of
 

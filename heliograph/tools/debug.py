@@ -15,7 +15,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, scaled
 from heliograph.compiler.places import portable
-from heliograph.compiler.unseen import approximate_pass, observe
+from heliograph.compiler.reporting.held_out import approximate_pass, observe
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.interface import batch_of, pack_inputs
 from heliograph.execution.loop import execute
@@ -24,11 +24,11 @@ from heliograph.execution.simulator import Simulator
 from heliograph.files import Bytes
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, shape_of
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import apply
-from heliograph.runtime.messages import EncryptedInput, object_name
-from heliograph.runtime.server import Server, require_server
+from heliograph.runtime.server.server import Server, require_server
+from heliograph.runtime.wire.messages import EncryptedInput, object_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def _decrypted(
     artifact: Artifact, samples: Sequence[Any], points: Iterable[Node], failures: dict[Node, str]
 ) -> dict[Node, Array]:
     """The decrypted slots at the points and outputs of a real encrypted run, under a key made for it."""
-    from heliograph.runtime.client import Client
+    from heliograph.runtime.client.client import Client
 
     program = artifact.program
     # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.

@@ -65,7 +65,7 @@ def run_demo(images: int = 40, progress: Callable[[str, int, int], None] | None 
         raise HeliographError(
             f"the demonstration needs {error.name}", hint="pip install 'heliograph[demo]', or run make demo"
         ) from None
-    from heliograph.frontends.torch_export import trace
+    from heliograph.frontends.torch.export import trace
 
     def tell(stage: str, done: int, total: int) -> None:
         if progress is not None:

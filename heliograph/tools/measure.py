@@ -16,9 +16,9 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array
 from heliograph.machine import load_average
-from heliograph.runtime.client import Client
-from heliograph.runtime.floor import Floor
-from heliograph.runtime.server import Server, require_server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.server import Server, require_server
 
 # The floor is a median over at least this many calls of each primitive.
 FLOOR_SAMPLES = 15

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from heliograph.compiler.allocation import allocation_curve
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
+from heliograph.compiler.planning.allocation import allocation_curve
 from heliograph.compiler.polynomials import approximate
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file, write_file
 from heliograph.ir import Array, Builder, ConstantName, Node, Program, shape_of
-from heliograph.ir.depth import depth_of_degree
-from heliograph.passes.allocate_degrees import Point
-from heliograph.passes.squares import fits_a_square
+from heliograph.ir.analysis.depth import depth_of_degree
+from heliograph.passes.degrees.allocate_degrees import Point
+from heliograph.passes.polynomials.squares import fits_a_square
 
 if TYPE_CHECKING:
     import torch
 
-    from heliograph.frontends.torch_distill import Augment, Distilled, Epoch, Training
-    from heliograph.frontends.torch_modules import ProgramModule
+    from heliograph.frontends.torch.training.distill import Augment, Distilled, Epoch, Training
+    from heliograph.frontends.torch.training.modules import ProgramModule
 
 # The network that training starts from: polynomials that hardly change it, on the observed ranges plus a small margin.
 _START_DEGREE, _START_MARGIN = 15, 0.1
@@ -141,7 +141,7 @@ def refine(
     On Ctrl-C the best state so far is returned. Raises ProgramError if the training diverges or there is nothing to
     refine.
     """
-    from heliograph.frontends.torch_distill import Training
+    from heliograph.frontends.torch.training.distill import Training
 
     require_program(program, "refine")
     options = options or Options()
@@ -261,7 +261,7 @@ class _Refiner:
     ) -> None:
         import torch
 
-        from heliograph.frontends.torch_modules import to_torch
+        from heliograph.frontends.torch.training.modules import to_torch
 
         self.begun = time.perf_counter()
         self.original, self.options, self.training = program, options, training
@@ -295,7 +295,7 @@ class _Refiner:
 
     def keep(self, path: Path, degrees: object) -> None:
         """Write a checkpoint to this file after every epoch, and resume from it if it exists."""
-        from heliograph.frontends.torch_distill import unpacked
+        from heliograph.frontends.torch.training.distill import unpacked
 
         digest = hashlib.sha256(str(self.original).encode())
         for tensor in (*self.samples, *self.apart):
@@ -321,8 +321,8 @@ class _Refiner:
         """Lower the degrees and train; what comes out is the network from then on."""
         import torch
 
-        from heliograph.frontends.torch_distill import Distilled, Epoch, distil, packed, reaches
-        from heliograph.frontends.torch_modules import to_torch
+        from heliograph.frontends.torch.training.distill import Distilled, Epoch, distil, packed, reaches
+        from heliograph.frontends.torch.training.modules import to_torch
 
         begun = time.perf_counter()
         number = len(self.rounds)
@@ -375,7 +375,7 @@ class _Refiner:
 
     def undo(self, before: Program) -> None:
         """Go back to the network before the last round."""
-        from heliograph.frontends.torch_modules import to_torch
+        from heliograph.frontends.torch.training.modules import to_torch
 
         self.rounds[-1] = replace(self.rounds[-1], kept=False)
         self.program = self.reached = before
@@ -403,9 +403,9 @@ class _Refiner:
 
     def finished(self) -> Refined:
         """The result, its intervals those of the samples; a warning where some go beyond all bounds."""
-        from heliograph.frontends.torch_check import compared_with
-        from heliograph.frontends.torch_distill import TOO_FAR
-        from heliograph.frontends.torch_modules import to_torch
+        from heliograph.frontends.torch.check import compared_with
+        from heliograph.frontends.torch.training.distill import TOO_FAR
+        from heliograph.frontends.torch.training.modules import to_torch
 
         program, fits = self.on_intervals(self.program)
         agreement = [each for each in self.rounds if each.kept][-1].agreement
@@ -440,8 +440,8 @@ class _Refiner:
         """The program with its polynomials on the intervals that the samples reach, with room; and whether no sample goes
         beyond all bounds.
         """
-        from heliograph.frontends.torch_distill import TOO_FAR, reaches
-        from heliograph.frontends.torch_modules import to_torch
+        from heliograph.frontends.torch.training.distill import TOO_FAR, reaches
+        from heliograph.frontends.torch.training.modules import to_torch
 
         module = to_torch(program, train_coefficients=True)
         everything = [
@@ -461,8 +461,8 @@ class _Refiner:
         """
         import torch
 
-        from heliograph.frontends.torch_distill import Judge, reaches
-        from heliograph.frontends.torch_modules import to_torch
+        from heliograph.frontends.torch.training.distill import Judge, reaches
+        from heliograph.frontends.torch.training.modules import to_torch
 
         module = to_torch(program, train_coefficients=True)
         judge = Judge(module, self.teacher, self.apart, self.training)
@@ -517,7 +517,7 @@ def _degrees(program: Program) -> dict[str, int]:
 
 
 def _fewer_levels(degree: int) -> int | None:
-    """The highest degree that takes fewer levels than this one; of degree 2 as a square (passes/squares.py)."""
+    """The highest degree that takes fewer levels than this one; of degree 2 as a square (passes/polynomials/squares.py)."""
     if degree < 3:
         return None
     return (

@@ -19,8 +19,8 @@ from heliograph.execution.interface import plain_values
 from heliograph.execution.loop import Progress
 from heliograph.ir import Program
 from heliograph.report.text import bytes_text, seconds_text
-from heliograph.runtime.client import Client
-from heliograph.runtime.server import Server, require_server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server, require_server
 
 
 @dataclass(frozen=True, slots=True)

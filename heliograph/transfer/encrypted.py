@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.execution.loop import Progress
 from heliograph.ir import Array
-from heliograph.runtime.messages import CarriedValues
+from heliograph.runtime.wire.messages import CarriedValues
 from heliograph.transfer.layers import Seen
 from heliograph.transfer.owner import Owner
 from heliograph.transfer.trainer import Trainer

@@ -23,9 +23,9 @@ from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.loop import Progress
 from heliograph.files import write_file
 from heliograph.ir import Array
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.transfer.clear import Epoch, History, Watch, train
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.encrypted import EncryptedRun

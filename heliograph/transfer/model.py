@@ -13,13 +13,13 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.figures import complete
 from heliograph.ckks.costs import CostTable
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.carried import only
+from heliograph.ir.analysis.carried import only
 from heliograph.passes.base import run
-from heliograph.passes.place_chains import PlaceChains
-from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys
+from heliograph.passes.levels.place_chains import PlaceChains
+from heliograph.passes.levels.schedule import Schedule
+from heliograph.passes.levels.select_keys import SelectKeys
 from heliograph.report.text import Report
-from heliograph.runtime.messages import CarriedValues, EncryptedInput, object_name
+from heliograph.runtime.wire.messages import CarriedValues, EncryptedInput, object_name
 
 _LOGITS = "held_logits"
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from heliograph.errors import RangeError
 from heliograph.ir import Array
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.wire.messages import CarriedValues, EncryptedInput, EncryptedOutput
 from heliograph.transfer.data import TransferData, in_minibatches
 from heliograph.transfer.layers import Layers, Seen
 from heliograph.transfer.settings import TransferSettings

@@ -11,7 +11,7 @@ from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.carried import carried_on, only
+from heliograph.ir.analysis.carried import carried_on, only
 from heliograph.transfer.clear import State, check_weights
 from heliograph.transfer.data import TransferData
 from heliograph.transfer.layers import Layers, Seen

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from heliograph.errors import ProgramError
 from heliograph.execution.loop import Progress
-from heliograph.runtime.messages import CarriedValues, EncryptedInput, EncryptedOutput
-from heliograph.runtime.server import Server
-from heliograph.runtime.session import Session
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.server.session import Session
+from heliograph.runtime.wire.messages import CarriedValues, EncryptedInput, EncryptedOutput
 from heliograph.transfer.layers import WATCHED
 from heliograph.transfer.settings import momentum
 

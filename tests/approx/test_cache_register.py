@@ -16,10 +16,10 @@ from helpers import own_functions
 
 from heliograph import functions
 from heliograph.approx import cache, register_function
-from heliograph.approx import sign as sign_module
-from heliograph.approx.argmax import argmax
-from heliograph.approx.fit_proof import largest_error
-from heliograph.approx.sign import frontier, sign
+from heliograph.approx.compositions import sign as sign_module
+from heliograph.approx.compositions.argmax import argmax
+from heliograph.approx.compositions.sign import frontier, sign
+from heliograph.approx.proofs.fit_proof import largest_error
 from heliograph.errors import ProgramError
 
 
@@ -137,7 +137,7 @@ def _own_functions() -> Iterator[None]:
 @pytest.mark.usefixtures("_own_functions")
 def test_registered_functions_are_fitted_and_proved() -> None:
     bump = register_function("bump", lambda x: np.exp(-x * x), low=-3.0, high=3.0, slope=0.8578)
-    from heliograph.approx.fit import fit
+    from heliograph.approx.fits.fit import fit
 
     assert functions.function("bump") is bump
     made = fit(bump.evaluate, -3.0, 3.0, 12)

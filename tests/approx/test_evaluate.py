@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.approx.evaluate import PowerStep, evaluate_plan, plan_polynomial
-from heliograph.approx.fit import fit
-from heliograph.ir.depth import depth_of_degree, trim
+from heliograph.approx.fits.fit import fit
+from heliograph.ir.analysis.depth import depth_of_degree, trim
 
 T = np.cos(np.linspace(0, math.pi, 201))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from heliograph.approx.fit import fit, smallest_degree
+from heliograph.approx.fits.fit import fit, smallest_degree
 from heliograph.errors import ProgramError
 
 

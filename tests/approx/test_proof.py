@@ -9,11 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from heliograph.approx import proof
+from heliograph.approx.compositions.sign import F4, G4
 from heliograph.approx.evaluate import PowerStep, plan_polynomial
-from heliograph.approx.fit import fit
-from heliograph.approx.fit_proof import largest_error
-from heliograph.approx.sign import F4, G4
+from heliograph.approx.fits.fit import fit
+from heliograph.approx.proofs import proof
+from heliograph.approx.proofs.fit_proof import largest_error
 from heliograph.functions import function, names
 
 

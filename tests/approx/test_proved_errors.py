@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from heliograph import functions
 from heliograph.approx import register_function
-from heliograph.approx.fit import Fit, fit
-from heliograph.approx.fit_proof import largest_error
+from heliograph.approx.fits.fit import Fit, fit
+from heliograph.approx.proofs.fit_proof import largest_error
 from heliograph.functions import Function
 
 # Parameters that are tried beside none.
@@ -83,7 +83,7 @@ def test_negative_reciprocals_and_roots_from_zero() -> None:
 
 def test_floats_and_fixed_point_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float64 is not enough, the same bound comes out of exact arithmetic."""
-    from heliograph.approx import fit_proof
+    from heliograph.approx.proofs import fit_proof
 
     for of in FUNCTIONS:
         low, high = (0.5, 3.0) if of.positive else (-1.5, 3.0)

@@ -8,10 +8,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from heliograph.approx import proof
-from heliograph.approx.argmax import argmax
+from heliograph.approx.compositions.argmax import argmax
+from heliograph.approx.compositions.sign import sign
+from heliograph.approx.proofs import proof
 from heliograph.approx.result import ArgmaxPlan, SignPlan, Stage
-from heliograph.approx.sign import sign
 from heliograph.errors import ProgramError
 
 

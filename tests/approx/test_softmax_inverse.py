@@ -6,13 +6,13 @@ import mpmath
 import numpy as np
 import pytest
 
-from heliograph.approx import hermite
-from heliograph.approx.exp import exp, least_relative, relative_exp
-from heliograph.approx.inverse import inverse
+from heliograph.approx.compositions.exp import exp, least_relative, relative_exp
+from heliograph.approx.compositions.inverse import inverse
+from heliograph.approx.compositions.sampling import SampledError, sampled_error, softmax_values
+from heliograph.approx.compositions.softmax import softmax
+from heliograph.approx.compositions.steps import run
+from heliograph.approx.fits import hermite
 from heliograph.approx.result import SoftmaxPlan, StepPlan
-from heliograph.approx.sampling import SampledError, sampled_error, softmax_values
-from heliograph.approx.softmax import softmax
-from heliograph.approx.steps import run
 from heliograph.errors import ProgramError
 from heliograph.functions import function
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from heliograph import functions
-from heliograph.approx.fit import Fit, fit
-from heliograph.approx.trigonometric import SeriesFit, as_polynomial, fit_series
+from heliograph.approx.fits.fit import Fit, fit
+from heliograph.approx.fits.trigonometric import SeriesFit, as_polynomial, fit_series
 from heliograph.ckks.trigonometric import DEGREES, evaluate, levels_deeper, products_more, series_levels
 
 STD = 0.25

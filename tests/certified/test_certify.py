@@ -30,7 +30,7 @@ from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Stage
-from heliograph.passes.approximate import Approximate
+from heliograph.passes.polynomials.approximate import Approximate
 from heliograph.runtime.noise import secure_draw
 
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ from scipy import stats
 
 import heliograph as hg
 from heliograph.certified.statistics import most_seen, p_value, target_count
-from heliograph.compiler.unseen import rate_bound
+from heliograph.compiler.reporting.held_out import rate_bound
 from heliograph.errors import ProgramError
 
 

@@ -11,8 +11,8 @@ import pytest
 from helpers import commands, own_functions
 
 from heliograph import functions
-from heliograph.approx.fit import fit
-from heliograph.approx.sampling import softmax_values
+from heliograph.approx.compositions.sampling import softmax_values
+from heliograph.approx.fits.fit import fit
 
 
 @pytest.fixture(autouse=True)

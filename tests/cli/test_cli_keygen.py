@@ -17,13 +17,13 @@ from helpers.commands import run, run_json
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.runtime.keyfolder import load_keys
+from heliograph.runtime.wire.keyfolder import load_keys
 
 # Killed while it makes the second evaluation key.
 _KILLED = """
     import os, signal, sys
     from heliograph.cli.main import main
-    from heliograph.runtime.cryptor.cryptor import Cryptor
+    from heliograph.runtime.client.cryptor.cryptor import Cryptor
     made, original = [], Cryptor.evaluation_key_bytes
     def evaluation_key_bytes(self, key):
         if made:

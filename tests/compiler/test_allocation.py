@@ -14,16 +14,17 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import heliograph as hg
-from heliograph.approx.fit import fit
-from heliograph.approx.hermite import errors as hermite_errors
-from heliograph.compiler import allocation, driver
-from heliograph.compiler.allocation import Allocator, allocation_curve, chosen, run_in_chunks
+from heliograph.approx.fits.fit import fit
+from heliograph.approx.fits.hermite import errors as hermite_errors
+from heliograph.compiler import driver
 from heliograph.compiler.pipeline import linear_passes
+from heliograph.compiler.planning import allocation
+from heliograph.compiler.planning.allocation import Allocator, allocation_curve, chosen, run_in_chunks
 from heliograph.errors import ProgramError
 from heliograph.functions import known
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Builder, Location, Node, Program, Stage
-from heliograph.passes.allocate_degrees import Activation, paper_points, products_of, worthwhile
+from heliograph.passes.degrees.allocate_degrees import Activation, paper_points, products_of, worthwhile
 from heliograph.report.text import Report
 
 SIZE, CLASSES, SAMPLES = 12, 4, 400
@@ -354,8 +355,8 @@ def test_errors_name_relus() -> None:
 
 def test_relus_are_composed_where_one_polynomial_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing above degree 3 to choose from, and no class may change.
-    monkeypatch.setattr("heliograph.passes.allocate_degrees.MOST_DEGREE", 3)
-    monkeypatch.setattr("heliograph.compiler.allocation.worthwhile", lambda each: worthwhile(each, 3))
+    monkeypatch.setattr("heliograph.passes.degrees.allocate_degrees.MOST_DEGREE", 3)
+    monkeypatch.setattr("heliograph.compiler.planning.allocation.worthwhile", lambda each: worthwhile(each, 3))
     options = hg.Options(security_bits=None, margin=0.2, allocate="plan", accuracy_loss=0.0)
     seen: list[str] = []
     figures = hg.compile(network(), options, watch=lambda name, _: seen.append(name)).report.figures

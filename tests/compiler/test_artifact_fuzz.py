@@ -21,11 +21,11 @@ from heliograph.artifact.validate import check_sizes
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, RangeError, WireError
 from heliograph.ir import Builder, SparseMatrix, Stage
-from heliograph.ir.kronecker import KroneckerMatrix
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.kronecker import KroneckerMatrix
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.placed import PlacedMatrix
 from heliograph.ir.node import Attr
-from heliograph.ir.ops import OPS, Context
-from heliograph.ir.placed import PlacedMatrix
+from heliograph.ir.ops.table import OPS, Context
 from heliograph.ir.text import parse_program
 from heliograph.report.diff import diff
 from heliograph.report.html import html_report
@@ -250,8 +250,8 @@ return "y" = %1
 
 def test_a_plain_value_that_cannot_be_encoded_is_refused() -> None:
     pytest.importorskip("openfhe")
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.server.server import Server
 
     good = containers()[0]
     text = bytes(good.bytes("text/program")).decode().replace("high = 2.0, low = -2.0", "high = 1e300, low = -1e300")

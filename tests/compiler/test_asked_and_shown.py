@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.compiler import bootstrap_planner, driver
-from heliograph.compiler.bill import class_agreement
-from heliograph.compiler.merging import Merging
+from heliograph.compiler import driver
 from heliograph.compiler.pipeline import front_passes
+from heliograph.compiler.planning import bootstrap_planner
+from heliograph.compiler.planning.merging import Merging
+from heliograph.compiler.reporting.bill import class_agreement
 from heliograph.errors import HeliographError, ProgramError
 from heliograph.interpret import interpret_batch
-from heliograph.ir.loss import has_classes
+from heliograph.ir.analysis.loss import has_classes
 
 RELU = """program p
 input x: secret tensor[8] in [-1, 1]
@@ -93,7 +94,7 @@ def test_series_are_fitted_only_where_a_ring_can_bootstrap(monkeypatch: pytest.M
     tried: list[int] = []
     monkeypatch.setattr(Merging, "offered", lambda self: asked.append(True) or offered(self))
     monkeypatch.setattr(
-        "heliograph.compiler.planner.plan_bootstrapped", lambda *of: tried.append(of[0]) or planned(*of)
+        "heliograph.compiler.planning.planner.plan_bootstrapped", lambda *of: tried.append(of[0]) or planned(*of)
     )
     made = hg.compile(hg.parse(DEEP))
     assert made.ring.log_ring > 10

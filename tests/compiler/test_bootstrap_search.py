@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from heliograph.compiler import bootstrap_planner as planner
-from heliograph.compiler.bootstrap_planner import _Choice, _TooCoarseError
+from heliograph.compiler.planning import bootstrap_planner as planner
+from heliograph.compiler.planning.bootstrap_planner import _Choice, _TooCoarseError
 from heliograph.errors import PlanningError
-from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 # Squared forty times: a value near one, which is bootstrapped several times.
 PROGRAM = "program deep\ninput x: secret slots[8] in [-1, 1]\na = x\n" + 40 * "a = a * a\n" + "output y = a\n"

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import heliograph as hg
-from heliograph.compiler import planner
+from heliograph.compiler.planning import planner
 from heliograph.errors import PlanningError, RangeError, WireError
 from heliograph.execution.key_use import key_use
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, CipherType, Stage
-from heliograph.ir.bootstraps import bootstrap_slots, bootstrapped, bootstraps
-from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.ir.bootstraps.asked import bootstrap_slots, bootstrapped, bootstraps
+from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from resnet import ResNet
@@ -110,7 +110,7 @@ def test_memory_is_bounded_at_a_cost_in_time(program: hg.Program, artifact: hg.A
 def test_keys_that_do_not_fit_are_read_again(program: hg.Program, artifact: hg.Artifact, tmp_path: Path) -> None:
     """With the same chain and less memory than its keys take; a server follows the plan by itself."""
     pytest.importorskip("openfhe")
-    from heliograph.compiler.residency import within
+    from heliograph.compiler.planning.residency import within
     from heliograph.execution.key_use import key_use
     from heliograph.execution.memory import memory_bytes
 

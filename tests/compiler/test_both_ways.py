@@ -15,7 +15,7 @@ from heliograph.compiler.driver import compile  # noqa: E402
 from heliograph.compiler.options import Options  # noqa: E402
 from heliograph.dsl.parse import parse  # noqa: E402
 from heliograph.dsl.print import circuit, to_language  # noqa: E402
-from heliograph.frontends.torch_export import trace  # noqa: E402
+from heliograph.frontends.torch.export import trace  # noqa: E402
 from heliograph.ir import Program  # noqa: E402
 
 TOY = Options(security_bits=None, degree=5)

@@ -22,11 +22,11 @@ from helpers.random_programs import random_inputs
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
-from heliograph.compiler import planner
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
-from heliograph.compiler.plan import AmplifiedError, least_ms, run_ms
-from heliograph.compiler.planner import candidates
+from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.plan import AmplifiedError, least_ms, run_ms
+from heliograph.compiler.planning.planner import candidates
 from heliograph.errors import HeliographError, PlanningError, ProgramError, SecurityError, UnsupportedError
 from heliograph.interpret import interpret
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage

@@ -13,7 +13,7 @@ from runtime.support import toy_artifact
 
 from heliograph.artifact.figures import OPTIONAL, STORED, stored
 from heliograph.artifact.report_fields import check_report, read_stored
-from heliograph.compiler.unseen import Unseen
+from heliograph.compiler.reporting.held_out import Unseen
 from heliograph.errors import WireError
 from heliograph.report.diff import _COMPARED, _find
 from heliograph.report.figures import Bootstrapping, Figures, KeyLoading, Predicted, Stored, figure_of, key_of, to_json

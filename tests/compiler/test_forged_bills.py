@@ -22,7 +22,7 @@ from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.figures import OPTIONAL, STORED
 from heliograph.artifact.public import PublicArtifact
-from heliograph.compiler.unseen import Unseen
+from heliograph.compiler.reporting.held_out import Unseen
 from heliograph.errors import WireError
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs
 from heliograph.execution.loop import execute

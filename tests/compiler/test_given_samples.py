@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import heliograph as hg
-from heliograph.compiler.bill import given_error
 from heliograph.compiler.pipeline import front_passes
+from heliograph.compiler.reporting.bill import given_error
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program, Stage
 from heliograph.report.figures import LARGEST

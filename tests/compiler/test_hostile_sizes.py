@@ -22,9 +22,9 @@ from heliograph.artifact.validate import check_layout
 from heliograph.compiler.driver import compile
 from heliograph.dsl.parse import parse
 from heliograph.errors import WireError
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 from heliograph.ir import Node
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import freeze_attrs
 from heliograph.tools.simulate import simulate
 

@@ -18,7 +18,7 @@ from heliograph.errors import RangeError, WireError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
 from heliograph.ir.interface import TensorSpec
-from heliograph.runtime.outputs import check_output
+from heliograph.runtime.client.outputs import check_output
 
 TOY = hg.Options(security_bits=None)
 SAMPLES = np.random.default_rng(0).uniform(-1, 1, (64, 4))

@@ -31,17 +31,17 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret
 from heliograph.ir import Array, Builder, CipherType, Node, Program, Stage
-from heliograph.ir.bootstraps import RAISED, bootstraps, raising_chains, written_out
+from heliograph.ir.bootstraps.asked import RAISED, bootstraps, raising_chains, written_out
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
-from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.passes.place_bootstraps import PlaceBootstraps
+from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
+from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps
 from heliograph.report.text import Report
-from heliograph.runtime.floor import Floor
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.messages import EvaluationKeys
+from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.runtime.wire.messages import EvaluationKeys
 
 # A bootstrap enters at level 2 and returns to 8 in the whole chain, to 5 in the lower one.
 RING = Ring(11, 60, 52, 19, 4, None, (2, 2))

@@ -16,12 +16,12 @@ from heliograph.errors import ProgramError, RangeError, WireError
 from heliograph.execution.ranges import bootstrap_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.bootstraps import RAISED, bootstrapped, inside_bootstraps, paired_slots
-from heliograph.ir.bootstraps import bootstraps as every_bootstrap
+from heliograph.ir.bootstraps.asked import RAISED, bootstrapped, inside_bootstraps, paired_slots
+from heliograph.ir.bootstraps.asked import bootstraps as every_bootstrap
 from heliograph.ir.node import freeze_attrs
 from heliograph.passes.base import apply
-from heliograph.passes.pair_bootstraps import PairBootstraps
-from heliograph.runtime.floor import Floor
+from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
+from heliograph.runtime.measuring.floor import Floor
 
 SLOTS = 1024
 RING = Ring(11, 60, 52, 19, 4, None, (2, 2))

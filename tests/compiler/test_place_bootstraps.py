@@ -14,10 +14,16 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.depth import node_depth
-from heliograph.passes.place_bootstraps import PlaceBootstraps, Prepared, _Prices, observed_sizes, slot_periods
-from heliograph.passes.placement import IMPOSSIBLE, Search
-from heliograph.passes.plan_levels import Levels, TooFewLevelsError
+from heliograph.ir.analysis.depth import node_depth
+from heliograph.passes.bootstraps.place_bootstraps import (
+    PlaceBootstraps,
+    Prepared,
+    _Prices,
+    observed_sizes,
+    slot_periods,
+)
+from heliograph.passes.bootstraps.placement import IMPOSSIBLE, Search
+from heliograph.passes.levels.plan_levels import Levels, TooFewLevelsError
 
 SLOTS = 1024
 # Six levels between bootstraps: they begin at level 2 and come back to level 8.

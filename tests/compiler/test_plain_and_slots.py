@@ -42,8 +42,8 @@ def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_plain_inputs_are_given_to_the_server_at_run_time() -> None:
     pytest.importorskip("openfhe")
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.server.server import Server
 
     artifact = compile(parse(SCORER), TOY)
     artifact = Artifact.from_bytes(artifact.to_bytes())
@@ -83,8 +83,8 @@ def test_a_hostile_plain_part_is_refused() -> None:
 
 def test_a_slot_program_compiles_and_runs() -> None:
     pytest.importorskip("openfhe")
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.server.server import Server
 
     program = parse(FILTER)
     artifact = compile(program, TOY)

@@ -15,10 +15,10 @@ from heliograph.compiler.options import Options
 from heliograph.errors import PlanningError
 from heliograph.interpret import interpret, interpret_many
 from heliograph.ir import Array, Program, Stage
-from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import run
-from heliograph.passes.plan_levels import PlanLevels
-from heliograph.passes.simplify import Simplify
+from heliograph.passes.levels.plan_levels import PlanLevels
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.tensors.simplify import Simplify
 
 SOURCE = "program p\ninput x: tensor[4] in [-1, 1]\ny = relu(x * 0.5 + 0.25)\noutput y\n"
 TOY = Options(security_bits=None, degree=3, log_ring=11)
@@ -123,7 +123,9 @@ def test_activations_are_approximated_for_the_trial_and_for_the_program_and_no_m
     runs: list[Program] = []
     monkeypatch.setattr(driver, "bill", lambda *arguments: (_ for _ in ()).throw(InterruptedError))  # not its variants
     honest = pipeline.apply
-    monkeypatch.setattr("heliograph.compiler.unseen.apply", lambda *given: runs.append(given[1]) or honest(*given))
+    monkeypatch.setattr(
+        "heliograph.compiler.reporting.held_out.apply", lambda *given: runs.append(given[1]) or honest(*given)
+    )
     monkeypatch.setattr(pipeline, "apply", lambda *given: _noted(runs, honest, *given))
     with pytest.raises(InterruptedError):
         compile(calibrated(400), options)

@@ -14,17 +14,17 @@ from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes, linear_passes
 from heliograph.compiler.polynomials import approximate
-from heliograph.compiler.unseen import approximate_pass, observe, rate_bound
+from heliograph.compiler.reporting.held_out import approximate_pass, observe, rate_bound
 from heliograph.errors import RangeError
 from heliograph.interpret import interpret_many, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.depth import depth_of_degree, program_depth
-from heliograph.ir.ops import OPS, Context
+from heliograph.ir.analysis.depth import depth_of_degree, program_depth
+from heliograph.ir.ops.table import OPS, Context
 from heliograph.passes.base import apply
-from heliograph.passes.margins import RATE, tail
-from heliograph.passes.output_ranges import OutputRanges
+from heliograph.passes.ranges.margins import RATE, tail
+from heliograph.passes.ranges.output_ranges import OutputRanges
 from heliograph.report.text import Report
-from heliograph.runtime.outputs import check_output
+from heliograph.runtime.client.outputs import check_output
 from heliograph.tools.debug import debug
 
 # What the defaults were: one margin and one degree for every layer.
@@ -260,7 +260,7 @@ def test_degrees_are_raised_until_the_outputs_are_near(monkeypatch: pytest.Monke
         return float(error / exact.var(axis=0).mean() ** 0.5), program_depth(polynomial)
 
     shallow, deep = outcome(2), outcome(10)
-    monkeypatch.setattr("heliograph.compiler.unseen._CLOSER", (1.0,))
+    monkeypatch.setattr("heliograph.compiler.reporting.held_out._CLOSER", (1.0,))
     assert outcome(2) == shallow
     usual = outcome(10)
     assert usual[0] > 0.1
@@ -269,7 +269,7 @@ def test_degrees_are_raised_until_the_outputs_are_near(monkeypatch: pytest.Monke
 
 
 def test_outputs_that_stay_too_far_off_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.compiler.unseen._CLOSER", (1.0,))
+    monkeypatch.setattr("heliograph.compiler.reporting.held_out._CLOSER", (1.0,))
     with pytest.warns(UserWarning, match=r"by \d+% of their spread, .* more calibration samples"):
         compile(network(10, inputs(256, 1)), TOY)
 

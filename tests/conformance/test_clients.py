@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.runtime.cryptor import cryptor as cryptors
-from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
-from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.cryptor import cryptor as cryptors
+from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.testing import Check, arithmetic_checks, cryptor_checks
 
 ARITHMETICS: dict[str, Any] = {"numpy": NumpyArithmetic}

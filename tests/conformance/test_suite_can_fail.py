@@ -16,10 +16,10 @@ pytest.importorskip("numba")
 
 from heliograph.errors import HeliographError
 from heliograph.ir import Array, Program
-from heliograph.runtime.cryptor import cryptor as cryptors
-from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
-from heliograph.runtime.cryptor.cryptor import Cryptor
-from heliograph.runtime.cryptor.randomness import SecretStream
+from heliograph.runtime.client.cryptor import cryptor as cryptors
+from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.cryptor.randomness import SecretStream
 from heliograph.runtime.native.backend import NativeBackend, NativeEvaluator
 from heliograph.runtime.native.ciphertext import Ciphertext
 from heliograph.testing import RINGS, Check, arithmetic_checks, cryptor_checks, hostile_checks, primitive_checks
@@ -255,7 +255,7 @@ def test_an_error_of_another_kind_is_no_refusal() -> None:
 
 
 def swapped(name: str, by: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    """A function of runtime/cryptor/cryptor.py in another form."""
+    """A function of runtime/client/cryptor/cryptor.py in another form."""
     right = getattr(cryptors, name)
     return lambda patch: patch.setattr(cryptors, name, functools.partial(by, right))
 

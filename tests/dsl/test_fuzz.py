@@ -14,7 +14,7 @@ from helpers.fuzzing import fuzz
 
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.plan import sample_inputs
+from heliograph.compiler.planning.plan import sample_inputs
 from heliograph.dsl.format import format_text
 from heliograph.dsl.parse import parse
 from heliograph.errors import HeliographError, InternalError, VerifyError

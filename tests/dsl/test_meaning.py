@@ -12,7 +12,7 @@ from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.parse import parse
 from heliograph.interpret import interpret
 from heliograph.ir import Program, SlotsType, Stage, TensorType
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 from heliograph.ir.text import parse_program, programs_equal
 from heliograph.ir.verify import verify
 

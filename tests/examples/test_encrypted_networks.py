@@ -11,7 +11,7 @@ import torch
 from helpers.data import absent, folder
 
 import heliograph as hg  # first: it sets OpenMP's waiting policy
-from heliograph.ir.bootstraps import paired_slots
+from heliograph.ir.bootstraps.asked import paired_slots
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

@@ -14,7 +14,7 @@ from helpers.data import absent, folder
 import heliograph as hg
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.interpret import interpret_batch
-from heliograph.passes.calibrate import Calibrate
+from heliograph.passes.ranges.calibrate import Calibrate
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

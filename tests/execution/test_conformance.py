@@ -26,14 +26,14 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
+from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
-from heliograph.ir.liveness import last_use_table
-from heliograph.ir.ops import OPS
-from heliograph.passes.place_chains import PlaceChains
-from heliograph.passes.plan_levels import PlanLevels
-from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.ops.table import OPS
+from heliograph.passes.levels.place_chains import PlaceChains
+from heliograph.passes.levels.plan_levels import PlanLevels
+from heliograph.passes.levels.schedule import Schedule
+from heliograph.passes.levels.select_keys import SelectKeys
 
 RING = Ring(10, 60, 45, 4, 2, None)
 SLOTS = RING.slots

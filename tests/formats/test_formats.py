@@ -26,11 +26,11 @@ from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.errors import HeliographError, SecurityError, WireError
-from heliograph.runtime import keyfile, keyfolder, messages, shares
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.seeded import read_ciphertext
+from heliograph.runtime.client.client import Client, keyfile, shares
+from heliograph.runtime.wire import keyfolder, messages
+from heliograph.runtime.wire.forms import read_ciphertext
+from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"

@@ -19,11 +19,10 @@ from heliograph.artifact.container import pack, unpack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.ring import Ring
 from heliograph.errors import WireError
-from heliograph.runtime import keyfile
-from heliograph.runtime.client import Client
-from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
-from heliograph.runtime.keyfolder import KeyFolder, write_index
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
+from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic
+from heliograph.runtime.wire.keyfolder import KeyFolder, write_index
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "vectors"

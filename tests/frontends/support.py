@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Program
 from heliograph.ir.text import parse_program, print_program

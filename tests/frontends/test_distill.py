@@ -14,10 +14,10 @@ from torch import nn
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
-from heliograph.frontends import torch_distill
-from heliograph.frontends.torch_distill import Training, _Run, distil, packed, reaches, unpacked, watched
-from heliograph.frontends.torch_modules import ProgramModule, to_torch
-from heliograph.frontends.torch_polynomial import held_polynomial, polynomial
+from heliograph.frontends.torch.training import distill as torch_distill
+from heliograph.frontends.torch.training.distill import Training, _Run, distil, packed, reaches, unpacked, watched
+from heliograph.frontends.torch.training.modules import ProgramModule, to_torch
+from heliograph.frontends.torch.training.polynomial import held_polynomial, polynomial
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
 from heliograph.tools.refine import _moved

@@ -18,7 +18,7 @@ from torch import nn
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes
 from heliograph.errors import ProgramError
-from heliograph.frontends.torch_distill import Judge, Training, reaches
+from heliograph.frontends.torch.training.distill import Judge, Training, reaches
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
 from heliograph.tools.refine import refine

@@ -18,8 +18,8 @@ from torch import nn
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes
 from heliograph.errors import UnsupportedError
-from heliograph.frontends.torch_modules import to_torch
-from heliograph.frontends.torch_polynomial import polynomial, sparse_map
+from heliograph.frontends.torch.training.modules import to_torch
+from heliograph.frontends.torch.training.polynomial import polynomial, sparse_map
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program
 

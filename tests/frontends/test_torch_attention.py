@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import heliograph as hg
-from heliograph.frontends.torch_attention import fast_path_hint
-from heliograph.frontends.torch_examples import Example
+from heliograph.frontends.torch.inputs.examples import Example
+from heliograph.frontends.torch.rules.attention import fast_path_hint
 
 
 class Head(nn.Module):

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from helpers.commands import run, run_json
 
-from heliograph.frontends.coverage import coverage
-from heliograph.frontends.torch_linear import LINEAR
-from heliograph.frontends.torch_pointwise import POINTWISE
-from heliograph.frontends.torch_values import RULES
+from heliograph.frontends.torch.coverage import coverage
+from heliograph.frontends.torch.values import RULES
+from heliograph.frontends.torch.ways.linear import LINEAR
+from heliograph.frontends.torch.ways.pointwise import POINTWISE
 
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch.md"
-TABLE = re.compile(r"(?<=<!-- heliograph.frontends.coverage -->\n).*(?=<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(?<=<!-- heliograph.frontends.torch.coverage -->\n).*(?=<!-- end -->)", re.DOTALL)
 
 
 def test_the_page_has_the_table(request: pytest.FixtureRequest) -> None:

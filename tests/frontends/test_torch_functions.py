@@ -16,7 +16,7 @@ from heliograph.compiler.options import Options
 from heliograph.dsl.parse import parse
 from heliograph.dsl.print import circuit, to_language
 from heliograph.errors import ProgramError, UnsupportedError
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 
 V = torch.tensor([0.5, -0.25, 1.5, 0.0], dtype=torch.float64)
 MASK = torch.tensor([True, False, True, False])

@@ -18,14 +18,14 @@ from heliograph import functions
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import UnsupportedError
-from heliograph.frontends import torch_export
-from heliograph.frontends.torch_decompose import decompositions
-from heliograph.frontends.torch_linear import LINEAR
-from heliograph.frontends.torch_pointwise import POINTWISE, corners
-from heliograph.frontends.torch_values import RULES
+from heliograph.frontends.torch import export as torch_export
+from heliograph.frontends.torch.values import RULES
+from heliograph.frontends.torch.ways.decompose import decompositions
+from heliograph.frontends.torch.ways.linear import LINEAR
+from heliograph.frontends.torch.ways.pointwise import POINTWISE, corners
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Stage
-from heliograph.ir.kronecker import KroneckerMatrix
+from heliograph.ir.maps.kronecker import KroneckerMatrix
 from heliograph.tools.simulate import simulate
 
 BATCHES = st.sampled_from([1, 3])
@@ -169,7 +169,7 @@ def test_samples_that_an_op_would_mix_are_refused() -> None:
 
 
 def test_what_is_not_linear_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from heliograph.frontends.torch_linear import linear_by_units
+    from heliograph.frontends.torch.ways.linear import linear_by_units
 
     monkeypatch.setitem(RULES, "aten.square", linear_by_units)
     with pytest.raises(UnsupportedError, match="it is not linear") as caught:

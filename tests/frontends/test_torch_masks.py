@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from frontends.support import Fn, ops
 from torch import nn
 
-from heliograph.frontends import torch_reach
-from heliograph.frontends.torch_export import trace
-from heliograph.frontends.torch_reach import Reach
+from heliograph.frontends.torch.export import trace
+from heliograph.frontends.torch.inputs import reach as torch_reach
+from heliograph.frontends.torch.inputs.reach import Reach
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Builder, Program, Stage
 

@@ -21,10 +21,10 @@ from torch import nn
 
 import heliograph as hg
 from heliograph.errors import HeliographError
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Program, TensorType
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 from heliograph.ir.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -314,7 +314,7 @@ import torch
 from frontends.models import GeluResidual, ResNet, TwoInputs, fill
 import heliograph as hg
 from heliograph.errors import HeliographError
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 print(trace(fill(ResNet(2)), torch.zeros(1, 3, 8, 8)))
 print(trace(fill(GeluResidual()), torch.zeros(2, 6), input_range=(-1, 1)))
 print(trace(fill(TwoInputs()), (torch.zeros(1, 1, 4, 4), torch.zeros(1, 5))))
@@ -377,7 +377,7 @@ def test_the_place_is_the_users_own_helper() -> None:
 
 
 def test_one_rule_in_one_file_adds_an_op() -> None:
-    from heliograph.frontends.torch_values import RULES, Call, Value, rule
+    from heliograph.frontends.torch.values import RULES, Call, Value, rule
 
     library = torch.library.Library("heliograph_test", "DEF")
     library.define("cube(Tensor x) -> Tensor")

@@ -17,7 +17,7 @@ from torch import nn
 
 import heliograph as hg
 from heliograph.errors import UnsupportedError
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 from heliograph.interpret import interpret_batch
 
 SEEN = torch.ones(4, 4, dtype=torch.bool).tril()

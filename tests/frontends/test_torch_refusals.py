@@ -17,7 +17,7 @@ from frontends.support import Fn, agree, inputs
 from torch import nn
 
 from heliograph.errors import HeliographError, ProgramError, RangeError, UnsupportedError
-from heliograph.frontends.torch_export import trace
+from heliograph.frontends.torch.export import trace
 
 X4 = (torch.zeros(1, 4),)
 HIDING = torch.tensor([-torch.inf, 0, 0, 0])

@@ -40,11 +40,10 @@ from heliograph.errors import HeliographError
 from heliograph.execution.interface import batch_of, input_shape
 from heliograph.files import Bytes
 from heliograph.ir.text import parse_program
-from heliograph.runtime import keyfile
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 from heliograph.tools.simulate import simulate
 
 # What a mutant may ask for and still be run to the end: every other one would only tell that a machine has no such memory.

@@ -19,10 +19,10 @@ from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Program
-from heliograph.ir.carried import carried_on
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import EvaluationKeys
-from heliograph.runtime.server import Server
+from heliograph.ir.analysis.carried import carried_on
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.messages import EvaluationKeys
 
 BACKENDS = ("native", "openfhe")
 # How many times the largest error of three simulated runs is still one that the scheme makes: each has hundreds of slots,

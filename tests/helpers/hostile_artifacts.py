@@ -23,7 +23,7 @@ from heliograph.errors import HeliographError
 from heliograph.execution.interface import input_shape
 from heliograph.ir import Node, Program
 from heliograph.ir.node import ConstantName, freeze_attrs
-from heliograph.ir.ops import OPS, TENSOR, Context, check_call, check_type
+from heliograph.ir.ops.table import OPS, TENSOR, Context, check_call, check_type
 from heliograph.ir.types import TensorType
 from heliograph.tools.simulate import simulate
 
@@ -253,8 +253,8 @@ def _inside(node: Node) -> float:
 
 
 def _serve(artifact: Artifact, given: dict[str, Any]) -> None:
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.server.server import Server
 
     client = Client(artifact.public(), allow_insecure=True)
     secret = [given[spec.name] for spec in artifact.public().inputs]

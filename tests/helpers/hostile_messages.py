@@ -10,9 +10,9 @@ from collections.abc import Callable
 from runtime.support import sample, toy_artifact
 
 from heliograph.errors import HeliographError
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 
 
 @functools.cache

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.runtime.keyfolder import key_parts
-from heliograph.serving.app import make_app
-from heliograph.serving.site import Site, SiteSettings
+from heliograph.runtime.wire.keyfolder import key_parts
+from heliograph.serving.http.app import make_app
+from heliograph.serving.queue.site import Site, SiteSettings
 
 ODD = [
     *(

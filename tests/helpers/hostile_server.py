@@ -19,8 +19,8 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.errors import HeliographError
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.serving.records import DONE, ArtifactRecord, JobRecord, KeysRecord, UploadRecord
+from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.serving.remote.records import DONE, ArtifactRecord, JobRecord, KeysRecord, UploadRecord
 
 # More requests than any call makes, whatever it is answered.
 MOST_REQUESTS = 60

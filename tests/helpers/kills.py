@@ -24,15 +24,15 @@ import runtime.bootstrapped as bootstrapped
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder, load_keys
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.keyfolder import KeyFolder, load_keys
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 
 # Killed from the moment on when all is imported.
 _COMMAND = """
 import sys
-import heliograph.runtime.client, heliograph.runtime.server, heliograph.runtime.native.backend
+import heliograph.runtime.client.client, heliograph.runtime.server.server, heliograph.runtime.native.backend
 from heliograph.cli.main import main
 print("ready", flush=True)
 main(sys.argv[1:])

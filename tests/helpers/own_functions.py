@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from heliograph import functions
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 
 
 @contextlib.contextmanager

@@ -22,15 +22,15 @@ from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage, TensorType
-from heliograph.ir.bootstraps import WHOLE
+from heliograph.ir.bootstraps.asked import WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
-from heliograph.ir.ops import OPS
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.ops.table import OPS
 from heliograph.ir.verify import verify
-from heliograph.passes.lower_bootstraps import LowerBootstraps
-from heliograph.passes.place_chains import PlaceChains
-from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys
+from heliograph.passes.bootstraps.lower_bootstraps import LowerBootstraps
+from heliograph.passes.levels.place_chains import PlaceChains
+from heliograph.passes.levels.schedule import Schedule
+from heliograph.passes.levels.select_keys import SelectKeys
 
 # The amounts that are rotated by: a key of each is in every chain that has keys.
 ROTATIONS = (1, 2, 3, 4, 5, 8)

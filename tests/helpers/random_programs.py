@@ -9,7 +9,7 @@ import numpy as np
 from heliograph.execution.interface import input_shape
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage, TensorType
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 
 # Values before functions that are composed are at most this large.
 REACH = 1.5

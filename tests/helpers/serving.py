@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx
 
-from heliograph.serving.database import Database
-from heliograph.serving.settings import Places
-from heliograph.serving.tenants import Tenants
+from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Places
+from heliograph.serving.queue.tenants import Tenants
 
 
 def free_port() -> int:

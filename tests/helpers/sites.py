@@ -9,9 +9,9 @@ from pathlib import Path
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.runtime.keyfolder import key_parts
-from heliograph.serving.settings import Limits
-from heliograph.serving.site import Site, SiteSettings
+from heliograph.runtime.wire.keyfolder import key_parts
+from heliograph.serving.queue.settings import Limits
+from heliograph.serving.queue.site import Site, SiteSettings
 
 
 def site(artifact_file: Path, folder: Path, limits: Limits) -> Site:

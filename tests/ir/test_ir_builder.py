@@ -8,7 +8,7 @@ import pytest
 from heliograph.errors import InternalError, ProgramError, UnsupportedError, at
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Location, Node, Program, Stage, shape_of, size_of
-from heliograph.ir.gather import gather_matrix
+from heliograph.ir.maps.gather import gather_matrix
 
 PLACE = Location("model.py", 3)
 

@@ -13,7 +13,7 @@ import pytest
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, Location, Matrix, Node, SparseMatrix, Stage, TensorType
-from heliograph.ir.ops import OPS, Context
+from heliograph.ir.ops.table import OPS, Context
 
 R = np.random.default_rng(0)
 LOC = Location("model.py", 7, 3, "block.layer")
@@ -325,7 +325,7 @@ def values(case: str, samples: int) -> list[Array]:
     return [random.uniform(low, 3, size=(samples, *shape)) for shape in shapes]
 
 
-# A traced model may add activations later (frontends/torch_pointwise.py): these are the ops of the tables.
+# A traced model may add activations later (frontends/torch/ways/pointwise.py): these are the ops of the tables.
 WRITTEN = frozenset(OPS)
 
 

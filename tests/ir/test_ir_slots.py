@@ -11,7 +11,7 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, ProgramError
 from heliograph.ir import SparseMatrix
-from heliograph.ir.diagonals import (
+from heliograph.ir.maps.diagonals import (
     DiagonalMap,
     MapGeometry,
     diagonal_map,
@@ -19,9 +19,9 @@ from heliograph.ir.diagonals import (
     positions_in_slots,
     shift_for,
 )
-from heliograph.ir.layout import Layout
-from heliograph.ir.transforms import pair_offsets
-from heliograph.passes.bsgs import StepCosts, plan_steps
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.steps import pair_offsets
+from heliograph.passes.packing.bsgs import StepCosts, plan_steps
 
 
 def apply_map(diagonals: DiagonalMap, vector: np.ndarray, out_period: int) -> np.ndarray:
@@ -87,7 +87,7 @@ def test_maps_are_remembered_by_identity() -> None:
 
 
 def test_the_pictures_of_the_docstring() -> None:
-    """8 slots, a value of 4 elements: what ir/diagonals.py shows."""
+    """8 slots, a value of 4 elements: what ir/maps/diagonals.py shows."""
     four = SparseMatrix.of(10 * np.arange(1, 5)[:, np.newaxis] + np.arange(1, 5))
     two = SparseMatrix.of(four.csr()[:2])
     alike = make_diagonal_map(four, MapGeometry(8, 4, 4))

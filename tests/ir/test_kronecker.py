@@ -14,12 +14,12 @@ from heliograph.compiler.pipeline import linear_passes
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage
 from heliograph.ir.constants import Constants, same
-from heliograph.ir.gather import gather_map, gather_matrix
-from heliograph.ir.kronecker import KroneckerMatrix, identity_places
+from heliograph.ir.maps.gather import gather_map, gather_matrix
+from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
 from heliograph.ir.node import constant_digest
-from heliograph.ir.ops import OPS
+from heliograph.ir.ops.table import OPS
 from heliograph.ir.text import parse_program, print_program
-from heliograph.passes import fuse_linear
+from heliograph.passes.tensors import fuse_linear
 
 
 @pytest.fixture(autouse=True)

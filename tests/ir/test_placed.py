@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from heliograph.ir import Array, SparseMatrix
 from heliograph.ir.constants import same
-from heliograph.ir.diagonals import DiagonalMap, MapGeometry, diagonal_offsets, make_diagonal_map
-from heliograph.ir.kronecker import KroneckerMatrix
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.diagonals import DiagonalMap, MapGeometry, diagonal_offsets, make_diagonal_map
+from heliograph.ir.maps.kronecker import KroneckerMatrix
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.placed import PlacedMatrix, blocks_of
 from heliograph.ir.node import constant_digest, next_power_of_two
-from heliograph.ir.placed import PlacedMatrix, blocks_of
 
 SLOTS = 256
 
@@ -24,7 +24,7 @@ def kernel(random: np.random.Generator, out: int, own: int, zeros: bool) -> Kron
     """A 3 x 3 convolution of 4 x 4 images with padding."""
     from heliograph.ir.builder import Builder
     from heliograph.ir.node import Stage
-    from heliograph.ir.ops import OPS
+    from heliograph.ir.ops.table import OPS
 
     builder = Builder("p", Stage.TENSOR)
     weights = random.normal(size=(out, own, 3, 3))

@@ -11,9 +11,9 @@ from ir.test_ir_ops import CASES
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Node, SlotsType, SparseMatrix, Stage, TensorType
-from heliograph.ir.ops import OPS, SLOTS, Dependence, Keys, OpSpec, Role, SlotRules, define, role_of, rules_of
-from heliograph.ir.transform_ops import transform_diagonals
-from heliograph.ir.transforms import needed_keys, rotation_steps
+from heliograph.ir.maps.steps import needed_keys, rotation_steps
+from heliograph.ir.ops.slots.transforms import transform_diagonals
+from heliograph.ir.ops.table import OPS, SLOTS, Dependence, Keys, OpSpec, Role, SlotRules, define, role_of, rules_of
 
 RING = Ring(10, 60, 45, 4, 2, None)
 SLOTS_OF_CASES = 16

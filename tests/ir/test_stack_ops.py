@@ -11,8 +11,8 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, CipherType, Node, SlotsType, SparseMatrix, Stage
-from heliograph.ir.liveness import peak_towers
-from heliograph.ir.ops import Dependence, rules_of
+from heliograph.ir.analysis.liveness import peak_towers
+from heliograph.ir.ops.table import Dependence, rules_of
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from helpers.backends import openfhe, run
 
-from heliograph.approx.argmax import argmax as argmax_plan
-from heliograph.approx.softmax import softmax as softmax_plan
-from heliograph.approx.steps import run as run_steps
+from heliograph.approx.compositions.argmax import argmax as argmax_plan
+from heliograph.approx.compositions.softmax import softmax as softmax_plan
+from heliograph.approx.compositions.steps import run as run_steps
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.driver import compile
 from heliograph.compiler.lowered import lowered_softmax
@@ -22,7 +22,7 @@ from heliograph.compiler.top1 import top1
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.depth import program_depth
+from heliograph.ir.analysis.depth import program_depth
 from heliograph.tools.simulate import simulate
 
 TOY = Options(security_bits=None)
@@ -212,8 +212,8 @@ def test_top1_gives_the_class_and_nothing_else() -> None:
 
 def test_the_server_floods_its_outputs() -> None:
     pytest.importorskip("openfhe")
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.server.server import Server
 
     artifact = compile(program(op("sign", gap=0.1), 512), replace(TOY, flood=0.05))
     assert "adds noise of deviation 0.05" in " ".join(str(artifact.report).split())
@@ -249,7 +249,7 @@ def test_an_argmax_whose_pairs_do_not_fit_is_a_tournament(monkeypatch: pytest.Mo
     body = op("argmax", axis=0, gap=0.2)
     rows = apart(uniform((5,), 400), 0.2, 1)
     pairs = polynomial(program(body, 5))
-    monkeypatch.setattr("heliograph.passes.lower_functions._MOST_PAIRS", 8)
+    monkeypatch.setattr("heliograph.passes.polynomials.lower_functions._MOST_PAIRS", 8)
     rounds = polynomial(program(body, 5))
     assert program_depth(rounds) > program_depth(pairs)
     (exact,) = interpret_batch(program(body, 5), rows)

@@ -15,12 +15,12 @@ from torch import nn
 
 import heliograph as hg
 from heliograph.errors import ProgramError
-from heliograph.frontends.torch_impacts import impacts
+from heliograph.frontends.torch.training.impacts import impacts
 from heliograph.ir import Program
-from heliograph.ir.loss import Loss
-from heliograph.passes.expand import Expand
-from heliograph.passes.impacts import differences, impacts_of
-from heliograph.passes.simplify import Simplify
+from heliograph.ir.analysis.loss import Loss
+from heliograph.passes.degrees.impacts import differences, impacts_of
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.simplify import Simplify
 
 
 class Residual(nn.Module):
@@ -74,9 +74,9 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = residual()
     program = hg.trace(nn.Sequential(model, nn.Linear(4, 1)).eval(), torch.zeros(1, 1, 6, 6))
     whole = impacts(program, [x]), differences(program, [x])
-    monkeypatch.setattr("heliograph.frontends.torch_impacts._MOST_VALUES", 1500)
+    monkeypatch.setattr("heliograph.frontends.torch.training.impacts._MOST_VALUES", 1500)
     np.testing.assert_allclose(impacts(program, [x]), whole[0], rtol=1e-5)
-    monkeypatch.setattr("heliograph.passes.impacts._MOST_VALUES", 1500)
+    monkeypatch.setattr("heliograph.passes.degrees.impacts._MOST_VALUES", 1500)
     # Other directions, and steps of other lengths.
     np.testing.assert_allclose(differences(program, [x]), whole[1], rtol=0.25)
 
@@ -270,5 +270,5 @@ def test_resnet20_in_seconds(data: Callable[[str], Path], monkeypatch: pytest.Mo
     # An error before a residual stage reaches further than the last, which only the mean reads.
     assert min(found[:18]) > 10 * found[18] > 0
     # Differences in float64, through the interpreter: 19 layers times 8 directions, a standard deviation of some 20 %.
-    monkeypatch.setattr("heliograph.passes.impacts._MOST_DIRECTIONS", 8)
+    monkeypatch.setattr("heliograph.passes.degrees.impacts._MOST_DIRECTIONS", 8)
     np.testing.assert_allclose(np.sum(differences(program, [images[:1]])), np.sum(few), rtol=0.5)

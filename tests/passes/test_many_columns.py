@@ -11,8 +11,8 @@ import heliograph as hg
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Builder, Location, Program, SparseMatrix, Stage, shape_of
-from heliograph.ir.kronecker import KroneckerMatrix, identity_places
-from heliograph.passes.approximate import Approximate
+from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
+from heliograph.passes.polynomials.approximate import Approximate
 
 TOY = hg.Options(security_bits=None, precision_bits=6)
 

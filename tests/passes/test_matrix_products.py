@@ -17,14 +17,14 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Builder, SparseMatrix, Stage
-from heliograph.ir.layout import Layout
-from heliograph.ir.matrix_ops import KINDS
-from heliograph.passes import choose_products
-from heliograph.passes.block_products import OF_ABT, OF_ATB, Blocks
-from heliograph.passes.count_products import count
-from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.matrix_products import MatrixProduct, Sizes, ways
-from heliograph.passes.simplify import Simplify
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.ops.matrices import KINDS
+from heliograph.passes.packing.products import choose_products
+from heliograph.passes.packing.products.block_products import OF_ABT, OF_ATB, Blocks
+from heliograph.passes.packing.products.count_products import count
+from heliograph.passes.packing.products.matrix_products import MatrixProduct, Sizes, ways
+from heliograph.passes.tensors.fuse_linear import FuseLinear
+from heliograph.passes.tensors.simplify import Simplify
 
 Array = NDArray[np.float64]
 

@@ -19,12 +19,12 @@ from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Program, Stage
-from heliograph.ir.ops import OPS
-from heliograph.passes.approximate import Approximate
+from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
-from heliograph.passes.calibrate import Calibrate
-from heliograph.passes.expand import Expand
-from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.ranges.calibrate import Calibrate
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.report.text import largest_error_text
 
 TOY = Options(security_bits=None)

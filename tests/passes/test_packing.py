@@ -26,19 +26,25 @@ from heliograph.execution.loop import calls_table, execute
 from heliograph.execution.ranges import polynomial_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
-from heliograph.ir.diagonals import MapGeometry, make_diagonal_map
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.diagonals import MapGeometry, make_diagonal_map
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.steps import pair_offsets, share_babies, transform_terms
 from heliograph.ir.node import next_power_of_two
-from heliograph.ir.transform_ops import transform_diagonals
-from heliograph.ir.transforms import pair_offsets, share_babies, transform_terms
-from heliograph.passes import pack as pack_module
-from heliograph.passes.bsgs import StepCosts, _nonzero, plan_steps
-from heliograph.passes.calibrate import Calibrate
-from heliograph.passes.choose_layouts import _descend, _eliminate, candidate_layouts, choose_layouts, group_values
-from heliograph.passes.clean_slots import CleanSlots
-from heliograph.passes.map_offsets import MapOffsets
-from heliograph.passes.map_plans import MapPlans
-from heliograph.passes.pack import Pack
+from heliograph.ir.ops.slots.transforms import transform_diagonals
+from heliograph.passes.packing import pack as pack_module
+from heliograph.passes.packing.bsgs import StepCosts, _nonzero, plan_steps
+from heliograph.passes.packing.choose_layouts import (
+    _descend,
+    _eliminate,
+    candidate_layouts,
+    choose_layouts,
+    group_values,
+)
+from heliograph.passes.packing.clean_slots import CleanSlots
+from heliograph.passes.packing.map_offsets import MapOffsets
+from heliograph.passes.packing.map_plans import MapPlans
+from heliograph.passes.packing.pack import Pack
+from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.tools.simulate import simulate
 
 RING = Ring(7, 60, 45, 3, 2, None)
@@ -190,7 +196,7 @@ def test_offsets_by_axes_are_those_of_the_entries(
     builder = Builder("conv", Stage.TENSOR)
     x = builder.input("x", shape=(channels[0], 4, 4), low=-1.0, high=1.0)
     y = conv(builder, x, channels[1], stride, kernel)
-    from heliograph.ir.ops import OPS
+    from heliograph.ir.ops.table import OPS
 
     assert OPS["conv"].linear is not None
     (dense_map,), _ = OPS["conv"].linear([x.type], y.attrs, builder.context)
@@ -301,7 +307,7 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
 
 def test_too_large_tables_are_left_to_descent(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {(a, b): np.eye(8) for a in range(6) for b in range(a + 1, 6)}
-    monkeypatch.setattr("heliograph.passes.choose_layouts._MOST_CELLS", 1 << 10)
+    monkeypatch.setattr("heliograph.passes.packing.choose_layouts._MOST_CELLS", 1 << 10)
     assert _eliminate(tables, [8] * 6) is None
     assert len(_descend(tables, [8] * 6)) == 6
 
@@ -380,8 +386,8 @@ def small_cnn(b: Builder, x: Node) -> Node:
 @pytest.mark.parametrize(("shape", "body"), [((20,), mlp), ((2, 8, 8), small_cnn)], ids=["mlp", "cnn"])
 def test_several_samples_at_once(shape: tuple[int, ...], body: Any, each: str) -> None:
     pytest.importorskip("openfhe")
-    from heliograph.runtime.client import Client
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.client.client import Client
+    from heliograph.runtime.server.server import Server
 
     program = network(shape, body)
     wanted = 512 // next_power_of_two(int(np.prod(shape))) if each == "side by side" else "max"

@@ -21,24 +21,24 @@ from heliograph.compiler.pipeline import back_passes, front_passes
 from heliograph.errors import InternalError, PlanningError, ProgramError, UnsupportedError
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, CipherType, Location, Node, Program, Stage
-from heliograph.ir.depth import program_depth
-from heliograph.ir.liveness import last_use_table, peak_towers
+from heliograph.ir.analysis.depth import program_depth
+from heliograph.ir.analysis.liveness import last_use_table, peak_towers
 from heliograph.ir.location import joined
+from heliograph.ir.maps.steps import rotation_steps
 from heliograph.ir.ranges import RangeEntry
-from heliograph.ir.transforms import rotation_steps
-from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
-from heliograph.passes.calibrate import Calibrate
-from heliograph.passes.clean_slots import CleanSlots
-from heliograph.passes.expand import Expand
-from heliograph.passes.fold_scaling import FoldScaling
-from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.intervals import program_intervals
-from heliograph.passes.lower_polynomials import LowerPolynomials
-from heliograph.passes.pack import Pack
-from heliograph.passes.plan_levels import PlanLevels, TooFewLevelsError
-from heliograph.passes.select_keys import SelectKeys
-from heliograph.passes.simplify import Simplify
+from heliograph.passes.levels.lower_polynomials import LowerPolynomials
+from heliograph.passes.levels.plan_levels import PlanLevels, TooFewLevelsError
+from heliograph.passes.levels.select_keys import SelectKeys
+from heliograph.passes.packing.clean_slots import CleanSlots
+from heliograph.passes.packing.pack import Pack
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.passes.ranges.calibrate import Calibrate
+from heliograph.passes.ranges.intervals import program_intervals
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.fuse_linear import FuseLinear
+from heliograph.passes.tensors.simplify import Simplify
 
 R = np.random.default_rng(0)
 RING = Ring(10, 60, 40, 12, 3, None)
@@ -158,7 +158,7 @@ def test_batch_norms_of_large_maps_are_merged_and_their_poolings_are_not(monkeyp
         return b.op("avg_pool", (y,), kernel=(2, 2), stride=(2, 2), padding=(0, 0), count_include_pad=True)
 
     program = tensor(body, 8, 16, 16)
-    monkeypatch.setattr("heliograph.passes.fuse_linear._MAX_ENTRIES", 100_000)
+    monkeypatch.setattr("heliograph.passes.tensors.fuse_linear._MAX_ENTRIES", 100_000)
     made = apply(FuseLinear(), program)
     assert next(node.loc.layer for node in made.nodes if node.op == "affine") == "conv+bn"
     assert ops(made) == {"input": 1, "affine": 2}

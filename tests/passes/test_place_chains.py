@@ -11,11 +11,11 @@ from runtime.bootstrapped import LOWER, program
 from heliograph.ckks.chains import chain_at
 from heliograph.errors import ProgramError, VerifyError
 from heliograph.ir import Builder, CipherType, Stage
-from heliograph.ir.ops import Role, role_of
+from heliograph.ir.maps.steps import needed_keys
+from heliograph.ir.ops.table import Role, role_of
 from heliograph.ir.text import parse_program, print_program
-from heliograph.ir.transforms import needed_keys
 from heliograph.ir.verify import verify
-from heliograph.passes.place_chains import PlaceChains
+from heliograph.passes.levels.place_chains import PlaceChains
 
 
 def test_work_is_done_in_the_lowest_chain_that_holds_it() -> None:

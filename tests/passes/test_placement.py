@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Builder, Location, Node, Program, Stage
-from heliograph.passes.place_bootstraps import PlaceBootstraps, PolynomialWay, Prepared
-from heliograph.passes.placement import Found, Search, Step, Way, digest
-from heliograph.passes.plan_levels import TooFewLevelsError
+from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps, PolynomialWay, Prepared
+from heliograph.passes.bootstraps.placement import Found, Search, Step, Way, digest
+from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 SLOTS = 1024
 # Six levels between bootstraps: they begin at level 2 and come back to level 8.

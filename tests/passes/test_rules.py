@@ -6,14 +6,16 @@ import inspect
 
 import pytest
 
+from heliograph.approx.compositions.steps import Steps
 from heliograph.approx.result import Stage as PolyStage
-from heliograph.approx.steps import Steps
 from heliograph.errors import InternalError
 from heliograph.ir import Builder, Node, Stage
-from heliograph.ir.function_ops import ALONG_ROWS, JOINT
-from heliograph.ir.ops import OPS
-from heliograph.passes import approximate, expand, fit_slots, lower_steps, pack
+from heliograph.ir.ops.functions import ALONG_ROWS, JOINT
+from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import rule_for
+from heliograph.passes.packing import fit_slots, pack
+from heliograph.passes.polynomials import approximate, lower_steps
+from heliograph.passes.tensors import expand
 
 
 def ops_at(stage: Stage) -> set[str]:

@@ -19,12 +19,12 @@ from heliograph.compiler.pipeline import back_passes
 from heliograph.errors import RangeError
 from heliograph.interpret import interpret
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.depth import program_depth
-from heliograph.passes.approximate import Approximate
+from heliograph.ir.analysis.depth import program_depth
 from heliograph.passes.base import apply
-from heliograph.passes.fold_scaling import FoldScaling
-from heliograph.passes.fuse_linear import FuseLinear
-from heliograph.passes.squares import square
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.passes.polynomials.squares import square
+from heliograph.passes.tensors.fuse_linear import FuseLinear
 
 RING = Ring(10, 60, 40, 12, 3, None)
 RELU = (0.22, 0.25, 0.16)  # near a ReLU on half the interval

@@ -12,7 +12,7 @@ import heliograph as hg
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.ir import Array, Program
-from heliograph.passes import ties
+from heliograph.passes.ranges import ties
 from heliograph.tools.simulate import simulate
 
 TOY = Options(security_bits=None)

@@ -10,11 +10,11 @@ import pytest
 from heliograph.errors import ProgramError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Builder, Location, Node, Program, Stage
-from heliograph.passes.approximate import Approximate
 from heliograph.passes.base import apply
-from heliograph.passes.calibrate import Calibrate
-from heliograph.passes.fold_scaling import FoldScaling
-from heliograph.passes.fuse_linear import FuseLinear
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.passes.ranges.calibrate import Calibrate
+from heliograph.passes.tensors.fuse_linear import FuseLinear
 
 SIZES = 2.0 ** np.linspace(-6, 3, 12)
 

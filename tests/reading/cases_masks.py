@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from reading import Case, Fn, rand, randn
 from torch import nn
 
-from heliograph.frontends import torch_attention
-from heliograph.frontends.torch_masks import Shown
+from heliograph.frontends.torch.inputs.masks import Shown
+from heliograph.frontends.torch.rules import attention as torch_attention
 
 
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:

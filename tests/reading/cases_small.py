@@ -12,8 +12,10 @@ from reading import Case, Fn, rand, randn
 from torch import nn
 from torch.ao.quantization import FakeQuantize, MinMaxObserver
 
-from heliograph.frontends import torch_graph, torch_linear, torch_structure
-from heliograph.frontends.torch_values import RULES
+from heliograph.frontends.torch import graph as torch_graph
+from heliograph.frontends.torch.rules import structure as torch_structure
+from heliograph.frontends.torch.values import RULES
+from heliograph.frontends.torch.ways import linear as torch_linear
 
 KEPT = torch.tensor([True, False, True, True])
 

@@ -17,7 +17,7 @@ from reports_support import Net, TwoOutputs, artifact, program, samples, weighte
 
 import heliograph as hg
 from heliograph.compiler.pipeline import linear_passes
-from heliograph.compiler.unseen import observe
+from heliograph.compiler.reporting.held_out import observe
 from heliograph.interpret import interpret_many
 from heliograph.report.depth import artifact_depth
 from heliograph.report.html import html_report

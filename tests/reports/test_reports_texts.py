@@ -169,9 +169,9 @@ def test_a_fusion_that_saves_a_level_is_found_and_exact():
     from reports_support import samples
 
     from heliograph.compiler.pipeline import front_passes
-    from heliograph.compiler.savings import fuse_into
+    from heliograph.compiler.reporting.savings import fuse_into
     from heliograph.interpret import interpret_batch
-    from heliograph.ir.depth import program_depth
+    from heliograph.ir.analysis.depth import program_depth
 
     report = artifact(TwoOutputs).report.values
     fusions = [saving for saving in report["savings"] if saving["kinds"] == ["fusion"]]

@@ -14,12 +14,12 @@ from heliograph.ckks.parameters import Parameters
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.verify import verify
-from heliograph.passes.lower_bootstraps import LowerBootstraps
-from heliograph.passes.place_chains import PlaceChains
-from heliograph.passes.schedule import Schedule
-from heliograph.passes.select_keys import SelectKeys, _uses
+from heliograph.passes.bootstraps.lower_bootstraps import LowerBootstraps
+from heliograph.passes.levels.place_chains import PlaceChains
+from heliograph.passes.levels.schedule import Schedule
+from heliograph.passes.levels.select_keys import SelectKeys, _uses
 
 # CoeffsToSlots and SlotsToCoeffs take two levels each; five levels are left after a bootstrap.
 RING = Ring(11, 60, 52, 16, 4, None, (2, 2), bootstrap_babies=4)

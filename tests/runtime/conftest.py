@@ -8,9 +8,9 @@ import pytest
 from runtime.support import sample, toy_artifact
 
 from heliograph.artifact.artifact import Artifact
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 
 
 @pytest.fixture(scope="session")

@@ -18,23 +18,23 @@ pytest.importorskip("openfhe")
 
 import heliograph as hg
 from heliograph import functions
-from heliograph.approx.fit import fit
-from heliograph.approx.trigonometric import fit_series
+from heliograph.approx.fits.fit import fit
+from heliograph.approx.fits.trigonometric import fit_series
 from heliograph.artifact.validate import check_program
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.noise import series_std
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import levels_deeper, products_more
-from heliograph.compiler import bootstrap_planner
-from heliograph.compiler.plan import run_ms
+from heliograph.compiler.planning import bootstrap_planner
+from heliograph.compiler.planning.plan import run_ms
 from heliograph.errors import PlanningError, ProgramError, RangeError, VerifyError
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Program, Stage
-from heliograph.ir.bootstraps import WHOLE, bootstraps, inside_bootstraps
+from heliograph.ir.bootstraps.asked import WHOLE, bootstraps, inside_bootstraps
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
-from heliograph.passes.schedule import Schedule
+from heliograph.passes.levels.schedule import Schedule
 
 RELU = functions.function("relu")
 
@@ -204,7 +204,9 @@ def test_a_compiled_program_computes_activations_where_it_bootstraps(deep: hg.Pr
 def test_no_plan_is_made_that_could_not_be_faster(deep: hg.Program, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     made = bootstrap_planner.plan_bootstrapped
-    monkeypatch.setattr("heliograph.compiler.planner.plan_bootstrapped", lambda *of: asked.append(of) or made(*of))
+    monkeypatch.setattr(
+        "heliograph.compiler.planning.planner.plan_bootstrapped", lambda *of: asked.append(of) or made(*of)
+    )
     hg.compile(deep, replace(TOY, objective="latency"))
     with pytest.raises(PlanningError, match="no plan takes less than 1 ms"):
         made(*asked[0][:4], 1.0)

@@ -14,7 +14,7 @@ from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.errors import WireError
 from heliograph.ir import Builder, Location, SparseMatrix, Stage
-from heliograph.ir.placed import PlacedMatrix
+from heliograph.ir.maps.placed import PlacedMatrix
 
 SHAPE, CHANNELS = (8, 16, 16), 8
 

@@ -30,7 +30,7 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Stage
-from heliograph.ir.bootstraps import (
+from heliograph.ir.bootstraps.asked import (
     RAISED,
     REFRESHED,
     WHOLE,
@@ -42,7 +42,7 @@ from heliograph.ir.bootstraps import (
 )
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
-from heliograph.runtime.floor import Floor
+from heliograph.runtime.measuring.floor import Floor
 
 TOY = hg.Options(security_bits=None, log_ring=11, scale_bits=36, bootstrap=True, degree=7)
 SOURCE = """program deep
@@ -159,7 +159,7 @@ def test_it_runs_encrypted_as_predicted(artifact: hg.Artifact, tmp_path: Path) -
     use = key_use(loaded.program)
     # Keys of bootstraps come and go like others.
     assert use.least_bytes < use.staying_bytes + use.size(use.others)
-    from heliograph.runtime.keyfolder import KeyFolder
+    from heliograph.runtime.wire.keyfolder import KeyFolder
 
     for backend, bound in itertools.product(("native", "openfhe"), (None, use.least_bytes)):
         keys = KeyFolder(tmp_path / "keys")

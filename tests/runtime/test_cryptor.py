@@ -14,15 +14,15 @@ from runtime.support import toy_artifact
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
-from heliograph.runtime import packed
-from heliograph.runtime.client import Client
-from heliograph.runtime.cryptor import cryptor as cryptors
-from heliograph.runtime.cryptor import randomness
-from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic, arithmetic, arrays_of
-from heliograph.runtime.cryptor.cryptor import Cryptor
-from heliograph.runtime.cryptor.randomness import SecretStream
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.client.cryptor import cryptor as cryptors
+from heliograph.runtime.client.cryptor import randomness
+from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic, arithmetic, arrays_of
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.cryptor.randomness import SecretStream
 from heliograph.runtime.openfhe.serial import key_template
-from heliograph.runtime.seeded import key_form
+from heliograph.runtime.wire import packed
+from heliograph.runtime.wire.forms import key_form
 
 SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), short_specials=True)
 

@@ -17,12 +17,12 @@ import scipy.stats
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
-from heliograph.runtime.cryptor.arithmetic import arithmetic
-from heliograph.runtime.cryptor.cryptor import Cryptor
-from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
-from heliograph.runtime.expansion import fresh_seed, uniform_into
+from heliograph.runtime.client.cryptor.arithmetic import arithmetic
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
 from heliograph.runtime.residues import automorphism_places, centered
-from heliograph.runtime.seeded import key_form
+from heliograph.runtime.wire.expansion import fresh_seed, uniform_into
+from heliograph.runtime.wire.forms import key_form
 
 COUNTS = (1 << 21, pytest.param(10**8, marks=pytest.mark.slow))
 _AT_ONCE = 1 << 20

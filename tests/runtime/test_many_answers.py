@@ -13,7 +13,7 @@ import pytest
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
 from heliograph.ir import Builder, Stage
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 
 WEIGHT = np.array([[1.0, -2.0, 0.5], [0.25, 1.0, -1.0]])
 COUNT = 19

@@ -21,11 +21,11 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.native import mapped
 from heliograph.runtime.native.mapped import TooLittleDiskError
-from heliograph.runtime.server import Server
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.keyfolder import KeyFolder
 
 pytest.importorskip("numba")
 

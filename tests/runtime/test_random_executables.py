@@ -16,7 +16,7 @@ from helpers.executed import Tally, execute_all
 from helpers.random_executables import BOOTSTRAPPING, PLAIN, ops, random_executable
 
 from heliograph.errors import HeliographError
-from heliograph.ir.bootstraps import WHOLE
+from heliograph.ir.bootstraps.asked import WHOLE
 
 # Of 500 numbers some 440 are of programs: ten thousand in all parts together.
 QUICK, PART, PARTS = 100, 500, 23

@@ -16,7 +16,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
-from heliograph.runtime.batch import evaluate_files
+from heliograph.runtime.server.batch import evaluate_files
 
 SOURCE = """program weighted
 input x: secret slots[8] in [-1, 1]
@@ -30,9 +30,9 @@ _EVALUATE = """
     from pathlib import Path
     import numpy as np
     from heliograph.artifact.artifact import Artifact
-    from heliograph.runtime.batch import evaluate_files
-    from heliograph.runtime.messages import EvaluationKeys
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.server.batch import evaluate_files
+    from heliograph.runtime.wire.messages import EvaluationKeys
+    from heliograph.runtime.server.server import Server
     folder = Path(sys.argv[1])
     done = []
     def progress(stage, number, total):

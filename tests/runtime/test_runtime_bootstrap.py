@@ -19,11 +19,11 @@ from heliograph.execution.keys import program_keys
 from heliograph.execution.protocol import Call
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
-from heliograph.ir.bootstraps import inside_bootstraps
+from heliograph.ir.bootstraps.asked import inside_bootstraps
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.layout import Layout
-from heliograph.ir.transforms import rotation_steps
-from heliograph.passes.lower_bootstraps import LowerBootstraps
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.steps import rotation_steps
+from heliograph.passes.bootstraps.lower_bootstraps import LowerBootstraps
 
 pytest.importorskip("numba")
 pytest.importorskip("openfhe")

@@ -20,12 +20,12 @@ import heliograph as hg
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack, read_file
 from heliograph.errors import HeliographError, ProgramError, RangeError, SecurityError, WireError
-from heliograph.runtime import keyfile, memory
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime import memory
+from heliograph.runtime.client.client import Client, keyfile
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
-from heliograph.runtime.server import Server
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 
 
 def test_result_is_that_of_the_simulation(artifact: Artifact, client: Client, server: Server) -> None:

@@ -103,10 +103,10 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         mended = MENDED
         from heliograph.ckks.keys import EvaluationKey
         from heliograph.ckks.ring import Ring
-        from heliograph.runtime.cryptor import cryptor, randomness
-        from heliograph.runtime.cryptor.arithmetic import NumpyArithmetic
+        from heliograph.runtime.client.cryptor import cryptor, randomness
+        from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic
         from heliograph.runtime import process
-        from heliograph.runtime.seeded import read_ciphertext
+        from heliograph.runtime.wire.forms import read_ciphertext
 
         # Kernels end a forked process; numpy's numbers are the same.
         cryptor.arithmetic = NumpyArithmetic

@@ -12,10 +12,10 @@ import pytest
 from runtime.support import sample, toy_artifact
 
 from heliograph.errors import ProgramError
-from heliograph.runtime.client import Client
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.gate import Gate
-from heliograph.runtime.server import Server
+from heliograph.runtime.server.server import Server
 
 # Only a test that fails waits so long.
 PATIENCE = 60.0

@@ -17,9 +17,9 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import RangeError, WireError
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import VERSION, EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.messages import VERSION, EncryptedInput, EncryptedOutput, EvaluationKeys
 
 _QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

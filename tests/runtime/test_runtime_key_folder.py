@@ -23,15 +23,15 @@ from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import chains_json, read_chains
 from heliograph.errors import WireError
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import VERSION, KeyFolder
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.native.ciphertext import read_key
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.serial import read_key as openfhe_key
-from heliograph.runtime.packed import packed_bytes
-from heliograph.runtime.seeded import key_form
-from heliograph.runtime.server import Server
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.forms import key_form
+from heliograph.runtime.wire.keyfolder import VERSION, KeyFolder
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
+from heliograph.runtime.wire.packed import packed_bytes
 
 _HEADER, _SEED = 80, slice(45, 77)
 
@@ -172,7 +172,7 @@ def test_a_folder_of_another_client_is_left_alone(artifact: Artifact, folder: Ke
 _WRITE = """
     import sys
     from pathlib import Path
-    from heliograph.runtime.client import Client
+    from heliograph.runtime.client.client import Client
     client = Client.load(sys.argv[1], allow_insecure=True)
     print("ready", flush=True)
     client.write_evaluation_keys(sys.argv[2], lambda stage, done, total: print(done, flush=True))

@@ -19,8 +19,8 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.key_use import KeyUse, key_use
 from heliograph.execution.memory import memory_bytes
-from heliograph.runtime.keyfolder import KeyFolder
 from heliograph.runtime.openfhe import registry
+from heliograph.runtime.wire.keyfolder import KeyFolder
 
 
 def _sum(of: str, amounts: range) -> str:
@@ -183,7 +183,7 @@ def test_a_server_takes_what_the_machine_has_left(
 ) -> None:
     planned = memory_bytes(artifact.program, artifact.ring)
     left = planned["working"] + planned["loading"] + bound(artifact, 0.5)
-    monkeypatch.setattr("heliograph.runtime.server.available_bytes", lambda: left)
+    monkeypatch.setattr("heliograph.runtime.server.server.available_bytes", lambda: left)
     with hg.Server(artifact, folder, allow_insecure=True) as server:
         assert server.keys is not None
         assert server.keys.key_bytes == bound(artifact, 0.5)
@@ -193,10 +193,10 @@ _PEAK = """
     import sys
     from pathlib import Path
     from heliograph.artifact.artifact import Artifact
-    from heliograph.runtime.keyfolder import KeyFolder
+    from heliograph.runtime.wire.keyfolder import KeyFolder
     from heliograph.tools.measure import peak_rss_bytes
-    from heliograph.runtime.messages import EncryptedInput
-    from heliograph.runtime.server import Server
+    from heliograph.runtime.wire.messages import EncryptedInput
+    from heliograph.runtime.server.server import Server
     folder = Path(sys.argv[1])
     artifact = Artifact.load(folder / "artifact")
     with Server(artifact, KeyFolder(folder / "keys"), key_bytes=int(sys.argv[2]) or None, allow_insecure=True) as server:

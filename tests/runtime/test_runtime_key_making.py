@@ -18,10 +18,10 @@ from runtime.bootstrapped import meaning, sample
 from runtime.support import toy_artifact
 
 from heliograph.errors import HeliographError, WireError
-from heliograph.runtime.client import Client
-from heliograph.runtime.keyfolder import KeyFolder, check_disk
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
-from heliograph.runtime.server import Server
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire.keyfolder import KeyFolder, check_disk
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys
 
 
 def test_clients_and_servers_in_threads_are_served_while_keys_are_made() -> None:
@@ -96,7 +96,7 @@ def test_without_locks_keys_are_written_all_the_same(tmp_path: Path, monkeypatch
 _KEYGEN = """
     import sys
     from heliograph.errors import HeliographError
-    from heliograph.runtime.client import Client
+    from heliograph.runtime.client.client import Client
     client = Client.load(sys.argv[1], allow_insecure=True)
     print("ready", flush=True)
     sys.stdin.readline()

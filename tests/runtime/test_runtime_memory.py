@@ -17,10 +17,10 @@ import heliograph as hg
 from heliograph.cli.main import main
 from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import key_making_bytes, memory_bytes
-from heliograph.runtime import client as client_module
-from heliograph.runtime import server as server_module
+from heliograph.runtime.client.client import client as client_module
 from heliograph.runtime.memory import TooLittleMemoryError
-from heliograph.runtime.server import require_server
+from heliograph.runtime.server.server import require_server
+from heliograph.runtime.server.server import server as server_module
 from heliograph.tools.measure import measure
 
 REFRESHED = """program refreshed
@@ -50,7 +50,7 @@ _ROLES = """
     role, ways, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     keys = folder / ways
     if role == "client":
-        from heliograph.runtime.client import Client
+        from heliograph.runtime.client.client import Client
         client = Client(PublicArtifact.load(folder / "public"), allow_insecure=True)
         if ways == "folder":
             client.write_evaluation_keys(keys)
@@ -58,9 +58,9 @@ _ROLES = """
             client.evaluation_keys().save(keys)
         client.encrypt(np.load(folder / "x.npy")).save(folder / f"{ways}-input")
     else:
-        from heliograph.runtime.keyfolder import load_keys
-        from heliograph.runtime.messages import EncryptedInput
-        from heliograph.runtime.server import Server
+        from heliograph.runtime.wire.keyfolder import load_keys
+        from heliograph.runtime.wire.messages import EncryptedInput
+        from heliograph.runtime.server.server import Server
         with Server(Artifact.load(folder / "artifact"), load_keys(keys), allow_insecure=True) as server:
             for _ in range(2):
                 server.run(EncryptedInput.load(folder / f"{ways}-input"))

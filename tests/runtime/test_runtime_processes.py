@@ -13,8 +13,8 @@ from runtime.support import mlp, sample
 
 import heliograph as hg
 from heliograph.artifact.artifact import Artifact
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import EncryptedOutput
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.wire.messages import EncryptedOutput
 
 _SERVER = """
 import sys

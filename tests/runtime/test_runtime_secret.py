@@ -13,11 +13,11 @@ from runtime.bootstrapped import RING, artifact, sample
 
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
-from heliograph.runtime.client import Client
-from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.serial import key_rows
-from heliograph.runtime.seeded import key_form, read_ciphertext
+from heliograph.runtime.wire.forms import key_form, read_ciphertext
 
 
 def _root(ring: Ring) -> tuple[int, int]:

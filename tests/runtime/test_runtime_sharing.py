@@ -22,9 +22,8 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks import sharing
 from heliograph.ckks.noise import encryption_std, rescale_std
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.runtime import outputs, shares
-from heliograph.runtime.client import Client
-from heliograph.runtime.messages import EncryptedOutput
+from heliograph.runtime.client.client import Client, outputs, shares
+from heliograph.runtime.wire.messages import EncryptedOutput
 
 
 @pytest.fixture
@@ -241,7 +240,7 @@ _SHARE = """
     warnings.simplefilter("ignore")
     import heliograph as hg
     from heliograph.errors import SecurityError
-    from heliograph.runtime import client as module
+    from heliograph.runtime.client.client import client as module
     client = hg.Client.load("key", allow_insecure=True)
     output = hg.EncryptedOutput.load("output")
     if sys.argv[1] == "killed":

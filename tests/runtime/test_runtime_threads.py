@@ -17,7 +17,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import execute
 from heliograph.execution.plaintexts import PlaintextCache
 from heliograph.ir import Builder, Program, Stage
-from heliograph.runtime.keyfolder import KeyFolder
+from heliograph.runtime.wire.keyfolder import KeyFolder
 
 pytest.importorskip("openfhe")
 

@@ -24,9 +24,9 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, WireError
 from heliograph.ir import Array
-from heliograph.runtime import expansion, residues
-from heliograph.runtime.client import Client
-from heliograph.runtime.cryptor.cryptor import Cryptor
+from heliograph.runtime import residues
+from heliograph.runtime.client.client import Client
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import (
     blocks_of,
@@ -38,10 +38,11 @@ from heliograph.runtime.openfhe.serial import (
     residues_of,
     serialize,
 )
-from heliograph.runtime.packed import pack, packed_bytes, unpack_into
-from heliograph.runtime.seeded import computed_form, fresh_form, key_form, write_ciphertext
-from heliograph.runtime.seeded import read_ciphertext as read_residues
-from heliograph.runtime.server import Server
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.wire import expansion
+from heliograph.runtime.wire.forms import computed_form, fresh_form, key_form, write_ciphertext
+from heliograph.runtime.wire.forms import read_ciphertext as read_residues
+from heliograph.runtime.wire.packed import pack, packed_bytes, unpack_into
 
 HEADER = 80
 # A chain with a lower part, and all kinds of keys.
@@ -334,11 +335,13 @@ def test_a_key_that_is_none_is_noticed(cryptor: Cryptor, monkeypatch: pytest.Mon
     """The client sees by its secret key whether a key opens to a small error, before it sends it."""
     words = "an evaluation key does not decrypt to a small error"
     with monkeypatch.context() as patched:
-        patched.setattr("heliograph.runtime.cryptor.cryptor.gaussian", lambda stream, size: np.full(size, 1 << 8))
+        patched.setattr(
+            "heliograph.runtime.client.cryptor.cryptor.gaussian", lambda stream, size: np.full(size, 1 << 8)
+        )
         for key in KEYS:
             with pytest.raises(InternalError, match=words):
                 cryptor.evaluation_key_bytes(key)
-    monkeypatch.setattr("heliograph.runtime.cryptor.cryptor.difference", lambda left, right, prime: left)
+    monkeypatch.setattr("heliograph.runtime.client.cryptor.cryptor.difference", lambda left, right, prime: left)
     with pytest.raises(InternalError, match=words):
         cryptor.evaluation_key_bytes(KEYS[0])
 

@@ -15,7 +15,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.errors import PlanningError, ProgramError, RangeError, WireError
-from heliograph.ir.carried import carried_outputs, carried_pairs, fits, only, released
+from heliograph.ir.analysis.carried import carried_outputs, carried_pairs, fits, only, released
 from heliograph.ir.interface import Interface
 from heliograph.ir.text import parse_program, print_program
 
@@ -202,7 +202,7 @@ def test_a_part_draws_its_own_inputs_alone(tmp_path: Path, monkeypatch: pytest.M
         draws.append(distribution)
         return np.full(shape, 0.25)
 
-    monkeypatch.setattr("heliograph.runtime.server.secure_draw", counted)
+    monkeypatch.setattr("heliograph.runtime.server.server.secure_draw", counted)
     with served(artifact) as (client, server), hg.Session(server, tmp_path) as session:
         session.start(client.encrypt_carried(total=START))
         asked = client.encrypt_some(extra=EXTRA)

@@ -11,10 +11,10 @@ from helpers.backends import openfhe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.compiler import planner
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
-from heliograph.compiler.plan import Plan
+from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.plan import Plan
 from heliograph.dsl import parse
 from heliograph.errors import RangeError, WireError
 from heliograph.interpret import interpret_many
@@ -22,10 +22,10 @@ from heliograph.ir import Array, Program
 
 pytest.importorskip("openfhe")
 
-from heliograph.runtime.client import Client
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
-from heliograph.runtime.server import Server
-from heliograph.runtime.sums import _product, _split
+from heliograph.runtime.server.server import Server
+from heliograph.runtime.server.sums import _product, _split
 
 PRIMES = {20: (1 << 20) - 3, 30: (1 << 30) - 35, 45: (1 << 45) - 55, 60: (1 << 60) - 93}
 LAYER = """program layer

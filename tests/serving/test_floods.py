@@ -25,8 +25,8 @@ from helpers.serving import Running
 from runtime.support import toy_artifact
 
 import heliograph as hg
-from heliograph.serving.app import make_app
-from heliograph.serving.connections import (
+from heliograph.serving.http.app import make_app
+from heliograph.serving.http.connections import (
     Bodies,
     BodyFlow,
     Connection,
@@ -35,10 +35,10 @@ from heliograph.serving.connections import (
     connections_for,
     place_of,
 )
-from heliograph.serving.database import Database
-from heliograph.serving.refusals import Refused, nothing_there
-from heliograph.serving.site import Site, SiteSettings
-from heliograph.serving.turns import Pace
+from heliograph.serving.http.refusals import Refused, nothing_there
+from heliograph.serving.http.turns import Pace
+from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.site import Site, SiteSettings
 
 MODEL = toy_artifact().fingerprint
 NO_JOB = f"/v1/jobs/{'a' * 32}"
@@ -289,7 +289,7 @@ def test_answers_are_not_kept_and_logs_name_peers_and_refusals(running: Running)
 
 def test_a_client_comes_back_when_it_was_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("heliograph.serving.transport.time.sleep", slept.append)
+    monkeypatch.setattr("heliograph.serving.remote.transport.time.sleep", slept.append)
     asked = iter(["7", "99999", "-1", "soon"])
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -413,7 +413,7 @@ def test_nothing_is_written_into_an_upload_that_was_checked(site: Site, monkeypa
         during[0].write(b"other")
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
-    monkeypatch.setattr("heliograph.serving.uploads._digest", checked)
+    monkeypatch.setattr("heliograph.serving.queue.uploads._digest", checked)
     assert site.uploads.complete(1, digest).complete
     for each in (late, *during, site.uploads.part(1, digest, 0)):
         each.write(b"other")

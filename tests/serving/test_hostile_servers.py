@@ -33,8 +33,8 @@ from helpers.hostile_server import (
 
 import heliograph as hg
 from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
-from heliograph.serving import exchange
-from heliograph.serving.transport import StatusError
+from heliograph.serving.remote.server import exchange
+from heliograph.serving.remote.transport import StatusError
 
 # Altered answers of each kind; more of them in benchmarks/hostile.py.
 COUNT = int(os.environ.get("HELIOGRAPH_HOSTILE", "300"))

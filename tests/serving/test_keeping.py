@@ -14,15 +14,15 @@ from runtime.support import sample, toy_artifact
 import heliograph as hg
 from heliograph.cli.main import cli
 from heliograph.execution.memory import BASE_BYTES
-from heliograph.serving.catalog import Catalog, room
-from heliograph.serving.database import Database
-from heliograph.serving.engine import Work
-from heliograph.serving.holding import Holding
-from heliograph.serving.refusals import Refused
-from heliograph.serving.settings import Limits, Places
-from heliograph.serving.site import Site
-from heliograph.serving.sweep import Sweep
-from heliograph.serving.tenants import Tenants
+from heliograph.serving.http.refusals import Refused
+from heliograph.serving.queue.catalog import Catalog, room
+from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits, Places
+from heliograph.serving.queue.site import Site
+from heliograph.serving.queue.sweep import Sweep
+from heliograph.serving.queue.tenants import Tenants
+from heliograph.serving.work.engine import Work
+from heliograph.serving.work.holding import Holding
 
 
 def test_a_worker_lets_go_of_the_server_that_was_used_longest_ago(

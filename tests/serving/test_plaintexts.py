@@ -20,9 +20,9 @@ from heliograph.cli.main import main
 from heliograph.errors import ProgramError, WireError
 from heliograph.ir import Array
 from heliograph.runtime.native import primitives
-from heliograph.serving.catalog import Catalog
-from heliograph.serving.engine import Work
-from heliograph.serving.evaluation import Evaluation
+from heliograph.serving.queue.catalog import Catalog
+from heliograph.serving.work.engine import Work
+from heliograph.serving.work.evaluation import Evaluation
 
 
 def right(client: hg.Client, output: Path | hg.EncryptedOutput, seed: int) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from helpers.sites import old_queue
 
 import heliograph as hg
-from heliograph.serving import database as module
-from heliograph.serving.database import Database
+from heliograph.serving.queue import database as module
+from heliograph.serving.queue.database import Database
 
 
 def columns(path: Path) -> dict[str, set[str]]:

@@ -18,7 +18,7 @@ from helpers.serving import Running
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.serving.ray_engine import cpus_each
+from heliograph.serving.work.ray_engine import cpus_each
 
 
 def test_cores_of_a_worker() -> None:
@@ -81,8 +81,8 @@ def test_another_machine_is_sent_the_keys_once(tmp_path: Path, artifact_file: Pa
     import ray
     from ray.cluster_utils import Cluster
 
-    from heliograph.serving.engine import Work, follow, task_of
-    from heliograph.serving.ray_engine import RayEngine
+    from heliograph.serving.work.engine import Work, follow, task_of
+    from heliograph.serving.work.ray_engine import RayEngine
 
     away = tmp_path / "away"
     away.mkdir()

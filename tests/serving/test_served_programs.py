@@ -14,12 +14,12 @@ from helpers.serving import Running
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
-from heliograph.runtime.steps import StepInput, StepOutput
-from heliograph.serving.catalog import Catalog
-from heliograph.serving.engine import Work
-from heliograph.serving.evaluation import Evaluation
-from heliograph.serving.records import ErrorRecord
-from heliograph.serving.settings import Places
+from heliograph.runtime.server.steps import StepInput, StepOutput
+from heliograph.serving.queue.catalog import Catalog
+from heliograph.serving.queue.settings import Places
+from heliograph.serving.remote.records import ErrorRecord
+from heliograph.serving.work.engine import Work
+from heliograph.serving.work.evaluation import Evaluation
 
 WEIGHTED = """program weighted
 input x: secret slots[8] in [-1, 1]

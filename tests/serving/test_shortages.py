@@ -26,18 +26,19 @@ import heliograph as hg
 from heliograph import files
 from heliograph.errors import HeliographError, WireError
 from heliograph.files import write_file
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.serving import jobs as jobs_module
-from heliograph.serving import pool as pool_module
-from heliograph.serving import routes_jobs, uploads
-from heliograph.serving import site as site_module
-from heliograph.serving.app import make_app
-from heliograph.serving.engine import AGAIN, Report, Seat, Task, Work, WorkerGone
-from heliograph.serving.evaluation import Evaluation
-from heliograph.serving.records import DONE, ErrorRecord, JobRecord
-from heliograph.serving.refusals import Refused
-from heliograph.serving.settings import Limits
-from heliograph.serving.site import Site
+from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.serving.http import routes_jobs
+from heliograph.serving.http.app import make_app
+from heliograph.serving.http.refusals import Refused
+from heliograph.serving.queue import jobs as jobs_module
+from heliograph.serving.queue import site as site_module
+from heliograph.serving.queue import uploads
+from heliograph.serving.queue.settings import Limits
+from heliograph.serving.queue.site import Site
+from heliograph.serving.remote.records import DONE, ErrorRecord, JobRecord
+from heliograph.serving.work import pool as pool_module
+from heliograph.serving.work.engine import AGAIN, Report, Seat, Task, Work, WorkerGone
+from heliograph.serving.work.evaluation import Evaluation
 
 MODEL = toy_artifact().fingerprint
 

@@ -16,8 +16,8 @@ import heliograph as hg
 from heliograph.cli.main import main
 from heliograph.errors import InternalError, ProgramError, WireError
 from heliograph.runtime.memory import TooLittleMemoryError
-from heliograph.serving import spread
-from heliograph.serving.spread import spread_files
+from heliograph.serving.work import spread
+from heliograph.serving.work.spread import spread_files
 
 COUNT = 6
 
@@ -54,7 +54,7 @@ def workers() -> list[int]:
             parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
         except (OSError, IndexError, ValueError):
             continue
-        if b"heliograph.serving.worker" in line and parent == os.getpid():
+        if b"heliograph.serving.work.worker" in line and parent == os.getpid():
             found.append(int(entry.name))
     return found
 

@@ -27,9 +27,10 @@ from heliograph.ckks.sharing import SHARE_RESULTS
 from heliograph.cli.doctor import _cores
 from heliograph.cli.serve import serve_command
 from heliograph.errors import ProgramError, SecurityError, WireError
-from heliograph.runtime import keyfile, memory
-from heliograph.runtime.calibrate import Calibration, Sample, machine_name
-from heliograph.runtime.shares import Shares
+from heliograph.runtime import memory
+from heliograph.runtime.client.client import keyfile
+from heliograph.runtime.client.shares import Shares
+from heliograph.runtime.measuring.calibrate import Calibration, Sample, machine_name
 from heliograph.tools.measure import peak_rss_bytes
 
 PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"
@@ -328,7 +329,7 @@ for found in pkgutil.walk_packages(heliograph.__path__, "heliograph."):
             importlib.import_module(found.name)
         except ModuleNotFoundError as error:
             assert error.name.partition(".")[0] in heliograph.errors.INSTALLS | {{"ray": ""}}, error
-importlib.import_module("heliograph.serving.remote")
+importlib.import_module("heliograph.serving.remote.server")
 print("all")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

@@ -24,7 +24,7 @@ from heliograph.runtime.native import floating, keyswitch, transforms
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.seeded import special_primes
+from heliograph.runtime.wire.forms import special_primes
 
 found = {"doubles": bool(floating.LIMIT)}
 for name, ring in {"short": Ring(11, 49, 40, 5, 2, None), "long": Ring(11, 60, 55, 5, 2, None)}.items():

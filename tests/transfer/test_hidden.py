@@ -12,12 +12,12 @@ from helpers.trainings import TOY, blobs
 import heliograph as hg
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.pipeline import front_passes
-from heliograph.compiler.plan import pack_samples
+from heliograph.compiler.planning.plan import pack_samples
 from heliograph.errors import ProgramError, RangeError
 from heliograph.interpret import interpret
-from heliograph.passes.clean_slots import CleanSlots
-from heliograph.passes.pack import Pack
-from heliograph.passes.place_bootstraps import observed_sizes
+from heliograph.passes.bootstraps.place_bootstraps import observed_sizes
+from heliograph.passes.packing.clean_slots import CleanSlots
+from heliograph.passes.packing.pack import Pack
 from heliograph.transfer.clear import ClearRun, History, accuracy, train
 from heliograph.transfer.data import TransferData, loss_of
 from heliograph.transfer.layers import Layers

@@ -11,7 +11,7 @@ from helpers.trainings import TOY, blobs
 
 import heliograph as hg
 from heliograph.errors import ProgramError, WireError
-from heliograph.serving.catalog import Catalog
+from heliograph.serving.queue.catalog import Catalog
 from heliograph.transfer.clear import ClearRun
 from heliograph.transfer.data import TransferData, columns, in_minibatches
 from heliograph.transfer.encrypted import EncryptedRun

@@ -18,7 +18,7 @@ from helpers.trainings import TOY, blobs
 import heliograph as hg
 from heliograph.errors import RangeError
 from heliograph.rounding import power_above
-from heliograph.runtime.session import Session
+from heliograph.runtime.server.session import Session
 from heliograph.transfer import local
 from heliograph.transfer.clear import ClearRun, History, by_factor, train
 from heliograph.transfer.data import TransferData

@@ -25,18 +25,18 @@ from heliograph.ckks.embedding import coefficients_of, rounded_at
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
-from heliograph.ir.layout import Layout
+from heliograph.ir.maps.layout import Layout
 from heliograph.report.figures import Certified
-from heliograph.runtime import keyfile, residues
-from heliograph.runtime.client import Client
-from heliograph.runtime.cryptor import cryptor as cryptors
-from heliograph.runtime.cryptor.cryptor import Cryptor
-from heliograph.runtime.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
-from heliograph.runtime.expansion import uniform_into
-from heliograph.runtime.keyfolder import key_parts
-from heliograph.runtime.messages import EncryptedInput, EncryptedOutput
-from heliograph.runtime.packed import pack
-from heliograph.runtime.seeded import fresh_form, key_form, read_ciphertext, sparse_primes, special_primes
+from heliograph.runtime import residues
+from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client.cryptor import cryptor as cryptors
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
+from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
+from heliograph.runtime.wire.expansion import uniform_into
+from heliograph.runtime.wire.forms import fresh_form, key_form, read_ciphertext, sparse_primes, special_primes
+from heliograph.runtime.wire.keyfolder import key_parts
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
+from heliograph.runtime.wire.packed import pack
 
 FOLDER = Path(__file__).parent
 RING = Ring(10, 30, 25, 2, 2, None, short_specials=True)

@@ -20,11 +20,8 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
 from heliograph.files import Bytes
 from heliograph.ir import Array, Node, Program
-from heliograph.ir.bootstraps import factors
-from heliograph.ir.diagonals import DiagonalMap
-from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
-from heliograph.runtime.keyfolder import KeyFolder
-from heliograph.runtime.keyloader import KeyLoader, Keys
+from heliograph.ir.bootstraps.asked import factors
+from heliograph.ir.maps.diagonals import DiagonalMap
 from heliograph.runtime.native.bootstrapping import (
     BootstrappingPrimitives,
     FactorEvaluator,
@@ -43,7 +40,10 @@ from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
-from heliograph.runtime.seeded import special_primes
+from heliograph.runtime.server.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
+from heliograph.runtime.server.keyloader import KeyLoader, Keys
+from heliograph.runtime.wire.forms import special_primes
+from heliograph.runtime.wire.keyfolder import KeyFolder
 
 # A server's keys, by chain, kind and amount.
 KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]

@@ -10,9 +10,9 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.files import Bytes
 from heliograph.ir import Array
-from heliograph.runtime import seeded
 from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.seeded import SPARSE_BLOCKS, key_form, sparse_primes
+from heliograph.runtime.wire import forms as seeded
+from heliograph.runtime.wire.forms import SPARSE_BLOCKS, key_form, sparse_primes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

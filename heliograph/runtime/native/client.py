@@ -1,4 +1,4 @@
-"""The client's arithmetic (runtime/cryptor/arithmetic.py) by the kernels that servers use."""
+"""The client's arithmetic (runtime/client/cryptor/arithmetic.py) by the kernels that servers use."""
 
 from __future__ import annotations
 

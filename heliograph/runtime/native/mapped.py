@@ -27,8 +27,8 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.files import is_ours, lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
-from heliograph.runtime.keyfolder import KeyFolder, KeysError
 from heliograph.runtime.native.ciphertext import key_over, numbers_of, read_key
+from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError
 
 _FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"

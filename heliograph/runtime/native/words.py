@@ -1,5 +1,5 @@
 """What a client does word by word, beside its arithmetic: packing, unpacking, sizes of errors. The same in numpy:
-runtime/packed.py, runtime/cryptor/randomness.py.
+runtime/wire/packed.py, runtime/client/cryptor/randomness.py.
 """
 
 from __future__ import annotations

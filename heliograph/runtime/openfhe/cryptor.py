@@ -1,4 +1,4 @@
-"""A secret key as OpenFHE has it: what our own keys, ciphertexts and decryption (runtime/cryptor/) are compared with."""
+"""A secret key as OpenFHE has it: what our own keys, ciphertexts and decryption (runtime/client/cryptor/) are compared with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.ir import Array
-from heliograph.runtime.messages import is_name
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context, refusal
 from heliograph.runtime.openfhe.template import find_blocks, secret_key_template
 from heliograph.runtime.process import require_own_process
+from heliograph.runtime.wire.messages import is_name
 
 
 class OpenFHECryptor:

@@ -11,7 +11,6 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import WireError
 from heliograph.ir import Array
-from heliograph.runtime import seeded
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 from heliograph.runtime.openfhe.template import (
@@ -23,7 +22,8 @@ from heliograph.runtime.openfhe.template import (
     relinearization_key_template,
     rotation_key_template,
 )
-from heliograph.runtime.seeded import key_form
+from heliograph.runtime.wire import forms as seeded
+from heliograph.runtime.wire.forms import key_form
 
 # The tag of ciphertexts in bytes that only pass through.
 _UNNAMED = "0" * TAG_LENGTH

@@ -1,0 +1,1 @@
+"""Compositions of polynomials: sign, argmax, softmax, inverses, exp."""

@@ -1,0 +1,275 @@
+"""Softmax of rows in steps: HETAL's constructions, and one of few levels that needs no maximum.
+
+`best`: exp(x / 2^k) by a polynomial of least relative error, then k times: square, and bring the row's sum back near a
+constant. A common factor of a row drops out of its softmax, so that the sums in between need only stay within a factor of
+a few; only the last one must be near 1. One normalisation costs one level: p <- p (c - s), s <- s (c - s) for the row's
+sum s in [low, high], with c = low + high; it turns the ratio kappa = high / low into (kappa + 1)^2 / (4 kappa), and n of
+them in a row are the Chebyshev polynomial of degree 2^n, so that no polynomial of their depth does better. A squaring
+turns kappa into columns * kappa^2 at most, since (sum p)^2 / columns <= sum p^2 <= (sum p)^2. How many normalisations
+follow each squaring is found by dynamic programming.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from heliograph.approx.compositions.exp import ExpStage, least_relative, relative_exp
+from heliograph.approx.compositions.extension import hetal_steps
+from heliograph.approx.compositions.steps import Steps
+from heliograph.approx.proofs import proof
+from heliograph.approx.result import SoftmaxPlan, Stage
+from heliograph.errors import ProgramError
+
+METHODS = ("hetal", "hetal-corrected", "best")
+DEFAULT_SCALE_BITS = 55  # about thirty levels of 55 bits need the ring of 2^17, as thirty of 45 do
+DEFAULT_ERROR = 1e-5
+HETAL_RANGE = 128.0
+_DEGREES = (7, 15, 31)
+_MOST_NORMALISATIONS = 60
+_CAPS = (100.0, 8.0, 4.0, 2.5, 1.8, 1.4, 1.2, 1.1)
+_MARGIN = 1e-9  # relative widening of every interval that is found for a row's sum
+
+
+def softmax(
+    columns: int,
+    limit: float,
+    method: str = "best",
+    *,
+    max_error: float = DEFAULT_ERROR,
+    scale_bits: int = DEFAULT_SCALE_BITS,
+) -> SoftmaxPlan:
+    """The plan for rows of `columns` entries in [-limit, limit].
+
+    `best` takes the fewest levels whose proved error, the rounding at 2^scale_bits included, is at most `max_error`; the
+    others are HETAL's, with its parameters: made for [-128, 128] whatever smaller range is asked for.
+    """
+    if method not in METHODS:
+        raise ProgramError(f"there is no softmax {method!r}", hint="one of " + ", ".join(METHODS))
+    if columns < 2:
+        raise ProgramError(f"softmax of {columns} column", hint="at least two")
+    if not (math.isfinite(limit) and limit > 0):
+        raise ProgramError(f"range {limit:g} is not above zero", hint="the largest absolute value of an entry")
+    if method != "best":
+        width = 1 << (columns - 1).bit_length()
+        steps = hetal_steps(columns, max(limit, HETAL_RANGE), method == "hetal-corrected", width).done()
+        return SoftmaxPlan(steps, columns, width, limit, method, None, None, scale_bits)
+    return _best(columns, limit, max_error, scale_bits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """Normalisations before the first squaring, and after each; the ratios of the row's sum as they go."""
+
+    counts: tuple[int, ...]
+    ratio: float
+
+
+def _normalised(ratio: float) -> float:
+    return (ratio + 1.0) ** 2 / (4.0 * ratio)
+
+
+@lru_cache(maxsize=256)
+def _schedule(columns: int, start: float, squarings: int, tolerance: float, cap: float) -> _Schedule | None:
+    """The fewest normalisations after which the row's sum is known within 1 +- tolerance.
+
+    `cap`: the largest ratio that is squared. A lower one costs levels and leaves small sums further above the rounding.
+    """
+    # by number of normalisations so far: the least ratio, and how the normalisations are spread
+    best = {0: _Schedule((0,), start)}
+    for turn in range(squarings + 1):
+        if turn:
+            best = {n: _Schedule((*s.counts, 0), columns * s.ratio**2) for n, s in best.items() if s.ratio <= cap}
+        for n in range(_MOST_NORMALISATIONS):
+            if n in best:
+                s = best[n]
+                made = _Schedule((*s.counts[:-1], s.counts[-1] + 1), _normalised(s.ratio))
+                if n + 1 not in best or made.ratio < best[n + 1].ratio:
+                    best[n + 1] = made
+    for n in sorted(best):
+        if (best[n].ratio - 1.0) / 2.0 <= tolerance:
+            return best[n]
+    return None
+
+
+def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> SoftmaxPlan:
+    found: list[tuple[int, int, int, int, _Schedule]] = []
+    smallest = max(0, math.ceil(math.log2(limit / 8.0)))
+    for squarings in range(smallest, smallest + 8):
+        reach = limit / 2**squarings
+        for degree in _DEGREES:
+            made = least_relative(reach, degree)
+            if made.level * 2**squarings > max_error:
+                continue
+            stage = Stage(made.coefficients)
+            start = math.exp(2.0 * reach) * (1 + made.level) / (1 - made.level)
+            for cap in _CAPS:
+                schedule = _schedule(columns, start, squarings, 0.1 * max_error, cap)
+                if schedule is not None:
+                    count = sum(schedule.counts)
+                    depth = 1 + stage.depth + squarings + count
+                    cost = stage.multiplications + squarings + 2 * count
+                    found.append((depth, cost, squarings, degree, schedule))
+    nearest = math.inf
+    for _, _, squarings, degree, schedule in sorted(found, key=lambda item: item[:4]):
+        reach = limit / 2**squarings
+        fitted = least_relative(reach, degree)
+        # First with the error that the exchange reports for exp's polynomial; only a plan that holds so far is proved.
+        plan = _plan(columns, limit, ExpStage(Stage(fitted.coefficients), reach, fitted.level), schedule, scale_bits)
+        if plan.error is not None and plan.error <= max_error:
+            plan = _plan(columns, limit, relative_exp(reach, degree), schedule, scale_bits)
+        assert plan.error is not None
+        if plan.error <= max_error:
+            return plan
+        nearest = min(nearest, plan.error)
+    raise ProgramError(
+        f"no softmax of {columns} columns on [-{limit:g}, {limit:g}] has a proved error of {max_error:g}",
+        why=f"the nearest has {nearest:.2g} at a scale of 2^{scale_bits}",
+        hint="a larger scale, a larger max_error, or a smaller range",
+    )
+
+
+@dataclass
+class _Bound:
+    """What is proved of every row as steps go, for computed values p_i = G (r_i + d_i).
+
+    r_i is the ratio that exp has there to the row's largest, so that max r_i = 1, and G is whatever the row's factor has
+    become: it drops out at the end. `low`, `high` hold the true sum of the computed p_i; |d_i| <= `deviation`; the computed
+    sum is within `sum_error` of the true one in every column; one operation errs by at most `unit` in a slot.
+    """
+
+    columns: int
+    width: int
+    unit: float
+    low: float
+    high: float
+    deviation: float
+    sum_error: float = 0.0
+
+    def _factor(self) -> float:
+        """A lower bound on G: the sum is at most G columns (1 + deviation)."""
+        return self.low / (self.columns * (1.0 + self.deviation))
+
+    def sum_row(self) -> None:
+        """Rotations add up 1 + 2 + 4 ... errors; columns without data hold no more than their own errors."""
+        empty = self.unit + (self.high * self.deviation) ** 2
+        self.sum_error = (self.width - 1) * self.unit + (self.width - self.columns) * empty
+
+    def square(self) -> None:
+        """G^2 (r + d)^2 and an error; (sum p)^2 / columns <= sum p^2 <= (sum |p|)^2."""
+        slip = self.columns * self.unit
+        new_error = self.unit / self._factor() ** 2
+        size = self.high * (1.0 + 2.0 * self.columns * self.deviation)
+        self.deviation = 2.0 * self.deviation + self.deviation**2 + new_error
+        self.low = self.low**2 / self.columns - slip
+        self.high = size**2 + slip
+        self.sum_row()
+
+    def normalise(self, c: float) -> None:
+        """p (c - s) and s (c - s), where the computed s is within d of the sum S, by columns."""
+        d = self.sum_error
+        size = self.high * (1.0 + 2.0 * self.columns * self.deviation)
+        slip = size * d + self.columns * self.unit
+        bend = max(abs(c - 2.0 * self.low), abs(c - 2.0 * self.high))
+        self.deviation += (1.0 + self.deviation) * d / (c - self.high - d)
+        self.low, self.high = (
+            min(self.low * (c - self.low), self.high * (c - self.high)) - slip,
+            c * c / 4.0 + slip,
+        )
+        self.deviation += self.unit / self._factor()
+        # s (c - s) - sum p_i (c - s_i) = (c - 2 S) e - e^2 + sum p_i e_i
+        self.sum_error = bend * d + d * d + size * d + (self.columns + 1) * self.unit
+
+    def error(self) -> float:
+        """The largest distance of p_i from r_i / sum r: the sum's own distance from 1, and what d_i can move."""
+        most = self.columns * self.deviation
+        if most >= 1:
+            return math.inf
+        return max(1.0 - self.low, self.high - 1.0) + (self.columns - 1) * self.deviation / (1.0 - most)
+
+
+def _plan(columns: int, limit: float, made: ExpStage, schedule: _Schedule, scale_bits: int) -> SoftmaxPlan:
+    width = 1 << (columns - 1).bit_length()
+    constants, scale = _constants(columns, made, schedule)
+    stage = made.stage.scaled(scale)
+    steps = Steps()
+    p = steps.poly(steps.scale(0, 1.0 / limit), stage)
+    # Columns without data hold exp(0): a known constant.
+    p = steps.add_padding(p, -float(stage(np.zeros(1))[0]))
+    for turn, run in enumerate(constants):
+        if turn:
+            p = steps.multiply(p, p)
+        s = steps.sum_row(p)
+        for place, c in enumerate(run):
+            factor = steps.from_constant(c, s)
+            p = steps.multiply(p, factor)
+            if place + 1 < len(run):
+                s = steps.multiply(s, factor)
+    exact = _prove(columns, width, limit, made, scale, constants, 0.0, 0.0)
+    rounding = proof.rounding_error(stage.coefficients, scale_bits)
+    error = _prove(columns, width, limit, made, scale, constants, proof.unit(scale_bits), rounding)
+    return SoftmaxPlan(steps.done(), columns, width, limit, "best", error, error - exact, scale_bits)
+
+
+def _constants(columns: int, made: ExpStage, schedule: _Schedule) -> tuple[tuple[tuple[float, ...], ...], float]:
+    """(c of every normalisation, by squarings; the factor of exp) that leave the last sums around 1.
+
+    Scales are found backwards: with sums in [high / kappa, high], a normalisation makes high into (high (1 + 1 / kappa)
+    / 2)^2, and a squaring into high^2.
+    """
+    start = math.exp(2.0 * made.reach) * ((1.0 + made.relative_error) / (1.0 - made.relative_error)) * (1.0 + _MARGIN)
+    turns: list[list[float]] = []
+    ratio = start
+    for turn, count in enumerate(schedule.counts):
+        ratio = columns * ratio**2 if turn else ratio
+        turns.append([])
+        for _ in range(count):
+            turns[-1].append(ratio)
+            ratio = _normalised(ratio) * (1.0 + _MARGIN)
+    high = 2.0 * ratio / (1.0 + ratio)
+    constants: list[tuple[float, ...]] = []
+    for turn in range(len(turns) - 1, -1, -1):
+        run = []
+        for kappa in reversed(turns[turn]):
+            high = 2.0 * math.sqrt(high) / (1.0 + 1.0 / kappa)
+            run.append(high * (1.0 + 1.0 / kappa))
+        constants.append(tuple(reversed(run)))
+        if turn:
+            high = math.sqrt(high)
+    scale = high / (columns * math.exp(made.reach) * (1.0 + made.relative_error))
+    return tuple(reversed(constants)), scale
+
+
+def _prove(
+    columns: int,
+    width: int,
+    limit: float,
+    made: ExpStage,
+    scale: float,
+    constants: tuple[tuple[float, ...], ...],
+    unit: float,
+    rounding: float,
+) -> float:
+    """The bound on any entry's error: of the sums and the rounding by `_Bound`, and of exp's polynomial.
+
+    Relative errors e of exp, and shifts of x, turn into (1 + e)^(2^squarings): a factor within exp(+-h) on every weight
+    moves an entry y of a softmax by at most y (1 - y) (exp(2 h) - 1).
+    """
+    squarings = len(constants) - 1
+    least = scale * math.exp(-made.reach) * (1.0 - made.relative_error)
+    most = scale * math.exp(made.reach) * (1.0 + made.relative_error)
+    slip = columns * rounding
+    bound = _Bound(columns, width, unit, columns * least - slip, columns * most + slip, rounding / least)
+    bound.sum_row()
+    for turn, run in enumerate(constants):
+        if turn:
+            bound.square()
+        for c in run:
+            if not bound.low > 0 or not c - bound.high - bound.sum_error > 0:
+                return math.inf
+            bound.normalise(c)
+    h = -math.log1p(-made.relative_error) * 2**squarings + 2.0 * limit * unit
+    return (bound.error() + math.expm1(2.0 * h) / 4.0) * (1.0 + 1e-9)

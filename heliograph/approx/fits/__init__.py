@@ -1,0 +1,1 @@
+"""Polynomials for one function on an interval."""

@@ -1,0 +1,1 @@
+"""Proved errors of polynomials."""

@@ -1,0 +1,1 @@
+"""The choice of ring, chain, scale, digits and bootstraps."""

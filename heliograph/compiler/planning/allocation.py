@@ -1,0 +1,565 @@
+"""Allocate degrees to layers: the front of time against predicted loss over all chains, and the point on it that is taken.
+
+The pass side is passes/degrees/allocate_degrees.py. Here the chains are chosen that a plan may have, and the bound on the loss: the
+cheapest point of the front is taken whose polynomials change the class of no more samples than allowed, found by bisection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from heliograph import rounding
+from heliograph.ckks.ring import MOST_LEVELS, Ring
+from heliograph.compiler.arguments import require_program
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import linear_passes, scaled, unproved_pack_passes
+from heliograph.compiler.planning.bootstrap_planner import lower_parts, size_margin
+from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
+from heliograph.compiler.planning.plan import pack_samples, sample_inputs
+from heliograph.compiler.planning.planner import candidates, log_rings, reach_of
+from heliograph.compiler.reporting.bill import class_agreement
+from heliograph.compiler.reporting.held_out import Calibrated, apart_of, approximate_pass, setting_of
+from heliograph.errors import PlanningError, ProgramError
+from heliograph.interpret import interpret_batch
+from heliograph.ir import Array, Builder, Node, Program
+from heliograph.ir.analysis.depth import depth_of_degree, levels_below
+from heliograph.ir.ops.table import OPS
+from heliograph.machine import usable_cores
+from heliograph.passes.base import apply
+from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes
+from heliograph.passes.degrees.allocate_degrees import (
+    Activation,
+    Candidate,
+    Point,
+    Table,
+    paper_errors,
+    paper_points,
+    products_of,
+    require_candidates,
+    worthwhile,
+)
+from heliograph.passes.degrees.impacts import impacts_of
+from heliograph.passes.levels.plan_levels import TooFewLevelsError
+from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.passes.ranges.calibrate import Calibrate, Observed
+from heliograph.passes.tensors.expand import Expand
+from heliograph.passes.tensors.simplify import Simplify
+from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
+
+# Impacts are measured on this many samples. Points are compared on this many held-out samples, and the chosen point is
+# checked on more.
+_IMPACT_SAMPLES = 128
+_COMPARED, _MEASURED = 128, 256
+_CHUNK = 64
+# For chains without bootstraps, this many lengths are tried on each ring.
+_LENGTHS = 16
+# This many of the best chains are also tried with a lower part that bootstraps.
+_WITH_LOWER = 3
+# Points of the front differ in cost by at least this factor.
+_APART = 1.005
+# If a point turns out not to serve, the search moves on by the front's length divided by this.
+_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program whose polynomials take any degree: its maps are written once for all of them."""
+
+    program: Program
+    activations: Mapping[int, Activation]
+
+    @classmethod
+    def of(cls, fused: Program, options: Options, observed: Mapping[Node, Observed]) -> Trial:
+        activations: dict[int, Activation] = {}
+        return cls(apply(replace(approximate_pass(options, observed), activations=activations), fused), activations)
+
+    def with_degrees(self, degrees: Mapping[str, int]) -> Program:
+        """The program with polynomials of these degrees, by layer."""
+        builder = Builder(self.program.name, self.program.stage, self.program)
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            entry: int = node.attrs.get("range", -1) if node.op == "poly" else -1
+            if entry not in self.activations or node.loc.layer not in degrees:
+                return builder.copy(node, operands)
+            made = self.activations[entry].polynomial(degrees[node.loc.layer])
+            series = builder.constant(np.array(made.coefficients), f"{node.loc.layer}.poly")
+            # With unit sizes the interval stays; otherwise it may follow the degree.
+            ends = {} if self.program.ranges[entry].units else {"low": made.low, "high": made.high}
+            return builder.op("poly", operands, node.loc, **{**node.attrs, "coefficients": series, **ends})
+
+        return builder.rewrite(self.program, emit)
+
+
+# A chain, and the packed program without its constants.
+Carrying: TypeAlias = "tuple[PlaceBootstraps, Prepared]"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """What allocating needs of one program; `points` is the front, the cheapest first.
+
+    Where it is a plan's, `papers` are OLA's allocations for every budget, at OLA's prices, and `chains` those that the front
+    came from, to price one of them as a plan.
+
+    `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
+    samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
+    (`exact`).
+    """
+
+    source: Program
+    fused: Program
+    options: Options
+    table: Table
+    polynomial: Program
+    points: tuple[Point, ...]
+    papers: tuple[Point, ...]
+    chains: tuple[Carrying, ...]
+    trial: Trial
+    observed: Mapping[Node, Observed]
+    partly: Mapping[Node, Observed]
+    samples: tuple[Array, ...]
+    exact: Sequence[Array]
+
+    @classmethod
+    def of(cls, source: Program, fused: Program, options: Options) -> Allocator:
+        """The front of a program as it was written, with its calibration samples; `options.allocate` says which."""
+        if not fused.calibration or fused.calibration[0].shape[0] < 2:
+            raise ProgramError(
+                "degrees are allocated by what samples show, and there are none",
+                where="Options.allocate",
+                hint="pass calibration=samples to trace, or give degrees by layer",
+            )
+        observed = Calibrate().run(fused)
+        known = Trial.of(fused, options, observed)
+        polynomial = apply(FoldScaling(), known.program)
+        table = Table(_candidates(source, known.activations, options.bootstrap_activations))
+        require_candidates(table, source.name)
+        apart = apart_of(fused, _MEASURED)
+        partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
+        exact = run_in_chunks(fused, apart)
+        del known
+        papers, chains = list[Point](), list[Carrying]()
+        if options.allocate == "paper":
+            table = table.of(paper_errors)
+            points = _paper(polynomial, table, options)
+        else:
+            points, chains = _plan(polynomial, table, options, exact)
+            # If no ring bootstraps, OLA has no allocation.
+            with contextlib.suppress(PlanningError):
+                papers = _front(_paper(polynomial, table.of(paper_errors), options))
+        trial = Trial.of(fused, options, partly)
+        return cls(
+            source, fused, options, table, polynomial, tuple(_front(points)), tuple(papers), tuple(chains), trial,
+            observed, partly, apart, exact,
+        )  # fmt: skip
+
+    def composing(self) -> Allocator:
+        """The same where ReLUs may be composed of several polynomials."""
+        table = self.table.composing()
+        points, chains = _plan(self.polynomial, table, self.options, self.exact)
+        return replace(self, table=table, points=tuple(_front(points)), chains=tuple(chains))
+
+    def priced(self, degrees: Mapping[str, int]) -> float:
+        """The milliseconds that a plan would take with these degrees, on the best of the chains; infinity where none
+        carries them.
+        """
+        ways, groups = self.table.fixed(degrees), self.table.groups()
+        costs = [math.inf]
+        for place, prepared in self.chains:
+            with contextlib.suppress(TooFewLevelsError):
+                costs.append(place.front(prepared, ways, groups)[0].cost_ms)
+        return min(costs)
+
+    def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
+        """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
+
+        The share of them that change their class; where the outputs are not scores of classes, the mean square error as a
+        share of the outputs' variance. `compared` is what it was for the first `_COMPARED` of them, where that is known:
+        classes are then looked at for the others alone.
+        """
+        first = 0 if compared is None else _COMPARED
+        if compared is not None and self.samples[0].shape[0] <= first:
+            return compared
+        trial = self.trial
+        if point.errors:
+            fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
+            trial = Trial.of(fused, self.options, Calibrate().run(replace(fused, calibration=setting_of(fused))))
+        samples, exact = ([array[first:most] for array in arrays] for arrays in (self.samples, self.exact))
+        found = run_in_chunks(trial.with_degrees(point.single), samples)
+        same = class_agreement(self.source, exact, found)
+        if same is not None:
+            agree = same.agree + (0 if compared is None else round((1.0 - compared) * first))
+            return 1.0 - agree / (same.samples + first)
+        if compared is not None:
+            return self.measured(point, most)
+        error = sum(float(np.square(a - b).sum()) for a, b in zip(exact, found, strict=True))
+        spread = sum(float(np.square(a - a.mean(axis=0)).sum()) for a in exact)
+        return error / spread if spread > 0 else float(error > 0)
+
+
+def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
+    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run beside each other.
+
+    BLAS is held to one thread meanwhile: threads of its own beside ours would wait for each other.
+    """
+
+    def run(start: int) -> list[Array]:
+        with np.errstate(all="ignore"):
+            return interpret_batch(program, *(array[start : start + _CHUNK] for array in samples))
+
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cores()) as pool:
+        parts = list(pool.map(run, range(0, samples[0].shape[0], _CHUNK)))
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The options with the degrees by layer, how these came about, and what the samples showed of the program: all of them,
+    and half of them.
+    """
+
+    options: Options
+    record: Allocation
+    calibrated: Calibrated
+
+
+def allocate(source: Program, fused: Program, options: Options) -> Allocated:
+    """The degrees by layer: the cheapest point that changes the class of no more samples than `accuracy_loss` allows.
+
+    Where none does, ReLUs may be composed of several polynomials; where that does not help either, the point is taken that
+    loses least.
+    """
+    allocator = Allocator.of(source, fused, options)
+    point, record = chosen(allocator)
+    if record.measured > options.accuracy_loss and options.allocate == "plan" and allocator.table.composable:
+        point, record = chosen(allocator.composing())
+    given = degrees_by_layer(fused, options.degrees)
+    errors = {**options.errors, **point.errors}
+    found = replace(options, degrees={**given, **point.single}, errors=errors)
+    return Allocated(found, record, (allocator.observed, allocator.partly))
+
+
+def allocation_curve(program: Program, options: Options) -> list[Point]:
+    """Allocations of a program as it was written, the cheapest last: the one that `compile` would take, and all that are
+    cheaper and lose more.
+    """
+    require_program(program, "allocation_curve")
+    program = scaled(program)
+    fused = linear_passes(program, options.errors)[-1].program
+    allocator = Allocator.of(program, fused, options)
+    place, _ = bisected(allocator)
+    return list(reversed(allocator.points[: place + 1]))
+
+
+def bisected(
+    allocator: Allocator, hopeless: Callable[[Point], bool] = lambda point: False
+) -> tuple[int, dict[int, float]]:
+    """Which point is taken, by its place on the front, and what was measured of it and of those beside it, by place.
+
+    It ends where the first point that may still be taken is `hopeless`, with that one, which is then not measured.
+    """
+    points, allowed = allocator.points, allocator.options.accuracy_loss
+    # Later points cost more and lose less, so bisection finds the first one that serves, as far as losses do fall.
+    measured: dict[int, float] = {}
+    low, high = 0, len(points) - 1
+    while low < high and not hopeless(points[low]):
+        middle = (low + high) // 2
+        measured[middle] = allocator.measured(points[middle], _COMPARED)
+        low, high = (low, middle) if measured[middle] <= allowed else (middle + 1, high)
+    if hopeless(points[low]):
+        measured.pop(low, None)
+        return low, measured
+    measured[low] = allocator.measured(points[low], compared=measured.get(low))
+    # More samples may give a different answer.
+    while measured[low] > allowed and low < len(points) - 1:
+        low = min(low + max(1, len(points) // _STEPS), len(points) - 1)
+        if hopeless(points[low]):
+            break
+        measured[low] = allocator.measured(points[low])
+    return low, measured
+
+
+def papers_own(allocator: Allocator, milliseconds: float) -> tuple[Point, float] | None:
+    """OLA's allocation as a plan, and what was measured of it, where it serves and takes less time than this."""
+
+    @functools.cache
+    def priced(degrees: tuple[tuple[str, int], ...]) -> float:
+        return allocator.priced(dict(degrees))
+
+    def price(point: Point) -> float:
+        return priced(tuple(point.degrees.items()))
+
+    if not allocator.papers:
+        return None
+    # What OLA prices higher nearly always costs more in a plan too: the search ends where nothing can be gained.
+    place, measured = bisected(replace(allocator, points=allocator.papers), lambda point: price(point) >= milliseconds)
+    found = allocator.papers[place]
+    if measured.get(place, math.inf) > allocator.options.accuracy_loss or price(found) >= milliseconds:
+        return None
+    return replace(found, predicted_ms=price(found)), measured[place]
+
+
+def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
+    """The point that is taken of a front, and the record of it."""
+    low, measured = bisected(allocator)
+    points, allowed, table = allocator.points, allocator.options.accuracy_loss, allocator.table
+    papers = papers_own(allocator, points[low].predicted_ms if measured[low] <= allowed else math.inf)
+    if papers is not None:
+        table = table.having(papers[0].degrees)
+        point = replace(papers[0], loss=table.loss(papers[0].degrees))
+        # It is inserted among the others, by cost.
+        low = sum(each.predicted_ms < point.predicted_ms for each in points)
+        points = (*points[:low], point, *points[low:])
+        measured = {i + (i >= low): value for i, value in measured.items()} | {low: papers[1]}
+    point = points[low]
+    total = table.loss(point.degrees) or 1.0
+    layers = []
+    for candidate in table.candidates.values():
+        degree, activation = point.degrees[candidate.layer], candidate.activation
+        mean, std = activation.moments
+        layers.append(
+            LayerImpact(
+                candidate.layer,
+                activation.node.loc.short,
+                activation.node.op,
+                degree,
+                rounding.nearest(mean * activation.size),
+                rounding.nearest(std * activation.size),
+                rounding.nearest(candidate.impact),
+                rounding.nearest(candidate.error(degree)),
+                rounding.nearest(candidate.loss(degree) / total),
+            )
+        )
+    curve = tuple(
+        CurvePoint(
+            rounding.nearest(points[i].predicted_ms),
+            rounding.nearest(points[i].loss),
+            measured.get(i),
+            i == low,
+        )
+        for i in range(len(points))
+    )
+    mode, count = allocator.options.allocate or "plan", int(allocator.samples[0].shape[0])
+    return point, Allocation(mode, allowed, measured[low], count, tuple(layers), curve)
+
+
+def _candidates(source: Program, activations: Mapping[int, Activation], series: bool) -> dict[int, Candidate]:
+    """Each activation with its impact: those of the program before its maps are fused are the same, in the same order.
+
+    With `series` bootstraps may compute them.
+    """
+    expanded = apply(Expand(), apply(Simplify(), source))
+    samples = [array[:_IMPACT_SAMPLES] for array in expanded.calibration]
+    impacts: dict[tuple[str, str], list[float]] = defaultdict(list)
+    nodes = [node for node in expanded.nodes if OPS[node.op].activation is not None and node.type.secret]
+    for node, impact in zip(nodes, impacts_of(expanded, samples), strict=True):
+        impacts[node.loc.layer, node.op].append(impact)
+    return {
+        entry: Candidate(
+            activation,
+            impacts[activation.node.loc.layer, activation.node.op].pop(0),
+            worthwhile(activation),
+            series=activation.series_errors() if series else {},
+        )
+        for entry, activation in sorted(activations.items())
+    }
+
+
+# ---------------------------------------------------------------------------------------------- the plan's front
+
+
+def _plan(
+    program: Program, table: Table, options: Options, outputs: Sequence[Array]
+) -> tuple[list[Point], list[Carrying]]:
+    """The front over all chains that a plan may have; and those that carry the program with some degrees."""
+    points: list[Point] = []
+    failure: PlanningError | None = None
+    ways, groups = table.ways(), table.groups()
+    fronts: list[tuple[float, PlaceBootstraps, Prepared]] = []
+
+    def add(place: PlaceBootstraps, prepared: Prepared) -> float:
+        """The cost of the cheapest point of a front that is added to the others."""
+        found = place.front(prepared, ways, groups)
+        for each in found:
+            degrees = {table.candidates[entry].layer: degree for entry, degree in each.degrees.items()}
+            points.append(Point(degrees, table.loss(degrees), each.cost_ms, table.composed(degrees)))
+        return found[0].cost_ms
+
+    for ring, prepared, sizes in _chains(program, table, options, outputs):
+        place = PlaceBootstraps(ring, options.costs, sizes)
+        try:
+            cost = add(place, prepared)
+            # The search needs no constants, which are most of a program's memory.
+            bare = replace(prepared, program=replace(prepared.program, constants={}))
+            fronts.append((cost, place, bare))
+        except TooFewLevelsError as few:
+            failure = few
+        # Packed programs are large: free this one before the next is made.
+        del prepared
+    fronts.sort(key=lambda front: front[0])
+    chains = [(place, prepared) for _, place, prepared in fronts]
+    if options.chains != 1:
+        # Try the best chains again with a lower part that bootstraps too and has half the room.
+        for _, place, prepared in fronts[:_WITH_LOWER]:
+            parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
+            if parts:
+                lower = replace(place, lower=(parts[len(parts) // 2],))
+                add(lower, prepared)
+                chains.append((lower, prepared))
+    if not points:
+        raise PlanningError(
+            f"no ring carries {program.name!r}, whatever the degrees",
+            why="" if failure is None else failure.what,
+            hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
+        )
+    return points, chains
+
+
+def _front(points: Sequence[Point]) -> list[Point]:
+    """Those that no other one beats in time and loss, the cheapest first; not all where they lie close together."""
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.predicted_ms, point.loss, sorted(point.degrees.items()))):
+        if kept and point.loss >= kept[-1].loss:
+            continue
+        if len(kept) > 1 and point.predicted_ms < _APART * kept[-2].predicted_ms:
+            kept.pop()
+        kept.append(point)
+    return kept
+
+
+def _chains(
+    program: Program, table: Table, options: Options, outputs: Sequence[Array]
+) -> Iterator[tuple[Ring, Prepared, Mapping[Node, int]]]:
+    """Chains with the packed program on them, and sizes of values that may be bootstrapped beside polynomials' inputs."""
+    _, headroom = reach_of(outputs)
+    least, most = _depths(program, table)
+    written = any(node.op == "bootstrap" for node in program.nodes)
+    packed: dict[int, Prepared] = {}
+
+    def packed_for(ring: Ring) -> Prepared:
+        """The program packed for the slots of a ring, once; of two rings, one at a time is kept."""
+        if ring.log_ring not in packed:
+            packed.clear()
+            made = unproved_pack_passes(program, ring, options)[-1].program
+            packed[ring.log_ring] = Prepared.of(made, ring.slots)
+        return packed[ring.log_ring]
+
+    for log_ring in log_rings(options) if options.bootstrap is not True and not written else ():
+        longest = _longest(log_ring, least, most, headroom, options)
+        if longest < least:
+            continue
+        for levels in sorted({round(each) for each in np.linspace(least, longest, _LENGTHS)}):
+            ring = candidates(log_ring, levels, headroom, options)[0]
+            yield ring, packed_for(ring), {}
+        if longest == most:
+            return
+    if options.bootstrap is False:
+        return
+    for log_ring in log_rings(options):
+        rings = _useful(bootstrapping_rings(log_ring, options, options.bootstrap_activations), options)
+        if rings:
+            prepared = packed_for(rings[0])
+            sizes: Mapping[Node, int] = {}
+            if not _placeable(prepared, table, rings, options, sizes):
+                samples = pack_samples(prepared.program, sample_inputs(program, 2))
+                sizes = observed_sizes(prepared.program, samples, size_margin(prepared.program, options))
+            for ring in rings:
+                yield ring, prepared, sizes
+            return
+
+
+def _longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
+    """The longest chain between `least` and `most` levels on a ring; less than `least` where there is none."""
+    low, high = least - 1, min(most, MOST_LEVELS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if candidates(log_ring, middle, headroom, options) else (low, middle - 1)
+    return low
+
+
+def _placeable(
+    prepared: Prepared, table: Table, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
+) -> bool:
+    """Whether the least degrees fit the chain with most room."""
+    ring = max(rings, key=lambda ring: ring.bootstrap_level - ring.bootstrap_input_level)
+    lowest = {entry: ways[:1] for entry, ways in table.ways().items()}
+    try:
+        PlaceBootstraps(ring, options.costs, sizes).front(prepared, lowest, table.groups())
+    except TooFewLevelsError:
+        return False
+    return True
+
+
+def _useful(rings: Sequence[Ring], options: Options) -> list[Ring]:
+    """For each number of levels between bootstraps the chain whose bootstraps are cheapest, if more room costs more."""
+
+    def cost(ring: Ring) -> float:
+        return options.costs.bootstrap_ms(ring, ring.slots // 2)
+
+    kept: list[Ring] = []
+    for ring in sorted(rings, key=lambda ring: (ring.bootstrap_input_level - ring.bootstrap_level, cost(ring))):
+        if not kept or cost(ring) < cost(kept[-1]):
+            kept.append(ring)
+    return kept
+
+
+def _depths(program: Program, table: Table) -> tuple[int, int]:
+    """The depth of the polynomial program with the lowest and with the highest degrees."""
+    found = []
+    for pick in (min, max):
+        own = {
+            node: pick(table.candidates[node.attrs["range"]].depths)
+            for node in program.nodes
+            if node.op == "poly" and node.attrs.get("range") in table.candidates
+        }
+        need = levels_below(program, own)
+        found.append(max((need[node] for node in program.inputs if node.type.secret), default=0))
+    return found[0], found[1]
+
+
+# ---------------------------------------------------------------------------------------------- OLA's
+
+
+def _paper(program: Program, table: Table, options: Options) -> list[Point]:
+    """OLA's allocations: each layer pays for its polynomial and for a bootstrap that comes back just high enough for it and
+    for the map after it, on a chain of its own.
+    """
+    rings = next(
+        (found for log in log_rings(options) if (found := bootstrapping_rings(log, options))),
+        [],
+    )
+    if not rings:
+        raise PlanningError(
+            "no ring bootstraps", where="Options.allocate", hint='use allocate="plan", which needs no bootstraps'
+        )
+    costs = options.costs
+
+    def cost_ms(layer: str, degree: int) -> float:
+        depth = depth_of_degree(degree)
+        products = sum(
+            products_of(degree, each.activation.parity) for each in table.candidates.values() if each.layer == layer
+        )
+        fitting = [ring for ring in rings if ring.bootstrap_level - ring.bootstrap_input_level >= depth + 1]
+        ring = min(fitting or rings, key=lambda ring: costs.bootstrap_ms(ring, ring.slots // 2))
+        middle = ring.bootstrap_input_level + 1 + depth // 2
+        each = costs.mul_ms(ring, middle) + costs.relinearize_ms(ring, middle) + costs.rescale_ms(ring, middle)
+        return costs.bootstrap_ms(ring, ring.slots // 2) + products * each
+
+    layers: dict[str, dict[int, float]] = {}
+    for candidate in table.candidates.values():
+        # Activations with the same name take one degree, so their losses add up.
+        own = layers.setdefault(candidate.layer, dict.fromkeys(candidate.errors, 0.0))
+        for degree in own:
+            own[degree] += candidate.loss(degree)
+    return paper_points(layers, cost_ms)

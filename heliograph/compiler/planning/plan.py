@@ -1,0 +1,201 @@
+"""What a plan is: a program on its ring, its price, and the error that encryption adds to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.approx.evaluate import PowerStep, plan_polynomial
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.errors import RangeError
+from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
+from heliograph.execution.loop import Trace, execute
+from heliograph.execution.prices import total_ms
+from heliograph.execution.ranges import polynomial_inputs, range_layout
+from heliograph.execution.simulator import Simulator
+from heliograph.execution.walk import node_calls
+from heliograph.ir import Array, Node, Program
+from heliograph.ir.analysis.carried import carried_on
+from heliograph.ir.analysis.depth import levels_below
+from heliograph.passes.base import Trail
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The largest error of an output, and of a difference that an argmax compares, as a share of its gap; what a run did."""
+
+    error: float
+    gap_error: float
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every plan of a program must keep to: the samples that errors are simulated on, the bits of room that outputs
+    need above the scale, the largest error allowed, and the largest output; `gap_error` as in `Options`.
+    """
+
+    inputs: Sequence[Array]
+    headroom: int
+    tolerance: float
+    magnitude: float
+    gap_error: float | None = None
+
+    def refuses(self, found: Simulated) -> str:
+        """What is wrong with a plan whose errors are these, empty where nothing is."""
+        if found.error > self.tolerance:
+            return f"its error would be {found.error:.2g}, more than {self.tolerance:.2g}"
+        if self.gap_error is not None and found.gap_error > self.gap_error:
+            return f"compared differences would err by {found.gap_error:.2g} of the gap, more than {self.gap_error:.2g}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An executable program on its ring, the passes that made it, and what the simulator measured of it.
+
+    `unbounded_ms` is the price of the plan that a bound on memory ruled out, None where it ruled none out; `loading_ms` is
+    what reading keys again in each run takes, where not all of them stay in memory.
+    """
+
+    program: Program
+    trail: Trail
+    ring: Ring
+    trace: Trace
+    predicted_ms: float
+    scheme_error: float
+    output_magnitude: float
+    unbounded_ms: float | None = None
+    loading_ms: float = 0.0
+
+
+def sample_inputs(program: Program, count: int) -> list[Array]:
+    """A few samples of every input with a leading sample axis: calibration samples, or uniform ones from the range."""
+    if program.calibration:
+        return [np.asarray(samples[:count], dtype=np.float64) for samples in program.calibration]
+    random = np.random.default_rng(0)
+    samples = []
+    for node in program.inputs:
+        low, high = node.attrs.get("low", -1.0), node.attrs.get("high", 1.0)
+        samples.append(random.uniform(low, high, size=(count, *input_shape(program, node))))
+    return samples
+
+
+def pack_samples(program: Program, inputs: Sequence[Array]) -> Mapping[Node, Array]:
+    """The slot vectors of each sample by input node, with a leading sample axis."""
+    many = [pack_inputs(program, one_sample(program, inputs, i)) for i in range(inputs[0].shape[0])]
+    return {node: np.concatenate([one[node] for one in many]) for node in many[0]}
+
+
+def one_sample(program: Program, samples: Sequence[Array], position: int) -> list[Array]:
+    """One sample for each input: with an axis of one where a secret input takes several at once."""
+    secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batch_of(program) > 1}
+    names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
+    return [
+        array[position : position + 1] if name in secret else array[position]
+        for name, array in zip(names, samples, strict=True)
+    ]
+
+
+def run_ms(program: Program, costs: CostTable) -> float:
+    """What a run of an executable program takes, by its calls; nothing is computed."""
+    return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
+
+
+def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
+    """A lower bound of `run_ms` for a polynomial program that is lowered to a ring without bootstraps.
+
+    It has the products of the polynomials alone: each of one ciphertext, at the lowest level that the program allows.
+    """
+    below = levels_below(program)
+    total = 0.0
+    # Polynomials of one value have their powers in common: the least of their prices counts.
+    powers: dict[tuple[Node, int], float] = {}
+    for node in program.nodes:
+        if node.op != "poly" or not node.type.secret:
+            continue
+        steps = plan_polynomial(list(map(float, program.array(node.attrs["coefficients"])))).steps
+        # The levels that the result still needs after a power (True) or a sum; none after the last sum, which nothing reads.
+        after: dict[tuple[bool, int], int] = {}
+        for step in reversed(steps):
+            made = (True, step.index) if isinstance(step, PowerStep) else (False, step.target)
+            need, read = after.get(made, 0), made in after
+            level = below[node] + need + 1
+            # What is read further has been relinearized and rescaled.
+            finished = costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level) if read else 0.0
+            if isinstance(step, PowerStep):
+                operands = [(True, step.left), (True, step.right)]
+                price = costs.mul_ms(ring, level) + finished
+                powers[node.inputs[0], step.index] = min(price, powers.get((node.inputs[0], step.index), price))
+            else:
+                operands = [(False, source) for source, _ in step.products]
+                operands += [(True, g) for _, g in step.products] + [(True, i) for i, _ in step.weights]
+                total += len(step.products) * costs.mul_ms(ring, level) + (finished if step.products else 0.0)
+            for operand in operands:
+                after[operand] = max(after.get(operand, 0), need + 1)
+    return total + sum(powers.values())
+
+
+# How much finer the scale must be where errors take a value out of its range is not known: so many bits are tried next.
+BITS_FINER = 3
+
+
+class AmplifiedError(RangeError):
+    """Errors of encryption take a value out of its range; without them it stays inside."""
+
+
+def simulated(
+    program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None
+) -> Simulated:
+    """What encryption adds on these samples, by the simulator; no more of them once `refuses` has words for it.
+
+    Of a program that carries values from run to run the samples are runs that follow each other: each goes on from what the
+    one before left, its error included. Raises a RangeError where a value leaves its range, an AmplifiedError where only the
+    errors take it there.
+    """
+    compared = {
+        node: (entry, chunk)
+        for node, (entry, chunk) in polynomial_inputs(program).items()
+        if program.ranges[entry].gap is not None and program.ranges[entry].function.startswith("argmax")
+    }
+    found, worst, decisions = Simulated(0.0, 0.0, Trace()), 0.0, 0.0
+    left: dict[bool, dict[Node, Any]] = {False: {}, True: {}}
+    for position in range(samples[0].shape[0]):
+        vectors = pack_inputs(program, one_sample(program, samples, position))
+        outputs, differences = [], []
+        for noisy in (False, True):
+            seen: dict[Node, Array] = {}
+
+            def watch(node: Node, value: Any, seen: dict[Node, Array] = seen) -> None:
+                if node in compared:
+                    entry, chunk = compared[node]
+                    seen[node] = range_layout(program, entry).copies(np.real(value.slots), chunk)
+
+            simulator = Simulator(program, seed=position, noisy=noisy)
+            encrypted = {**simulator.encrypt_inputs(vectors), **left[noisy]}
+            try:
+                results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
+                decrypted = [simulator.decrypt(result) for result in results]
+            except RangeError as error:
+                if not noisy:
+                    raise
+                # The exact run came first, and it passed.
+                raise AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint) from None
+            left[noisy] = carried_on(program, results)
+            outputs.append(unpack_outputs(program, decrypted))
+            differences.append(seen)
+        exact, noised = outputs
+        worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))
+        for node, (entry, _) in compared.items():
+            known = program.ranges[entry]
+            apart = float(np.abs(differences[0][node] - differences[1][node]).max(initial=0.0))
+            decisions = max(decisions, apart * (known.high - known.low) / 2 / float(known.gap or 1.0))
+        found = Simulated(worst, decisions, trace)
+        if refuses is not None and refuses(found):
+            break
+    return found

@@ -1,0 +1,169 @@
+"""The report of a plan: what only the compiler can know is measured here, the rest follows (artifact/figures.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heliograph import rounding
+from heliograph.artifact.figures import complete, prices
+from heliograph.compiler.options import Options
+from heliograph.compiler.planning.plan import Plan
+from heliograph.compiler.reporting.held_out import Observation, Unseen
+from heliograph.compiler.reporting.savings import largest_difference, largest_of, savings
+from heliograph.interpret import interpret_many
+from heliograph.ir import Array, Matrix, Program, Stage
+from heliograph.ir.analysis.depth import critical_depth, node_depth
+from heliograph.ir.analysis.loss import has_classes
+from heliograph.ir.ops.table import OPS
+from heliograph.passes.base import apply
+from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.report.figures import (
+    LARGEST,
+    Allocation,
+    ClassAgreement,
+    Figures,
+    Saving,
+    SpentLevels,
+    Stored,
+    UnseenInputs,
+    WorstLayer,
+)
+
+# Variants are compiled for the report only if the linear maps have at most this many entries.
+_MOST_ENTRIES_TO_VARY = 4_000_000
+# Samples that are evaluated at once.
+_CHUNK = 64
+
+
+def bill(
+    source: Program,
+    fused: Program,
+    polynomial: Program,
+    plan: Plan,
+    options: Options,
+    observation: Observation,
+    samples: Sequence[Array],
+    exact: Sequence[Array],
+    approximate: Sequence[Array],
+    allocation: Allocation | None = None,
+) -> Figures:
+    """Everything that the report says; `samples` have a leading sample axis, and so have the outputs of the network
+    (`exact`) and of the polynomials (`approximate`) on them.
+
+    Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
+    whose ranges were set without them. That of the compiled polynomials on all calibration samples is measured too: the
+    largest samples often are among those that set the ranges.
+    """
+    given = given_error(source, polynomial)
+    largest = rounding.nearest(largest_of(exact, source.interface.scales))
+    watched = any(entry.source == "observed" for entry in plan.program.ranges)
+    return complete(
+        plan.program,
+        Stored(
+            approximation_error=rounding.nearest(largest_difference(exact, approximate, source.interface.scales)),
+            scheme_error=rounding.nearest(plan.scheme_error),
+            class_agreement=class_agreement(source, exact, approximate),
+            error_samples=int(samples[0].shape[0]) if samples else 0,
+            errors_apart=observation.trial is not None,
+            given_error=given,
+            given_samples=None if given is None else int(source.calibration[0].shape[0]),
+            unseen=_unseen(observation.unseen) if watched else None,
+            calibrated=bool(source.calibration),
+            output_magnitude=rounding.nearest(plan.output_magnitude),
+            unbounded_ms=plan.unbounded_ms,
+            costs=options.costs.machine,
+            cost_table=prices(options.costs),
+            depth_by_line=tuple(_depth_by_line(polynomial)),
+            # A slot program runs as its author wrote it: there is nothing for us to lower.
+            savings=()
+            if source.stage is Stage.PACKED or not _worth_varying(fused)
+            else _savings(
+                savings(
+                    fused,
+                    # Held-out samples show how the polynomials do on unseen inputs: they had no part in this program.
+                    polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
+                    options,
+                    observation.partly or observation.observed,
+                    samples,
+                    exact,
+                )
+            ),
+            allocation=allocation,
+            comparison=source.comparison,
+            largest_output=largest if any(scale != 1.0 for scale in source.interface.scales) else None,
+            options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
+        ),
+    )
+
+
+def given_error(source: Program, polynomial: Program) -> float | None:
+    """The largest error of the polynomials on the calibration samples; None without samples, and where a program on slots
+    is its own polynomial program.
+    """
+    if source.stage is not Stage.TENSOR or not source.calibration:
+        return None
+    largest = 0.0
+    for start in range(0, source.calibration[0].shape[0], _CHUNK):
+        samples = [array[start : start + _CHUNK] for array in source.calibration]
+        with np.errstate(all="ignore"):
+            pairs = zip(interpret_many(source, samples), interpret_many(polynomial, samples), strict=True)
+            found = largest_of([exact - made for exact, made in pairs], source.interface.scales)
+        # A sample that leaves an interval may leave the numbers, too.
+        largest = max(largest, found if found < LARGEST else LARGEST)
+    return min(rounding.upward(largest, rounding.SEEN_BITS), LARGEST)
+
+
+def _unseen(unseen: Unseen) -> UnseenInputs:
+    found = unseen.to_dict()
+    worst = found.pop("worst")
+    return UnseenInputs(**found, worst=None if worst is None else WorstLayer(**worst))
+
+
+def _savings(found: Sequence[Mapping[str, Any]]) -> tuple[Saving, ...]:
+    lists = ("kinds", "layers", "locations")
+    return tuple(Saving(**{**entry, **{key: tuple(entry[key]) for key in lists}}) for entry in found)
+
+
+def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
+    """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
+
+    None where the outputs are no scores of classes (`ir/loss.has_classes`). The number of a class is compared rounded.
+    """
+    if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
+        return None
+    rows, others = exact[0], approximate[0]
+    if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":
+        same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
+    elif has_classes(source):
+        same = rows.reshape(len(rows), -1).argmax(axis=1) == others.reshape(len(rows), -1).argmax(axis=1)
+    else:
+        return None
+    return ClassAgreement(len(rows), int(same.sum()))
+
+
+def _depth_by_line(polynomial: Program) -> list[SpentLevels]:
+    """Who spends the levels, along one longest path: an entry per node that spends some, inputs first."""
+    _, path = critical_depth(polynomial)
+    entries = []
+    for node in path:
+        spent = node_depth(polynomial, node)
+        if not spent:
+            continue
+        what = OPS[node.op].word or node.op
+        if node.op == "poly":
+            what = f"polynomial of degree {len(polynomial.array(node.attrs['coefficients'])) - 1}"
+            if node.attrs.get("merged"):
+                what = f"trigonometric polynomial of degree {polynomial.array(node.attrs['series']).shape[1] - 1}"
+        entries.append(SpentLevels(spent, what, node.loc.layer, node.loc.short))
+    return entries
+
+
+def _worth_varying(program: Program) -> bool:
+    """Whether variants of the program are compiled for the report: each takes as long as the program itself."""
+    entries = sum(constant.nnz for constant in program.constants.values() if isinstance(constant, Matrix))
+    return entries <= _MOST_ENTRIES_TO_VARY

@@ -1,0 +1,319 @@
+"""What held-out samples say: calibration keeps half of its samples apart, and looks how many leave an interval.
+
+The ranges of the compiled program come from all samples. Before, the same choices are made from every other sample alone,
+and the others, which had no part in them, run through the polynomials in the clear. So the rate at which they leave, and
+the error of the polynomials on them, are those of unseen inputs; ranges from twice as many samples should do no worse.
+Where a sample leaves and the margin is ours to choose, the layers that were left get more room in the compiled program;
+the rate stays that of the first look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from heliograph import rounding
+from heliograph.compiler.options import Options
+from heliograph.interpret import interpret_many, run_nodes
+from heliograph.ir import Array, Node, Program, shape_of
+from heliograph.ir.ops.table import OPS
+from heliograph.ir.ranges import RangeEntry
+from heliograph.passes.base import apply
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.polynomials.merge_activations import Offer
+from heliograph.passes.ranges.calibrate import Calibrate, Observed
+from heliograph.passes.ranges.margins import Chooser
+
+CONFIDENCE = 0.95
+# Errors, including those of the variants that the report names, are measured on at most this many samples.
+_MOST_MEASURED = 256
+_CHUNK = 64
+# If a held-out sample left a layer's range, the new range reaches this many times as far as the sample did, but at least and
+# at most this many times as far as the old range.
+_BEYOND, _LEAST_ROOM, _MOST_ROOM = 1.1, 1.25, 16.0
+# Degrees are raised while the root mean square error of the outputs is above this share of their spread over the samples:
+# the error of each polynomial is to be at most these shares of the usual one. A raise that takes off less than a tenth is
+# not made.
+_OUTPUT_ERROR = 0.1
+_CLOSER = (1.0, 0.5, 0.25)
+_WORTH_A_LEVEL = 0.9
+# With fewer held-out samples nothing is raised; outputs whose spread is a smaller share of their size are the same for all.
+_FEWEST, _SAME = 8, 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What the samples kept apart showed: how many left any interval, and of each layer, by its place in the range table,
+    how far they came as a multiple of half the interval.
+
+    `samples` are the first of those that stayed in all intervals, by input: errors are measured on them. `outputs` are what
+    the polynomials make of these.
+    """
+
+    setting: int
+    apart: int = 0
+    left: int = 0
+    entries: tuple[RangeEntry, ...] = ()
+    largest: tuple[float, ...] = ()
+    left_by_entry: tuple[int, ...] = ()
+    samples: tuple[Array, ...] = ()
+    outputs: tuple[Array, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the report has it: the rate is bounded by Clopper and Pearson's one-sided interval."""
+        worst = None
+        if self.largest:
+            place = max(range(len(self.largest)), key=lambda i: (self.left_by_entry[i], self.largest[i]))
+            worst = {
+                "layer": self.entries[place].layer or self.entries[place].function,
+                "location": self.entries[place].location,
+                "left": self.left_by_entry[place],
+                "largest": rounding.nearest(min(self.largest[place], 1e9), rounding.SEEN_BITS),
+                "rate_bound": rate_bound(self.left_by_entry[place], self.apart),
+            }
+        return {
+            "setting": self.setting,
+            "apart": self.apart,
+            "left": self.left,
+            "rate_bound": rate_bound(self.left, self.apart),
+            "confidence": CONFIDENCE,
+            "worst": worst,
+        }
+
+
+def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:
+    """The rate that `left` of `apart` independent samples bound from above (Clopper and Pearson, one-sided)."""
+    # The quantile of the beta distribution. scipy.stats has it too, but takes most of a second to load.
+    import scipy.special
+
+    if left >= apart:
+        return 1.0
+    return float(scipy.special.betaincinv(left + 1, apart - left, confidence))
+
+
+def approximate_pass(
+    options: Options,
+    observed: Mapping[Node, Observed],
+    chooser: Chooser | None = None,
+    offers: dict[int, Offer] | None = None,
+    alike: Mapping[int, Offer] | None = None,
+) -> Approximate:
+    """The pass that chooses polynomials, as the options ask for it; `offers` and `alike` as in `Approximate`."""
+    return Approximate(
+        degree=options.degree,
+        degrees=options.degrees,
+        target_error=options.target_error,
+        margin=options.margin,
+        method=options.method,
+        spread=options.spread,
+        observed=observed,
+        chooser=chooser,
+        offers=offers,
+        alike=alike,
+        precision=2.0**-options.precision_bits,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the ranges are set from, with the room that held-out samples asked for, and what these showed.
+
+    `partly` is what the other samples alone showed, and `trial` the polynomial program that was made from it, before
+    scaling: errors on the held-out samples are its errors. `approximated` is what `Approximate` makes of `observed`, where
+    that was needed to choose the degrees. `too_far` is the error of the outputs, as a share of their spread, where no degree
+    of the compiler's made it small enough; else zero.
+    """
+
+    observed: Mapping[Node, Observed]
+    unseen: Unseen = field(default_factory=lambda: Unseen(0))
+    partly: Mapping[Node, Observed] | None = None
+    trial: Program | None = None
+    approximated: Program | None = None
+    too_far: float = 0.0
+
+
+# What all calibration samples showed of each value, and what every second one of them showed.
+Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
+
+
+def setting_of(fused: Program) -> tuple[Array, ...]:
+    """The calibration samples that set the ranges of what is looked at with the others."""
+    return tuple(samples[0::2] for samples in fused.calibration)
+
+
+def apart_of(fused: Program, most: int) -> tuple[Array, ...]:
+    """The calibration samples that are kept apart, this many at most."""
+    return tuple(samples[1::2][:most] for samples in fused.calibration)
+
+
+def observe(fused: Program, options: Options, calibrated: Calibrated | None = None) -> Observation:
+    """What the calibration samples show of a program of few maps and activations; nothing where it has none.
+
+    Where the program ran on them before, `calibrated` is what that gave.
+    """
+    observed = Calibrate().run(fused) if calibrated is None else calibrated[0]
+    count = fused.calibration[0].shape[0] if fused.calibration else 0
+    if count < 2 or not any(seen.tails is not None for seen in observed.values()):
+        return Observation(observed, Unseen(count))
+    setting, apart = setting_of(fused), apart_of(fused, options.samples_apart)
+    partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
+    too_far = 0.0
+    if options.margin is None and options.target_error is None:
+        chosen = _close_enough(fused, options, observed, partly, apart)
+        observed, partly = chosen.observed, chosen.partly
+        approximated, made, unseen = chosen.approximated, chosen.made, chosen.unseen
+        too_far = chosen.error if options.degree is None and chosen.error > _OUTPUT_ERROR else 0.0
+    else:
+        approximated, made = None, apply(approximate_pass(options, partly), fused)
+        unseen = look(made, apart, setting[0].shape[0])
+    if unseen.left and options.margin is None:
+        room = _room(fused, made, unseen)
+        observed = {node: replace(seen, room=room.get(node, 1.0)) for node, seen in observed.items()}
+        approximated = None
+    if not unseen.samples or not unseen.samples[0].shape[0]:
+        return Observation(observed, unseen, approximated=approximated)
+    return Observation(observed, unseen, partly, made, approximated, too_far)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Polynomials of chosen degrees: `observed`, `partly` and `approximated` as in `Observation`, the program `made` from
+    what was partly observed, what the held-out samples show of it, and the `error` of their outputs.
+    """
+
+    observed: Mapping[Node, Observed]
+    partly: Mapping[Node, Observed]
+    approximated: Program | None
+    made: Program
+    unseen: Unseen
+    degrees: Mapping[Node, int]
+    error: float
+
+
+def _close_enough(
+    fused: Program,
+    options: Options,
+    observed: Mapping[Node, Observed],
+    partly: Mapping[Node, Observed],
+    apart: tuple[Array, ...],
+) -> _Trial:
+    """The usual degrees, if the outputs of the held-out samples are near enough with them; else higher ones.
+
+    A network's error grows with its depth. So while it is too large, every polynomial is to have half of its error.
+    """
+    best: _Trial | None = None
+    for closeness in _CLOSER if options.degree is None else _CLOSER[:1]:
+        chooser = Chooser.of(fused, observed, 2.0**-options.precision_bits, closeness)
+        chosen = apply(approximate_pass(options, observed, chooser), fused)
+        if best is not None and chooser.degrees == best.degrees:
+            break
+        # The degrees are those of the compiled program, because its polynomials are what is measured.
+        fixed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
+        fixed_partly = {node: replace(seen, degree=fixed[node].degree) for node, seen in partly.items()}
+        made = apply(approximate_pass(options, fixed_partly), fused)
+        unseen = look(made, apart, math.ceil(fused.calibration[0].shape[0] / 2))
+        error = _output_error(fused, unseen)
+        if best is None or error <= _WORTH_A_LEVEL * best.error:
+            # Functions that read the same value take one degree from now on; until now they may have chosen others.
+            approximated = None if _shared(fused, chooser.degrees) else chosen
+            best = _Trial(fixed, fixed_partly, approximated, made, unseen, chooser.degrees, error)
+        if error <= _OUTPUT_ERROR:
+            break
+    assert best is not None
+    return best
+
+
+def _output_error(fused: Program, unseen: Unseen) -> float:
+    """The root mean square error of the outputs as a share of their spread over the samples; the largest of all outputs.
+
+    Zero where no sample tells. An output that is the same for all samples counts by its size,
+    one that is always zero as it is.
+    """
+    if not unseen.samples or unseen.samples[0].shape[0] < _FEWEST:
+        return 0.0
+    shares = [0.0]
+    for exact, made in zip(interpret_many(fused, list(unseen.samples)), unseen.outputs, strict=True):
+        error = math.sqrt(float(np.square(made - exact).mean()))
+        spread = math.sqrt(float(exact.var(axis=0).mean()))
+        size = math.sqrt(float(np.square(exact).mean()))
+        shares.append(error / (spread if spread > _SAME * size else size or 1.0))
+    return max(shares)
+
+
+def _shared(program: Program, degrees: Mapping[Node, int]) -> bool:
+    """Whether two functions read one of the values for which a degree was chosen."""
+    users = program.users()
+    return any(sum(OPS[user.op].activation is not None for user in users[node]) > 1 for node in degrees)
+
+
+def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
+    """Run the samples through the polynomials."""
+    entries = made.ranges
+    count = apart[0].shape[0]
+    reached = np.zeros((len(entries), count))
+    reads = {node.inputs[0]: node for node in made.nodes if node.op == "poly" and node.attrs.get("range") is not None}
+    outputs: list[list[Array]] = []
+    for start in range(0, count, _CHUNK):
+        chunk = [np.asarray(samples[start : start + _CHUNK], dtype=np.float64) for samples in apart]
+        size = chunk[0].shape[0]
+
+        def watch(node: Node, value: Array) -> None:
+            reader = reads.get(node)
+            if reader is None:
+                return
+            low, high = reader.attrs["low"], reader.attrs["high"]
+            distance = np.abs(value - (low + high) / 2).reshape(value.shape[0], -1).max(axis=1) / ((high - low) / 2)
+            row = reached[reader.attrs["range"], start : start + size]  # noqa: B023
+            np.maximum(row, np.where(np.isfinite(distance), distance, math.inf), out=row)
+
+        with np.errstate(all="ignore"):
+            results = run_nodes(made, dict(zip(made.inputs, chunk, strict=True)), watch)
+        outputs.append([np.broadcast_to(result, (size, *result.shape[1:])) for result in results])
+    out = reached > 1.0 + 1e-9
+    stayed = ~out.any(axis=0)
+    return Unseen(
+        setting,
+        count,
+        int(out.any(axis=0).sum()),
+        entries,
+        tuple(float(row.max()) for row in reached),
+        tuple(int(row.sum()) for row in out),
+        tuple(samples[: stayed.size][stayed][:_MOST_MEASURED] for samples in apart),
+        tuple(np.concatenate(parts)[stayed][:_MOST_MEASURED] for parts in zip(*outputs, strict=True)),
+    )
+
+
+def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
+    """More room for the layers that were left first: what follows them may have left because of it, and gets a little."""
+    readers = {entry: node for node, entries in _activations(fused, made).items() for entry in entries}
+    room: dict[Node, float] = {}
+    for place, left in enumerate(unseen.left_by_entry):
+        if left and place in readers:
+            further = unseen.largest[place] * _BEYOND
+            first = not any(unseen.left_by_entry[:place])
+            wanted = min(max(further, _LEAST_ROOM), _MOST_ROOM) if first else _LEAST_ROOM
+            operand = readers[place].inputs[0]
+            room[operand] = max(room.get(operand, 1.0), wanted)
+    return room
+
+
+def _activations(fused: Program, made: Program) -> dict[Node, list[int]]:
+    """The places in the range table of each node of the fused program that has some, by layer, line and function: one,
+    but for a maximum over rows, which has one for each round.
+    """
+    places: dict[tuple[str, str, str], list[int]] = {}
+    for place, entry in enumerate(made.ranges):
+        places.setdefault((entry.layer, entry.location, entry.function), []).append(place)
+    table = {}
+    for node in fused.nodes:
+        queue = places.get((node.loc.layer, node.loc.short, node.op), []) or places.get(
+            (node.loc.layer, node.loc.short, node.op.removesuffix("_rows")), []
+        )
+        if queue and node.type.secret:
+            count = shape_of(node.inputs[0])[0].bit_length() - 1 if node.op == "max_rows" else 1
+            table[node], queue[:] = queue[:count], queue[count:]
+    return table

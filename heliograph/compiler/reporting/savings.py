@@ -1,0 +1,206 @@
+"""What would save a level: variants of the program, compiled as far as their depth and their error show."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from heliograph import rounding
+from heliograph.approx.fits.fit import METHODS
+from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import polynomial_passes
+from heliograph.errors import HeliographError
+from heliograph.interpret import interpret_batch
+from heliograph.ir import Array, Node, Program
+from heliograph.ir.analysis.depth import critical_depth, depth_of_degree, node_depth, program_depth
+from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.ranges.calibrate import Observed
+
+# At most this many candidates are combined: the text shows three.
+_MAX_CANDIDATES = 24
+_SHOWN = 3
+# This many variants are compiled and compared. If a program's maps have more entries than this, only as many are compiled as
+# are shown, on few samples: each takes seconds.
+_COMPARED = 8
+_LARGE = 5_000_000
+_FEW_SAMPLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One node of the polynomial program that would cost one level less."""
+
+    node: Node
+    kind: str  # "degree" or "fusion"
+
+    @property
+    def layer(self) -> str:
+        return self.node.loc.layer or self.node.op
+
+
+def _candidates(program: Program) -> list[_Change]:
+    found = []
+    for node in program.nodes:
+        if node.op == "poly" and node_depth(program, node) >= 2 and _chosen(program, node):
+            found.append(_Change(node, "degree"))
+        if node.op == "affine" and any(operand.op == "affine" for operand in node.inputs):
+            found.append(_Change(node, "fusion"))
+    return found[:_MAX_CANDIDATES]
+
+
+def _chosen(program: Program, node: Node) -> bool:
+    """Whether the compiler chose the polynomial, so that it can choose another."""
+    return "range" in node.attrs and program.ranges[node.attrs["range"]].method in METHODS
+
+
+def fuse_into(program: Program, node: Node) -> Program:
+    """The program in which `node`, an affine, reads past the affines that it reads now."""
+    from heliograph.ir import Builder, SparseMatrix
+
+    builder = Builder(program.name, program.stage, program)
+    new: dict[Node, Node] = {}
+    for old in program.nodes:
+        if old.op == "input":
+            builder.inputs.append(old)
+            new[old] = old
+            continue
+        if old is not node:
+            new[old] = builder.copy(old, [new[operand] for operand in old.inputs])
+            continue
+        terms: dict[Node, Any] = {}
+        bias: Any = builder.context.array(old.attrs["bias"]) if "bias" in old.attrs else 0.0
+        for operand, name in zip(old.inputs, old.attrs["matrices"], strict=True):
+            outer = program.linear_map(name).csr()
+            if operand.op != "affine":
+                terms[operand] = terms.get(operand, 0) + outer
+                continue
+            for inner, inner_name in zip(operand.inputs, operand.attrs["matrices"], strict=True):
+                terms[inner] = terms.get(inner, 0) + outer @ program.linear_map(inner_name).csr()
+            if "bias" in operand.attrs:
+                bias = bias + outer @ program.array(operand.attrs["bias"])
+        matrices = tuple(builder.constant(SparseMatrix.of(matrix), "fused") for matrix in terms.values())
+        attrs = dict(old.attrs) | {"matrices": matrices}
+        attrs.pop("bias", None)
+        if isinstance(bias, np.ndarray):
+            attrs["bias"] = builder.constant(bias, "fused.bias")
+        new[old] = builder.op("affine", [new[operand] for operand in terms], old.loc, **attrs)
+    return builder.finish(dict(zip(program.output_names, (new[n] for n in program.outputs), strict=True)))
+
+
+def savings(
+    fused: Program,
+    polynomial: Program,
+    options: Options,
+    observed: Mapping[Node, Observed],
+    samples: Sequence[Array],
+    exact: Sequence[Array],
+) -> list[dict[str, Any]]:
+    """The cheapest changes that save a level: each with its text, the depth and the error that it would have.
+
+    `fused` is the tensor program that the approximation starts from, `exact` its outputs on `samples`. A single change
+    counts first; where two longest paths run side by side, pairs are tried, then triples. Every entry was compiled: the
+    depth is that of the new polynomial program, the error that of its outputs on the samples.
+    """
+    depth = program_depth(polynomial)
+    changes = _candidates(polynomial)
+    large = _entries(polynomial) > _LARGE
+    if large:
+        samples, exact = [x[:_FEW_SAMPLES] for x in samples], [y[:_FEW_SAMPLES] for y in exact]
+    for size in (1, 2, 3):
+        found = []
+        for group in itertools.combinations(changes, size):
+            if critical_depth(polynomial, frozenset(change.node for change in group))[0] < depth:
+                made = _compiled(group, fused, polynomial, options, observed, samples, exact)
+                if made is not None and made["depth"] < depth:
+                    found.append(made)
+            if len(found) >= (_SHOWN if large else _COMPARED):
+                break
+        if found:
+            found.sort(key=lambda entry: (entry["approximation_error"], entry["change"]))
+            return found[:_SHOWN]
+    return []
+
+
+def _compiled(
+    group: Sequence[_Change],
+    fused: Program,
+    polynomial: Program,
+    options: Options,
+    observed: Mapping[Node, Observed],
+    samples: Sequence[Array],
+    exact: Sequence[Array],
+) -> dict[str, Any] | None:
+    """The variant with these changes; None where it cannot be had."""
+    chosen = degrees_by_layer(fused, options.degrees)
+    degrees, texts, made = dict(chosen), [], polynomial
+    for change in group:
+        if change.kind != "degree":
+            continue
+        old = len(polynomial.array(change.node.attrs["coefficients"])) - 1
+        # A polynomial of degree 2 may become a square, which takes one level.
+        degree = 2 if old == 3 else 2 ** (depth_of_degree(old) - 1) - 1
+        degrees[change.layer] = degree
+        texts.append(f"degree {degree} instead of {old} for {_named(change)}")
+    try:
+        if degrees != chosen:
+            variant = replace(options, degrees=degrees)
+            made = polynomial_passes(fused, variant, observed)[-1].program
+        for change in group:
+            if change.kind != "fusion":
+                continue
+            target = _same(made, polynomial, change.node)
+            if target is None:
+                return None
+            old_entries = _entries(made)
+            made = fuse_into(made, target)
+            texts.append(
+                f"the map of {_named(change)} computed straight from what the map before it reads "
+                f"({_entries(made)} matrix entries instead of {old_entries})"
+            )
+        outputs = interpret_batch(made, *samples)
+    except HeliographError:
+        return None
+    error = largest_difference(exact, outputs, made.interface.scales)
+    return {
+        "change": " and ".join(texts),
+        "kinds": [change.kind for change in group],
+        "layers": [change.layer for change in group],
+        "locations": [change.node.loc.short for change in group],
+        "depth": program_depth(made),
+        "approximation_error": rounding.nearest(error),
+    }
+
+
+def largest_of(outputs: Sequence[Array], scales: Sequence[float]) -> float:
+    """The largest value of some outputs as the client has them."""
+    factors = scales or [1.0] * len(outputs)
+    return max(factor * float(np.abs(out).max(initial=0.0)) for out, factor in zip(outputs, factors, strict=True))
+
+
+def largest_difference(exact: Sequence[Array], approximate: Sequence[Array], scales: Sequence[float]) -> float:
+    """The largest distance of two interpretations as the client has it, without the bits that depend on the processor;
+    `scales` are those of an interface.
+    """
+    seen = largest_of([a - b for a, b in zip(exact, approximate, strict=True)], scales)
+    return rounding.nearest(seen, rounding.SEEN_BITS)
+
+
+def _named(change: _Change) -> str:
+    return change.layer or change.node.loc.short
+
+
+def _entries(program: Program) -> int:
+    return sum(
+        program.linear_map(name).nnz for node in program.nodes if node.op == "affine" for name in node.attrs["matrices"]
+    )
+
+
+def _same(made: Program, polynomial: Program, node: Node) -> Node | None:
+    """The node of the variant that stands where `node` stood among the maps."""
+    olds = [n for n in polynomial.nodes if n.op == "affine"]
+    news = [n for n in made.nodes if n.op == "affine"]
+    return news[olds.index(node)] if len(olds) == len(news) else None

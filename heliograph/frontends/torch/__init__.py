@@ -1,0 +1,1 @@
+"""From PyTorch modules to programs of the tensor stage."""

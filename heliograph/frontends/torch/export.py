@@ -1,0 +1,610 @@
+"""From a PyTorch module to a program of the tensor stage, through `torch.export`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.execution.interface import columns_of
+from heliograph.frontends import (  # noqa: F401  (they register rules)
+    torch_arithmetic,
+    torch_attention,
+    torch_decisions,
+    torch_einsum,
+    torch_extrema,
+    torch_functions,
+    torch_layers,
+    torch_linear,
+    torch_pointwise,
+    torch_polynomial,
+    torch_pooling,
+    torch_products,
+    torch_statistics,
+    torch_structure,
+)
+from heliograph.frontends.torch.check import compared, keeps_apart
+from heliograph.frontends.torch.difference import Reading
+from heliograph.frontends.torch.graph import all_nodes, chooses, depending, draws, export, functional, quiet
+from heliograph.frontends.torch.inputs.arguments import Arguments, Inputs
+from heliograph.frontends.torch.inputs.examples import (
+    EXAMPLE,
+    SAMPLES,
+    Example,
+    example_of,
+    first_samples,
+    floating,
+    readable,
+    tensor_inputs,
+)
+from heliograph.frontends.torch.inputs.masks import with_masks
+from heliograph.frontends.torch.inputs.reach import Reach
+from heliograph.frontends.torch.inputs.tokens import NUMBERS, RENORMS, Tokens, as_number, numbers_in, token_call
+from heliograph.frontends.torch.refusals import (
+    complex_values,
+    not_run,
+    random_values,
+    sequence_first,
+    shape_of_known,
+    shape_of_values,
+    unsupported,
+    user_name,
+    writes_in_place,
+)
+from heliograph.frontends.torch.source import (
+    LayerNames,
+    caller_location,
+    forward_location,
+    layer_text,
+    module_stack,
+    op_name,
+    short_name,
+    stack_location,
+)
+from heliograph.frontends.torch.training.impacts import impacts
+from heliograph.frontends.torch.values import (
+    Call,
+    Merges,
+    Mixes,
+    NoRule,
+    Refused,
+    TensorNames,
+    Value,
+    parts,
+    rule_of,
+    transposed_name,
+    with_dtypes,
+)
+from heliograph.frontends.torch.ways.complex import Complex, complex_call
+from heliograph.frontends.torch.ways.decompose import decomposed
+from heliograph.frontends.torch.ways.fuse import Fused, depending_on, fusions
+from heliograph.frontends.torch.ways.unseen import unseen_call
+from heliograph.ir import Builder, Location, Node, Program, Stage, shape_of
+from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.program import Comparison
+
+# Folding these keeps the tensor's name: the path of its parameter, which the user knows.
+_KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
+_TRANSPOSES = {"t", "permute", "transpose", "numpy_T", "mT"}
+
+
+def trace(
+    model: torch.nn.Module | ExportedProgram,
+    example_input: Any = None,
+    *,
+    input_range: Any = None,
+    calibration: Any = None,
+    name: str | None = None,
+    plain: Sequence[str] = (),
+    outputs: str | None = None,
+    check: bool = True,
+) -> Program:
+    """The program of the tensor stage that computes what the module computes in eval mode, for one sample.
+
+    `example_input` is a tensor, or a tuple of tensors for several inputs, with a batch axis (of any size) in front; the
+    program has no batch axis. A dict gives arguments by name; a dict whose keys are not arguments, or a dataclass, is
+    one argument. If it is left out, the first two calibration samples are the example; an `ExportedProgram` has its own.
+    Integers that select rows of tables become one-hot inputs.
+
+    `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
+    leading sample axis. For several inputs both are tuples in argument order, with None for an input that has none.
+    Samples may also have the form of the example, whose names they are found by, or come from a DataLoader, a data set
+    or a data frame (clients may then give data frames and their rows, which are read by the names of the columns).
+    Without `input_range` the range is from the smallest to the largest element of the calibration samples; without both
+    it stays open. `name` is by default the module's class. `plain` names arguments that are not encrypted: the server
+    supplies them at run time. With `outputs="logits"`, a softmax at the end of the model is left to
+    the client, which computes it exactly after decryption (the report says so); the logarithm of a softmax at the end
+    always is.
+
+    The program is compared with the module before it is returned: both run on up to 64 different calibration samples, in
+    batches of several sizes and orders and alone, or on samples like the example where there are none. `check=False` leaves
+    that out; the report says what was compared.
+
+    The module is not changed. Parameters keep their precision, and their paths become the names of constants. Every
+    node has the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the
+    function's name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of
+    `nn.Sequential`) has the line of this call, or, if that is in no file, the layer as it was written.
+
+    Raises UnsupportedError for an op without a rule, training mode, dynamic shapes, control flow that depends on data,
+    and a model whose outputs are not those of the program, and ProgramError for an input, range or samples that do not
+    fit; each says where, and what to do instead.
+    """
+    caller = caller_location()
+    try:
+        program = _trace(model, example_input, input_range, calibration, name, plain, outputs, check, caller)
+    except UnsupportedError as error:
+        hint = error.hint
+        if isinstance(model, ExportedProgram):
+            hint += "; or trace the module itself: an exported program may be decomposed into smaller ops"
+        elif isinstance(error, Mixes) and isinstance(model, torch.nn.Module):
+            hint = sequence_first(model, error.where) or hint
+        if hint == error.hint:
+            raise
+        raise UnsupportedError(error.what, where=error.where, why=error.why, hint=hint) from None
+    columns = columns_of(example_input if calibration is None else calibration)
+    shapes = {node.attrs["name"]: shape_of(node) for node in program.inputs}
+    if columns is None or list(shapes.values()) != [(len(columns),)]:
+        return program
+    given = tuple(TensorSpec(name, shape, columns=columns) for name, shape in shapes.items())
+    return replace(program, interface=replace(program.interface, inputs=given))
+
+
+def _trace(
+    model: Any,
+    example_input: Any,
+    input_range: Any,
+    calibration: Any,
+    name: str | None,
+    plain: Sequence[str],
+    outputs: str | None,
+    check: bool,
+    caller: Location,
+) -> Program:
+    if outputs not in (None, "logits"):
+        raise ProgramError(f"outputs is {outputs!r}", where=caller, hint='outputs="logits", or nothing')
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    example_input, calibration = readable(example_input), readable(calibration)
+    if isinstance(model, ExportedProgram):
+        exported = model
+        start = caller
+    elif isinstance(model, torch.nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        raise ProgramError(
+            "the model is, or has within it, a TorchScript module",
+            where=caller,
+            hint="trace the module itself, before torch.jit.script or torch.jit.trace",
+        )
+    elif isinstance(model, torch.nn.Module):
+        examples, exported = _exported(model, example_input, calibration, caller)
+        start = forward_location(model) or caller
+    else:
+        raise ProgramError(
+            f"trace takes a torch.nn.Module or a torch.export.ExportedProgram, not {type(model).__name__}",
+            where=caller,
+            hint=_instead(model),
+        )
+    module = model if isinstance(model, torch.nn.Module) else None
+    called = name or _name(model, exported)
+
+    def made(exported: ExportedProgram) -> tuple[Program, _Tracer, Inputs]:
+        exported = functional(exported, caller)
+        with quiet():
+            exported = decomposed(exported, depending)
+        tracer = _Tracer(exported, called, caller, start, module)
+        tracer.logits = outputs == "logits"
+        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
+        inputs = arguments.read(example_input if module is None else None, input_range, calibration)
+        try:
+            return tracer.program(inputs), tracer, inputs
+        except ProgramError:
+            # A model that mixes samples is refused for that, and not for what becomes of the mixture.
+            if tracer.merged and not (
+                module is not None and keeps_apart(module, examples, tracer.builder.inputs, inputs.allowed)
+            ):
+                raise tracer.merged[0] from None
+            raise
+
+    try:
+        program, tracer, inputs = made(exported)
+    except Merges as merges:
+        if module is None:
+            raise merges.mixes from None
+        # Samples meet in some call. With one sample the batch axis is just an axis of size one.
+        examples = examples.map(lambda tensor: tensor[:1])
+        try:
+            single = export(model, examples, caller)
+        except ProgramError:
+            raise merges.mixes from None
+        program, tracer, inputs = made(single)
+    if tracer.merged and module is None:
+        raise tracer.merged[0]
+    if not check:
+        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs, inputs.allowed):
+            raise tracer.merged[0]
+        return replace(program, comparison=Comparison(0))
+    if module is None:
+        with quiet():
+            module, examples = exported.module(), Example(*exported.example_inputs or ((), {}))
+        if not examples.tensors:
+            # An exported program that was read from a file may come without its example.
+            return replace(program, comparison=Comparison(0))
+    if any(getattr(one, "max_norm", None) for one in module.modules()):
+        # Lookups change its table.
+        module = copy.deepcopy(module)
+    reading = Reading(
+        module=module,
+        example=examples,
+        program=program,
+        exported=tracer.exported,
+        values=tracer.values,
+        caller=caller,
+        start=start,
+        merged=tracer.merged,
+        any_batch=isinstance(model, torch.nn.Module),
+        allowed=inputs.allowed,
+    )
+    comparison = compared(reading, inputs.samples)
+    if comparison.ties and inputs.samples:
+        warnings.warn(
+            f"{called}: rounding decides the answer for {comparison.ties} of the {comparison.samples} samples on which the "
+            "program was compared with the model: a value equals the one that it is compared with, and the program may "
+            "answer otherwise there; compare with a number between those that occur",
+            stacklevel=3,
+        )
+    return replace(program, comparison=comparison)
+
+
+def _exported(
+    model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
+) -> tuple[Example, ExportedProgram]:
+    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
+    if example_input is not None:
+        examples = example_of(model, example_input)
+        return examples, export(model, examples, caller)
+    first = first_samples(model, calibration)
+    examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    if any(tensor.is_complex() for tensor in examples.tensors):
+        whole = set()
+    try:
+        exported = export(model, examples, caller)
+        whole -= {place for place, node in enumerate(tensor_inputs(exported).values()) if chooses(node)}
+    except ProgramError:
+        if not whole:
+            raise
+        exported = None
+    if not whole and exported is not None:
+        return examples, exported
+    numbers = floating(examples, whole, dtype)
+    try:
+        return numbers, export(model, numbers, caller)
+    except ProgramError:
+        if exported is None:
+            # What is said of the samples as they were given.
+            exported = export(model, examples, caller)
+        return examples, exported
+
+
+def _instead(model: Any) -> str:
+    """What to try with something that is not traced."""
+    if str(model).endswith(".onnx") or type(model).__module__.partition(".")[0] == "onnx":
+        return (
+            "ONNX files are not read: trace the PyTorch module that the file was made from, or its torch.export program"
+        )
+    if hasattr(model, "get_params") and hasattr(model, "fit"):
+        return "give its samples to from_sklearn: hg.from_sklearn(estimator, samples)"
+    return "wrap a function in a module: its body is the module's forward"
+
+
+def _name(model: Any, exported: ExportedProgram) -> str:
+    """The class of the root module."""
+    if isinstance(model, torch.nn.Module):
+        return type(model).__name__
+    for node in exported.graph.nodes:
+        stack = module_stack(node)
+        if stack:
+            return stack[0][1].rsplit(".", 1)[-1]
+    return "program"
+
+
+# ---------------------------------------------------------------------------------------------- the walk
+
+
+class _Tracer:
+    """Walks the exported graph once; the environment holds a `Value`, a plain tensor or a list for each torch value."""
+
+    def __init__(
+        self,
+        exported: ExportedProgram,
+        name: str,
+        caller: Location,
+        start: Location,
+        module: torch.nn.Module | None,
+    ) -> None:
+        self.exported = exported
+        self.module = module
+        self.caller = caller
+        self.start = start
+        self.builder = Builder(name, Stage.TENSOR)
+        self.names = TensorNames()
+        self.layers = LayerNames(all_nodes(exported))
+        self.batch_size = 1
+        self.logits = False
+        self.merged: list[Mixes] = []
+        # What each call of the graph became.
+        self.values: dict[Any, Any] = {}
+        self.finals: dict[Node, tuple[str, Node, int]] = {}
+        self.reach = Reach(self.builder)
+
+    # ------------------------------------------------------------------ calls
+
+    def program(self, inputs: Inputs) -> Program:
+        """The finished program."""
+        self.batch_size = inputs.batch_size
+        self.reach = Reach(self.builder, inputs.calibration)
+        results = self.run(self.exported.graph_module, inputs.arguments)
+        nodes = next(node for node in self.exported.graph.nodes if node.op == "output").args[0]
+        outputs, sources = [], []
+        for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
+            kind = spec.kind.name
+            if kind == "PARAMETER_MUTATION" and node.op == "call_function" and short_name(node.target) in RENORMS:
+                continue  # max_norm: the table with shorter rows is what the lookups read
+            if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
+                what = "an input" if kind.startswith("USER") else "a buffer or parameter"
+                raise writes_in_place(what, str(spec.target), self.location(node, named=False))
+            outputs.append(as_number(self._call_at(node), result) if isinstance(result, Tokens) else result)
+            sources.append(node)
+        named = dict(zip(self._output_names(len(outputs)), zip(outputs, sources, strict=True), strict=True))
+        checked = {name: self._output(name, value, node) for name, (value, node) in named.items() if value is not None}
+        if not checked:
+            raise ProgramError("the model returns no tensor", where=self.start, hint="return the values to decrypt")
+        specs = []
+        for name, made in checked.items():
+            kind, source, axis = self.finals.get(made, ("", made, 0))
+            left = kind == "log_softmax" or (kind == "softmax" and self.logits)
+            checked[name] = source if left else made
+            finish = {"finish": kind, "finish_axis": axis} if left else {}
+            specs.append(TensorSpec(name, tuple(source.type.shape), **finish))
+        program = replace(self.builder.finish(checked), calibration=inputs.calibration, gradients=impacts)
+        if any(spec.finish for spec in specs):
+            return replace(program, interface=Interface(outputs=tuple(specs)))
+        return program
+
+    def _output(self, name: str, value: Any, node: Any) -> Any:
+        where = self.location(node, named=False) if isinstance(node, torch.fx.Node) else self.start
+        if isinstance(value, Refused):
+            raise value.error
+        if isinstance(value, Complex):
+            raise complex_values(where, f"output {name!r}")
+        if not isinstance(value, Value):
+            raise ProgramError(
+                f"output {name!r} does not depend on an input",
+                where=where,
+                why="there is nothing to encrypt in it",
+                hint="return it from your own code, and leave it out of the model's outputs",
+            )
+        if value.hidden is not None and not value.hidden.finite:
+            raise UnsupportedError(
+                f"output {name!r} holds minus infinity",
+                where=where,
+                why="it was written to some places as a mask, which has a meaning before a softmax only: encrypted values "
+                "are finite numbers",
+                hint="return the values before the mask, and apply the mask on the client",
+            )
+        if value.seen and value.batch:
+            raise UnsupportedError(
+                f"output {name!r} has its batch axis at position {value.batch}",
+                where=where,
+                why="axis 0 of every output is the batch axis",
+                hint="permute the batch axis to the front before returning",
+            )
+        return value.node
+
+    def _output_names(self, count: int) -> list[str]:
+        """`y` for one tensor, `y0`, `y1`, ... for a tuple or list, keys for a dict, joined by dots where nested."""
+        from torch.utils import _pytree as pytree
+
+        spec = self.exported.call_spec.out_spec
+        tree = pytree.tree_unflatten(list(range(count)), spec) if spec is not None else list(range(count))
+        names = []
+        for path, _ in pytree.tree_flatten_with_path(tree)[0]:
+            parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+            name = ".".join(parts)
+            names.append(name if name and not name[0].isdigit() else f"y{name}")
+        return names
+
+    def run(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
+        """The outputs of a graph for these arguments."""
+        values = self.values
+        remaining = iter(arguments)
+        nodes = list(module.graph.nodes)
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        secret = depending_on(
+            nodes, {node for node, value in zip(inputs, arguments, strict=False) if isinstance(value, Value)}
+        )
+        fused = fusions(nodes, secret)
+        within = {node: one for one in fused.values() for node in one.nodes[:-1]}
+        for node in nodes:
+            whole = within.get(node)
+            if whole is not None and all(one in values for one in whole.numbers) and self._fused(whole) is None:
+                # Its parts may be fused where the whole is better left alone.
+                del fused[whole.last]
+                within = {inner: one for inner, one in within.items() if one is not whole}
+                inside = whole.parts()
+                fused |= inside
+                within |= {inner: one for one in inside.values() for inner in one.nodes[:-1]}
+            name = self._fused(fused[node]) if node in fused else None
+            if name is not None:
+                x = values[fused[node].source]
+                made = self.builder.op(name, (x.node,), self.location(node))
+                values[node] = with_dtypes(Value(made, x.batch), node.meta.get("val"))
+            elif node.op == "placeholder":
+                values[node] = next(remaining)
+            elif node.op == "get_attr":
+                values[node] = self._attribute(module, str(node.target))
+            elif node.op == "output":
+                return torch.fx.node.map_arg(node.args[0], values.__getitem__)
+            else:
+                args = torch.fx.node.map_arg(node.args, values.__getitem__)
+                kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
+                try:
+                    values[node] = self._call(node, args, kwargs)
+                except UnsupportedError as error:
+                    if node not in within:
+                        raise
+                    # This call is part of a fused function, which will be emitted as one op without this part.
+                    values[node] = Refused(error)
+        raise ProgramError("the exported graph has no output", where=self.caller)
+
+    def _fused(self, fused: Fused) -> str | None:
+        """The name of the activation that stands for several calls; None where they are better left alone."""
+        source = self.values[fused.source]
+        reaches = fused.pieces and isinstance(source, Value)
+        # As far from 0 as samples and ranges show it.
+        return fused.name(self.values, self.reach.size(source.node) if reaches else 0.0)
+
+    def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
+        value: Any = module
+        for part in target.split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor):
+            value = value.detach()
+            self.names.set(value, target)
+        return value
+
+    def location(self, node: Any, named: bool = True) -> Location:
+        """The user's line of a call; its layer too where it makes a node."""
+        place = stack_location(node.meta.get("stack_trace")) or self.caller
+        place = place or Location(layer_text(node, self.module))
+        return replace(place, layer=self.layers.name(node)) if named else place
+
+    def _call(self, node: Any, args: Any, kwargs: Any) -> Any:
+        target = node.target
+        if target is operator.getitem:
+            return args[0][args[1]]
+        name = op_name(target)
+        no_rule = next(parts((args, kwargs), Refused), None)
+        if no_rule is not None:
+            raise no_rule.error
+        if name == "wrap_with_set_grad_enabled":
+            return self.run(args[1], args[2:])
+        if name == "wrap_with_autocast":
+            return self.run(args[4], args[5:])
+        if any(parts((args, kwargs), Tokens)):
+            made = self._with_tokens(node, args, kwargs)
+            if not isinstance(made, tuple):
+                return made
+            args, kwargs = made
+        mixed = next(parts((args, kwargs), Complex), None) is not None
+        if not mixed and not any(parts((args, kwargs), Value)):
+            return self._fold(node, args, kwargs)
+        result = node.meta.get("val")
+        if mixed or (isinstance(result, torch.Tensor) and result.is_complex()):
+            return self._complex(node, args, kwargs)
+        if isinstance(result, torch.Tensor) and any(not isinstance(size, int) for size in result.shape):
+            secret = any(parts((args[1:], kwargs), Value)) or not any(parts((args[1:], kwargs), torch.Tensor))
+            raise (shape_of_values if secret else shape_of_known)(node, self.location(node, named=False))
+        if isinstance(result, torch.Tensor) and not result.numel() and all(user.op != "output" for user in node.users):
+            # What a partial rotary embedding leaves out, say: nothing, which the next op joins to something.
+            return torch.empty(tuple(result.shape), dtype=result.dtype)
+        key = name if rule_of(name) is not None else name.removesuffix("_")
+        loc = self.location(node)
+        rule = rule_of(key) or torch_pointwise.rule_by_tag(target)
+        if rule is None:
+            drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+            raise random_values(node, loc) if drawn else unsupported(node, loc)
+
+        def run(args: Any, kwargs: Any, result: Any) -> Any:
+            call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
+            call.merged, call.finals, call.reach, call.node = self.merged, self.finals, self.reach, node
+            try:
+                inspect.signature(rule).bind(call, *args, **kwargs)
+            except TypeError as error:
+                raise call.refuse(
+                    f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
+                ) from None
+            try:
+                return with_dtypes(with_masks(call, rule, args, kwargs), result)
+            except NoRule:
+                raise unsupported(node, loc) from None
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+                raise not_run(node, loc, error) from error
+
+        if not all(value.seen for value in parts((args, kwargs), Value)):
+            return unseen_call(self.builder, loc, run, args, kwargs, result)
+        try:
+            return run(args, kwargs, result)
+        except UnsupportedError as refused:
+            if isinstance(refused, Mixes):
+                self.merged.append(refused)
+                if self.batch_size > 1:
+                    raise Merges(refused) from None
+            elif not self.merged:
+                raise
+            # Of one sample any axis of one may stand for the batch axis: here it may be another than the one that does.
+            try:
+                return unseen_call(self.builder, loc, run, args, kwargs, result)
+            except (UnsupportedError, ValueError):
+                raise refused from None
+
+    def _call_at(self, node: Any) -> Call:
+        """The call of a node of the graph, as a rule sees it."""
+        target = node.target
+        name, called, result = op_name(target), user_name(target), node.meta.get("val")
+        call = Call(self.builder, self.names, self.location(node), self.batch_size, name, called, result, target)
+        call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+        return call
+
+    def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """What a call makes of whole numbers that are looked up.
+
+        Where an ordinary rule is to take it, its operands with numbers in place of them, as a pair.
+        """
+        call, result = self._call_at(node), node.meta.get("val")
+        try:
+            made = token_call(call, args, kwargs)
+            return numbers_in(call, args, kwargs) if made is NUMBERS else with_dtypes(made, result)
+        except Mixes as mixes:
+            self.merged.append(mixes)
+            if self.batch_size > 1:
+                raise Merges(mixes) from None
+            raise
+
+    def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
+        name, target = op_name(node.target), node.target
+        result, loc = node.meta.get("val"), self.location(node)
+        call = Call(self.builder, self.names, loc, self.batch_size, name, user_name(target), result, target)
+        try:
+            return with_dtypes(complex_call(call, args, kwargs), result)
+        except NoRule:
+            raise complex_values(loc, f"the result of {user_name(target)}") from None
+
+    def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """What torch computes from plain tensors and numbers alone."""
+        target = node.target
+        # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
+        if draws(node) and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
+            raise random_values(node, self.location(node))
+        try:
+            with torch.no_grad():
+                result = target(*args, **kwargs)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise not_run(node, self.location(node), error) from error
+        if isinstance(result, torch.Tensor):
+            tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            base = self.names.get(tensors[0], "") if tensors else ""
+            short = short_name(target)
+            label = base if base and short in _KEEPS_NAME else f"{base}.{short}" if base else short
+            if base and short in _TRANSPOSES and result.ndim == 2:
+                label = transposed_name(base)
+            if not any(result is tensor for tensor in tensors):
+                self.names.set(result, label)
+        return result

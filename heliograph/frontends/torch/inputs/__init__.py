@@ -1,0 +1,1 @@
+"""What enters a traced program: examples, ranges, samples, token ids, masks."""

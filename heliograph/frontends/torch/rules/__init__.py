@@ -1,0 +1,1 @@
+"""Rules for torch's operations, a file for each kind."""

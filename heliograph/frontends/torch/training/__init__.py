@@ -1,0 +1,1 @@
+"""From programs back to modules that can be trained."""

@@ -1,0 +1,1 @@
+"""General ways in for operations without a rule."""

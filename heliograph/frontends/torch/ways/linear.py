@@ -1,0 +1,296 @@
+"""The general way in for ops that are linear in what is encrypted: torch itself says their matrix.
+
+An op of `LINEAR` is run, each of its other operands as the model gives it, on zeros (what it adds), on numbers that tell
+elements apart (an op that only moves elements is known by one run), and where it does more than move on unit tensors. The
+map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. That the op is linear, and keeps samples
+apart, is tested on random numbers each time; what is not is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch.utils import _pytree as pytree
+
+from heliograph.frontends.torch.values import UNSEEN, Call, NoRule, Value, rule
+from heliograph.ir import Array, Node, SparseMatrix
+from heliograph.ir.maps.gather import gather_map
+from heliograph.ir.maps.kronecker import KroneckerMatrix
+from heliograph.ir.node import Matrix
+
+# Ops without a rule of their own that are linear in any one operand, or in all encrypted operands together.
+LINEAR = (
+    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d"),
+    *("replication_pad3d", "_pad_circular", "_pad_enum"),
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d"),
+    *("_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d"),
+    *("upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    *("im2col", "col2im", "unfold", "unfold_copy"),
+    *("cumsum", "diff", "trapezoid", "cumulative_trapezoid", "gradient"),
+    *("gather", "take", "take_along_dim", "scatter", "scatter_add", "index_add", "index_copy", "index_fill"),
+    *("scatter_reduce", "_unsafe_index", "masked_scatter", "slice_backward"),
+    *("diagonal", "diagonal_copy", "diag", "diag_embed", "trace", "tril", "triu", "diagonal_scatter", "block_diag"),
+    *("rot90", "fliplr", "flipud", "repeat_interleave", "pixel_unshuffle", "channel_shuffle"),
+    *("native_channel_shuffle", "hstack", "vstack", "dstack", "column_stack"),
+    *("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "max_unpool2d", "max_unpool3d"),
+    *("kron", "tensordot", "linalg_cross", "cross", "nansum", "conv_tbc"),
+)
+# The most numbers in one run of an op on unit tensors.
+_TOGETHER = 1 << 23
+# The most numbers computed for one map: a few minutes.
+_MOST_WORK = 1 << 36
+# The error allowed for a linear op on random numbers, as a share of their size: it may use single precision inside.
+_ROUNDING = 1e-5
+# A gather in more pieces than this is written as one map.
+MANY_PIECES = 4
+
+Run = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+
+@rule(*(f"aten.{name}" for name in LINEAR))
+def linear_by_units(call: Call, *args: Any, **kwargs: Any) -> Any:
+    return by_matrix(call, args, kwargs)
+
+
+@rule("aten.as_strided", "aten.as_strided_copy")
+def as_strided(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """It reads memory: the program has its values in the order that torch has only where torch holds them one by one."""
+    held = call.node.args[0].meta["val"]
+    if not held.is_contiguous() or held.storage_offset():
+        raise call.refuse(
+            f"it reads the memory of a tensor of strides {tuple(held.stride())} that begins at element "
+            f"{held.storage_offset()}, and a program has values without their memory",
+            "slice, transpose and reshape instead",
+        )
+    return by_matrix(call, (x, *args), kwargs)
+
+
+def by_matrix(call: Call, args: Sequence[Any], kwargs: dict[str, Any], run: Any = None) -> Any:
+    """The value of a linear op of these arguments, some of which are `Value`s; `run` computes it (the op itself)."""
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Value)]
+    values = [leaves[place] for place in places]
+    if any(not value.dtype.is_floating_point for value in values):
+        raise NoRule  # places or truth values that depend on an input
+    fixed = [_double(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+    def of(operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        some = list(fixed)
+        for place, operand in zip(places, operands, strict=True):
+            some[place] = operand
+        given, named = pytree.tree_unflatten(some, spec)
+        with torch.no_grad():
+            result = (run or call.target)(*given, **named)
+        if not isinstance(result, torch.Tensor):
+            raise call.refuse("it has several results", "take them one by one")
+        return result.detach().double()
+
+    return _Linear(call, values, of).value()
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.detach().to(torch.complex128)
+    return tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
+
+
+def moved(call: Call, node: Node, index: Array, shape: Sequence[int]) -> Node:
+    """Element `index[i]` of the flattened node at place i of a tensor of that shape, -1 for zero: one map."""
+    matrix = gather_map(np.asarray(index), node.type.shape, shape)  # type: ignore[union-attr]
+    return mapped(call, [node], [matrix], None, shape)
+
+
+def mapped(call: Call, nodes: Sequence[Node], matrices: Sequence[Any], offset: Array | None, shape: Any) -> Node:
+    """The sum of the matrices times the flattened nodes, and an offset, under that shape."""
+    layer = call.loc.layer or call.op
+    names = tuple(
+        call.builder.constant(m if isinstance(m, Matrix) else SparseMatrix.of(m), f"{layer}.matrix") for m in matrices
+    )
+    bias = {} if offset is None else {"bias": call.builder.constant(offset.ravel(), f"{layer}.offset")}
+    return call.emit("affine", *nodes, matrices=names, shape=tuple(int(size) for size in shape), **bias)
+
+
+class _Linear:
+    """One call of a linear op: what it does to one sample of each operand."""
+
+    def __init__(self, call: Call, values: Sequence[Value], run: Run) -> None:
+        self.call, self.values, self.raw = call, values, run
+        # The number of samples in one run, unless the op takes any number of them (`_find_axis`).
+        self.batch = call.batch_size
+        self.axis = 0
+        self.unseen = not values[0].seen
+        self.random = torch.Generator().manual_seed(0)
+
+    def value(self) -> Value:
+        self._find_axis()
+        zero = [torch.zeros(1, *value.shape, dtype=torch.float64) for value in self.values]
+        start = self.run(zero)[0]
+        if not bool(torch.isfinite(start).all()):
+            raise self.call.refuse("it writes an infinite value", "write a finite number")
+        shape = tuple(start.shape)
+        matrices = [self._matrix(number, start) for number in range(len(self.values))]
+        self._check(matrices, start)
+        offset = start.numpy().ravel() if bool(start.any()) else None
+        node = mapped(self.call, [value.node for value in self.values], matrices, offset, shape)
+        return Value(node, self.axis)
+
+    # ------------------------------------------------------------------ running
+
+    def _noise(self, count: int) -> list[torch.Tensor]:
+        return [torch.randn(count, *value.shape, generator=self.random, dtype=torch.float64) for value in self.values]
+
+    def _placed(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Operands (samples in front) as torch sees them; one sample where the batch axis is unseen."""
+        if self.unseen:
+            return [operand[0] for operand in operands]
+        return [operand.movedim(0, value.batch) for operand, value in zip(operands, self.values, strict=True)]
+
+    def _find_axis(self) -> None:
+        """Where the batch axis is in the result, and how many samples the op takes at once; refuses what mixes them."""
+        if self.unseen:
+            self.free, self.axis = False, UNSEEN
+            return
+        one = self.raw(self._placed(self._noise(self.batch)))
+        try:
+            two = self.raw(self._placed(self._noise(self.batch + 1)))
+            self.raw(self._placed(self._noise(1)))
+            grown = [axis for axis in range(one.ndim) if two.shape[axis] != one.shape[axis]]
+            free = two.ndim == one.ndim and len(grown) == 1 and two.shape[grown[0]] == self.batch + 1
+        except Exception:
+            # The op's other operands (places to gather from) fix the number of samples.
+            free = False
+        self.free = free
+        if free:
+            self.axis = grown[0]
+        else:
+            found = [axis for axis in range(one.ndim) if one.shape[axis] == self.batch and self._apart(axis)]
+            if not found:
+                raise self._mixes()
+            self.axis = found[0]
+        if (free or self.batch > 1) and not self._apart(self.axis):
+            raise self._mixes()
+
+    def _apart(self, axis: int) -> bool:
+        """Whether sample i of the result is that of sample i alone, whatever the others are, and where it stands."""
+        count = 2 if self.free else self.batch
+        if count == 1:
+            return True
+        first, other = self._noise(count), self._noise(count)
+        exchanged = [torch.cat([a[:1], b[1:]]) for a, b in zip(first, other, strict=True)]
+        a, b = (self.raw(self._placed(some)).movedim(axis, 0) for some in (first, exchanged))
+        turned = self.raw(self._placed([x.roll(1, 0) for x in first])).movedim(axis, 0)
+        return bool(torch.allclose(a[0], b[0])) and bool(torch.allclose(a.roll(1, 0), turned))
+
+    def _mixes(self) -> Exception:
+        shapes = " and ".join(str(self.call.torch_shape(value)) for value in self.values)
+        return self.call.mixes(f"its result on {shapes} is not one of each sample alone")
+
+    def run(self, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The results (samples in front) of any number of samples."""
+        count = operands[0].shape[0]
+        if self.unseen:
+            return torch.stack([self.raw([x[i] for x in operands]) for i in range(count)])
+        if self.free:
+            return self.raw(self._placed(operands)).movedim(self.axis, 0)
+        made = []
+        for start in range(0, count, self.batch):
+            part = [operand[start : start + self.batch] for operand in operands]
+            lacking = self.batch - part[0].shape[0]
+            if lacking:
+                part = [torch.cat([p, p[:1].expand(lacking, *p.shape[1:])]) for p in part]
+            made.append(self.raw(self._placed(part)).movedim(self.axis, 0))
+        return torch.cat(made)[:count]
+
+    # ------------------------------------------------------------------ the matrix
+
+    def _on(self, number: int, samples: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """What the op makes of samples of one operand, zeros in the others, without what it adds."""
+        operands = [
+            samples if place == number else torch.zeros(samples.shape[0], *value.shape, dtype=torch.float64)
+            for place, value in enumerate(self.values)
+        ]
+        return self.run(operands) - start
+
+    def _matrix(self, number: int, start: torch.Tensor) -> Any:
+        shape, out = self.values[number].shape, tuple(start.shape)
+        size = math.prod(shape)
+        found = self._moves(number, start)
+        if found is not None:
+            return gather_map(found, shape, out)
+        if len(shape) > 1 and len(out) > 1 and shape[0] == out[0] > 1:
+            channel = self._by_channel(number, start)
+            if channel is not None:
+                return channel
+        return self._units(number, start, np.arange(size), math.prod(out))
+
+    def _moves(self, number: int, start: torch.Tensor) -> Array | None:
+        """For each element of the result the one that it is, -1 for zero; None where the op does more than move."""
+        value = self.values[number]
+        size = math.prod(value.shape)
+        numbers = torch.arange(1, size + 1, dtype=torch.float64).reshape(1, *value.shape)
+        noise = torch.randn(1, *value.shape, generator=self.random, dtype=torch.float64)
+        # One at a time: what the op adds may be large beside numbers that are to come out as they are.
+        index = self._on(number, numbers, start)[0].round()
+        if float(index.min()) < 0 or float(index.max()) > size:
+            return None
+        places = index.long() - 1
+        padded = torch.cat([noise.reshape(-1), torch.zeros(1, dtype=torch.float64)])
+        same = torch.allclose(self._on(number, noise, start)[0], padded[places], rtol=0, atol=1e-12)
+        return places.numpy() if same else None
+
+    def _by_channel(self, number: int, start: torch.Tensor) -> Any | None:
+        """The map of each channel's places, where the op treats channels apart and alike; else None."""
+        shape, out = self.values[number].shape, tuple(start.shape)
+        channels, places = shape[0], math.prod(shape[1:])
+        noise = torch.randn(1, *shape, generator=self.random, dtype=torch.float64)
+        alone = torch.zeros_like(noise)
+        alone[:, 0] = noise[:, 0]
+        whole, first = (self._on(number, x, start)[0] for x in (noise, alone))
+        turned = self._on(number, noise.roll(1, 1), start)[0]
+        alike = torch.allclose(whole[0], first[0]) and not bool(first[1:].any())
+        if not alike or not torch.allclose(whole.roll(1, 0), turned):
+            return None
+        matrix = self._units(number, start, np.arange(places), math.prod(out[1:]))
+        return KroneckerMatrix.of(np.eye(channels)[np.newaxis], [SparseMatrix.of(matrix)])
+
+    def _units(self, number: int, start: torch.Tensor, elements: Array, rows: int) -> Any:
+        """The columns of the matrix for these elements of the operand, its first `rows` rows."""
+        shape = self.values[number].shape
+        size, made = math.prod(shape), start.numel()
+        if len(elements) * max(size, made) > _MOST_WORK:
+            raise self.call.refuse(
+                f"its map of {size} to {made} numbers would be worked out element by element",
+                "do it on the client, or on a smaller tensor",
+            )
+        step = max(1, min(len(elements), _TOGETHER // max(size, made)))
+        if not self.free:
+            step = max(self.batch, step // self.batch * self.batch)
+        columns = []
+        for begin in range(0, len(elements), step):
+            some = elements[begin : begin + step]
+            units = torch.zeros(len(some), size, dtype=torch.float64)
+            units[torch.arange(len(some)), torch.from_numpy(some)] = 1.0
+            made_of = self._on(number, units.reshape(-1, *shape), start).reshape(len(some), -1)[:, :rows]
+            columns.append(scipy.sparse.csr_array(made_of.numpy()))
+        return scipy.sparse.csr_array(scipy.sparse.vstack(columns).T)
+
+    def _check(self, matrices: Sequence[Any], start: torch.Tensor) -> None:
+        """Refuse an op that is not what its matrices say, on random numbers of two sizes."""
+        for size in (1.0, 1e3):
+            operands = [size * x for x in self._noise(1)]
+            expected = (self.run(operands)[0] - start).numpy().ravel()
+            made = np.zeros(expected.size)
+            for matrix, operand in zip(matrices, operands, strict=True):
+                flat = operand.numpy().reshape(1, -1)
+                made += matrix.apply(flat)[0] if isinstance(matrix, Matrix) else matrix @ flat[0]
+            scale = float(np.abs(expected).max(initial=0.0)) + size
+            if not np.isfinite(expected).all() or float(np.abs(made - expected).max(initial=0.0)) > _ROUNDING * scale:
+                raise self.call.refuse(
+                    "in this form it is not linear in what is encrypted",
+                    "use it with fixed places and weights, or do it on the client",
+                )

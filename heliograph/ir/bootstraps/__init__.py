@@ -1,0 +1,1 @@
+"""Bootstraps: what a program asks of them, and how one is written out."""

@@ -1,0 +1,206 @@
+"""Where the elements of a tensor are in the slots of its ciphertexts."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.maps.diagonals import positions_in_slots
+from heliograph.ir.node import Array
+
+
+# Without slots: layouts are compared by the thousand, so what follows from the fields is kept.
+@dataclass(frozen=True)
+class Layout:
+    """A periodic layout of a tensor of `shape` in one or more ciphertexts.
+
+    Element i of the flattened tensor has place `place(i)`: ciphertext `place // period`, position `place % period`. The
+    period repeats over the slots; each copy is moved left by `shift` more than the one before, counting anew
+    every `run` slots (see ir/maps/diagonals.py).
+    Places are those of the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g stand at
+    `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and stand in order.
+    `block` is the room for one group of channels, `width` that for one row.
+    With `split` = (radix, step, far) of rows, then of columns, the element in row i and column j of a matrix stands at the
+    sum of (i % radix) * step + (i // radix) * far and the same of j; gap, width and block have no part in it.
+    With `tiled` = (count, step) the whole stands this many times, each copy `step` places behind the one before, which the
+    period does not say where a row is full of copies. Only inputs have it: who packs them makes the copies.
+    With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and
+    run count the slots of one sample.
+    """
+
+    shape: tuple[int, ...]
+    slots: int
+    period: int
+    shift: int = 0
+    gap: int = 1
+    width: int = 0
+    block: int = 0
+    run: int = 0
+    stride: int = 1
+    split: tuple[int, ...] = ()
+    tiled: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @functools.cached_property
+    def channels_rows_columns(self) -> tuple[int, int, int]:
+        """The shape as (C, H, W): one-dimensional signals have one row, vectors one channel."""
+        if len(self.shape) == 3:
+            return self.shape[0], self.shape[1], self.shape[2]
+        if len(self.shape) == 2:
+            return self.shape[0], 1, self.shape[1]
+        return 1, 1, self.size
+
+    @property
+    def split_fits(self) -> bool:
+        """Whether `split` is one of a matrix, if there is any."""
+        if not self.split:
+            return True
+        two = self.channels_rows_columns[1] == 1
+        return two and len(self.split) == 6 and min(self.split) >= 0 and min(self.split[::3]) > 0
+
+    @functools.cached_property
+    def axes(self) -> tuple[Array, Array, Array]:
+        """What channel, row and column add to the place of an element: (C,), (H,), (W,)."""
+        channels, rows, columns = self.channels_rows_columns
+        if self.split:
+            places = [
+                index % radix * step + index // radix * far
+                for index, (radix, step, far) in zip(
+                    (np.arange(channels), np.arange(columns)), (self.split[:3], self.split[3:]), strict=True
+                )
+            ]
+            return places[0], np.zeros(1, dtype=np.int64), places[1]
+        g, width = self.gap, self.width or columns * self.gap
+        block = self.block or rows * g * width
+        c = np.arange(channels, dtype=np.int64)
+        inner = c % (g * g)
+        return (
+            (c // (g * g)) * block + inner // g * width + inner % g,
+            np.arange(rows) * g * width,
+            np.arange(columns) * g,
+        )
+
+    @functools.cached_property
+    def parts(self) -> tuple[tuple[Array, Array], ...] | None:
+        """What channel, row and column add to the ciphertext and to the position there of an element; None where these
+        are no sums.
+        """
+        parts = tuple(np.divmod(axis, self.period) for axis in self.axes)
+        fits = sum(int(position.max(initial=0)) for _, position in parts) < self.period
+        return parts if fits else None
+
+    def places(self) -> Array:
+        """The place of each element, (size,)."""
+        c, y, x = self.axes
+        return (c[:, np.newaxis, np.newaxis] + y[:, np.newaxis] + x).reshape(-1)
+
+    @functools.cached_property
+    def ciphertexts(self) -> int:
+        return self.last_place // self.period + 1
+
+    @property
+    def copies_moved(self) -> int:
+        """How many copies are moved against each other within a run."""
+        return self.run // self.period if self.shift else 1
+
+    @functools.cached_property
+    def last_place(self) -> int:
+        """The largest place."""
+        return sum(int(axis.max(initial=0)) for axis in self.axes)
+
+    def _tiles(self) -> range:
+        """By how much each copy stands behind the first."""
+        count, step = self.tiled or (1, 1)
+        return range(0, count * step, step)
+
+    def elements(self, chunk: int) -> tuple[Array, Array]:
+        """The flat indices of the elements in one ciphertext, and their positions there."""
+        places = self.places()
+        if chunk == 0 and int(places.max(initial=0)) < self.period:
+            return np.arange(places.size), places
+        index = np.flatnonzero(places // self.period == chunk)
+        return index, places[index] % self.period
+
+    def used(self, chunk: int) -> Array:
+        """Which slots of one ciphertext hold an element, (slots,)."""
+        there = np.zeros(self.period, dtype=bool)
+        for moved in self._tiles():
+            there[self.elements(chunk)[1] + moved] = True
+        own = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
+        return np.repeat(there[own], self.stride)
+
+    def copies(self, vector: Array, chunk: int) -> Array:
+        """What the copies of one ciphertext's elements hold, those of all samples too: (copies, elements)."""
+        rows: Array = vector.reshape(-1, self.period, self.stride)
+        if self.shift:
+            count = (self.run or self.slots // self.stride) // self.period
+            rows = np.stack([np.roll(row, self.shift * (i % count), axis=0) for i, row in enumerate(rows)])
+        return np.asarray(rows.swapaxes(1, 2).reshape(-1, self.period)[:, self.elements(chunk)[1]])
+
+    def pack(self, tensor: Array, only: int | None = None) -> list[Array]:
+        """The slot vectors of one sample, one per ciphertext, or that of one ciphertext only; slots without an element
+        hold zero.
+
+        With a stride k > 1 the tensor may have a leading axis of at most k samples; the slots of those that are missing
+        hold zero.
+        """
+        samples = tensor[np.newaxis] if tensor.shape == self.shape else tensor
+        if samples.shape[1:] != self.shape or not 0 < samples.shape[0] <= self.stride:
+            raise ProgramError(f"expected shape {self.shape}, got {tensor.shape}")
+        where = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
+        places = self.places()
+        values: Array = samples.reshape(samples.shape[0], -1).T
+        count = self.ciphertexts
+        if only is not None and count > 1:
+            index, places = self.elements(only)
+            values, count = values[index], 1
+        flat = np.zeros((count * self.period, self.stride))
+        for moved in self._tiles():
+            flat[places + moved, : samples.shape[0]] = values
+        chunks = flat.reshape(count, self.period, self.stride)
+        return [chunk[where].reshape(-1) for chunk in chunks]
+
+    def unpack(self, vectors: list[Array]) -> Array:
+        """The tensor from its slot vectors (the first copy of each); with a stride, (stride, *shape)."""
+        flat = np.concatenate([vector[: self.period * self.stride].reshape(self.period, -1) for vector in vectors])
+        samples = flat[self.places()].T
+        return np.asarray(samples.reshape(self.shape if self.stride == 1 else (self.stride, *self.shape)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "shape": list(self.shape),
+            "slots": self.slots,
+            "period": self.period,
+            "shift": self.shift,
+            "gap": self.gap,
+            "width": self.width,
+            "block": self.block,
+            "run": self.run,
+            **({"stride": self.stride} if self.stride > 1 else {}),
+            **({"split": list(self.split)} if self.split else {}),
+            **({"tiled": list(self.tiled)} if self.tiled else {}),
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Layout:
+        return Layout(
+            tuple(value["shape"]),
+            value["slots"],
+            value["period"],
+            value["shift"],
+            value["gap"],
+            value["width"],
+            value["block"],
+            value["run"],
+            value.get("stride", 1),
+            tuple(value.get("split", ())),
+            tuple(value.get("tiled", ())),
+        )

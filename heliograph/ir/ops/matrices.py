@@ -1,0 +1,61 @@
+"""The product of two matrices neither of which is known at compile time. Part of the table in `ir/ops/table.py`.
+
+It stays whole until values are packed: which slots meet, and by which rotations, is chosen there by price
+(passes/packing/products/matrix_products.py). Transpositions of the operands are attributes, so that they cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.node import Array
+from heliograph.ir.ops.spec import ARITHMETIC, Attrs, Context, OpSpec, Role, define
+from heliograph.ir.types import TensorType, Type
+
+# For each kind, whether the left and the right operand are transposed.
+KINDS = {"ab": (False, False), "abt": (False, True), "atb": (True, False)}
+
+
+def _type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    if a["kind"] not in KINDS:
+        raise ProgramError(f"matrix_product: there is no kind {a['kind']!r}", hint="one of " + ", ".join(KINDS))
+    shapes = [operand.shape for operand in operands]
+    if any(len(shape) != 2 for shape in shapes):
+        raise ProgramError(f"matrix_product takes matrices, not tensors of shapes {shapes[0]} and {shapes[1]}")
+    left, right = (shape[::-1] if turned else shape for shape, turned in zip(shapes, KINDS[a["kind"]], strict=True))
+    if left[1] != right[0]:
+        raise ProgramError(f"matrix_product: shapes {shapes[0]} and {shapes[1]} do not match for kind {a['kind']}")
+    return TensorType((left[0], right[1]), any(operand.secret for operand in operands))
+
+
+def inner_size(left: Sequence[int], kind: str) -> int:
+    """Over how many elements each sum of a product runs, from the shape of its left operand."""
+    return left[0] if KINDS[kind][0] else left[1]
+
+
+def _product(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    left, right = (
+        np.swapaxes(value, -1, -2) if turned else value for value, turned in zip(values, KINDS[a["kind"]], strict=True)
+    )
+    return np.asarray(np.matmul(left, right) * a.get("scale", 1.0))
+
+
+define(
+    OpSpec(
+        "matrix_product",
+        ARITHMETIC,
+        (2, 2),
+        {"kind": "str", "scale": "float?"},
+        _type,
+        _product,
+        "A B, A Bᵀ (`abt`) or Aᵀ B (`atb`) of two matrices that are known at run time only, times `scale`.",
+        # One to three, depending on how it is lowered: moves before and after the product take one level each.
+        depth=3,
+        role=Role.PRODUCT,
+        word="matrix product",
+    )
+)

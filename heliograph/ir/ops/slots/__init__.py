@@ -1,0 +1,1 @@
+"""Operations on slots, and the rules that they share."""

@@ -1,0 +1,235 @@
+"""Ciphertexts with plaintexts: constants, and plain values that are known at run time. Part of the table in `ir/ops/table.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.slots.rules import any_operand, product_of_bounds, scaled, slotwise, sum_of_bounds, widened
+from heliograph.ir.ops.slots.types import same_slots, two_parts, unchanged
+from heliograph.ir.ops.spec import (
+    NO_KEYS,
+    SLOTS,
+    Attrs,
+    Bounds,
+    Context,
+    InferType,
+    OpSpec,
+    Role,
+    SlotRules,
+    check_constant,
+    define,
+)
+from heliograph.ir.ops.table.slots import runs
+from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
+
+
+def _plain_product_type(op: str) -> InferType:
+    def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        operand = operands[0]
+        two_parts(op, operand)
+        if not isinstance(operand, CipherType):
+            return SlotsType(operand.slots, operand.secret)
+        if "plain_log_scale" not in a:
+            raise ProgramError(f"{op}: the scale of the plaintext is not planned")
+        return replace(operand, log_scale=operand.log_scale + a["plain_log_scale"])
+
+    return infer
+
+
+def _repeats(op: str, infer: InferType) -> InferType:
+    """As `infer`, where the constant `value` is a vector that fills the slots a whole number of times."""
+
+    def checked(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        shape, slots = context.shape(a["value"]), operands[0].slots
+        if len(shape) != 1 or not shape[0] or slots % shape[0]:
+            raise ProgramError(f"{op}: a vector of shape {shape} does not repeat over {slots} slots")
+        check_constant(op, a, context, "imaginary", shape)
+        return infer(operands, a, context)
+
+    return checked
+
+
+def _tile(values: Array, slots: int) -> Array:
+    """A vector of one period repeated over the slots."""
+    return np.resize(values, slots)
+
+
+def _slots_of(values: Sequence[Array]) -> int:
+    return int(values[0].shape[-1])
+
+
+def _vector_of(node: Node, slots: int, context: Context) -> Array:
+    """The node's plaintext vector, repeated over the slots."""
+    return _tile(runs.plain_vector(node.attrs, context.array), slots)
+
+
+def _bounds_of_product(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+    """None where slots become complex."""
+    if "imaginary" in node.attrs:
+        return None
+    return scaled(operands[0], *[_vector_of(node, operands[0][0].size, context)] * 2)
+
+
+def _sum_with_vector(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    vector = _vector_of(node, operands[0][0].size, context)
+    return widened(operands[0][0] + vector, operands[0][1] + vector)
+
+
+def _period_with_vector(node: Node, periods: Sequence[int], context: Context) -> int:
+    return max(periods[0], context.array(node.attrs["value"]).size)
+
+
+define(
+    OpSpec(
+        "mul_plain",
+        SLOTS,
+        (1, 1),
+        {"value": "constant", "imaginary": "constant?", "plain_log_scale": "float?"},
+        _repeats("mul_plain", _plain_product_type("mul_plain")),
+        lambda values, a, context: values[0] * _tile(runs.plain_vector(a, context.array), _slots_of(values)),
+        "Product with a plaintext vector, repeated over the slots; `imaginary` has its imaginary parts, for complex slots.",
+        depth=1,
+        role=Role.PLAIN_PRODUCT,
+        rules=SlotRules(
+            _bounds_of_product,
+            _period_with_vector,
+            lambda node, operands, context: (
+                operands[0].depends & (_vector_of(node, operands[0].depends.size, context) != 0)
+            ),
+            NO_KEYS,
+        ),
+        word="product with a plaintext",
+        run=runs.product_with_constant,
+    )
+)
+
+define(
+    OpSpec(
+        "add_plain",
+        SLOTS,
+        (1, 1),
+        {"value": "constant"},
+        _repeats("add_plain", unchanged),
+        lambda values, a, context: values[0] + _tile(context.array(a["value"]), _slots_of(values)),
+        "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale.",
+        role=Role.TRANSPARENT,
+        rules=SlotRules(_sum_with_vector, _period_with_vector, any_operand, NO_KEYS),
+        run=runs.sum_with_constant,
+    )
+)
+
+
+_LAYOUT = ("slots", "period", "gap", "width", "block")
+
+
+def layout_of_pack(shape: tuple[int, ...], a: Attrs) -> Layout:
+    """The layout in which a `pack` node puts its tensor."""
+    return Layout(shape, **{key: a[key] for key in _LAYOUT}, stride=a.get("stride", 1), split=a.get("split", ()))
+
+
+def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+    operand = operands[0]
+    if not isinstance(operand, TensorType) or operand.secret:
+        raise ProgramError("pack takes a plain tensor")
+    stride, chunk = a.get("stride", 1), a.get("chunk", 0)
+    one = a["slots"] // stride if stride > 0 and a["slots"] > 0 and a["slots"] % stride == 0 else 0
+    if one < 1 or a["period"] < 1 or one % a["period"] or a["gap"] < 1 or min(a["width"], a["block"]) < 0:
+        raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
+    layout = layout_of_pack(tuple(a["shape"]), a)
+    fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and layout.split_fits
+    fits = fits and 0 <= chunk < layout.ciphertexts
+    if not fits or layout.size > layout.ciphertexts * a["period"] or (layout.ciphertexts > 1 and a["period"] != one):
+        raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
+    return SlotsType(a["slots"], secret=False)
+
+
+def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    layout = layout_of_pack(tuple(a["shape"]), a)
+    # All samples of a batch take the same value: the vector of one, each slot repeated.
+    one = replace(layout, slots=layout.slots // layout.stride, stride=1)
+    chunk = a.get("chunk", 0)
+    return np.stack([np.repeat(one.pack(sample.reshape(one.shape), chunk)[0], layout.stride) for sample in values[0]])
+
+
+def _pack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    low, high = (_pack([end[np.newaxis]], node.attrs, context)[0] for end in operands[0])
+    return low, high
+
+
+def _with_plain(op: str, infer: InferType) -> InferType:
+    """As `infer` of the first operand; the second is a plain vector of as many slots."""
+
+    def checked(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
+        same_slots(op, operands)
+        if not isinstance(operands[1], SlotsType) or operands[1].secret:
+            raise ProgramError(f"{op} takes a plain vector as its second operand")
+        return infer(operands, a, context)
+
+    return checked
+
+
+define(
+    OpSpec(
+        "pack",
+        SLOTS,
+        (1, 1),
+        {
+            "shape": "ints",
+            "slots": "int",
+            "period": "int",
+            "gap": "int",
+            "width": "int",
+            "block": "int",
+            "stride": "int?",
+            "split": "ints?",
+            "chunk": "int?",
+        },
+        _pack_type,
+        _pack,
+        "A slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/maps/layout.py): that of ciphertext `chunk`.",
+        role=Role.PACKING,
+        rules=SlotRules(
+            _pack_bounds,
+            lambda node, periods, context: node.attrs["period"] * node.attrs.get("stride", 1),
+            lambda node, operands, context: np.zeros(node.attrs["slots"], dtype=bool),
+            NO_KEYS,
+        ),
+    )
+)
+define(
+    OpSpec(
+        "mul_pt",
+        SLOTS,
+        (2, 2),
+        {"plain_log_scale": "float?"},
+        _with_plain("mul_pt", _plain_product_type("mul_pt")),
+        lambda values, a, context: values[0] * values[1],
+        "Product with a plain vector that is known at run time.",
+        depth=1,
+        role=Role.PLAIN_PRODUCT,
+        rules=slotwise(product_of_bounds),
+        word="product with a plaintext",
+        run=runs.product_with_plain,
+    )
+)
+define(
+    OpSpec(
+        "add_pt",
+        SLOTS,
+        (2, 2),
+        {},
+        _with_plain("add_pt", unchanged),
+        lambda values, a, context: values[0] + values[1],
+        "Sum with a plain vector that is known at run time, encoded at the ciphertext's own scale.",
+        role=Role.TRANSPARENT,
+        rules=slotwise(sum_of_bounds),
+        run=runs.sum_with_plain,
+    )
+)

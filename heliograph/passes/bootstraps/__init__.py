@@ -1,0 +1,1 @@
+"""Where bootstraps are placed, and how they are written."""

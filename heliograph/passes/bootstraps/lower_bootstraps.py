@@ -1,0 +1,69 @@
+"""Write bootstraps out: transforms, the raised modulus and the reduction by the first prime become ops of the program.
+
+Their rotations share keys and chains with the rest, their products are scheduled, priced and simulated like all others, and
+of the keys only those at the top of the chain are as large as the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from heliograph.ckks.chains import bootstrap_chain
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.trigonometric import Series
+from heliograph.ir import Builder, Node, Program, Stage
+from heliograph.ir.bootstraps.asked import WHOLE
+from heliograph.ir.bootstraps.series import reached_level
+from heliograph.ir.bootstraps.writer import write_bootstrap
+from heliograph.ir.ops.slots.runs import cipher
+
+# The attributes with which a `refreshed` describes its bootstrap, as `bootstrap` does.
+_SAID = ("slots", "size_bits", "ranges", "chunks", "observed", "series", "half_period")
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBootstraps:
+    """Every `bootstrap` becomes what it consists of.
+
+    `bootstrapping` are the lower parts of the chain that are to bootstrap, as in `SelectKeys`: modulus is raised to the top
+    of the lowest that reaches the level a bootstrap returns to.
+    """
+
+    ring: Ring
+    bootstrapping: tuple[Ring, ...] = ()
+
+    name: ClassVar[str] = "lower-bootstraps"
+    needs: ClassVar[Stage] = Stage.MANAGED
+    makes: ClassVar[Stage] = Stage.MANAGED
+
+    def run(self, program: Program) -> Program:
+        rings = [self.ring, *sorted(self.bootstrapping, key=lambda ring: (-ring.levels, -ring.digits))]
+        builder = Builder(program.name, Stage.MANAGED, program)
+
+        def emit(node: Node, operands: list[Node]) -> Node:
+            return _written(builder, node, operands, rings) if node.op == WHOLE else builder.copy(node, operands)
+
+        return builder.rewrite(program, emit)
+
+
+def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequence[Ring]) -> Node:
+    """What stands in place of a bootstrap."""
+    a, level, paired = node.attrs, cipher(node).level, len(operands) == 2
+    ring = rings[bootstrap_chain(rings, reached_level(node))]
+    x = builder.op("complex_of", operands, node.loc) if paired else operands[0]
+    series = None
+    if a.get("series") is not None:
+        series = Series(builder.context.array(a["series"]), a["half_period"])
+    made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc, series)
+    if level < cipher(made).level:
+        made = builder.op("level_drop", (made,), node.loc, levels=cipher(made).level - level)
+    # The value came in at a small scale for its size. Multiplying by a whole number and reading the result at a larger scale
+    # spends no level. Otherwise, products of values at a small scale would make it smaller and smaller.
+    raised = a.get("raised_bits", 0)
+    if raised:
+        multiple = builder.op("mul_int", (made,), node.loc, factor=1 << raised)
+        made = builder.op("reread", (multiple,), node.loc, bits=float(raised))
+    said = {key: a[key] for key in _SAID if key in a}
+    return builder.op("refreshed", (made, *operands), node.loc, **said)

@@ -1,0 +1,1 @@
+"""OLA's allocation of degrees: what an error does to the loss, and the search."""

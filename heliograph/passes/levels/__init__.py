@@ -1,0 +1,1 @@
+"""Levels, scales, rotation keys, chains and the final order."""

@@ -1,0 +1,1 @@
+"""From tensors to slots: layouts, diagonals, baby and giant steps."""

@@ -1,0 +1,171 @@
+"""Baby and giant steps for a set of diagonals, chosen by the measured cost of what they need."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Array
+from heliograph.passes.packing.map_offsets import distinct
+
+# The most splits tried on one set of offsets: enough for every split of three axes of a convolution.
+_MOST_SPLITS = 3000
+# The price of one more key, in rotations: keys fill a server's memory, so a plan that needs fewer may take longer.
+_KEY_SHARE = 0.2
+# With more diagonals than this, most of the time goes into products, and splitting by axes would save little.
+_MOST_OFFSETS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Every offset is one baby step plus one giant step, modulo the period; `cost_ms` prices the whole transform."""
+
+    baby: tuple[int, ...]
+    giant: tuple[int, ...]
+    cost_ms: float
+
+    @property
+    def rotations(self) -> int:
+        return sum(1 for step in (*self.baby, *self.giant) if step)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """What the parts of a transform cost at one level; `product` includes encoding where plaintexts are not kept."""
+
+    product: float
+    hoisted: float
+    single: float
+    decompose: float
+
+    @staticmethod
+    def at(ring: Ring, level: int, costs: CostTable, encoded: bool = False) -> StepCosts:
+        product = costs.summed_product_ms(ring, level)
+        return StepCosts(
+            product + (costs.encode_ms(ring, level) if encoded else 0.0),
+            costs.rotate_ms(ring, level, hoisted=True),
+            costs.rotate_ms(ring, level),
+            costs.decompose_ms(ring, level + 1),
+        )
+
+    def rotations_ms(self, babies: int, giants: int, inputs: int = 1, outputs: int = 1) -> float:
+        """This many baby steps of each input and giant steps of each output, those by zero not counted."""
+        baby = self.decompose + babies * self.hoisted if babies > 1 else babies * self.single
+        return inputs * baby + outputs * giants * self.single
+
+
+def centred(values: Array, modulus: int) -> Array:
+    """The representatives in (-modulus/2, modulus/2]."""
+    return (values + (modulus - 1) // 2) % modulus - (modulus - 1) // 2
+
+
+def _by_modulus(array: Array, thorough: bool) -> list[Array]:
+    """Baby parts by residues: of powers of two, and of the distances that are frequent between the diagonals."""
+    moduli = {1 << i for i in range(int(array.max()).bit_length() + 1)}
+    if thorough and 1 < array.size <= _MOST_OFFSETS:
+        for stride in (1, 2, 3, 4, 5, 7, 9):
+            distances, counts = np.unique(array[stride:] - array[:-stride], return_counts=True)
+            moduli.update(int(d) for d in distances[np.argsort(-counts)[:12]])
+    parts = []
+    for modulus in sorted(m for m in moduli if m > 0):
+        parts += [array % modulus, (array + modulus // 2) % modulus - modulus // 2]
+    return parts
+
+
+def _coordinates(array: Array, strides: Sequence[int]) -> list[tuple[int, Array]]:
+    """The offsets as sums of whole multiples of the strides, largest first; axes along which nothing varies are left out."""
+    axes, rest = [], array.copy()
+    for stride in sorted(set(strides) | {1}, reverse=True):
+        along = (rest + stride // 2) // stride
+        rest = rest - along * stride
+        if along.any():
+            axes.append((stride, along))
+    return axes
+
+
+def _by_axes(array: Array, strides: Sequence[int]) -> list[Array]:
+    """Baby parts that are a stretch along each axis of the grid that the offsets of a convolution form."""
+    axes = _coordinates(array, strides)
+    choices: list[list[Array]] = []
+    for stride, along in axes:
+        low, high = int(along.min()), int(along.max())
+        count = high - low + 1
+        lengths = set(range(1, min(count, 8) + 1)) | {count} | {-(-count // i) for i in range(1, 9)}
+        parts = []
+        for length in sorted(lengths):
+            # Stretches begin where the axis does, shifted so that baby and giant steps both include zero where possible.
+            first = low % length - (length if low % length else 0)
+            parts.append(((along - first) % length + first) * stride)
+        choices.append(parts)
+    total = 1
+    for parts in choices:
+        total *= len(parts)
+    if total > _MOST_SPLITS:
+        return []
+    return [sum(parts, np.zeros_like(array)) for parts in itertools.product(*choices)]
+
+
+def plan_steps(
+    offsets: Sequence[int],
+    slots: int,
+    costs: StepCosts,
+    *,
+    modulus: int | None = None,
+    strides: Sequence[int] = (),
+    inputs: int = 1,
+    outputs: int = 1,
+    products: int | None = None,
+    thorough: bool = True,
+    held: Collection[int] | None = None,
+) -> Steps:
+    """The cheapest baby-step giant-step plan for these diagonals.
+
+    Rotations that differ by `modulus` serve the same diagonal (default: only equal ones do). `strides` are the distances
+    in the slots of neighbouring rows, columns and channels: with them partial grids are tried as baby steps. Baby steps
+    are paid for each of the `inputs`, giant steps for each of the `outputs`; `products` is the number of diagonals of all
+    blocks (default: that of the offsets). Without `thorough` only residues of powers of two are tried. With `held`, the
+    amounts that have a key already, each other one is worth a part of a rotation.
+    """
+    modulus = modulus or slots
+    array = np.array(sorted(offsets), dtype=np.int64)
+    parts = [(array, baby) for baby in _by_modulus(array, thorough)]
+    if strides and array.size <= _MOST_OFFSETS:
+        grid = np.sort(centred(array, modulus))
+        parts += [(grid, baby) for baby in _by_axes(grid, [s for s in strides if 0 < s < modulus])]
+    keys = None if held is None else np.array(sorted({0, *held}), dtype=np.int64)
+    every = ([baby for _, baby in parts], [source - baby for source, baby in parts])
+    best: tuple[float, int, int] | None = None
+    counts = zip(*(_nonzero(steps, modulus).tolist() for steps in every), strict=True)
+    for place, (babies, giants) in enumerate(counts):
+        price = costs.rotations_ms(babies, giants, inputs, outputs)
+        if keys is not None:
+            fresh = np.setdiff1d(
+                np.concatenate([_smallest(steps[place], modulus, slots) for steps in every]), keys
+            ).size
+            price += fresh * _KEY_SHARE * costs.single
+        number = babies * inputs + giants * outputs
+        if best is None or (price < best[0] - 1e-9 or (price < best[0] + 1e-9 and number < best[1])):
+            best = (price, number, place)
+    assert best is not None
+    baby, giant = (np.sort(_smallest(steps[best[2]], modulus, slots)) for steps in every)
+    rotations = costs.rotations_ms(int(np.count_nonzero(baby)), int(np.count_nonzero(giant)), inputs, outputs)
+    terms = len(offsets) if products is None else products
+    return Steps(tuple(map(int, baby)), tuple(map(int, giant)), rotations + terms * costs.product)
+
+
+def _smallest(steps: Array, modulus: int, slots: int) -> Array:
+    """The distinct steps, reduced to their smallest representative, so that maps with different periods share keys."""
+    return centred(distinct(steps % modulus, modulus), modulus) % slots
+
+
+def _nonzero(many: Sequence[Array], modulus: int) -> Array:
+    """How many distinct steps other than zero each row has, modulo the period."""
+    rows = np.array(many) % modulus
+    # Numbers of 16 bits are sorted by radix.
+    rows = np.sort(rows.astype(np.uint16 if modulus <= 1 << 16 else np.int64), axis=1, kind="stable")
+    return np.asarray(np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1) + (rows[:, 0] != 0))

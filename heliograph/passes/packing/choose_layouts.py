@@ -1,0 +1,302 @@
+"""Where every tensor of a polynomial program stands in the slots: the cheapest choice over the whole graph.
+
+Values that meet in a sum, a product or a polynomial share one layout: they are one group, a variable. A map costs what
+its rotations and products cost between the layouts of its two ends. The sum is minimised exactly by eliminating one
+variable after the other (Bertele and Brioschi, Nonserial Dynamic Programming, 1972), in the order that fills in least;
+where a table would grow too large, groups are improved one at a time instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import networkx
+import numpy as np
+
+from heliograph.ckks.ring import Ring
+from heliograph.errors import InternalError, PlanningError
+from heliograph.ir import Array, Node, Program, TensorType, shape_of
+from heliograph.ir.analysis.carried import carried_pairs
+from heliograph.ir.analysis.depth import program_depth
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.node import next_power_of_two
+from heliograph.ir.ops.rows import ROW_OPS
+from heliograph.ir.ops.table import MOST_STACKED
+
+_MOST_CELLS = 1 << 22
+_ROUNDS = 3
+# Layouts whose elements' places are sums over their axes may take this many times as many ciphertexts as others.
+_MOST_FOR_EVEN = 4 / 3
+# A value that takes more ciphertexts than this is refused: nothing else limits what a program takes.
+MOST_CIPHERTEXTS = 256
+# If each element is a ciphertext of its own: roughly how many nodes a polynomial becomes, and the most nodes for a program.
+_NODES_OF_A_POLYNOMIAL, _MOST_NODES = 12, 1 << 16
+
+Costs = Callable[[Node, Node, Any, Layout, Layout], float]
+
+
+@dataclass(slots=True)
+class Groups:
+    """The secret values of a program, by the layout that they share."""
+
+    of: dict[Node, int]
+    members: list[list[Node]]
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The richest shape in a group: a spatial one where there is one."""
+        shapes = [node.type.shape for node in self.members[number] if isinstance(node.type, TensorType)]
+        return max(shapes, key=lambda shape: (len(shape) in (2, 3), len(shape)))
+
+
+def in_the_clear(node: Node) -> bool:
+    """Whether the server computes this value at run time, from plain inputs (constants are known before)."""
+    return not node.type.secret and node.op != "constant"
+
+
+def group_values(program: Program) -> Groups:
+    """The groups, in program order."""
+    graph: networkx.Graph = networkx.Graph()
+    graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
+    for node in graph:
+        # An op's operands and result share a layout. The exceptions are maps, which lead from any layout to any other, and
+        # ops on rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products
+        # of matrices get theirs from passes/packing/products/choose_products.py.
+        if node.op not in ("affine", "input", "constant", "matrix_product") and (
+            node.op not in ROW_OPS or node.op == "roll_rows"
+        ):
+            graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
+    # A value carried to the next run has the layout in which that run reads it.
+    graph.add_edges_from(carried_pairs(program))
+    order = {node: i for i, node in enumerate(program.nodes)}
+    components = [sorted(c, key=order.__getitem__) for c in networkx.connected_components(graph)]
+    groups = Groups({}, [])
+    for members in sorted(components, key=lambda c: order[c[0]]):
+        groups.of.update(dict.fromkeys(members, len(groups.members)))
+        groups.members.append(members)
+    return groups
+
+
+def _with_period(layout: Layout) -> Layout:
+    """The layout with its period: the least power of two that holds every place, at most the slots of one sample."""
+    return replace(layout, period=min(layout.slots // layout.stride, next_power_of_two(layout.last_place + 1)))
+
+
+def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) -> dict[int, Layout]:
+    """The layouts that ops on rows fix: a row in as many slots as the next power of two holds columns."""
+    pinned: dict[int, Layout] = {}
+    for node in program.nodes:
+        for member in (node, *node.inputs) if node.op in ROW_OPS else ():
+            shape, number = shape_of(member), groups.of[member]
+            if node.op == "sum_runs":
+                # Elements are adjacent, and the sum of a run is at the start of the run.
+                gap = node.attrs["count"] if member is node else 1
+                _pin(pinned, number, _with_period(Layout(shape, slots, 1, gap=gap, stride=stride)))
+                continue
+            columns = shape[-1]
+            block = next_power_of_two(columns)
+            rows = Layout(shape, slots, 1, width=columns, block=block, stride=stride) if len(shape) == 2 else None
+            layout = _with_period(rows or Layout(shape, slots, 1, stride=stride))
+            if layout.ciphertexts > 1:
+                raise PlanningError(
+                    f"{node.op} of a tensor of shape {shape} needs {next_power_of_two(layout.last_place + 1)} slots; "
+                    f"a ciphertext has {slots // stride}",
+                    hint="operations on rows work within one ciphertext",
+                )
+            _pin(pinned, number, layout)
+    return pinned
+
+
+def _pin(pinned: dict[int, Layout], number: int, layout: Layout) -> None:
+    """Give a group of values its layout; an InternalError where it has one in which elements stand elsewhere."""
+    known = pinned.setdefault(number, layout)
+    if known.period != layout.period or not np.array_equal(known.places(), layout.places()):
+        raise InternalError(f"rows of two shapes share a layout: {known.shape} and {layout.shape}")
+
+
+def candidate_layouts(
+    program: Program,
+    groups: Groups,
+    slots: int,
+    stride: int = 1,
+    most_moved: int = 0,
+    pins: Mapping[int, Layout] | None = None,
+) -> list[list[Layout]]:
+    """For each group the layouts worth trying: gaps, row widths and blocks that some tensor of the program has.
+
+    Values between maps may also stand in copies that are moved against each other, over at most `most_moved` slots of a
+    sample (ir/maps/diagonals.py): a map from them takes fewer diagonals. `pins` are layouts that are settled already.
+    """
+    pinned = {**(pins or {}), **pinned_layouts(program, groups, slots, stride)}
+    shapes = [groups.shape(number) for number in range(len(groups.members))]
+    frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
+    frames |= {(1, shape[-1]) for shape in shapes if len(shape) == 2}
+    table = []
+    for number, shape in enumerate(shapes):
+        layouts = [pinned.get(number) or _with_period(Layout(shape, slots, 1, stride=stride))]
+        if len(shape) in (2, 3) and number not in pinned:
+            rows, columns = (shape[-2] if len(shape) == 3 else 1), shape[-1]
+            for frame_rows, frame_columns in sorted(frames):
+                # Frames that fill more than a ciphertext end where a row does.
+                wide = frame_rows * frame_columns > slots // stride
+                width = next_power_of_two(frame_columns) if wide else frame_columns
+                gap = 1
+                while rows * gap <= max(frame_rows, gap if rows == 1 else 0) and columns * gap <= frame_columns:
+                    area = max(frame_rows, rows * gap) * width
+                    for block in {area, next_power_of_two(area)}:
+                        made = Layout(shape, slots, 1, 0, gap, width, block, stride=stride)
+                        layouts.append(_with_period(made))
+                    gap *= 2
+        distinct = list({layout.places().tobytes(): layout for layout in reversed(layouts)}.values())
+        most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
+        # More ciphertexts than necessary make everything more expensive.
+        fewest = min(layout.ciphertexts for layout in distinct)
+        if fewest > 1:
+            # But maps between layouts where no channel begins in one ciphertext and ends in another are far smaller.
+            even = [layout for layout in distinct if layout.parts]
+            count = min((layout.ciphertexts for layout in even), default=0)
+            if fewest <= count <= min(_MOST_FOR_EVEN * fewest, most):
+                distinct, fewest = even, count
+        if fewest > most:
+            raise PlanningError(
+                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are "
+                "supported",
+                hint="use a larger ring (Options.log_ring), or a smaller tensor",
+            )
+        fitting = [layout for layout in distinct if layout.ciphertexts == fewest]
+        fitting.sort(key=lambda layout: (layout.period, layout.gap, layout.block))
+        if fewest == 1 and number not in pinned and _between_maps(program, groups.members[number]):
+            fitting += [moved for layout in fitting for moved in _moved(layout, most_moved)]
+        table.append(fitting)
+    return table
+
+
+def _between_maps(program: Program, members: Sequence[Node]) -> bool:
+    """Whether only maps make and read the values of a group: no inputs, outputs and plain vectors."""
+    return not any(
+        node.op == "input" or node in program.outputs or any(in_the_clear(operand) for operand in node.inputs)
+        for node in members
+    )
+
+
+def _moved(layout: Layout, most: int) -> list[Layout]:
+    """The layout with 2, 4, ... copies that are moved against each other."""
+    made, copies = [], 2
+    while layout.period * copies <= most and copies <= layout.period:
+        made.append(replace(layout, shift=layout.period // copies, run=layout.period * copies))
+        copies *= 2
+    return made
+
+
+def largest_batch(program: Program, slots: int) -> int:
+    """The largest power of two of samples that fit side by side: the period of the largest tensor times it."""
+    groups = group_values(program)
+    period = 1
+    for layouts in candidate_layouts(program, groups, slots):
+        if layouts[0].ciphertexts > 1:
+            return 1
+        period = max(period, min(layout.period for layout in layouts))
+    return slots // period
+
+
+def one_for_each_slot(program: Program, ring: Ring) -> bool:
+    """Whether as many samples as slots can be evaluated at once: no op needs a tensor's elements in one ciphertext.
+
+    Values are not bootstrapped then, for each element would be by itself. Nor is it done for programs of very many nodes,
+    whose ciphertexts would fill any memory.
+    """
+    secret = [node for node in program.nodes if not in_the_clear(node)]
+    sizes = [(node, math.prod(shape_of(node))) for node in secret]
+    nodes = sum(size * (_NODES_OF_A_POLYNOMIAL if node.op == "poly" else 1) for node, size in sizes)
+    few = all(size <= MOST_STACKED for _, size in sizes) and nodes <= _MOST_NODES
+    return few and program_depth(program) <= ring.levels and not any(node.op in ROW_OPS for node in secret)
+
+
+def choose_layouts(
+    program: Program, groups: Groups, candidates: Sequence[Sequence[Layout]], cost: Costs
+) -> list[Layout]:
+    """The layout of each group; `cost(node, operand, matrix, layout, out)` prices one map of an `affine`."""
+    tables: dict[tuple[int, ...], Array] = {}
+    for node in program.nodes:
+        if node.op != "affine" or not node.type.secret:
+            continue
+        end = groups.of[node]
+        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+            start = groups.of[operand]
+            if start == end:
+                prices = np.array([cost(node, operand, name, layout, layout) for layout in candidates[end]])
+                key: tuple[int, ...] = (end,)
+            else:
+                prices = np.array(
+                    [
+                        [cost(node, operand, name, layout, out) for out in candidates[end]]
+                        for layout in candidates[start]
+                    ]
+                )
+                key = (start, end)
+                if start > end:
+                    key, prices = (end, start), prices.T
+            tables[key] = tables[key] + prices if key in tables else prices
+    sizes = [len(layouts) for layouts in candidates]
+    picked = _eliminate(tables, sizes)
+    if picked is None:
+        picked = _descend(tables, sizes)
+    return [layouts[number] for layouts, number in zip(candidates, picked, strict=True)]
+
+
+def _eliminate(tables: Mapping[tuple[int, ...], Array], sizes: Sequence[int]) -> list[int] | None:
+    """The choice of least total cost; None where a table would have too many cells."""
+    graph: networkx.Graph = networkx.Graph()
+    graph.add_nodes_from(range(len(sizes)))
+    for key in tables:
+        graph.add_edges_from((a, b) for a in key for b in key if a < b)
+    left = list(tables.items())
+    steps: list[tuple[int, tuple[int, ...], Array]] = []
+    for _ in sizes:
+        variable = min(graph, key=lambda v: (_fill(graph, v), graph.degree(v), v))
+        around = tuple(sorted(graph[variable]))
+        if int(np.prod([sizes[v] for v in (*around, variable)], dtype=np.int64)) > _MOST_CELLS:
+            return None
+        total = np.zeros([sizes[v] for v in (*around, variable)])
+        for key, table in (item for item in left if variable in item[0]):
+            total = total + _spread(table, key, (*around, variable))
+        left = [item for item in left if variable not in item[0]]
+        steps.append((variable, around, total.argmin(axis=-1)))
+        left.append((around, total.min(axis=-1)))
+        graph.add_edges_from((a, b) for a in around for b in around if a < b)
+        graph.remove_node(variable)
+    picked = [0] * len(sizes)
+    for variable, around, best in reversed(steps):
+        picked[variable] = int(best[tuple(picked[v] for v in around)])
+    return picked
+
+
+def _fill(graph: networkx.Graph, variable: int) -> int:
+    """The edges that eliminating a variable adds."""
+    around = list(graph[variable])
+    return sum(not graph.has_edge(a, b) for i, a in enumerate(around) for b in around[:i])
+
+
+def _spread(table: Array, key: tuple[int, ...], over: tuple[int, ...]) -> Array:
+    """The table with its axes in the order of `over`, length one where it does not depend on a variable."""
+    order = sorted(range(len(key)), key=lambda axis: over.index(key[axis]))
+    there = dict(zip((key[axis] for axis in order), np.transpose(table, order).shape, strict=True))
+    return np.transpose(table, order).reshape([there.get(v, 1) for v in over])
+
+
+def _descend(tables: Mapping[tuple[int, ...], Array], sizes: Sequence[int]) -> list[int]:
+    """One group after the other improved until nothing changes."""
+    picked = [0] * len(sizes)
+    for _ in range(_ROUNDS):
+        before = list(picked)
+        for variable, size in enumerate(sizes):
+            prices = np.zeros(size)
+            for key, table in tables.items():
+                if variable in key:
+                    prices += table[tuple(slice(None) if v == variable else picked[v] for v in key)]
+            picked[variable] = int(prices.argmin())
+        if picked == before:
+            break
+    return picked

@@ -1,0 +1,151 @@
+"""How each product of two encrypted matrices is lowered: the cheapest ways whose layouts agree."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from heliograph.ckks.costs import CostTable
+from heliograph.ckks.ring import Ring
+from heliograph.errors import PlanningError
+from heliograph.ir import Node, Program, shape_of
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.ops.rows import ROW_OPS
+from heliograph.passes.packing.choose_layouts import Groups, pinned_layouts
+from heliograph.passes.packing.products.count_products import count
+from heliograph.passes.packing.products.matrix_products import MatrixProduct, ways
+
+# Products are priced at this level: their order hardly depends on it.
+_LEVEL = 3
+# Where values are bootstrapped, this many levels cost about as much as one bootstrap.
+_LEVELS_OF_A_BOOTSTRAP = 8
+# At most this many choices are examined; after that, the best one so far is taken.
+_MOST_CHOICES = 20_000
+
+
+def choose_products(
+    program: Program, groups: Groups, ring: Ring, stride: int, costs: CostTable
+) -> dict[Node, MatrixProduct]:
+    """For each product of matrices its way: of all choices whose values stand in one layout each, the cheapest.
+
+    A PlanningError where there is none.
+    """
+    nodes = [node for node in program.nodes if node.op == "matrix_product" and node.type.secret]
+    if not nodes:
+        return {}
+    level_ms = 0.0 if ring.bootstrap is None else costs.bootstrap_ms(ring, ring.slots) / _LEVELS_OF_A_BOOTSTRAP
+
+    @functools.cache
+    def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:
+        """The ways of such a product, the cheapest first."""
+        found = [
+            (count(way).price_ms(ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
+            for way in ways(kind, (left, right), ring.slots, stride, 1.0)
+        ]
+        return sorted(found, key=lambda item: item[0])
+
+    def options(node: Node) -> list[tuple[float, MatrixProduct]]:
+        left, right = (cast("tuple[int, int]", shape_of(operand)) for operand in node.inputs)
+        every = priced(node.attrs["kind"], left, right)
+        # Copies within rows can only be made where inputs are packed, and nowhere else.
+        given = [
+            all(member.op == "input" and member not in program.outputs for member in groups.members[groups.of[x]])
+            for x in node.inputs
+        ]
+        return [(price, way) for price, way in every if given[1 - way.big] or not way.layouts[1 - way.big].tiled]
+
+    search = _Search(groups, nodes, [options(node) for node in nodes])
+    pinned = {number: _places(layout) for number, layout in pinned_layouts(program, groups, ring.slots, stride).items()}
+    search.choose(0, 0.0, pinned, [])
+    if search.best is None:
+        node = nodes[search.reached]
+        left, right = (shape_of(operand) for operand in node.inputs)
+        raise PlanningError(
+            f"no way to multiply matrices of shapes {left} and {right} on ring 2^{ring.log_ring}",
+            where=node.loc,
+            why="their values have other layouts for other operations"
+            if options(node)
+            else "one of them must have few rows, and a row of the other must fit into a ciphertext",
+            hint="use a larger ring (Options.log_ring), or copy one of them by a linear map",
+        )
+    made = {node: way.scaled(node.attrs.get("scale", 1.0)) for node, way in zip(nodes, search.best, strict=True)}
+    return _cleaned(program, groups, made)
+
+
+def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[Node, MatrixProduct]:
+    """The products, which make zeros beside the elements of an operand where they need some and other values stand there."""
+    dirty = {groups.of[node] for node in program.nodes if node in groups.of and _leaves_values(program, node)}
+    before = -1
+    while len(dirty) != before:
+        before = len(dirty)
+        for node, product in products.items():
+            # Whatever is beside the columns of X ends up beside the columns of the result.
+            if product.way == "combine" and groups.of[node.inputs[product.big]] in dirty:
+                dirty.add(groups.of[node])
+    return {
+        node: replace(product, cleaned=product.wants_zeros and groups.of[node.inputs[1 - product.big]] in dirty)
+        for node, product in products.items()
+    }
+
+
+def _leaves_values(program: Program, node: Node) -> bool:
+    """Whether an op makes something else than zero of slots that hold zero: of those beside the elements."""
+    if node.op == "poly":
+        coefficients = program.array(node.attrs["coefficients"])
+        return abs(float(np.polynomial.chebyshev.chebval(0.0, coefficients))) > 0.0
+    return node.op in ROW_OPS
+
+
+class _Search:
+    """All choices of ways, depth first, those first that cost less."""
+
+    def __init__(
+        self, groups: Groups, nodes: Sequence[Node], options: Sequence[Sequence[tuple[float, MatrixProduct]]]
+    ) -> None:
+        self._groups, self._nodes, self._options = groups, nodes, options
+        self.best: list[MatrixProduct] | None = None
+        self.reached = 0
+        self._cost, self._looked = math.inf, 0
+
+    def choose(self, number: int, cost: float, pinned: dict[int, str], chosen: list[MatrixProduct]) -> None:
+        """The best choice for the products from this one on, where values stand as they are pinned."""
+        self.reached = max(self.reached, min(number, len(self._nodes) - 1))
+        if cost >= self._cost:
+            return
+        if number == len(self._nodes):
+            self._cost, self.best = cost, chosen
+            return
+        node = self._nodes[number]
+        for price, way in self._options[number]:
+            self._looked += 1
+            if self._looked > _MOST_CHOICES and self.best is not None:
+                return
+            now = dict(pinned)
+            values = zip((*node.inputs, node), way.layouts, strict=True)
+            if all(
+                now.setdefault(self._groups.of[value], _places(layout)) == _places(layout) for value, layout in values
+            ):
+                self.choose(number + 1, cost + price, now, [*chosen, way])
+
+
+@functools.lru_cache(maxsize=256)
+def _places(layout: Layout) -> str:
+    """Names where elements stand, and with which period and copies."""
+    return (
+        f"{layout.period} {layout.ciphertexts} {layout.tiled} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
+    )
+
+
+def product_pins(groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[int, Layout]:
+    """The layouts of the groups of values that products read and make."""
+    pins: dict[int, Layout] = {}
+    for node, product in products.items():
+        for value, layout in zip((*node.inputs, node), product.layouts, strict=True):
+            pins.setdefault(groups.of[value], layout)
+    return pins

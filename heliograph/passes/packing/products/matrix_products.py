@@ -1,0 +1,444 @@
+"""Products of two encrypted matrices on slots: who meets whom, by which rotations.
+
+One operand is *big*, X with rows f and columns n (in training: features and samples, in either order), the other *small*,
+with few rows c (classes). Columns of X stand after each other, in `block` B slots, rows behind each other, T of them in a
+ciphertext, in J ciphertexts. There are two products:
+
+* **combine**: out[c, n] = sum over f of W[c, f] X[f, n]. Slots of row t take, in turn d, the weight of class t - d (mod C).
+  The sum of the J ciphertexts of a turn is one product to relinearize; a rotation by d rows brings its classes together,
+  and log2(T / C) rotations add up the rows of one class. Rows are cyclic: no slot is wrong, no mask is needed.
+* **gather**: out[c, f] = sum over n of E[c, n] X[f, n]. Slot r of a row belongs to class r mod C; in turn e it takes the
+  entry r + e of E and X (mod B). The C products of a ciphertext are one to relinearize. Rotations then add up what lies
+  `packed` P slots apart, and one map adds up the rest and puts the results of all J ciphertexts into one.
+
+The result of `gather`, and the weights of `combine`, are *packed*: class c, row f = j T + t at slot t B + j C + c.
+
+With *halves* class c + C/2 is the imaginary part of class c: half as many turns, and so half of almost everything, for three
+conjugations at the most; `combine` then takes one level more, to put its two parts beside each other, and so does `gather`
+where a class without data is to stay empty.
+
+HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself: its ways and those
+that it is compared with are in `block_products.py`, and stand beside these where they fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.ir import Array, SparseMatrix
+from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
+from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.steps import pair_offsets
+from heliograph.ir.node import next_power_of_two
+from heliograph.ir.ops.matrices import KINDS
+from heliograph.passes.packing.products.block_products import OF_ABT, OF_ATB, Blocks, BlockWay, write_in_blocks
+from heliograph.passes.packing.products.product_writer import Writer, folds, summed
+
+OwnWay = Literal["combine", "gather"]
+Way = OwnWay | BlockWay
+_WAYS: tuple[OwnWay, ...] = ("combine", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Where things stand: see the module. `slots` are those of one sample."""
+
+    slots: int
+    classes: int
+    rows: int
+    columns: int
+    halves: bool = False
+
+    @property
+    def block(self) -> int:
+        return next_power_of_two(self.columns)
+
+    @property
+    def room(self) -> int:
+        """C: classes, and as many without data as make a power of two."""
+        return next_power_of_two(self.classes)
+
+    @property
+    def turns(self) -> int:
+        """In how many turns all classes are met."""
+        return self.room // 2 if self.halves else self.room
+
+    @property
+    def height(self) -> int:
+        """T: rows in one ciphertext."""
+        return min(self.slots // self.block, max(self.room, next_power_of_two(self.rows)))
+
+    @property
+    def period(self) -> int:
+        return self.height * self.block
+
+    @property
+    def ciphertexts(self) -> int:
+        """J."""
+        return -(-self.rows // self.height)
+
+    @property
+    def packed(self) -> int:
+        """P: the slots of a row that packed values take."""
+        return next_power_of_two(self.ciphertexts * self.room)
+
+    @property
+    def folded(self) -> int:
+        """The slots of a row over which a gathering product is left, by the fewest rotations: those that fold the rows of
+        each ciphertext, and those of the map that adds up the rest of all of them.
+        """
+        widths = [self.turns << i for i in range((self.block // self.turns).bit_length())]
+
+        def rotations(width: int) -> int:
+            groups = range(0, width, self.turns)
+            moves = {group - j * self.room for group in groups for j in range(self.ciphertexts)} - {0}
+            return self.ciphertexts * ((self.block // width).bit_length() - 1) + len(moves)
+
+        return min(widths, key=lambda width: (rotations(width), width))
+
+    @property
+    def fit(self) -> bool:
+        if self.block > self.slots or self.room > min(self.height, self.block) or not self.turns:
+            return False
+        return self.packed <= self.block
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """One way to lower a product: `big` is the place of the big operand.
+
+    `cleaned`: the slots of the small operand beside its elements are made zero first, for a level.
+    """
+
+    sizes: Sizes | Blocks
+    way: Way
+    big: int
+    # The layouts of the operands and of the result.
+    left: Layout
+    right: Layout
+    out: Layout
+    scale: float
+    cleaned: bool = False
+
+    @property
+    def more_levels(self) -> int:
+        """Levels beside the three of the others."""
+        return _more_levels(self.sizes, self.way) + self.cleaned
+
+    @property
+    def wants_zeros(self) -> bool:
+        """Whether slots of the small operand are added up that hold none of its elements."""
+        if isinstance(self.sizes, Blocks):
+            return self.sizes.wants_zeros(_in_blocks(self.way))
+        return self.way == "combine"
+
+    def scaled(self, scale: float) -> MatrixProduct:
+        """The same product times a number."""
+        return replace(self, scale=self.scale * scale)
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.left, self.right, self.out
+
+    def write(self, writer: Writer, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+        """The slot vectors of the result."""
+        big, small = (left, right) if self.big == 0 else (right, left)
+        if self.cleaned:
+            layout = self.layouts[1 - self.big]
+            small = [writer.mask(value, _elements(layout, chunk)) for chunk, value in enumerate(small)]
+        return write_product(writer, self.sizes, self.way, small, big, self.scale)
+
+
+def _elements(layout: Layout, chunk: int) -> Array:
+    """One where an element stands, in the slots of one sample."""
+    used = layout.used(chunk)[:: layout.stride]
+    return np.asarray(used[: layout.period], dtype=np.float64)
+
+
+def _in_blocks(way: Way) -> BlockWay:
+    assert way not in _WAYS
+    return cast("BlockWay", way)
+
+
+def _more_levels(sizes: Sizes | Blocks, way: Way) -> int:
+    if isinstance(sizes, Blocks):
+        return sizes.more_levels(_in_blocks(way))
+    return int(sizes.halves and (way == "combine" or sizes.classes < sizes.room))
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """The maps of one product, as matrices between slot positions of one period."""
+
+    sizes: Sizes
+
+    @cached_property
+    def _slot(self) -> tuple[Array, Array]:
+        """Row and place in the row of each slot."""
+        slot = np.arange(self.sizes.period)
+        return slot // self.sizes.block, slot % self.sizes.block
+
+    def _picked(self, source: Array, kept: Array | None = None, value: float = 1.0, period: int = 0) -> SparseMatrix:
+        """Slot i takes what stands in slot source[i], where it is kept."""
+        period = period or self.sizes.period
+        to = np.arange(period) if kept is None else np.flatnonzero(kept)
+        entries = (np.full(to.size, value), (to, np.asarray(source)[to]))
+        return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(period, period)))
+
+    def weights_of(self, ciphertext: int, scale: float) -> SparseMatrix:
+        """From packed weights, repeated over their rows, `scale` times those of one ciphertext: class r mod C in slot r."""
+        s = self.sizes
+        row, place = self._slot
+        source = row * s.block + place // s.packed * s.packed + ciphertext * s.room + place % s.turns
+        return self._picked(source, row + ciphertext * s.height < s.rows, scale)
+
+    def turned_weights(self, turn: int) -> SparseMatrix:
+        """From those the weight of class row - turn in every slot of the row."""
+        s = self.sizes
+        row, place = self._slot
+        wanted = (row - turn) % s.turns
+        return self._picked(row * s.block + place - place % s.turns + wanted, wanted < min(s.classes, s.turns))
+
+    def turned_rows(self, turn: int) -> SparseMatrix:
+        """Slot r of a row takes slot r + turn (mod B) of the row."""
+        s = self.sizes
+        row, place = self._slot
+        return self._picked(row * s.block + (place + turn) % s.block, (place + turn) % s.block < s.columns)
+
+    def turned_classes(self, turn: int, first: int = 0) -> SparseMatrix:
+        """Slot r takes entry r + turn (mod B) of class `first` + r modulo the turns, in every row; zeros for no class."""
+        s = self.sizes
+        period = s.room * s.block
+        place = np.arange(period) % s.block
+        wanted, entry = first + place % s.turns, (place + turn) % s.block
+        return self._picked(wanted * s.block + entry, (wanted < s.classes) & (entry < s.columns), period=period)
+
+    def classes(self) -> list[SparseMatrix]:
+        """Packed classes of the first half, and those of the second one where they belong."""
+        s = self.sizes
+        _, place = self._slot
+        there = place < s.ciphertexts * s.room
+        lower = self._picked(np.arange(s.period), there & (place % s.room < s.turns))
+        upper = self._picked(
+            np.arange(s.period) - s.turns,
+            there & (place % s.room >= s.turns) & (place % s.room < s.classes),
+        )
+        return [lower, upper]
+
+    def parts(self) -> list[SparseMatrix]:
+        """Rows of the first half of all classes, and rows of the second one."""
+        s = self.sizes
+        period = s.room * s.block
+        row = np.arange(period) // s.block
+        kept_rows = (row < s.turns, (row >= s.turns) & (row < s.classes))
+        return [self._picked(np.arange(period), kept, period=period) for kept in kept_rows]
+
+    def into_packed(self, ciphertext: int, scale: float) -> SparseMatrix:
+        """The sums over what is left of a row, where the results of one ciphertext are kept."""
+        s = self.sizes
+        groups = s.folded // s.turns
+        rows = np.arange(min(s.height, s.rows - ciphertext * s.height))
+        row, group, wanted = (
+            axis.ravel()
+            for axis in np.meshgrid(rows, np.arange(groups), np.arange(min(s.classes, s.turns)), indexing="ij")
+        )
+        to = row * s.block + ciphertext * s.room + wanted
+        source = row * s.block + group * s.turns + wanted
+        entries = (np.full(to.size, scale), (to, source))
+        return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(s.period, s.period)))
+
+
+def _offsets(matrix: SparseMatrix) -> tuple[int, ...]:
+    """By how much slots move."""
+    period = matrix.shape[0]
+    return diagonal_offsets(matrix, MapGeometry(period, period, period))
+
+
+def steps_of(matrix: SparseMatrix, baby: Sequence[int], giant: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+    """For each giant step that a map between slots of one period takes, its baby steps, each with its diagonal."""
+    return pair_offsets(_offsets(matrix), baby, giant, matrix.shape[0])
+
+
+def _hoisted(writer: Writer, value: Any, matrix: SparseMatrix) -> Any:
+    """A map by baby steps alone: all that read one value share them."""
+    return writer.transform([value], [matrix], _offsets(matrix), (0,))
+
+
+def write_product(
+    writer: Writer, sizes: Sizes | Blocks, way: Way, small: Sequence[Any], big: Sequence[Any], scale: float
+) -> list[Any]:
+    """The slot vectors of the result, times `scale`."""
+    if isinstance(sizes, Blocks):
+        return write_in_blocks(writer, sizes, _in_blocks(way), small, big, scale)
+    lower = _combined if way == "combine" else _gathered
+    return [lower(writer, _Maps(sizes), small[0], big, scale)]
+
+
+def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], scale: float) -> Any:
+    s = maps.sizes
+    # The other slots of a row are zero, so sums over them make copies.
+    for step in folds(s.block, s.packed):
+        weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
+    if s.halves:
+        weights = writer.complex(weights, writer.rotate(weights, s.turns))
+    spread = [_hoisted(writer, weights, maps.weights_of(j, scale)) for j in range(s.ciphertexts)]
+    total: Any = None
+    for turn in range(s.turns):
+        matrix = maps.turned_weights(turn)
+        products = [writer.multiply(_hoisted(writer, own, matrix), x) for own, x in zip(spread, big, strict=True)]
+        made = summed(writer, products)
+        made = writer.rotate(made, turn * s.block) if turn else made
+        total = made if total is None else writer.add(total, made)
+    assert total is not None
+    for step in folds(s.period, s.turns * s.block):
+        total = writer.add(total, writer.rotate(total, step))
+    if not s.halves:
+        return total
+    return writer.transform([writer.real(total), writer.imaginary(total)], maps.parts(), (0,), (0,))
+
+
+def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale: float) -> Any:
+    s = maps.sizes
+    turned, moved = [], []
+    for turn in range(s.turns):
+        # Wrapping around the end of a row moves one row further, so all turns share the steps over rows.
+        babies = [row * s.block for row in range(s.room)]
+        own = writer.transform([small], [maps.turned_classes(turn)], babies, (turn,))
+        if s.halves:
+            # Rows after the classes may hold anything.
+            other = writer.transform([small], [maps.turned_classes(turn, s.turns)], babies, (turn,))
+            own = writer.complex(own, other)
+        turned.append(own)
+        step = maps.turned_rows(turn)
+        moved.append([_hoisted(writer, x, step) if turn else x for x in big])
+    folded = []
+    for j in range(s.ciphertexts):
+        made = summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
+        for step_ in folds(s.block, s.folded):
+            made = writer.add(made, writer.rotate(made, step_))
+        folded.append(made)
+    matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
+    made = writer.transform(folded, matrices, (0,), sorted(set().union(*map(_offsets, matrices))))
+    if not s.halves:
+        return made
+    real, imaginary = writer.real(made), writer.imaginary(made)
+    if s.classes == s.room:
+        # There are zeros where the second half of the classes goes.
+        return writer.add(real, writer.rotate(imaginary, s.period - s.turns))
+    return writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))
+
+
+def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
+    """All ways to lower a product of these shapes; layouts come with them."""
+    found: list[MatrixProduct] = []
+    turned = KINDS[kind]
+    # For each operand, the axis that is summed over.
+    inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
+    result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
+    for big in (0, 1):
+        axes = _Axes((shapes[0], shapes[1]), result, inner, big, slots, stride)
+        found += [each for way in _WAYS for halves in (False, True) for each in _own_way(axes, way, halves, scale)]
+        found += [each for way in (*OF_ABT, *OF_ATB) for each in _block_way(axes, way, scale)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """The matrices of a product: `inner` are the axes that are summed over, `big` the place of the big operand."""
+
+    shapes: tuple[tuple[int, int], tuple[int, int]]
+    result: tuple[int, int]
+    inner: tuple[int, int]
+    big: int
+    slots: int
+    stride: int
+
+    @property
+    def classes(self) -> int:
+        small = 1 - self.big
+        return self.shapes[small][1 - self.inner[small]]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Of the big operand the axis that is summed over, and the one that the result has."""
+        own, inner = self.shapes[self.big], self.inner[self.big]
+        return own[inner], own[1 - inner]
+
+    def split(
+        self,
+        shape: tuple[int, int],
+        period: int,
+        first: int,
+        steps: Sequence[Sequence[int]],
+        tiled: tuple[int, ...] = (),
+    ) -> Layout:
+        """The layout of a matrix whose axis `first` has the first of the steps."""
+        ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
+        return Layout(shape, self.slots, period, stride=self.stride, split=ordered, tiled=tiled)
+
+    def product(
+        self, sizes: Sizes | Blocks, way: Way, x: Layout, small: Layout, out: Layout, scale: float
+    ) -> MatrixProduct:
+        both = (x, small) if self.big == 0 else (small, x)
+        return MatrixProduct(sizes, way, self.big, *both, out, scale)
+
+
+def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[MatrixProduct]:
+    """A way of this module, where it fits."""
+    big, small = axes.big, 1 - axes.big
+    summed_over, free = axes.lengths
+    rows, columns = (summed_over, free) if way == "combine" else (free, summed_over)
+    # For X, the axis of its rows; for the small operand and the result, the axis of the classes.
+    f_axis = axes.inner[big] if way == "combine" else 1 - axes.inner[big]
+    c_axis, out_c = 1 - axes.inner[small], small
+    sizes = Sizes(axes.slots // axes.stride, axes.classes, rows, columns, halves)
+    if not sizes.fit:
+        return
+    block, room, height, period = sizes.block, sizes.room, sizes.height, sizes.period
+    far = period * sizes.ciphertexts
+    columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
+    wide, kept = (room, block, far), (room, 1, far)
+    # Rows repeated below each other serve as well as zeros: they meet no weight, and their results are not kept.
+    few = min(height, next_power_of_two(rows)) if sizes.ciphertexts == 1 else height
+    repeated = axes.split(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
+    x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
+    if way == "combine":
+        w = axes.split(axes.shapes[small], period, c_axis, (kept, packed))
+        out = axes.split(axes.result, room * block, out_c, (wide, columns_at))
+    else:
+        w = axes.split(axes.shapes[small], room * block, c_axis, (wide, columns_at))
+        out = axes.split(axes.result, period, out_c, (kept, packed))
+    yield axes.product(sizes, way, x, w, out, scale)
+    if few < height:
+        yield axes.product(sizes, way, repeated, w, out, scale)
+
+
+def _block_way(axes: _Axes, way: BlockWay, scale: float) -> Iterator[MatrixProduct]:
+    """A way of `block_products.py`, where it fits."""
+    big, small, abt = axes.big, 1 - axes.big, way in OF_ABT
+    summed_over, free = axes.lengths
+    rows, columns = (free, summed_over) if abt else (summed_over, free)
+    sizes = Blocks(axes.slots // axes.stride, axes.classes, rows, columns)
+    if not sizes.fits(way):
+        return
+    slots, height, width, room = sizes.slots, sizes.height, sizes.width, sizes.room
+    rows_axis = 1 - axes.inner[big] if abt else axes.inner[big]
+    rows_at, c_axis, out_c = (height, width, slots), 1 - axes.inner[small], small
+    x = axes.split(axes.shapes[big], slots, rows_axis, (rows_at, (width, 1, slots)))
+    # Rows of classes over the columns of X, repeated below each other; and rows of X with the classes side by side.
+    period = slots if way == "ColMajor" else room * width
+    below: Sequence[Sequence[int]] = ((room, width, period), (width, 1, period))
+    beside: Sequence[Sequence[int]] = ((room, 1, slots), rows_at)
+    if abt:
+        w = axes.split(axes.shapes[small], period, c_axis, below)
+        out = axes.split(axes.result, slots, out_c, beside)
+    else:
+        w = axes.split(axes.shapes[small], slots, c_axis, beside, sizes.tiled(way))
+        out = axes.split(axes.result, period, out_c, below)
+    yield axes.product(sizes, way, x, w, out, scale)

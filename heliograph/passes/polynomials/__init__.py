@@ -1,0 +1,1 @@
+"""From activations to polynomials on [-1, 1]."""

@@ -1,0 +1,1 @@
+"""Ranges of values: observed on samples, widened by margins, proved by intervals."""

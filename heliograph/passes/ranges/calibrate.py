@@ -1,0 +1,290 @@
+"""Observe the range of every value on the calibration samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Node, Program, shape_of
+from heliograph.ir.ops.functions import ALONG_ROWS
+from heliograph.ir.ops.table import OPS
+
+_CHUNK = 64
+# The share of samples that may lie nearer to a decision's limit than its gap.
+_RARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """What an interval is estimated from: the ends of each sample (`lows`, `highs`) and the size of each of its units
+    (`peaks`: samples by units); each unit's mean and standard deviation over all samples.
+    """
+
+    lows: Array
+    highs: Array
+    peaks: Array
+    mean: Array
+    std: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The differences that one round of a maximum over rows compares, without their signs: each sample's largest
+    (`peaks`), and `sizes`, quantiles of all of them in equal steps of share.
+    """
+
+    peaks: Array
+    sizes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the samples showed of one value: extremes, mean and standard deviation over all elements.
+
+    `reach` bounds the size of each unit (an element of a vector, a channel of a map; broadcastable to the shape): the
+    largest seen, and the mean plus seven standard deviations where that is more. It is None where units say nothing.
+    Where a decision reads the value, `near` is the distance from its limit that all but one in a hundred samples keep: of
+    x from zero, of the largest of rows from the next; `spread` is the largest distance between two rows of a column.
+    Where a polynomial reads the value it has `tails`; `room` is the factor by which samples that were kept apart asked for a
+    wider interval than these give, and `degree` the one that its polynomial takes (None: still to be chosen).
+    Where a maximum over rows reads it, `rounds` has what each round of that compares.
+    """
+
+    low: float
+    high: float
+    mean: float
+    std: float
+    samples: int
+    reach: Array | None = None
+    near: float | None = None
+    spread: float | None = None
+    tails: Tails | None = None
+    room: float = 1.0
+    degree: int | None = None
+    rounds: tuple[Round, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrate:
+    """Run the program on its calibration samples; an empty table where it has none.
+
+    Ranges are not widened here; `Approximate` does that where it uses them.
+    """
+
+    name: ClassVar[str] = "calibrate"
+
+    def run(self, program: Program) -> Mapping[Node, Observed]:
+        if not program.calibration:
+            return {}
+        count = _check(program)
+        low: dict[Node, float] = {}
+        high: dict[Node, float] = {}
+        total: dict[Node, float] = {}
+        squares: dict[Node, float] = {}
+        size: dict[Node, int] = {}
+        by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
+        # Functions along rows are lowered using the interval of their operands.
+        read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
+        units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
+
+        rounds = {
+            node.inputs[0]: _Rounds(shape_of(node.inputs[0])[0])
+            for node in program.nodes
+            if node.op == "max_rows" and node.type.secret
+        }
+        decisions = {
+            node.inputs[0]: _Decision(rows=node.op == "argmax_rows")
+            for node in program.nodes
+            if node.op in ("sign", "argmax_rows") and node.type.secret
+        }
+
+        def observe(node: Node, value: Array) -> None:
+            if not np.isfinite(value).all():
+                raise ProgramError(
+                    f"{node.op} gives NaN or infinity on a calibration sample",
+                    where=node.loc,
+                    why="it is computed for every sample, also where another value is chosen in place of it",
+                    hint="leave the sample out, or keep the argument where the function is finite: "
+                    "log(clamp(x, min=0.01))",
+                )
+            low[node] = min(low.get(node, math.inf), float(value.min(initial=math.inf)))
+            high[node] = max(high.get(node, -math.inf), float(value.max(initial=-math.inf)))
+            total[node] = total.get(node, 0.0) + float(value.sum())
+            squares[node] = squares.get(node, 0.0) + float(np.square(value).sum())
+            size[node] = size.get(node, 0) + value.size
+            if node in units:
+                units[node].add(value)
+            if node in decisions:
+                decisions[node].add(value)
+            if node in rounds:
+                rounds[node].add(value)
+
+        for start in range(0, count, _CHUNK):
+            chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
+            run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
+        table = {}
+        for node in low:
+            mean = total[node] / size[node]
+            variance = max(0.0, squares[node] / size[node] - mean * mean)
+            reach = units[node].reach() if node in by_unit else None
+            tails = units[node].tails() if node in units else None
+            decision = decisions.get(node)
+            near, spread = (decision.near(), decision.spread) if decision else (None, None)
+            compared = rounds[node].result() if node in rounds else ()
+            table[node] = Observed(
+                low[node],
+                high[node],
+                mean,
+                math.sqrt(variance),
+                count,
+                reach,
+                near,
+                spread,
+                tails,
+                rounds=compared,
+            )
+        return table
+
+
+def _check(program: Program) -> int:
+    """The number of samples; a ProgramError where they are not samples of the program's inputs."""
+    if len(program.calibration) != len(program.inputs):
+        raise ProgramError(
+            f"calibration holds samples of {len(program.calibration)} inputs, the program has {len(program.inputs)}",
+            hint="give one array per input, in argument order",
+        )
+    counts = set()
+    for node, samples in zip(program.inputs, program.calibration, strict=True):
+        name = node.attrs["name"]
+        if samples.ndim == 0 or samples.shape[1:] != shape_of(node):
+            raise ProgramError(
+                f"calibration samples of input {name!r} have shape {samples.shape[1:]}, expected {shape_of(node)}",
+                where=node.loc,
+                hint="the first axis counts the samples",
+            )
+        counts.add(int(samples.shape[0]))
+        low, high = node.attrs.get("low", -math.inf), node.attrs.get("high", math.inf)
+        outside = np.argwhere((samples < low) | (samples > high))
+        if outside.size:
+            raise ProgramError(
+                f"calibration sample {outside[0][0]} of input {name!r} holds {samples[tuple(outside[0])]:g}, "
+                f"outside its range [{low:g}, {high:g}]",
+                where=node.loc,
+                hint="widen input_range, or leave the sample out",
+            )
+    if len(counts) > 1:
+        raise ProgramError(f"calibration holds {' and '.join(map(str, sorted(counts)))} samples of different inputs")
+    if counts == {0}:
+        raise ProgramError("calibration holds no samples", hint="give at least one, or none at all")
+    return counts.pop()
+
+
+class _Decision:
+    """How near the values come to where a decision changes; kept as counts by the logarithm of the distance."""
+
+    _LOWEST, _STEP = -60.0, 1.0 / 16.0
+
+    def __init__(self, rows: bool) -> None:
+        self.rows = rows
+        self.counts: Array = np.zeros(2048, dtype=np.int64)
+        self.spread: float | None = 0.0 if rows else None
+
+    def add(self, value: Array) -> None:
+        distance = np.abs(value)
+        if self.rows:
+            ordered = np.sort(value, axis=1)
+            distance = ordered[:, -1] - ordered[:, -2]
+            assert self.spread is not None
+            self.spread = max(self.spread, float((ordered[:, -1] - ordered[:, 0]).max()))
+        with np.errstate(divide="ignore"):
+            place = np.floor((np.log2(distance.ravel()) - self._LOWEST) / self._STEP)
+        self.counts += np.bincount(np.clip(place, 0, self.counts.size - 1).astype(int), minlength=self.counts.size)
+
+    def near(self) -> float | None:
+        """The distance that all but one in a hundred keep, rounded down; None where these lie on the limit itself."""
+        place = int(np.searchsorted(np.cumsum(self.counts), _RARE * self.counts.sum(), side="right"))
+        return None if place == 0 else float(2.0 ** (self._LOWEST + place * self._STEP))
+
+
+def row_distances(program: Program) -> tuple[float | None, float | None]:
+    """`near` and `spread` (see `Observed`) of a program's only output, rows by columns, on its calibration samples."""
+    decision = _Decision(rows=True)
+    count = int(program.calibration[0].shape[0])
+    for start in range(0, count, _CHUNK):
+        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
+        (value,) = run_nodes(program, dict(zip(program.inputs, chunk, strict=True)))
+        decision.add(value)
+    return decision.near(), decision.spread
+
+
+class _Rounds:
+    """What each round of a maximum over so many rows compares, if all are exact."""
+
+    # So many quantiles, from so many differences of each chunk of samples, picked evenly.
+    _QUANTILES, _PICKED = 512, 1 << 14
+
+    def __init__(self, rows: int) -> None:
+        self.count = rows.bit_length() - 1
+        self.peaks: list[list[Array]] = [[] for _ in range(self.count)]
+        self.picked: list[list[Array]] = [[] for _ in range(self.count)]
+
+    def add(self, value: Array) -> None:
+        for number in range(self.count):
+            # The distances of rows from those half of them away are the same for both halves.
+            first, second = np.split(value, 2, axis=1)
+            distance = np.abs(first - second).reshape(value.shape[0], -1)
+            self.peaks[number].append(distance.max(axis=1))
+            flat = distance.ravel()
+            self.picked[number].append(flat[:: max(1, flat.size // self._PICKED)])
+            value = np.maximum(first, second)
+
+    def result(self) -> tuple[Round, ...]:
+        shares = (np.arange(self._QUANTILES) + 0.5) / self._QUANTILES
+        return tuple(
+            Round(np.concatenate(peaks), np.quantile(np.concatenate(picked), shares))
+            for peaks, picked in zip(self.peaks, self.picked, strict=True)
+        )
+
+
+class _Units:
+    """Size, mean and spread of each unit of one value."""
+
+    def __init__(self, node: Node) -> None:
+        rank = len(shape_of(node))
+        # Reduce over the samples and over the places within a channel.
+        self.axes = (0,) if rank < 2 else (0, *range(2, rank + 1))
+        self.keep = tuple(1 if axis in self.axes else -1 for axis in range(1, rank + 1))
+        self.count = 0
+        self.largest: Array = np.zeros(())
+        self.total: Array = np.zeros(())
+        self.squares: Array = np.zeros(())
+        self.peaks: list[Array] = []
+        self.lows: list[Array] = []
+        self.highs: list[Array] = []
+
+    def add(self, value: Array) -> None:
+        apart = self.axes[1:]
+        self.peaks.append(np.abs(value).max(axis=apart).reshape(value.shape[0], -1))
+        self.lows.append(value.reshape(value.shape[0], -1).min(axis=1))
+        self.highs.append(value.reshape(value.shape[0], -1).max(axis=1))
+        self.count += math.prod(value.shape[axis] for axis in self.axes)
+        self.largest = np.maximum(self.largest, np.abs(value).max(axis=self.axes))
+        self.total = self.total + value.sum(axis=self.axes)
+        self.squares = self.squares + np.square(value).sum(axis=self.axes)
+
+    def reach(self) -> Array:
+        mean = self.total / self.count
+        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
+        return np.asarray(np.maximum(self.largest, np.abs(mean) + 7.0 * std).reshape(self.keep))
+
+    def tails(self) -> Tails:
+        mean = self.total / self.count
+        std = np.sqrt(np.maximum(0.0, self.squares / self.count - mean**2))
+        lows, highs, peaks = (np.concatenate(parts) for parts in (self.lows, self.highs, self.peaks))
+        return Tails(lows, highs, peaks, mean.ravel(), std.ravel())

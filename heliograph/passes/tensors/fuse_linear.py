@@ -1,0 +1,443 @@
+"""Write every linear op as a matrix and multiply neighbours together, so that each run of them costs one level.
+
+Matrices of convolutions and the like stay in their small form (ir/maps/kronecker.py) as long as products and sums have one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.errors import UnsupportedError
+from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.location import joined
+from heliograph.ir.maps.gather import gather_map, gather_matrix
+from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places, of_channels
+from heliograph.ir.ops.table import OPS
+
+# A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
+_MAX_ENTRIES = 60_000_000
+# Smaller maps are kept entry by entry.
+_FEW_ENTRIES = 1 << 12
+# The most dense numbers held at once while a product with a constant is written as a matrix.
+_MATMUL_ENTRIES = 4_000_000
+# A matrix product of two run-time values that takes more elementwise products than this stays whole: its ciphertexts are
+# packed for it.
+_FEW_PRODUCTS = 1 << 12
+# The most elementwise products for a matrix product of a plain and an encrypted value, or of stacks of matrices.
+_MAX_PRODUCTS = 1 << 16
+# Ops that give their names to the map they are merged into (conv1+bn1), before ops that only move elements.
+_NAMING = ("linear", "conv", "matmul", "batch_norm")
+_FEW_NAMES = 2
+
+
+@dataclass(slots=True)
+class _Form:
+    """A tensor as sum of matrices times flattened bases, plus a flat offset."""
+
+    shape: tuple[int, ...]
+    terms: dict[Node, Any]
+    offset: Array | None
+    at: Location
+    # The locations of the ops that name the map, in order; if there are none, `at` names it.
+    named: tuple[Location, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def loc(self) -> Location:
+        return joined(self.named) if self.named else self.at
+
+
+def _general(matrix: Any) -> Any:
+    """The matrix entry by entry, as a `csr_array`."""
+    return matrix.csr() if isinstance(matrix, Matrix) else scipy.sparse.csr_array(matrix)
+
+
+def _identity_sign(matrix: Any) -> int:
+    """1 or -1 where the matrix is plus or minus the identity, else 0."""
+    if isinstance(matrix, KroneckerMatrix):
+        return matrix.sign
+    rows, cols = matrix.shape
+    if rows != cols or matrix.nnz != rows:
+        return 0
+    if not _is_diagonal(matrix):
+        return 0
+    first = matrix.data[0] if rows else 1.0
+    return int(first) if first in (1.0, -1.0) and (matrix.data == first).all() else 0
+
+
+def _kept(matrix: Any) -> Any:
+    """A small form as it is, any other matrix entry by entry."""
+    return matrix if isinstance(matrix, KroneckerMatrix) else _general(matrix)
+
+
+def _product(matrix: Any, inner: Any) -> Any:
+    """matrix @ inner; a diagonal one only multiplies the rows."""
+    if _identity_sign(inner) == 1:
+        return matrix
+    if isinstance(inner, KroneckerMatrix) and inner.places[0].shape[0] == 1 and matrix.nnz == math.prod(matrix.shape):
+        # Each channel has a single place, as after global pooling, so a full matrix is a matrix over channels.
+        matrix = KroneckerMatrix(_general(matrix).toarray()[np.newaxis], (identity_places(1),))
+    if isinstance(matrix, KroneckerMatrix) and isinstance(inner, KroneckerMatrix):
+        found = matrix.after(inner)
+        if found is not None:
+            return _kept(found)
+    if isinstance(matrix, KroneckerMatrix) and not isinstance(inner, KroneckerMatrix):
+        size = inner.shape[0]
+        if inner.shape == (size, size) and size == inner.nnz and _is_diagonal(inner):
+            return _kept(matrix.scaled(columns=inner.data))
+    matrix = _general(matrix)
+    rows, cols = matrix.shape
+    if rows == cols == matrix.nnz and _is_diagonal(matrix):
+        if isinstance(inner, KroneckerMatrix):
+            return _kept(inner.scaled(rows=matrix.data))
+        factors = np.repeat(matrix.data, np.diff(inner.indptr))
+        # Copied, because SparseMatrix.of sorts the indices of a matrix in place.
+        places = (inner.indices.copy(), inner.indptr.copy())
+        return scipy.sparse.csr_array((inner.data * factors, *places), shape=inner.shape)
+    return scipy.sparse.csr_array(matrix @ _general(inner))
+
+
+def _sum(left: Any, right: Any) -> Any:
+    if isinstance(left, KroneckerMatrix) and isinstance(right, KroneckerMatrix):
+        found = left.plus(right)
+        if found is not None:
+            return _kept(found)
+    return _general(left) + _general(right)
+
+
+def _is_diagonal(matrix: Any) -> bool:
+    """Whether a square matrix has one entry in each row, on the diagonal."""
+    size = matrix.shape[0]
+    return np.array_equal(matrix.indices, np.arange(size)) and np.array_equal(matrix.indptr, np.arange(size + 1))
+
+
+def _scales(matrix: Any, channels: int) -> bool:
+    """Whether a map multiplies each of so many channels by a number, as batch norms do."""
+    if isinstance(matrix, KroneckerMatrix):
+        (terms, out, own), place = matrix.weights.shape, matrix.places[0]
+        rows, columns = place.shape
+        if terms > 1 or not out == own == channels or rows != columns or matrix.nnz != out * rows:
+            return False
+        diagonal = bool(np.diagonal(matrix.weights[0]).all()) and _is_diagonal(place)
+        return diagonal and bool((place.data == place.data[0]).all())
+    rows, columns = matrix.shape
+    if rows != columns or matrix.nnz != rows or rows % channels or not _is_diagonal(matrix):
+        return False
+    factors = matrix.data.reshape(channels, -1)
+    return bool((factors == factors[:, :1]).all())
+
+
+def _work(matrix: Any, operand: _Form) -> float:
+    """How many entries the products of a map with those of a form have; of small forms that it only scales, how many
+    numbers these hold.
+    """
+    work = 0.0
+    for inner in operand.terms.values():
+        if isinstance(inner, KroneckerMatrix) and _scales(matrix, inner.weights.shape[1]):
+            work += sum(part.size for part in inner.numbers)
+        else:
+            work += matrix.nnz * inner.nnz / max(1, operand.size)
+    return work
+
+
+def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
+    """The form under another shape of as many elements."""
+    return _Form(shape, form.terms, form.offset, form.at, form.named)
+
+
+def _few(names: tuple[Location, ...]) -> tuple[Location, ...]:
+    """Each place once, and of many the first and the last: nobody reads more."""
+    once = tuple(dict.fromkeys(names))
+    return once if len(once) <= 2 * _FEW_NAMES else once[:_FEW_NAMES] + once[-_FEW_NAMES:]
+
+
+def _stored(matrix: Any) -> Matrix:
+    """The constant: entry by entry where these are few."""
+    if isinstance(matrix, KroneckerMatrix):
+        return matrix if matrix.nnz > _FEW_ENTRIES else matrix.sparse()
+    return SparseMatrix.of(matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class FuseLinear:
+    """Linear ops become `affine`; powers and products of secrets become `mul`; activations stay."""
+
+    name: ClassVar[str] = "fuse-linear"
+    needs: ClassVar[Stage] = Stage.TENSOR
+    makes: ClassVar[Stage] = Stage.TENSOR
+
+    def run(self, program: Program) -> Program:
+        return _Fuser(program).run()
+
+
+class _Fuser:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.builder = Builder(program.name, Stage.TENSOR, program)
+        self.forms: dict[Node, _Form] = {}
+        users = self.users = program.users()
+        # Whatever a nonlinear op or an output reads becomes a node; the linear ops after it start from that node.
+        self.anchored = set(program.outputs) | {
+            node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
+        }
+
+    def _nonlinear(self, node: Node) -> bool:
+        return OPS[node.op].linear is None and node.op not in ("constant", "input") and not self._by_constant(node)
+
+    @staticmethod
+    def _by_constant(node: Node) -> bool:
+        return node.op in ("mul", "matmul") and any(operand.op == "constant" for operand in node.inputs)
+
+    def run(self) -> Program:
+        program = self.program
+        for node in program.nodes:
+            form = self._form(node)
+            if node in self.anchored:
+                form = self._anchor(form)
+            self.forms[node] = form
+        return self.builder.finish_as(program, {node: self._materialize(self.forms[node]) for node in program.outputs})
+
+    def _base(self, node: Node) -> _Form:
+        size = size_of(node)
+        return _Form(shape_of(node), {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
+
+    def _anchor(self, form: _Form) -> _Form:
+        """The form of the value itself once it is a node, so that it is not expanded again."""
+        if not form.terms:
+            return form
+        return self._base(self._materialize(form))
+
+    def _form(self, node: Node) -> _Form:
+        if node.op == "input":
+            return self._base(self.builder.copy(node, ()))
+        if node.op == "constant":
+            value = self.builder.context.array(node.attrs["value"]).astype(np.float64)
+            return _Form(shape_of(node), {}, value.ravel(), node.loc)
+        operands = [self.forms[operand] for operand in node.inputs]
+        if OPS[node.op].linear is not None:
+            return self._linear(node, operands)
+        if node.op in ("mul", "matmul") and any(not operand.terms for operand in operands):
+            return self._scaled(node, operands) if node.op == "mul" else self._matmul(node, operands)
+        if node.op == "matmul":
+            return self._product_of_values(node, operands)
+        if node.op == "repeat":
+            return self._repeated(node, operands[0])
+        return self._nonlinear_node(node, operands)
+
+    def _linear(self, node: Node, operands: list[_Form]) -> _Form:
+        spec = OPS[node.op]
+        assert spec.linear is not None
+        matrices, bias = spec.linear([operand.type for operand in node.inputs], node.attrs, self.builder.context)
+        return self._combine(node, operands, matrices, bias)
+
+    def _combine(self, node: Node, operands: list[_Form], matrices: list[Any], bias: Array | None) -> _Form:
+        terms: dict[Node, Any] = {}
+        offset = None if bias is None else np.asarray(bias, dtype=np.float64)
+        names: tuple[Location, ...] = ()
+        for operand, matrix in zip(operands, matrices, strict=True):
+            matrix = _kept(matrix)
+            if operand.terms and _work(matrix, operand) > _MAX_ENTRIES:
+                operand = self._anchor(operand)
+            names += operand.named
+            # A long sum adds its many terms unchanged; a product with the identity for each of them would be slow.
+            same = _identity_sign(matrix) == 1
+            for base, inner in operand.terms.items():
+                product = inner if same else _product(matrix, inner)
+                terms[base] = _sum(terms[base], product) if base in terms else product
+            if operand.offset is not None:
+                small = isinstance(matrix, KroneckerMatrix)
+                shift = matrix.apply_to_constant(operand.offset) if small else matrix @ operand.offset
+                offset = shift if offset is None else offset + shift
+        if node.op in _NAMING:
+            names += (node.loc,)
+        return _Form(shape_of(node), terms, offset, node.loc, _few(names))
+
+    def _scaled(self, node: Node, operands: list[_Form]) -> _Form:
+        """A product with a constant: a diagonal matrix, with broadcasting."""
+        shape = shape_of(node)
+        constant, value = (operands[0], operands[1]) if not operands[0].terms else (operands[1], operands[0])
+        assert constant.offset is not None
+        factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
+        source = node.inputs[0] if operands[0] is value else node.inputs[1]
+        # A product that others read too would be computed twice.
+        product = self._product_alone(value) if len(self.users[source]) == 1 else None
+        if product is not None and (factor == factor.flat[0]).all():
+            scale = product.attrs.get("scale", 1.0) * float(factor.flat[0])
+            attrs = {**product.attrs, "scale": scale}
+            return self._base(self.builder.op("matrix_product", product.inputs, product.loc, **attrs))
+        if value.shape == shape and (by_channel := of_channels(factor)) is not None:
+            return self._combine(node, [value], [by_channel], None)
+        index = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
+        return self._combine(node, [value], [gather_matrix(index, value.size, factor)], None)
+
+    @staticmethod
+    def _product_alone(form: _Form) -> Node | None:
+        """The product of matrices that a form is, which takes any factor in for nothing."""
+        if len(form.terms) != 1 or form.offset is not None:
+            return None
+        ((base, matrix),) = form.terms.items()
+        return base if base.op == "matrix_product" and _identity_sign(matrix) == 1 else None
+
+    def _matmul(self, node: Node, operands: list[_Form]) -> _Form:
+        """A product with a constant matrix on either side, as the matrix of its action on the flattened operand."""
+        left, right = operands
+        if not left.terms and not right.terms:
+            raise UnsupportedError("a product of two constants was not folded", where=node.loc)
+        constant, value = (left, right) if not left.terms else (right, left)
+        assert constant.offset is not None
+        array = constant.offset.reshape(constant.shape)
+        # Column j of the matrix is the product with the j-th unit tensor; several are computed at once, as samples.
+        step = max(1, _MATMUL_ENTRIES // max(value.size, size_of(node)))
+        columns = []
+        for start in range(0, value.size, step):
+            count = min(step, value.size - start)
+            units = np.eye(count, value.size, start).reshape((count, *value.shape))
+            pair = [array[np.newaxis], units] if constant is left else [units, array[np.newaxis]]
+            products = OPS["matmul"].evaluate(pair, {}, self.builder.context)
+            columns.append(scipy.sparse.csr_array(products.reshape(count, -1)))
+        matrix = scipy.sparse.csr_array(scipy.sparse.vstack(columns).T)
+        return self._combine(node, [value], [matrix], None)
+
+    def _repeated(self, node: Node, operand: _Form) -> _Form:
+        """Copies of a value: a map by itself, so that what comes before works once and not once for each copy."""
+        shape, count = (operand.size, 1), node.attrs["count"]
+        index = np.repeat(np.arange(operand.size), count)
+        matrix = _stored(_kept(gather_map(index, shape, (operand.size, count))))
+        name = self.builder.constant(matrix, f"{node.loc.layer or 'repeat'}.copies")
+        source = self._materialize(operand)
+        made = self.builder.op("affine", (source,), node.loc, matrices=(name,), shape=shape_of(node))
+        return self._base(made)
+
+    def _product_of_values(self, node: Node, operands: list[_Form]) -> _Form:
+        """A matrix product neither side of which is known at compile time: all products of elements, then sums."""
+        left, right = (np.arange(form.size).reshape(form.shape) for form in operands)
+        left = left[np.newaxis, :] if left.ndim == 1 else left
+        right = right[:, np.newaxis] if right.ndim == 1 else right
+        inner = left.shape[-1]
+        # Element (..., i, j, k) is the product of left (..., i, k) and right (..., k, j).
+        left, right = left[..., :, np.newaxis, :], np.swapaxes(right, -1, -2)[..., np.newaxis, :, :]
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        many = math.prod(shape) > _FEW_PRODUCTS
+        if many and all(len(form.shape) == 2 and any(b.type.secret for b in form.terms) for form in operands):
+            return self._whole_product(node, operands)
+        if math.prod(shape) > _MAX_PRODUCTS:
+            raise UnsupportedError(
+                f"a matrix product of two run-time values takes {math.prod(shape)} products of elements",
+                where=node.loc,
+                why=f"at most {_MAX_PRODUCTS} are supported, unless it is a product of two encrypted matrices",
+                hint="make one side a parameter or a constant",
+            )
+        factors = []
+        for form, index in zip(operands, (left, right), strict=True):
+            gather = gather_matrix(np.broadcast_to(index, shape), form.size)
+            factors.append(self._materialize(_expanded(self._combine(node, [form], [gather], None), shape)))
+        product = self.builder.op("mul", factors, node.loc)
+        rows = np.repeat(np.arange(size_of(node)), inner)
+        total = scipy.sparse.csr_array(
+            (np.ones(rows.size), (rows, np.arange(rows.size))), shape=(size_of(node), rows.size)
+        )
+        return _Form(shape_of(node), {product: total}, None, node.loc, (node.loc,))
+
+    def _whole_product(self, node: Node, operands: list[_Form]) -> _Form:
+        """A product of two matrices as one op; transposed operands are read as they were before."""
+        read = [self._untransposed(form) for form in operands]
+        turned = tuple(transposed for _, transposed in read)
+        if turned == (True, True):
+            read[0] = operands[0], False
+        kind = {(False, False): "ab", (False, True): "abt", (True, False): "atb"}[read[0][1], read[1][1]]
+        nodes = [self._materialize(form) for form, _ in read]
+        return self._base(self.builder.op("matrix_product", nodes, node.loc, kind=kind))
+
+    def _untransposed(self, form: _Form) -> tuple[_Form, bool]:
+        """The matrix whose transpose the form is, and whether the form is one matrix of a single value."""
+        if len(form.terms) != 1 or form.offset is not None or len(form.shape) != 2:
+            return form, False
+        ((base, matrix),) = form.terms.items()
+        if _identity_sign(matrix) == 1 and shape_of(base) == form.shape and base.op == "affine":
+            if len(base.inputs) > 1 or "bias" in base.attrs:
+                return form, False
+            base, matrix = base.inputs[0], self.builder.context.linear_map(base.attrs["matrices"][0])
+        rows, columns = form.shape
+        if shape_of(base) != (columns, rows) or matrix.nnz != form.size:
+            return form, False
+        general = _general(matrix)
+        places = np.arange(form.size).reshape(columns, rows).T.ravel()
+        if not np.array_equal(general.indices, places) or (general.data != 1.0).any():
+            return form, False
+        return self._base(base), True
+
+    def _nonlinear_node(self, node: Node, operands: list[_Form]) -> _Form:
+        nodes = []
+        for operand in operands:
+            if node.op == "mul" and operand.shape != shape_of(node):
+                index = np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape_of(node))
+                operand = self._combine(node, [operand], [gather_matrix(index, operand.size)], None)
+            nodes.append(self._materialize(operand))
+        if node.op == "power":
+            return self._base(self._power(nodes[0], node.attrs["exponent"], node))
+        return self._base(self.builder.op(node.op, nodes, node.loc, **node.attrs))
+
+    def _power(self, base: Node, exponent: int, node: Node) -> Node:
+        """x**n by halving: depth ceil(log2 n)."""
+        if exponent < 1:
+            raise UnsupportedError(f"power {exponent} is not a whole power of at least 1", where=node.loc)
+        known = {1: base}
+
+        def power(n: int) -> Node:
+            if n not in known:
+                known[n] = self.builder.op("mul", (power((n + 1) // 2), power(n // 2)), node.loc)
+            return known[n]
+
+        return power(exponent)
+
+    def _reshaped(self, node: Node, shape: tuple[int, ...], loc: Location) -> Node:
+        return node if shape_of(node) == shape else self.builder.op("reshape", (node,), loc, shape=shape)
+
+    def _materialize(self, form: _Form) -> Node:
+        """A node for the form: one `affine` for all real matrices, plain sums for bases that come in unchanged."""
+        builder, loc = self.builder, form.loc
+        plain = {base: m for base, m in form.terms.items() if not base.type.secret}
+        if plain and len(plain) < len(form.terms):
+            # The part that does not depend on an encrypted input is computed separately, in the clear, and then added.
+            rest = {base: m for base, m in form.terms.items() if base not in plain}
+            known = self._materialize(_Form(form.shape, plain, form.offset, loc))
+            return builder.op("add", (self._materialize(_Form(form.shape, rest, None, loc)), known), loc)
+        if not form.terms:
+            assert form.offset is not None
+            return builder.op("constant", (), loc, value=builder.constant(form.offset.reshape(form.shape), "constant"))
+        unchanged = {base: sign for base, m in form.terms.items() if (sign := _identity_sign(m))}
+        mapped = {base: m for base, m in form.terms.items() if base not in unchanged}
+        if mapped and not all(unchanged[b] == 1 for b in unchanged):
+            # A negated base beside a real map joins the map: the level is spent anyway.
+            mapped.update({b: form.terms[b] for b, sign in unchanged.items() if sign == -1})
+            unchanged = {b: sign for b, sign in unchanged.items() if sign == 1}
+        offset = form.offset
+        total: Node | None = None
+        if mapped:
+            label = loc.layer or "map"
+            names = tuple(builder.constant(_stored(m), f"{label}.matrix") for m in mapped.values())
+            bias = None if offset is None else builder.constant(offset, f"{label}.offset")
+            total = builder.op("affine", tuple(mapped), loc, matrices=names, bias=bias, shape=form.shape)
+            offset = None
+        for base, sign in sorted(unchanged.items(), key=lambda item: -item[1]):
+            term = self._reshaped(base, form.shape, loc)
+            if total is None:
+                if sign == 1:
+                    total = term
+                    continue
+                zero = builder.constant(np.zeros(form.shape), "zero")
+                total = builder.op("constant", (), loc, value=zero)
+            total = builder.op("add" if sign == 1 else "sub", (total, term), loc)
+        assert total is not None
+        if offset is not None and offset.any():
+            value = builder.constant(offset.reshape(form.shape), f"{loc.layer or 'sum'}.offset")
+            total = builder.op("add", (total, builder.op("constant", (), loc, value=value)), loc)
+        return total

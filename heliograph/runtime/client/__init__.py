@@ -1,0 +1,1 @@
+"""The client: secret key, encryption, decryption, key file."""

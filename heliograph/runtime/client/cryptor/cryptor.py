@@ -1,0 +1,273 @@
+"""A secret key: what is encrypted under it, and the evaluation keys that a server is given.
+
+Ciphertexts are (b, a) with b + a s = m + e, where a is uniform. A key leads from the secret s' to s: for each digit of the
+chain (b, a) with b + a s = P s' + e modulo the digit's primes and b + a s = e modulo all others, P the product of the
+special primes (hybrid key switching: Han and Ki, "Better bootstrapping", 2020). These are OpenFHE's forms: a key of an
+automorphism leads from s to what the automorphism's inverse makes of s, and the pair of bootstrapping to a sparse secret
+and back.
+
+Everything is written in the form of runtime/wire/forms.py, with the seed of a in the place of a. What is secret comes from
+a stream of its own for each object (randomness.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import secrets
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from heliograph.ckks.embedding import coefficients_of, rounded_at, slots_of
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.noise import decryption_fails, decryption_std
+from heliograph.ckks.ring import Ring
+from heliograph.ckks.security import SPARSE_WEIGHT
+from heliograph.errors import InternalError, RangeError, SecurityError, WireError
+from heliograph.ir import Array
+from heliograph.runtime.client.cryptor.arithmetic import Arithmetic, arithmetic, arrays_of
+from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary
+from heliograph.runtime.noise import secure_normal
+from heliograph.runtime.process import note_use, require_own_process
+from heliograph.runtime.residues import automorphism_places, centered, difference, residues, signed, total
+from heliograph.runtime.wire.expansion import fresh_seed
+from heliograph.runtime.wire.forms import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes, special_primes
+from heliograph.runtime.wire.messages import is_name
+
+# Larger than any error that the sampler draws.
+_LARGEST_ERROR = 1 << 7
+
+
+class Cryptor:
+    """One secret key on one ring, by its coefficients (N, int64): -1, 0 and 1. `tag` names it.
+
+    What it keeps of the secret is overwritten when it goes. Its kernels run on threads: a forked child of a process that
+    used them is refused (SecurityError).
+    """
+
+    def __init__(self, ring: Ring, coefficients: Array | None = None, tag: str | None = None) -> None:
+        require_own_process("a secret key")
+        note_use()
+        self.ring = ring
+        self._coefficients = ternary(SecretStream(), ring.ring_dim) if coefficients is None else coefficients
+        self.tag = secrets.token_hex(16) if tag is None else tag
+        # Bound to no method of its own: a cycle would keep the secret until the garbage collector finds it.
+        self._basis = functools.lru_cache(maxsize=4)(functools.partial(_basis_of, self._coefficients))
+        weakref.finalize(self, _overwrite, [self._coefficients])
+
+    def __repr__(self) -> str:
+        return f"<Cryptor {self.tag[:12]}>"
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
+
+    def encrypted_bytes(self, vector: Array, level: int, log_scale: float) -> bytes:
+        """Slots encrypted under the secret key at a level and a scale; a RangeError where they do not fit the level."""
+        require_own_process("encryption")
+        ring, basis = self.ring, self._basis(self.ring)
+        primes, places = ring.primes[: level + 1], np.arange(level + 1)
+        form = fresh_form(ring, level)
+        header = form.header(fresh_seed(), self.tag)
+        found = np.zeros(ring.slots)
+        found[: np.size(vector)] = vector
+        message = _scaled(coefficients_of(found, ring.slots), log_scale, primes)
+        error = gaussian(SecretStream(), ring.ring_dim)
+        rows = np.stack([total(m, residues(error, q), q) for m, q in zip(message, primes, strict=True)])
+        values, uniform = basis.arithmetic.forward(rows, places), np.empty_like(rows)
+        _expand(uniform, form, header, iter(form.uniform))
+        product = basis.arithmetic.products(uniform, basis.secret[: len(primes)], places)
+        return form.write(header, map(difference, values, product, primes))
+
+    def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]:
+        """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
+
+        The message is real: what the imaginary parts hold is error, and the real parts have as much of it. As much again is
+        added to them, from the system's generator, so that they tell less of the key; OpenFHE does so too. A RangeError
+        where the message is destroyed, or fills its modulus: then it is not what was computed.
+        """
+        require_own_process("decryption")
+        ring, basis = self.ring, self._basis(self.ring)
+        count = residues.shape[1]
+        places = np.arange(count)
+        # Horner's rule: b + s (a + s ...).
+        values = residues[-1]
+        for part in reversed(residues[:-1]):
+            product = basis.arithmetic.products(values, basis.secret[:count], places)
+            values = np.stack(list(map(total, product, part, ring.primes)))
+        rows = basis.arithmetic.backward(values, places)
+        slots = slots_of(signed(rows, ring.primes[:count]))
+        imaginary = math.sqrt(float(np.mean(np.square(slots.imag))))
+        largest = float(np.abs(slots.real).max(initial=0.0))
+        destroyed = decryption_fails(ring, log_scale, imaginary)
+        if destroyed or (largest > 0 and math.log2(largest) > sum(ring.log_primes[:count]) - 1):
+            raise RangeError(
+                "the result cannot be decrypted: its error is larger than its message"
+                if destroyed
+                else "the result does not fit the modulus: it is not what was computed",
+                why="a value left the range that it was planned for",
+                hint="run heliograph.simulate on this input: it names the layer that overflows",
+            )
+        noise = secure_normal(slots.size) * decryption_std(ring, imaginary)
+        return (slots.real + noise) * 2.0**-log_scale, math.sqrt(2.0) * imaginary * 2.0**-log_scale
+
+    def evaluation_key_bytes(self, key: EvaluationKey) -> bytes:
+        """A fresh key of that description: what is sent and stored."""
+        require_own_process("making an evaluation key")
+        basis = self._basis(key.ring)
+        form = key_form(key)
+        header = form.header(fresh_seed(), self.tag)
+        return form.write(header, self._polynomials(key, basis, form, header))
+
+    def _polynomials(self, key: EvaluationKey, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
+        """What is written of a key."""
+        if key.kind == "relinearization":
+            return self._key(form, header, basis, basis.squares, basis.secret)
+        if key.kind == "encapsulation":
+            return self._pair(key.ring, basis, form, header)
+        turned = basis.values[:, automorphism_places(form.ring_dim, pow(key.index, -1, 2 * form.ring_dim))]
+        factors = basis.arithmetic.factors(np.ascontiguousarray(turned), basis.places)
+        return self._key(form, header, basis, basis.values, factors)
+
+    def _pair(self, ring: Ring, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
+        """The key from the secret to a fresh sparse one, whole, and the one back, with a seed."""
+        sparse = sparse_ternary(SecretStream(), ring.ring_dim, SPARSE_WEIGHT)
+        there = _Basis(ring.ring_dim, ring.primes[:1], sparse_primes(ring), 1, sparse)
+        # Its uniform half has no seed in this form: what stands at its places is expanded from a seed that is thrown away.
+        uniform = np.empty((SPARSE_BLOCKS // 2, ring.ring_dim), dtype=np.uint64)
+        _expand(uniform, form, form.header(fresh_seed(), self.tag), itertools.count())
+        first = [*uniform, *self._digit(uniform, there, basis.values[:1], there.secret, 0)]
+        values = basis.values_of(sparse)
+        try:
+            return [*first, *self._key(form, header, basis, values, basis.secret)]
+        finally:
+            _overwrite([sparse, values])
+
+    def _key(self, form: SeededForm, header: bytes, basis: _Basis, target: Array, secret: Any) -> list[Array]:
+        """The halves that are written of a key from `target` to `secret`."""
+        places, made = iter(form.uniform), []
+        uniform = np.empty((len(basis.places), form.ring_dim), dtype=np.uint64)
+        for digit in range(basis.digits):
+            _expand(uniform, form, header, places)
+            made += list(self._digit(uniform, basis, target, secret, digit))
+        return made
+
+    def _digit(self, uniform: Array, basis: _Basis, target: Array, secret: Any, digit: int) -> Array:
+        """b of one digit: e - a secret, and P target modulo its primes."""
+        primes, towers = basis.arithmetic.primes, basis.towers_of(digit)
+        made = basis.values_of(gaussian(SecretStream(), uniform.shape[1]))
+        product = basis.arithmetic.products(uniform, secret, basis.places)
+        made[towers] = list(map(total, made[towers], basis.lifted(target, towers), primes[towers]))
+        made[:] = list(map(difference, made, product, primes))
+        self._check(made, uniform, basis, secret)
+        return made
+
+    @staticmethod
+    def _check(made: Array, uniform: Array, basis: _Basis, secret: Any) -> None:
+        """An InternalError unless b + a s is a small error modulo the last special prime."""
+        last, q = basis.places[-1:], basis.arithmetic.primes[-1]
+        product = basis.arithmetic.products(uniform[-1:], secret[-1:], last)
+        rest = basis.arithmetic.backward(np.stack([total(made[-1], product[0], q)]), last)
+        if np.abs(centered(rest[0], q)).max() > _LARGEST_ERROR:
+            raise InternalError("with the secret key an evaluation key does not decrypt to a small error")
+
+    def secret_bytes(self) -> bytes:
+        """The secret key for the client's file: its values modulo each prime, 8 bytes each, in OpenFHE's order."""
+        basis = self._basis(self.ring)
+        return b"".join(row.astype("<u8").tobytes() for row in basis.values[: self.ring.towers])
+
+    @staticmethod
+    def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> Cryptor:
+        """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
+        expected = 8 * ring.ring_dim * ring.towers
+        if len(data) != expected:
+            raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
+        if not is_name(tag):
+            raise WireError("the secret key has no valid name")
+        values = np.frombuffer(data, dtype="<u8").reshape(ring.towers, ring.ring_dim)
+        first = np.array([0])
+        row = arithmetic(ring.ring_dim, ring.primes[:1]).backward(values[:1] % np.uint64(ring.primes[0]), first)[0]
+        coefficients = centered(row, ring.primes[0])
+        cryptor = Cryptor(ring, coefficients, tag)
+        if np.abs(coefficients).max() > 1 or cryptor.secret_bytes() != data:
+            raise WireError("the secret key is none: it is not ternary, or not the same modulo each prime")
+        return cryptor
+
+
+class _Basis:
+    """A chain with its special primes, and the secret key modulo all of them.
+
+    `arithmetic` is over the primes of both; `values` (n, N) are those of the secret, `secret` the same as factors, `squares`
+    the values of its square. They are overwritten when it goes.
+    """
+
+    def __init__(
+        self, ring_dim: int, primes: tuple[int, ...], special: tuple[int, ...], digits: int, coefficients: Array
+    ) -> None:
+        self.digits, self._towers, self._product = digits, len(primes), math.prod(special)
+        self.arithmetic: Arithmetic = arithmetic(ring_dim, primes + special)
+        self.places = np.arange(len(primes) + len(special))
+        self.values = self.values_of(coefficients)
+        self.secret = self.arithmetic.factors(self.values, self.places)
+        self._kept = [self.values, *arrays_of(self.secret)]
+        weakref.finalize(self, _overwrite, self._kept)
+
+    def values_of(self, coefficients: Array) -> Array:
+        """The values modulo each prime of a polynomial of small coefficients."""
+        rows = np.stack([residues(coefficients, q) for q in self.arithmetic.primes])
+        return self.arithmetic.forward(rows, self.places)
+
+    @functools.cached_property
+    def squares(self) -> Array:
+        made = self.arithmetic.products(self.values, self.secret, self.places)
+        self._kept.append(made)
+        return made
+
+    @functools.cached_property
+    def _lift(self) -> Any:
+        """The product of the special primes modulo each prime of the chain, as factors."""
+        constants = [self._product % q for q in self.arithmetic.primes[: self._towers]]
+        rows = np.repeat(np.array(constants, dtype=np.uint64)[:, np.newaxis], self.values.shape[1], axis=1)
+        return self.arithmetic.factors(rows, self.places[: self._towers])
+
+    def towers_of(self, digit: int) -> slice:
+        """The places of a digit's primes."""
+        alpha = -(-self._towers // self.digits)
+        return slice(digit * alpha, min((digit + 1) * alpha, self._towers))
+
+    def lifted(self, values: Array, towers: slice) -> Array:
+        """Some rows of values times the product of the special primes."""
+        return self.arithmetic.products(values[towers], self._lift[towers], self.places[towers])
+
+
+def _basis_of(coefficients: Array, ring: Ring) -> _Basis:
+    return _Basis(ring.ring_dim, ring.primes, special_primes(ring), ring.digits, coefficients)
+
+
+def _overwrite(arrays: Sequence[Array]) -> None:
+    for array in arrays:
+        array.fill(0)
+
+
+def _expand(rows: Array, form: SeededForm, header: bytes, places: Iterator[int]) -> None:
+    """Uniform polynomials into the rows: what a header expands to at the next places of a form."""
+    for row in rows:
+        form.expand(row, header, next(places))
+
+
+def _scaled(coefficients: Array, log_scale: float, primes: Sequence[int]) -> list[Array]:
+    """Real coefficients times 2^log_scale, rounded, modulo each prime; a RangeError where they fill the modulus."""
+    numbers, shift, bits = rounded_at(coefficients, log_scale, "what is to be encrypted")
+    if bits >= math.log2(math.prod(primes)) - 1:
+        raise RangeError(f"what is to be encrypted is too large for its level at scale 2^{log_scale:.1f}")
+    whole = numbers.astype(np.int64)
+    found = []
+    for q in primes:
+        rest = np.remainder(whole, q).astype(np.uint64)
+        for _ in range(shift):
+            rest = total(rest, rest, q)
+        found.append(rest)
+    return found

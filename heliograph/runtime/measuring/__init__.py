@@ -1,0 +1,1 @@
+"""Timing of primitives: calibration, floors, backends side by side."""

@@ -1,0 +1,1 @@
+"""The server: a compiled artifact and one client's evaluation keys, on any backend."""

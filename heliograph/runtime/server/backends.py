@@ -1,0 +1,67 @@
+"""The backends by name, and which one a server takes where none is named."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from heliograph.artifact.artifact import Artifact
+from heliograph.errors import ProgramError
+from heliograph.runtime.server.backend import NATIVE, OPENFHE, Backend, SentKeys
+
+
+def backend_name(asked: str | None) -> str:
+    """The backend that is taken where this one is asked for; where none is, the native one if numba is there."""
+    return asked or (NATIVE if importlib.util.find_spec("numba") else OPENFHE)
+
+
+def refuse_plaintexts(asked: str | None, where: str) -> None:
+    """Raise a ProgramError where the backend of that name keeps no plaintexts in files."""
+    if backend_name(asked) == OPENFHE:
+        raise ProgramError(
+            "OpenFHE's plaintexts are objects in the memory of a process, and cannot be kept in a file",
+            where=where,
+            hint="take the native backend (pip install numba), or keep none",
+        )
+
+
+def make_backend(
+    asked: str | None,
+    artifact: Artifact,
+    keys: SentKeys,
+    key_bytes: int | None,
+    mapped: bool = False,
+    plaintexts: str | Path | None = None,
+) -> Backend:
+    """The backend of that name; `key_bytes` bounds the keys in memory, and `mapped` ones are in a file (`Server`).
+
+    Raises ProgramError for one that is not there, or that cannot run the program or map keys.
+    """
+    name = backend_name(asked)
+    if name == OPENFHE:
+        if mapped:
+            raise ProgramError(
+                "OpenFHE's keys are objects in the memory of a process, and cannot be mapped",
+                where="Server(mapped=True)",
+                hint="take the native backend (pip install numba), or do not map them",
+            )
+        if plaintexts is not None:
+            refuse_plaintexts(asked, "Server(plaintexts=...)")
+        # It is an extra, and takes half a second.
+        from heliograph.runtime.openfhe.backend import OpenFHEBackend
+
+        return OpenFHEBackend(artifact, keys, key_bytes)
+    if name != NATIVE:
+        raise ProgramError(
+            f"there is no backend {asked!r}", where="Server(backend=...)", why=f"{NATIVE} and {OPENFHE} are"
+        )
+    if importlib.util.find_spec("numba") is None:
+        raise ProgramError(
+            "the native backend needs numba, which is not installed",
+            where="Server(backend=...)",
+            hint="pip install numba",
+        )
+    # Importing numba takes a second and a hundred megabytes, so it is imported only where it is used.
+    from heliograph.runtime.native.backend import NativeBackend
+
+    return NativeBackend(artifact, keys, key_bytes, mapped, plaintexts)

@@ -1,0 +1,1 @@
+"""The wire form (docs/wire.md): messages, ciphertexts, keys, folders of keys."""

@@ -1,0 +1,69 @@
+"""What routes take: the server, who asks, and parameters with their forms."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query, Request
+from fastapi.security import HTTPBearer
+
+from heliograph.serving.http.refusals import Refused
+from heliograph.serving.http.turns import Lane
+from heliograph.serving.queue.site import Site
+from heliograph.serving.queue.tenants import Tenant
+
+MAX_BYTES = 1 << 40
+
+Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="an artifact: its fingerprint, 64 hex digits")]
+AskedFingerprint = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="an artifact's fingerprint")]
+ClientName = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="a client: the name of its key, 32 hex digits")]
+AskedClient = Annotated[str, Query(pattern="^[0-9a-f]{32}$", description="the name of a client's key")]
+Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="the SHA-256 of all bytes")]
+AskedDigest = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="the digest of a complete upload")]
+JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="32 hexadecimal digits that the client chose")]
+KeyName = Annotated[str, Query(pattern="^[a-z0-9]+(/[a-z0-9]+){0,2}$", max_length=60, description="an evaluation key")]
+Size = Annotated[int, Query(ge=0, le=MAX_BYTES)]
+
+_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+BODY: dict[str, Any] = {"requestBody": {"content": _BINARY, "required": True}}
+BYTES: dict[int | str, dict[str, Any]] = {200: {"content": _BINARY}}
+
+_BEARER = HTTPBearer(auto_error=False, description="the token that `heliograph token` made")
+
+
+async def _site(request: Request) -> Site:
+    site = request.app.state.site
+    assert isinstance(site, Site)
+    return site
+
+
+Here = Annotated[Site, Depends(_site)]
+
+
+async def _tenant(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Tenant:
+    """Whose request it is, as the gate found."""
+    tenant = request.state.tenant
+    assert isinstance(tenant, Tenant)
+    return tenant
+
+
+Known = Annotated[Tenant, Depends(_tenant)]
+
+
+async def _lane(request: Request) -> Lane:
+    lane = request.state.lane
+    assert isinstance(lane, Lane)
+    return lane
+
+
+# The turn of a tenant's request, to be left while the request waits.
+Turn = Annotated[Lane, Depends(_lane)]
+
+
+async def _operator(known: Known) -> Tenant:
+    if not known.operator:
+        raise Refused(403, "this is for the operator's token", hint="heliograph token NAME --operator makes one")
+    return known
+
+
+Operator = Annotated[Tenant, Depends(_operator)]

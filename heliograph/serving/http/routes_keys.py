@@ -1,0 +1,47 @@
+"""Evaluation keys over HTTP: a set for each client and artifact, each key from an upload of its file."""
+
+from __future__ import annotations
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+
+from heliograph.serving.http.access import AskedDigest, ClientName, Fingerprint, Here, KeyName, Known, Turn
+from heliograph.serving.remote.records import KeysRecord
+
+router = APIRouter(tags=["keys"])
+
+
+@router.put("/v1/keys/{artifact}/{client}")
+async def begin_keys(site: Here, known: Known, artifact: Fingerprint, client: ClientName) -> KeysRecord:
+    """Begin the key set of a client, or say what is missing of it. Refused where no worker could use it."""
+    served = site.catalog[artifact]
+    served.require_fit()
+    return await run_sync(site.keysets.begin, known.number, artifact, client, served.keys)
+
+
+@router.get("/v1/keys/{artifact}/{client}")
+async def keys(site: Here, known: Known, artifact: Fingerprint, client: ClientName) -> KeysRecord:
+    """What of a key set is here."""
+    return await run_sync(site.keysets.record, known.number, artifact, client, site.catalog[artifact].keys)
+
+
+@router.post("/v1/keys/{artifact}/{client}")
+async def take_key(
+    site: Here,
+    known: Known,
+    turn: Turn,
+    artifact: Fingerprint,
+    client: ClientName,
+    name: KeyName,
+    upload: AskedDigest,
+) -> KeysRecord:
+    """Make a complete upload the key of that name."""
+    expected = site.catalog[artifact].keys
+    async with turn.away(), site.taking.of(known.number):
+        return await run_sync(site.keysets.take, known.number, artifact, client, name, upload, expected)
+
+
+@router.delete("/v1/keys/{artifact}/{client}", status_code=204)
+async def delete_keys(site: Here, known: Known, artifact: Fingerprint, client: ClientName) -> None:
+    """Forget a key set; jobs of it that have not ended end with an error."""
+    await run_sync(site.keysets.delete, known.number, artifact, client)

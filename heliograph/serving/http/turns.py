@@ -1,0 +1,130 @@
+"""Fair shares of one server's time and connections among its tenants, and a bounded rate for those who are none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Hashable
+from functools import partial
+
+from heliograph.serving.http.refusals import Refused
+
+# Whoever is due by now is forgotten when there are so many.
+_MANY = 4096
+
+
+class Turns:
+    """Work of requests, `together` at a time, `each` of one tenant: its rest waits behind these, not before other tenants.
+
+    Who waits takes no thread. Used from one event loop.
+    """
+
+    def __init__(self, each: int = 1, together: int = 1) -> None:
+        self._tenants: defaultdict[int, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, each))
+        self._all = asyncio.Semaphore(together)
+
+    @contextlib.asynccontextmanager
+    async def of(self, tenant: int) -> AsyncIterator[None]:
+        """While it is this tenant's turn."""
+        await self.enter(tenant)
+        try:
+            yield
+        finally:
+            self.leave(tenant)
+
+    async def enter(self, tenant: int) -> None:
+        await self._tenants[tenant].acquire()
+        try:
+            await self._all.acquire()
+        except BaseException:
+            self._tenants[tenant].release()
+            raise
+
+    def leave(self, tenant: int) -> None:
+        self._all.release()
+        self._tenants[tenant].release()
+
+
+class Lane:
+    """The turn of one request, from its beginning to its end, except while it is `away`."""
+
+    def __init__(self, turns: Turns, tenant: int) -> None:
+        self._turns, self._tenant = turns, tenant
+        self._has, self._over = False, False
+
+    async def __aenter__(self) -> Lane:
+        await self._enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over = True
+        self._leave()
+
+    @contextlib.asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        """While the request waits: for its client, for a job, for another turn."""
+        self._leave()
+        try:
+            yield
+        finally:
+            await self._enter()
+
+    async def _enter(self) -> None:
+        if not self._over:
+            await self._turns.enter(self._tenant)
+            self._has = True
+
+    def _leave(self) -> None:
+        if self._has:
+            self._has = False
+            self._turns.leave(self._tenant)
+
+
+class Crowd:
+    """The requests of each tenant that are open: slow ones of one tenant must not take the connections of all."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._open: Counter[int] = Counter()
+
+    def enter(self, tenant: int) -> None:
+        """Count a request, until `leave`; a refusal where the tenant has too many."""
+        with self._lock:
+            if self._open[tenant] >= self._most:
+                raise Refused(
+                    429, f"{self._most} requests of this token are open already", hint="try again when some have ended"
+                )
+            self._open[tenant] += 1
+
+    def leave(self, tenant: int) -> None:
+        with self._lock:
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
+
+
+class Pace:
+    """Answers at a bounded rate to each of those who ask: `burst` at once, then one in `every` seconds.
+
+    Who asks faster waits for each answer, `longest` seconds at most.
+    """
+
+    def __init__(self, every: float, burst: int, longest: float) -> None:
+        self._every, self._burst, self._longest = every, burst, longest
+        # When the next answer to each would be due, without any burst.
+        self._due: dict[Hashable, float] = {}
+
+    async def wait(self, whom: Hashable) -> None:
+        """Wait until an answer is due; a refusal where that is too far away."""
+        now = time.monotonic()
+        if len(self._due) > _MANY:
+            self._due = {each: due for each, due in self._due.items() if due > now}
+        due = max(self._due.get(whom, 0.0), now - self._burst * self._every)
+        if due - now > self._longest:
+            raise Refused(429, "too many requests without a token that is known, or beyond those it may have open")
+        self._due[whom] = due + self._every
+        if due > now:
+            await asyncio.sleep(due - now)

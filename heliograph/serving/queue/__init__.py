@@ -1,0 +1,1 @@
+"""The durable queue and the files that it owns."""

@@ -1,0 +1,420 @@
+"""The queue: jobs that are accepted once and end once, with a result or an error, across kill -9 of server and workers.
+
+A job is accepted when its row is committed, its input lies under its own name by then. A worker claims it by writing its
+own name into the row; only a row that is still running under that name can be ended by it, in the transaction
+that names the result's file. So a job that was given to another worker meanwhile ends once, whoever is late.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from heliograph.files import sync_folder
+from heliograph.serving.http.refusals import Refused, nothing_there
+from heliograph.serving.logs import log
+from heliograph.serving.queue.database import Database, count
+from heliograph.serving.queue.settings import Limits, Places
+from heliograph.serving.queue.tenants import require_few, require_room, reserved_bytes
+from heliograph.serving.queue.uploads import require_free, unlink_forgotten
+from heliograph.serving.remote.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord, reworded
+
+_AGAIN = "the job is evaluated when the server has room"
+# A death in the first seconds of a job says less of the job: so many count as one.
+_QUICK_DEATHS = 8
+_PAGE = 100
+# Where a page of jobs ended: when its last one was accepted, and its name. It tells nothing of other tenants.
+CURSOR = "^[0-9]{1,12}([.][0-9]{1,20})?-[0-9a-f]{32}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job as the worker that has it sees it."""
+
+    number: int
+    id: str
+    artifact: str
+    client: str
+    folder: str
+    input: str
+
+
+class Jobs:
+    """The jobs of all tenants, as server and workers see them."""
+
+    def __init__(self, database: Database, places: Places, limits: Limits) -> None:
+        self._database, self._places, self._limits = database, places, limits
+
+    # ------------------------------------------------------------------------------------- what the server does
+
+    def known(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | None:
+        """The job of that name where it was accepted before, None otherwise; a refusal where it was for something else."""
+        row = self._row(tenant, id)
+        if row is None:
+            return None
+        if (row["artifact"], row["client"], row["digest"]) != (artifact, client, digest):
+            raise Refused(409, f"there is a job {id} for another input already", hint="give each job a name of its own")
+        return self._record(row)
+
+    def accept(
+        self,
+        tenant: int,
+        id: str,
+        artifact: str,
+        client: str,
+        folder: str,
+        digest: str,
+        upload: Path,
+        result_bytes: int = 0,
+    ) -> JobRecord:
+        """Accept a job on an upload that was checked: it will end. A refusal where too many wait already.
+
+        `result_bytes`, what the result will take, counts from now on as the tenant's, and is kept free on the disk.
+        """
+        name = secrets.token_hex(16)
+        path = self._places.input(name)
+        try:
+            # A name of its own, so that the upload can be deleted without the job losing its input.
+            os.link(upload, path)
+        except FileNotFoundError:
+            raise nothing_there("upload") from None
+        sync_folder(self._places.inputs)
+        size = path.stat().st_size
+        try:
+            with self._database.writing() as connection:
+                self._require_place(connection, tenant)
+                require_few(connection, tenant, "jobs", self._limits.kept_jobs)
+                connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
+                require_room(connection, tenant, size + result_bytes, self._limits)
+                left = self._limits.free_bytes + reserved_bytes(connection)
+                require_free(self._places.results, result_bytes, left)
+                complete = connection.execute("SELECT complete FROM keysets WHERE folder = ?", (folder,)).fetchone()
+                if complete is None or not complete["complete"]:
+                    raise nothing_there("set of evaluation keys")
+                now = self._database.clock.now()
+                connection.execute(
+                    "INSERT INTO jobs (tenant, id, artifact, client, folder, digest, input, bytes, state, created,"
+                    " result_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, now, result_bytes),
+                )
+                count(connection, "jobs_accepted")
+        except sqlite3.IntegrityError:
+            # Accepted meanwhile through another connection.
+            path.unlink(missing_ok=True)
+            found = self.known(tenant, id, artifact, client, digest)
+            if found is None:
+                raise nothing_there("job") from None
+            return found
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        unlink_forgotten(self._database, self._places, tenant, digest)
+        return self.record(tenant, id)
+
+    def record(self, tenant: int, id: str) -> JobRecord:
+        row = self._row(tenant, id)
+        if row is None:
+            raise nothing_there("job")
+        return self._record(row)
+
+    def records(self, tenant: int, before: str | None = None) -> tuple[list[JobRecord], str | None]:
+        """A page of the tenant's jobs, the latest first, and where the next one begins, None after the last."""
+        created, _, id = (before or "-").partition("-")
+        rows = (
+            self._database.reading()
+            .execute(
+                # Found first and read afterwards, so that whole rows are not sorted.
+                "SELECT * FROM jobs WHERE number IN (SELECT number FROM jobs"
+                " WHERE tenant = ? AND (? IS NULL OR (created, id) < (CAST(? AS REAL), ?))"
+                " ORDER BY created DESC, id DESC LIMIT ?) ORDER BY created DESC, id DESC",
+                (tenant, before, created, id, _PAGE + 1),
+            )
+            .fetchall()
+        )
+        page, queued = rows[:_PAGE], [row["number"] for row in rows[:_PAGE] if row["state"] == QUEUED]
+        ahead: dict[int, int] = {}
+        if queued:
+            # Counted once, for the one that was accepted first; the others of the page follow it.
+            first = self._ahead(tenant, min(queued))
+            ahead = {number: first + place for place, number in enumerate(sorted(queued))}
+        rest = f"{page[-1]['created']!r}-{page[-1]['id']}" if len(rows) > _PAGE else None
+        return [self._shown(row, ahead.get(row["number"], 0)) for row in page], rest
+
+    def result(self, tenant: int, id: str) -> Path:
+        """The file of a job's result; a refusal where it has none (yet)."""
+        row = self._row(tenant, id)
+        if row is None:
+            raise nothing_there("job")
+        if row["state"] == FAILED:
+            raise Refused(409, f"the job {id} ended with an error and has no result", why=str(row["error"])[:2000])
+        if row["state"] != DONE:
+            raise Refused(409, f"the job {id} has not ended", hint="wait for it: GET /v1/jobs/ID?wait=20")
+        return self._places.result(row["result"])
+
+    def fetched(self, tenant: int, id: str) -> None:
+        """Note that a result went out whole; it stays for a while, in case the client lost it."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE jobs SET fetched = COALESCE(fetched, ?) WHERE tenant = ? AND id = ?",
+                (self._database.clock.now(), tenant, id),
+            )
+
+    def delete(self, tenant: int, id: str) -> None:
+        """Forget a job with input and result; where it runs it is stopped."""
+        with self._database.writing() as connection:
+            row = connection.execute("SELECT * FROM jobs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+            if row is None:
+                raise nothing_there("job")
+            self._forget(connection, row)
+        self._unlink([row])
+
+    def expire(self) -> None:
+        """Forget the results that were fetched, and those that nobody fetched."""
+        now = self._database.clock.now()
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "SELECT * FROM jobs WHERE fetched < ? OR ended < ?",
+                (now - self._limits.fetched_s, now - self._limits.result_s),
+            ).fetchall()
+            for row in rows:
+                self._forget(connection, row)
+        self._unlink(rows)
+
+    def _forget(self, connection: sqlite3.Connection, row: sqlite3.Row) -> None:
+        connection.execute("DELETE FROM jobs WHERE number = ?", (row["number"],))
+
+    def _unlink(self, rows: Iterable[sqlite3.Row]) -> None:
+        """Remove the inputs and results of jobs, after the transaction that no longer needs them."""
+        for row in rows:
+            self._places.input(row["input"]).unlink(missing_ok=True)
+            if row["result"] is not None:
+                self._places.result(row["result"]).unlink(missing_ok=True)
+
+    def end_all(self, connection: sqlite3.Connection, folder: str, error: ErrorRecord) -> list[Path]:
+        """End the jobs of a key set that have not ended, within a transaction; the inputs to be removed after it."""
+        rows = connection.execute(
+            "SELECT * FROM jobs WHERE folder = ? AND state IN (?, ?)", (folder, QUEUED, RUNNING)
+        ).fetchall()
+        for row in rows:
+            self._end_badly(connection, row, error)
+        return [self._places.input(row["input"]) for row in rows]
+
+    def end_unserved(self, served: Collection[str]) -> None:
+        """End the jobs of artifacts that are no longer served."""
+        with self._database.writing() as connection:
+            rows = connection.execute("SELECT * FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)).fetchall()
+            rows = [row for row in rows if row["artifact"] not in served]
+            for row in rows:
+                error = ErrorRecord("ProgramError", "the job cannot be run", why="its artifact is no longer served")
+                self._end_badly(connection, row, error)
+        self._unlink(rows)
+
+    def settle(self) -> None:
+        """End the jobs whose inputs or results are gone, as after a queue was put back without its files."""
+        with self._database.writing() as connection:
+            rows = connection.execute("SELECT * FROM jobs WHERE state != ?", (FAILED,)).fetchall()
+            for row in rows:
+                done = row["state"] == DONE
+                if not (self._places.result(row["result"]) if done else self._places.input(row["input"])).exists():
+                    why = f"its {'result' if done else 'input'} was lost on the server"
+                    error = ErrorRecord("HeliographError", "the job has no result", why=why, hint="submit it again")
+                    self._end_badly(connection, row, error)
+
+    # ------------------------------------------------------------------------------------- what a worker does
+
+    def claim(self, worker: str, held: Collection[str] = ()) -> Claim | None:
+        """The next job, for this worker from now on; None where none waits, or the disk has no room for its result.
+
+        Tenants take turns: first whoever has fewest jobs running. Then jobs of the key sets that the worker holds, unless
+        one has waited long; then the oldest.
+        """
+        now, free = self._database.clock.now(), shutil.disk_usage(self._places.results).free
+        with self._database.writing() as connection:
+            marks = ",".join("?" * len(held)) or "''"
+            row = connection.execute(
+                "SELECT * FROM jobs AS j WHERE state = ? ORDER BY COALESCE(result_bytes, 0) <= ? DESC,"
+                " (SELECT COUNT(*) FROM jobs AS r WHERE r.tenant = j.tenant AND r.state = ?),"
+                f" created < ? DESC, folder IN ({marks}) DESC, number LIMIT 1",
+                (QUEUED, free, RUNNING, now - self._limits.patience_s, *held),
+            ).fetchone()
+            if row is None or self._lacks_room(connection, row, free):
+                return None
+            connection.execute(
+                "UPDATE jobs SET state = ?, worker = ?, started = ?, done = 0, total = 0, error = NULL WHERE number = ?",
+                (RUNNING, worker, now, row["number"]),
+            )
+            connection.execute("UPDATE keysets SET used = ? WHERE folder = ?", (now, row["folder"]))
+        return Claim(row["number"], row["id"], row["artifact"], row["client"], row["folder"], row["input"])
+
+    def _lacks_room(self, connection: sqlite3.Connection, row: sqlite3.Row, free: int) -> bool:
+        """Whether the disk has no room for the result of a job that waits; it says so then."""
+        if (row["result_bytes"] or 0) <= free:
+            return False
+        if row["error"] is None:
+            why = f"{row['result_bytes']} bytes are needed on the disk of the server, and {free} are free"
+            error = ErrorRecord("HeliographError", "the result cannot be written", why=why, hint=_AGAIN)
+            record = json.dumps(asdict(error))
+            connection.execute("UPDATE jobs SET error = ? WHERE number = ?", (record, row["number"]))
+            log("no room", job=row["id"], bytes=row["result_bytes"], free=free)
+        return True
+
+    def beat(self, worker: str, number: int, done: int, total: int) -> bool:
+        """Write progress; False where the job is no longer this worker's."""
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                "UPDATE jobs SET done = ?, total = ? WHERE number = ? AND worker = ? AND state = ?",
+                (done, total, number, worker, RUNNING),
+            )
+            return changed.rowcount == 1
+
+    def finish(self, worker: str, number: int, result: str, operations: int) -> bool:
+        """End a job, after this many operations, with the result of that name; False where it is no longer this worker's."""
+        size = self._places.result(result).stat().st_size
+        now = self._database.clock.now()
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "UPDATE jobs SET state = ?, ended = ?, result = ?, result_bytes = ?, done = ?, total = ?, bytes = 0,"
+                " worker = NULL"
+                " WHERE number = ? AND worker = ? AND state = ? RETURNING input, started",
+                (DONE, now, result, size, operations, operations, number, worker, RUNNING),
+            ).fetchall()
+            if not rows:
+                return False
+            count(connection, "jobs_done")
+            count(connection, "job_seconds", now - rows[0]["started"])
+        self._places.input(rows[0]["input"]).unlink(missing_ok=True)
+        return True
+
+    def fail(self, worker: str, number: int, error: ErrorRecord) -> bool:
+        """End a job with an error; False where the job is no longer this worker's."""
+        error = reworded(error, self._places.hidden)
+        with self._database.writing() as connection:
+            row = connection.execute(
+                "SELECT * FROM jobs WHERE number = ? AND worker = ? AND state = ?", (number, worker, RUNNING)
+            ).fetchone()
+            if row is None:
+                return False
+            self._end_badly(connection, row, error)
+        self._unlink([row])
+        return True
+
+    def _end_badly(self, connection: sqlite3.Connection, row: sqlite3.Row, error: ErrorRecord) -> None:
+        connection.execute(
+            "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, result = NULL, result_bytes = NULL, worker = NULL"
+            " WHERE number = ?",
+            (FAILED, self._database.clock.now(), json.dumps(asdict(error)), row["number"]),
+        )
+        count(connection, "jobs_failed")
+
+    def postpone(self, worker: str, number: int, error: ErrorRecord) -> bool:
+        """Have a job wait until the machine has room, and say so; False where it is no longer this worker's."""
+        said = reworded(replace(error, hint=_AGAIN), self._places.hidden)
+        with self._database.writing() as connection:
+            changed = connection.execute(
+                "UPDATE jobs SET state = ?, worker = NULL, error = ? WHERE number = ? AND worker = ? AND state = ?",
+                (QUEUED, json.dumps(asdict(said)), number, worker, RUNNING),
+            )
+            return changed.rowcount == 1
+
+    # ------------------------------------------------------------------------------------- when workers die
+
+    def release(self, worker: str | None = None, *, died: bool = True) -> int:
+        """Give the jobs of a worker that is gone back to the queue (of all workers, without a name); how many there were.
+
+        A job over which too many workers died is not given back but ends with an error. Without `died` the server ended,
+        and its workers with it: that says nothing of their jobs.
+        """
+        with self._database.writing() as connection:
+            rows = connection.execute(
+                "SELECT * FROM jobs WHERE state = ? AND (? IS NULL OR worker = ?)", (RUNNING, worker, worker)
+            ).fetchall()
+            ended = self._release(connection, rows, died)
+        self._unlink(ended)
+        return len(rows)
+
+    def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], died: bool) -> list[sqlite3.Row]:
+        """Give jobs back; those that were given up."""
+        ended, now = [], self._database.clock.now()
+        for row in rows:
+            deaths = 0.0
+            if died:
+                deaths = 1.0 if now - row["started"] >= self._limits.quick_s else 1 / _QUICK_DEATHS
+            if row["deaths"] + deaths >= self._limits.deaths:
+                error = ErrorRecord(
+                    "InternalError",
+                    "the job was given up: workers died or went silent over it again and again",
+                    hint="the operator's log says when; the machine may have too little memory",
+                )
+                self._end_badly(connection, row, error)
+                ended.append(row)
+            else:
+                connection.execute(
+                    "UPDATE jobs SET state = ?, worker = NULL, deaths = deaths + ? WHERE number = ?",
+                    (QUEUED, deaths, row["number"]),
+                )
+        return ended
+
+    # ------------------------------------------------------------------------------------- rows
+
+    def _row(self, tenant: int, id: str) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = (
+            self._database.reading().execute("SELECT * FROM jobs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+        )
+        return row
+
+    def _record(self, row: sqlite3.Row) -> JobRecord:
+        return self._shown(row, self._ahead(row["tenant"], row["number"]) if row["state"] == QUEUED else 0)
+
+    def _shown(self, row: sqlite3.Row, ahead: int) -> JobRecord:
+        """A job for its tenant, with times as the wall clock tells them."""
+        created, started, ended = (
+            None if row[name] is None else self._database.clock.shown(row[name])
+            for name in ("created", "started", "ended")
+        )
+        assert created is not None
+        return JobRecord(
+            id=row["id"],
+            artifact=row["artifact"],
+            client=row["client"],
+            state=row["state"],
+            done=row["done"],
+            total=row["total"],
+            created=created,
+            started=started,
+            ended=ended,
+            result_bytes=row["result_bytes"] if row["state"] == DONE else None,
+            error=None if row["error"] is None else ErrorRecord(**json.loads(row["error"])),
+            ahead=ahead,
+        )
+
+    def _ahead(self, tenant: int, number: int) -> int:
+        """How many jobs of the tenant wait that were accepted before one of it."""
+        (ahead,) = (
+            self._database.reading()
+            .execute(
+                "SELECT COUNT(*) FROM jobs WHERE tenant = ? AND state = ? AND number < ?", (tenant, QUEUED, number)
+            )
+            .fetchone()
+        )
+        return int(ahead)
+
+    def _require_place(self, connection: sqlite3.Connection, tenant: int) -> None:
+        (waiting,) = connection.execute(
+            "SELECT COUNT(*) FROM jobs WHERE tenant = ? AND state IN (?, ?)", (tenant, QUEUED, RUNNING)
+        ).fetchone()
+        if waiting >= self._limits.queued_jobs:
+            raise Refused(
+                429,
+                f"{waiting} jobs of this token have not ended; at most {self._limits.queued_jobs} may wait",
+                hint="try again when some have ended",
+            )
+
+
+def has_ended(record: JobRecord) -> bool:
+    return record.state in ENDED

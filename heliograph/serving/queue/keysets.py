@@ -1,0 +1,249 @@
+"""The evaluation keys of clients: a folder for each set (runtime/wire/keyfolder.py), filled key by key from uploads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.files import of_the_machine
+from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError, write_index
+from heliograph.serving.http.refusals import Refused, nothing_there
+from heliograph.serving.queue.database import Database, count
+from heliograph.serving.queue.jobs import Jobs
+from heliograph.serving.queue.settings import Limits, Places
+from heliograph.serving.queue.tenants import require_few
+from heliograph.serving.queue.uploads import Uploads
+from heliograph.serving.remote.records import ErrorRecord, KeysRecord
+
+Expected = Mapping[str, EvaluationKey]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    folder: str
+    bytes: int
+    complete: bool
+    used: float
+
+
+class KeySets:
+    """The key sets of all tenants."""
+
+    def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads, jobs: Jobs) -> None:
+        self._database, self._places, self._limits = database, places, limits
+        self._uploads, self._jobs = uploads, jobs
+        # Only one key at a time is read for its check, because keys are large.
+        self._reading = threading.Lock()
+
+    def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
+        """The set, begun where it is new; a refusal where the tenant has too many."""
+        found = self._row(tenant, artifact, client)
+        if found is None:
+            self._begin(tenant, artifact, client)
+        elif _size(self._folder(found.folder, artifact, client)) != found.bytes:
+            self.mend(found.folder)
+        row = self._required(tenant, artifact, client)
+        if row.complete:
+            self._touch(tenant, artifact, client)
+        else:
+            # Of no keys all are here; and a killed server may have taken keys that it had no time to count.
+            self._count(row.folder, expected)
+        return self.record(tenant, artifact, client, expected)
+
+    def _begin(self, tenant: int, artifact: str, client: str) -> None:
+        folder, taken = secrets.token_hex(16), False
+        try:
+            with self._database.writing() as connection:
+                require_few(connection, tenant, "keysets", self._limits.kept_keysets)
+                done = connection.execute(
+                    "INSERT OR IGNORE INTO keysets (folder, tenant, artifact, client, used) VALUES (?, ?, ?, ?, ?)",
+                    (folder, tenant, artifact, client, self._database.clock.now()),
+                )
+                if done.rowcount:
+                    taken = True
+                    self._folder(folder, artifact, client)
+        except BaseException:
+            if taken:
+                shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
+            raise
+
+    def record(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
+        """What of the set is here."""
+        row = self._required(tenant, artifact, client)
+        there = set(KeyFolder(self._places.keyset(row.folder)).names())
+        missing = sorted(set(expected) - there)
+        return KeysRecord(
+            artifact,
+            client,
+            len(expected),
+            missing,
+            row.bytes,
+            row.complete,
+            self._database.clock.shown(row.used + self._limits.keys_s),
+        )
+
+    def take(self, tenant: int, artifact: str, client: str, name: str, digest: str, expected: Expected) -> KeysRecord:
+        """Make an upload the key of that name; a key that is here already stays, and the upload goes.
+
+        Raises a WireError for an upload that is not that key of that client and artifact.
+        """
+        if name not in expected:
+            raise Refused(404, f"the artifact has no evaluation key {name[:60]!r}")
+        row = self._required(tenant, artifact, client)
+        keys = KeyFolder(self._places.keyset(row.folder))
+        with self._reading:
+            if name not in keys.names():
+                path = self._uploads.finished(tenant, digest)
+                size = path.stat().st_size
+                largest = expected[name].bytes + self._limits.frame_bytes
+                if size > largest:
+                    raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
+                keys.adopt(name, path)
+        # Counted as a key before it stops being an upload, so that it is always counted.
+        self._count(row.folder, expected, taken=1)
+        with contextlib.suppress(Refused):
+            self._uploads.delete(tenant, digest)
+        return self.record(tenant, artifact, client, expected)
+
+    def _count(self, folder: str, expected: Expected, *, taken: int = 0) -> None:
+        """Write down which keys of a set are here."""
+        keys = KeyFolder(self._places.keyset(folder))
+        with self._database.writing() as connection:
+            there = set(keys.names())
+            connection.execute(
+                "UPDATE keysets SET bytes = ?, complete = ?, used = ? WHERE folder = ?",
+                (_size(keys), int(there == set(expected)), self._database.clock.now(), folder),
+            )
+            if taken:
+                count(connection, "keys_taken", taken)
+
+    def for_job(self, tenant: int, artifact: str, client: str) -> str:
+        """The folder of a complete set; a refusal where there is none."""
+        row = self._row(tenant, artifact, client)
+        if row is None or not row.complete:
+            raise Refused(
+                409,
+                "the evaluation keys of this client are not registered, or not all of them are here",
+                hint="send them first: RemoteServer.register(keys)",
+            )
+        self._touch(tenant, artifact, client)
+        return row.folder
+
+    def delete(self, tenant: int, artifact: str, client: str) -> None:
+        """Forget the keys of a client; its jobs that have not ended end with an error."""
+        self._delete(self._required(tenant, artifact, client).folder, "its evaluation keys were deleted")
+
+    def expire(self) -> None:
+        """Delete the sets that no job has read for long and none waits for."""
+        before = self._database.clock.now() - self._limits.keys_s
+        rows = (
+            self._database.reading()
+            .execute(
+                "SELECT folder FROM keysets WHERE used < ? AND folder NOT IN"
+                " (SELECT folder FROM jobs WHERE state IN ('queued', 'running'))",
+                (before,),
+            )
+            .fetchall()
+        )
+        for row in rows:
+            self._delete(row["folder"], "its evaluation keys expired", before)
+
+    def settle(self) -> None:
+        """Have a folder for each set, and see whether its keys are there; at a start."""
+        for row in self._database.reading().execute("SELECT * FROM keysets").fetchall():
+            if _size(self._folder(row["folder"], row["artifact"], row["client"])) != row["bytes"]:
+                self.mend(row["folder"])
+
+    def mend(self, folder: str) -> bool:
+        """Drop the keys of a set whose files are damaged; whether its client has to send keys again."""
+        with self._reading:
+            row = self._database.reading().execute("SELECT * FROM keysets WHERE folder = ?", (folder,)).fetchone()
+            if row is None:
+                return False
+            sound = self._indexed(folder, row["artifact"], row["client"]) is not None
+            keys = self._folder(folder, row["artifact"], row["client"])
+            if not row["complete"] and _size(keys) == row["bytes"]:
+                return True
+            for name in keys.names():
+                try:
+                    keys.blob(name)
+                except KeysError as error:
+                    if of_the_machine(error) is None:
+                        keys.file(name).unlink(missing_ok=True)
+            size = _size(keys)
+            if sound and size == row["bytes"]:
+                return False
+            with self._database.writing() as connection:
+                # No job uses the set until its client has asked what is missing of it.
+                connection.execute("UPDATE keysets SET complete = 0, bytes = ? WHERE folder = ?", (size, folder))
+            return True
+
+    def _folder(self, folder: str, artifact: str, client: str) -> KeyFolder:
+        """The folder of a set, with an index that says whose it is."""
+        path = self._places.keyset(folder)
+        path.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(path, 0o700)
+        keys = self._indexed(folder, artifact, client)
+        if keys is None:
+            write_index(path, artifact, client)
+            keys = KeyFolder(path)
+        return keys
+
+    def _indexed(self, folder: str, artifact: str, client: str) -> KeyFolder | None:
+        """The folder of a set where its index says whose it is; None where that is damaged or not there."""
+        try:
+            keys = KeyFolder(self._places.keyset(folder))
+        except KeysError as error:
+            if of_the_machine(error) is not None:
+                raise
+            return None
+        return keys if (keys.artifact, keys.client) == (artifact, client) else None
+
+    def _delete(self, folder: str, why: str, before: float | None = None) -> None:
+        """Forget a set; with `before` only where nobody has used it since."""
+        with self._database.writing() as connection:
+            gone = connection.execute(
+                "DELETE FROM keysets WHERE folder = ? AND (? IS NULL OR used < ?)", (folder, before, before)
+            )
+            if gone.rowcount == 0:
+                return
+            error = ErrorRecord("ProgramError", "the job cannot be run", why=why)
+            inputs = self._jobs.end_all(connection, folder, error)
+        for path in inputs:
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
+
+    def _touch(self, tenant: int, artifact: str, client: str) -> None:
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE keysets SET used = ? WHERE tenant = ? AND artifact = ? AND client = ?",
+                (self._database.clock.now(), tenant, artifact, client),
+            )
+
+    def _row(self, tenant: int, artifact: str, client: str) -> _Row | None:
+        row = (
+            self._database.reading()
+            .execute(
+                "SELECT folder, bytes, complete, used FROM keysets WHERE tenant = ? AND artifact = ? AND client = ?",
+                (tenant, artifact, client),
+            )
+            .fetchone()
+        )
+        return None if row is None else _Row(row["folder"], row["bytes"], bool(row["complete"]), row["used"])
+
+    def _required(self, tenant: int, artifact: str, client: str) -> _Row:
+        row = self._row(tenant, artifact, client)
+        if row is None:
+            raise nothing_there("set of evaluation keys")
+        return row
+
+
+def _size(keys: KeyFolder) -> int:
+    """The bytes of the keys that are there."""
+    return sum(keys.file(each).stat().st_size for each in keys.names())

@@ -1,0 +1,174 @@
+"""One server: its folder, queue, artifacts and workers, as the HTTP application uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heliograph.errors import HeliographError, ProgramError
+from heliograph.files import lock
+from heliograph.runtime.server.steps import StepInput
+from heliograph.runtime.wire.messages import EncryptedInput
+from heliograph.serving.http.connections import Connections
+from heliograph.serving.http.refusals import Refused, nothing_there
+from heliograph.serving.http.turns import Crowd, Pace, Turns
+from heliograph.serving.logs import log
+from heliograph.serving.queue.bell import Bell
+from heliograph.serving.queue.catalog import Catalog
+from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.jobs import Jobs
+from heliograph.serving.queue.keysets import KeySets
+from heliograph.serving.queue.settings import Limits, Places
+from heliograph.serving.queue.sweep import Sweep
+from heliograph.serving.queue.tenants import Tenants
+from heliograph.serving.queue.uploads import Uploads
+from heliograph.serving.remote.records import JobRecord
+from heliograph.serving.work.engine import Work, bytes_each
+from heliograph.serving.work.engines import make_engine
+from heliograph.serving.work.pool import Pool, Shared
+
+# Answers to those without a token, for each address: so many at once, then one in so many seconds, after this long at most.
+_STRANGERS, _STRANGER_S, _LONGEST_S = 50, 0.02, 10.0
+# Requests of all tenants that are worked on at once: fewer than there are threads.
+_TOGETHER = 24
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What a server is told. `memory_bytes` is for all workers together, by default four fifths of what the machine has.
+
+    `plaintexts` is the folder in which they keep encoded plaintexts.
+    """
+
+    artifacts: Sequence[str | Path]
+    root: Path
+    workers: int = 1
+    engine: str = "local"
+    memory_bytes: int | None = None
+    plain: Mapping[str, str] = field(default_factory=dict)
+    backend: str | None = None
+    allow_insecure: bool = False
+    plaintexts: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+class Site:
+    """The parts of one server on its folder; `start` its workers, `close` it.
+
+    Raises ProgramError where another process serves from the folder, and whatever its artifacts are refused for.
+    """
+
+    def __init__(self, settings: SiteSettings) -> None:
+        if settings.workers < 1:
+            raise ProgramError(f"{settings.workers} workers: at least one evaluates", where="serve")
+        self.settings, self.limits = settings, settings.limits
+        self.places = Places(settings.root)
+        self.places.make()
+        self._lock = _taken(self.places)
+        self.worker_bytes = bytes_each(settings.memory_bytes, settings.workers)
+        self.catalog = Catalog(
+            settings.artifacts,
+            self.worker_bytes,
+            plain=settings.plain,
+            backend=settings.backend,
+            plaintexts=settings.plaintexts,
+            allow_insecure=settings.allow_insecure,
+        )
+        self.database = Database(self.places.database, upgrade=True)
+        self.tenants = Tenants(self.database)
+        self.jobs = Jobs(self.database, self.places, self.limits)
+        self.uploads = Uploads(self.database, self.places, self.limits, self.catalog.largest_upload(self.limits))
+        self.keysets = KeySets(self.database, self.places, self.limits, self.uploads, self.jobs)
+        work = Work(
+            home=str(settings.root.resolve()),
+            paths=self.catalog.paths,
+            plain={name: str(Path(path).resolve()) for name, path in settings.plain.items()},
+            worker_bytes=self.worker_bytes,
+            backend=settings.backend,
+            allow_insecure=settings.allow_insecure,
+            plaintexts=None if settings.plaintexts is None else str(settings.plaintexts.resolve()),
+        )
+        self.bell = Bell()
+        engine = make_engine(settings.engine, work, settings.workers)
+        shared = Shared(engine, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell)
+        self.pool = Pool(shared, settings.workers)
+        self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
+        # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
+        self._reading = threading.Lock()
+        self.connections = Connections(self.limits.connections, self.limits.address_connections)
+        self.crowd = Crowd(self.limits.requests)
+        self.pace = Pace(_STRANGER_S, _STRANGERS, _LONGEST_S)
+        self.turns = Turns(self.limits.turns, _TOGETHER)
+        # The slow work of requests: digests of uploads, checks of keys, checks of inputs.
+        self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
+
+    def start(self) -> None:
+        """Bring queue and files together, and start workers."""
+        self._sweep.settle()
+        self.jobs.end_unserved([served.record.artifact for served in self.catalog])
+        self.pool.start()
+        self._sweep.start()
+        log("started", engine=self.settings.engine, workers=self.settings.workers, worker_bytes=self.worker_bytes)
+
+    def close(self) -> None:
+        self._sweep.close()
+        self.pool.close()
+        self.database.close()
+        os.close(self._lock)
+        log("stopped")
+
+    def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord:
+        """Accept a job on an upload, once: the same request again gives the same job.
+
+        Refused are artifacts that no worker can hold, clients without keys, and what is not an input of that client.
+        """
+        served = self.catalog[artifact]
+        known = self.jobs.known(tenant, id, artifact, client, digest)
+        if known is not None:
+            # Sent again by a client that could not know that the job was accepted.
+            with contextlib.suppress(Refused):
+                self.uploads.delete(tenant, digest)
+            return known
+        served.require_fit()
+        folder = self.keysets.for_job(tenant, artifact, client)
+        upload = self.uploads.finished(tenant, digest)
+        largest = served.record.input_bytes + self.limits.frame_bytes
+        try:
+            size = upload.stat().st_size
+            if size > largest:
+                raise Refused(
+                    413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
+                )
+            with self._reading:
+                kind = StepInput if served.steps else EncryptedInput
+                kind.load(upload, max_bytes=largest).check(artifact, client)
+            record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
+        except (HeliographError, FileNotFoundError) as error:
+            # The same request may have succeeded meanwhile and have taken the upload away.
+            known = self.jobs.known(tenant, id, artifact, client, digest)
+            if known is not None:
+                return known
+            if isinstance(error, FileNotFoundError):
+                raise nothing_there("upload") from None
+            raise
+        self.pool.wake()
+        return record
+
+
+def _taken(places: Places) -> int:
+    """The folder's lock, until the process ends."""
+    handle = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock(handle, wait=False)
+    except BlockingIOError:
+        os.close(handle)
+        raise ProgramError(
+            f"another process serves from {places.root}", hint="stop it, or give this one its own folder (--data)"
+        ) from None
+    except OSError:
+        pass  # A file system without locks: no way to tell whether there is another server.
+    return handle

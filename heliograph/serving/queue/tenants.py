@@ -1,0 +1,135 @@
+"""Tenants: who may use a server, each known by a token of which only the SHA-256 is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import sqlite3
+import time
+from dataclasses import dataclass, field
+
+from heliograph.errors import ProgramError
+from heliograph.serving.http.refusals import Refused
+from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits
+from heliograph.serving.remote.records import QUEUED, RUNNING
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_TOKEN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant; an operator may also see the figures of the whole server (/metrics and the page)."""
+
+    number: int
+    name: str
+    operator: bool
+    # The SHA-256 of its token.
+    key: str = field(repr=False)
+
+
+class Tenants:
+    """The tenants of a server. Tokens are 32 random bytes, so that one round of SHA-256 hides them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, name: str, *, operator: bool = False) -> str:
+        """A fresh token for a new tenant; it is shown here and never again. Raises ProgramError if the name is taken."""
+        if not _NAME.fullmatch(name):
+            raise ProgramError(
+                f"{name[:70]!r} is not the name of a tenant",
+                hint="letters, digits, points, dashes, underscores; at most 64",
+            )
+        token = f"hg_{secrets.token_urlsafe(32)}"
+        try:
+            with self._database.writing() as connection:
+                connection.execute(
+                    "INSERT INTO tenants (name, token, operator, created) VALUES (?, ?, ?, ?)",
+                    (name, _hashed(token), operator, time.time()),
+                )
+        except sqlite3.IntegrityError:
+            raise ProgramError(
+                f"there is a tenant {name!r} already", hint="choose another name, or revoke the old token first"
+            ) from None
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Let the tenant's token open nothing from now on; what it has stays until it expires."""
+        with self._database.writing() as connection:
+            # The name becomes free; what belongs to the number now belongs to nobody.
+            done = connection.execute(
+                "UPDATE tenants SET token = ?, name = name || ' (revoked ' || number || ')' WHERE name = ?",
+                (f"revoked {secrets.token_hex(16)}", name),
+            )
+            if done.rowcount == 0:
+                raise ProgramError(f"there is no tenant {name[:70]!r}")
+
+    def names(self) -> list[str]:
+        """The names of all tenants, revoked ones included, in the order in which they came."""
+        rows = self._database.reading().execute("SELECT name FROM tenants ORDER BY number")
+        return [row["name"] for row in rows]
+
+    def of_token(self, token: str) -> Tenant | None:
+        """The tenant of a token; None where it is nobody's. It takes some microseconds, in an event loop too."""
+        return None if len(token) > _MAX_TOKEN else self._of(_hashed(token))
+
+    def stands(self, tenant: Tenant) -> bool:
+        """Whether the token still opens what it did; it may have been revoked."""
+        return self._of(tenant.key) is not None
+
+    def _of(self, key: str) -> Tenant | None:
+        row = (
+            self._database.reading()
+            .execute("SELECT number, name, operator FROM tenants WHERE token = ?", (key,))
+            .fetchone()
+        )
+        return None if row is None else Tenant(row["number"], row["name"], bool(row["operator"]), key)
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def stored_bytes(connection: sqlite3.Connection, tenant: int) -> int:
+    """What a tenant has on the disk, uploads that are still coming counted in full."""
+    (found,) = connection.execute(
+        "SELECT (SELECT COALESCE(SUM(total), 0) FROM uploads WHERE tenant = :t)"
+        " + (SELECT COALESCE(SUM(bytes), 0) FROM keysets WHERE tenant = :t)"
+        " + (SELECT COALESCE(SUM(bytes + COALESCE(result_bytes, 0)), 0) FROM jobs WHERE tenant = :t)",
+        {"t": tenant},
+    ).fetchone()
+    return int(found)
+
+
+def reserved_bytes(connection: sqlite3.Connection) -> int:
+    """What the results of all jobs that have not ended will take on the disk."""
+    (found,) = connection.execute(
+        "SELECT COALESCE(SUM(result_bytes), 0) FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)
+    ).fetchone()
+    return int(found)
+
+
+def require_few(connection: sqlite3.Connection, tenant: int, table: str, most: int) -> None:
+    """Raise a refusal where a tenant would have more than so many rows of a table."""
+    (has,) = connection.execute(f"SELECT COUNT(*) FROM {table} WHERE tenant = ?", (tenant,)).fetchone()
+    if has >= most:
+        raise Refused(
+            413,
+            f"this token has {has} {table} on the server, and at most {most} are kept",
+            hint="fetch or delete what is no longer needed",
+        )
+
+
+def require_room(connection: sqlite3.Connection, tenant: int, more: int, limits: Limits) -> None:
+    """Raise a refusal where a tenant would have more than its share of the disk."""
+    has = stored_bytes(connection, tenant)
+    if has + more > limits.tenant_bytes:
+        raise Refused(
+            413,
+            f"{more} bytes do not fit into the quota of this token",
+            why=f"it has {has} of {limits.tenant_bytes} bytes",
+            hint="delete keys, uploads or results that are no longer needed",
+        )

@@ -1,0 +1,1 @@
+"""The client of a server at an address."""

@@ -1,0 +1,256 @@
+"""Requests to a server that may be away for a while: tried again, bounded, refusals turned into the errors that they are."""
+
+from __future__ import annotations
+
+import random
+import re
+import ssl
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from heliograph import errors
+from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
+from heliograph.serving.remote.exchange import BoundedTransport, Exchange
+from heliograph.serving.remote.records import ERRORS
+from heliograph.strict_json import strict_json
+from heliograph.texts import shown
+
+# What is read of JSON, of one stream of events, of one event, and of a refusal: bytes, and values.
+_MAX_JSON, _MAX_VALUES = 1 << 22, 1 << 18
+_MAX_EVENTS, _MAX_EVENT = 1 << 20, 1 << 14
+_MAX_ERROR, _MAX_WORDS = 1 << 16, 1000
+# Characters of what the connection's own errors say, which quote the server.
+_MAX_WHY = 300
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
+# Statuses for which another try may succeed. A part that was also taken elsewhere (409) is left to the upload to handle.
+_AGAIN = (408, 429, 502, 503, 504)
+# A fault of the server is tried once more: most of them come again each time.
+_FAULT = 500
+Query = Mapping[str, str | int | float]
+
+
+class StatusError(HeliographError):
+    """A server's refusal whose class is not known here, or which says that something is not there (yet).
+
+    `status` is the HTTP status.
+    """
+
+    def __init__(self, status: int, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
+        self.status = status
+        super().__init__(what, where=where, why=why, hint=hint)
+
+
+class Transport:
+    """HTTP to one server. A server that is away, or too busy, is tried again for `patience_s`.
+
+    Each request may take `timeout_s` with its answer, and a second more for every 32 kB of them. Redirects are refusals.
+
+    Raises SecurityError for an address without TLS that is not on this machine, unless `plain_http` is given, and for
+    `verify=False`, unless `allow_insecure` is; what a server refuses is raised as the error that it names, with its words.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        verify: bool | str,
+        plain_http: bool,
+        allow_insecure: bool,
+        timeout_s: float,
+        patience_s: float,
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+            sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        except ValueError:
+            sound = False
+        if not sound:
+            raise WireError(f"{url!r} is not the address of a server", hint="as https://models.example.org")
+        if parts.scheme == "http" and not plain_http and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise SecurityError(
+                f"{url} has no TLS: others on the way could read the token",
+                where="RemoteServer",
+                hint="use https; on a network of your own pass plain_http=True",
+            )
+        if not _TOKEN.fullmatch(token):
+            raise errors.ProgramError(
+                "that is not a token of a server",
+                where="RemoteServer",
+                hint="give the text that `heliograph token` printed",
+            )
+        self.url, self.timeout_s, self._patience_s = url.rstrip("/"), timeout_s, patience_s
+        try:
+            self._client = httpx.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+                timeout=timeout_s,
+                transport=BoundedTransport(_context(parts.scheme, verify, allow_insecure)),
+                follow_redirects=False,
+                trust_env=False,
+            )
+        except httpx.InvalidURL as error:
+            raise WireError(f"{url!r} is not the address of a server", why=str(error)) from None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def json(self, method: str, path: str, query: Query | None = None, data: bytes | memoryview | None = None) -> Any:
+        """The JSON that the server answers, None where it answers nothing."""
+        text = self.read(method, path, query, data, _MAX_JSON)
+        try:
+            return strict_json(text, _MAX_VALUES) if text else None
+        except ValueError:
+            raise self._strange() from None
+
+    def read(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        data: bytes | memoryview | None = None,
+        max_bytes: int = _MAX_JSON,
+    ) -> bytes:
+        """The bytes that the server answers, at most this many."""
+        failed = False
+        for rest in self._rests(f"{method} {path}"):
+            try:
+                content = None if data is None else bytes(data)
+                with self._stream(method, path, max_bytes, params=query, content=content) as response:
+                    if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
+                        failed = failed or response.status_code == _FAULT
+                        rest(_said(response), _asked_s(response))
+                        continue
+                    if not 200 <= response.status_code < 300:
+                        raise self._refusal(response)
+                    return self._body(response, max_bytes)
+            except httpx.TransportError as error:
+                why = shown(f"{type(error).__name__}: {error}", _MAX_WHY)
+                rest(HeliographError(f"{self.url} does not answer", why=why))
+        raise AssertionError("unreachable")
+
+    def events(self, path: str) -> Iterator[Any]:
+        """The data of server-sent events, until the stream ends or breaks; what broke it is not raised.
+
+        It breaks when its time is over too: whoever wants to hear more asks again.
+        """
+        try:
+            with self._stream("GET", path, _MAX_EVENTS) as response:
+                if response.status_code != 200:
+                    return
+                size, line = 0, bytearray()
+                for block in _blocks(response):
+                    size += len(block)
+                    first, *more = block.split(b"\n")
+                    line += first
+                    for following in more:
+                        if line.startswith(b"data: "):
+                            yield strict_json(bytes(line[6:]), _MAX_WORDS)
+                        line = bytearray(following)
+                    if size > _MAX_EVENTS or len(line) > _MAX_EVENT:
+                        return
+        except (httpx.TransportError, ValueError, WireError):
+            return
+
+    def _stream(self, method: str, path: str, max_bytes: int, **more: Any) -> Any:
+        """A request and its answer, of which so many bytes are read."""
+        exchange = Exchange(self.timeout_s, max_bytes)
+        times = {"connect": self.timeout_s, "pool": self.timeout_s, "read": exchange, "write": exchange}
+        return self._client.stream(method, path, extensions={"timeout": times}, **more)
+
+    def _rests(self, what: str) -> Iterator[Any]:
+        """For each try a function that waits for the next one, or raises its error where patience is over."""
+        end, pause = time.monotonic() + self._patience_s, _FIRST_REST_S
+
+        def rest(error: HeliographError, asked: float = 0.0) -> None:
+            nonlocal pause
+            if time.monotonic() + max(pause, asked) > end:
+                raise HeliographError(
+                    f"{error.what} ({what}, tried for {self._patience_s:g} s)",
+                    why=error.why,
+                    hint=error.hint or "what was sent stays there; call again to resume",
+                ) from None
+            # Pauses are random, so that many clients do not all come back at once after an outage.
+            time.sleep(max(pause * random.uniform(0.5, 1.0), asked * random.uniform(1.0, 1.5)))
+            pause = min(2 * pause, _LONGEST_REST_S)
+
+        while True:
+            yield rest
+
+    def _body(self, response: httpx.Response, max_bytes: int) -> bytes:
+        body = bytearray()
+        for block in _blocks(response):
+            body += block
+            if len(body) > max_bytes:
+                raise WireError(f"{self.url} answers more than the {max_bytes} bytes that are read here")
+        return bytes(body)
+
+    def _refusal(self, response: httpx.Response) -> HeliographError:
+        """The error that a refusal says."""
+        error = _said(response)
+        kind = ERRORS.get(error.where)
+        if kind is not None and response.status_code not in (401, 404, 409):
+            return kind(error.what, where=self.url, why=error.why, hint=error.hint)
+        return StatusError(response.status_code, error.what, where=self.url, why=error.why, hint=error.hint)
+
+    def _strange(self) -> WireError:
+        return WireError(f"{self.url} does not answer like a Heliograph server", hint="look at the address")
+
+
+def _blocks(response: httpx.Response) -> Iterator[bytes]:
+    """The body as it comes. Nothing is unpacked: of a few bytes a hostile server could make gigabytes."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise WireError("the server sends a packed answer, which it was not asked for", hint="look at the address")
+    yield from response.iter_raw()
+
+
+def _asked_s(response: httpx.Response) -> float:
+    """How long the server asks to wait, where it says so in seconds; it may be a stranger."""
+    asked = response.headers.get("retry-after", "")
+    return float(asked) if re.fullmatch("[0-9]{1,2}", asked) else 0.0
+
+
+def _said(response: httpx.Response) -> HeliographError:
+    """The words of a refusal, with the name of its class in `where`; of whatever else answers, its status."""
+    text = bytearray()
+    try:
+        for block in _blocks(response):
+            text += block
+            if len(text) > _MAX_ERROR:
+                break
+        error = strict_json(bytes(text), _MAX_WORDS)["error"]
+        what, why, hint = (shown(str(error[name]), 2000) for name in ("what", "why", "hint"))
+        return HeliographError(what, where=shown(str(error["kind"]), 60), why=why, hint=hint)
+    except (ValueError, KeyError, TypeError, RecursionError, WireError):
+        return HeliographError(f"the server answers with status {response.status_code}")
+
+
+def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
+    """What certificates are checked by; a SecurityError where none are and that was not allowed."""
+    if verify is False:
+        if not allow_insecure:
+            raise SecurityError(
+                "verify=False checks no certificate: others on the way can read the token and answer for the server",
+                where="RemoteServer",
+                hint="give the file with the certificate to trust; for a test without secrets, allow_insecure=True",
+            )
+        warnings.warn(
+            "certificates are not checked: others on the way can read the token and answer for the server",
+            InsecureWarning,
+            stacklevel=4,
+        )
+    if scheme == "http":
+        # Nothing is trusted, and nothing asks.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(verify, bool):
+        return httpx.create_ssl_context(verify=verify, trust_env=False)
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise WireError(f"{verify} holds no certificates to trust", why=error.strerror or str(error)) from None

@@ -1,0 +1,1 @@
+"""Engines and workers that evaluate jobs."""
