@@ -68,7 +68,7 @@ def products_more(degree: int) -> int:
 
 
 def sums_of_products(size: int, room: int) -> int:
-    """How many sums of products a polynomial of 2^size coefficients takes within so many levels (ir/bootstraps/writer.py)."""
+    """How many sums of products a polynomial of 2^size coefficients takes within `room` levels (ir/bootstraps/writer.py)."""
     found, size_of_rest = 0, size
     # Powers up to the third are there after two levels, combining them takes one more.
     while size_of_rest > 2 or (size_of_rest == 2 and room < 3):

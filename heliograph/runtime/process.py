@@ -1,8 +1,8 @@
 """Forked copies of a process that uses our kernels or OpenFHE are refused.
 
 The threads of parallel loops are missing in a forked child, so that such a loop waits for ever or ends the process. What a
-client draws is the system's, anew for each object (runtime/client/cryptor/randomness.py), and repeats in no copy; OpenFHE's random
-generator is a state in the memory of a thread, which what copies the memory copies.
+client draws is the system's, anew for each object (runtime/client/cryptor/randomness.py), and repeats in no copy;
+OpenFHE's random generator is a state in the memory of a thread, which what copies the memory copies.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ from heliograph.runtime.wire.messages import EncryptedInput, EvaluationKeys, obj
 from heliograph.testing.reference import Exact
 from heliograph.testing.rings import lower_part, name_of
 
-# What makes a backend: of an artifact, its keys, and a bound on the keys in memory (None: all stay); see runtime/server/backend.py.
+# What makes a backend: of an artifact, its keys, and a bound on the keys in memory (None: all stay); see
+# runtime/server/backend.py.
 Maker = Callable[[Artifact, EvaluationKeys, "int | None"], Backend]
 # The rotation amounts that have a key in the whole chain; in the lower part the first has one.
 AMOUNTS = (1, 5)

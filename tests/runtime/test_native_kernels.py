@@ -21,10 +21,11 @@ from heliograph.ckks.embedding import coefficients_of, coefficients_of_run, half
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
-from heliograph.runtime.native import arithmetic, floating, transforms, warm
+from heliograph.runtime.native import warm
 from heliograph.runtime.native.backend import NativeBackend
 from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
-from heliograph.runtime.native.pointers import addresses
+from heliograph.runtime.native.kernels import arithmetic, floating, transforms
+from heliograph.runtime.native.kernels.pointers import addresses
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import prime_rows
 from heliograph.testing.bench import Bench

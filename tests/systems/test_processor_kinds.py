@@ -20,7 +20,9 @@ SCRIPT = """
 import hashlib, json
 import numpy as np
 from heliograph.ckks.ring import Ring
-from heliograph.runtime.native import floating, keyswitch, transforms
+from heliograph.runtime.native import keyswitch
+from heliograph.runtime.native.kernels import floating
+from heliograph.runtime.native.kernels import transforms
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows

@@ -1,7 +1,8 @@
 """Allocate degrees to layers: the front of time against predicted loss over all chains, and the point on it that is taken.
 
-The pass side is passes/degrees/allocate_degrees.py. Here the chains are chosen that a plan may have, and the bound on the loss: the
-cheapest point of the front is taken whose polynomials change the class of no more samples than allowed, found by bisection.
+The pass side is passes/degrees/allocate_degrees.py. Here the chains are chosen that a plan may have, and the bound on
+the loss: the cheapest point of the front is taken whose polynomials change the class of no more samples than allowed,
+found by bisection.
 """
 
 from __future__ import annotations

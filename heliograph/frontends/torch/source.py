@@ -25,7 +25,7 @@ from heliograph.ir.location import display_path
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + os.sep
 # Our own code that calls the public functions: whoever started it wrote no line of Python.
 _PROGRAMS = tuple(_PACKAGE + name for name in ("cli" + os.sep, os.path.join("tools", "demo.py")))

@@ -1,6 +1,6 @@
 """What the bootstraps of a program ask for: read off its nodes, stored nowhere.
 
-A bootstrap is one op, `bootstrap`, until it is written out (`bootstrap_writer.py`): then a `raise_modulus` stands in its
+A bootstrap is one op, `bootstrap`, until it is written out (`writer.py`): then a `raise_modulus` stands in its
 middle, and it ends in a `refreshed`.
 """
 

@@ -1,4 +1,4 @@
-"""Activations: functions of one variable, which a pass replaces by polynomials. Part of the table in `ir/ops/table.py`.
+"""Activations: functions of one variable, which a pass replaces by polynomials. Part of `ir/ops/table.py`.
 
 Each stands for a family of `functions.py`, where its meaning is. Shapes have no batch axis; `evaluate` sees arrays with a
 leading axis of samples.

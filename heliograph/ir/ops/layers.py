@@ -1,4 +1,4 @@
-"""Linear layers: fully connected, convolution, normalization, pooling. Part of the table in `ir/ops/table.py`.
+"""Linear layers: fully connected, convolution, normalization, pooling. Part of `ir/ops/table.py`.
 
 Shapes have no batch axis; `evaluate` sees arrays with a leading axis of samples.
 """

@@ -1,4 +1,4 @@
-"""The product of two matrices neither of which is known at compile time. Part of the table in `ir/ops/table.py`.
+"""The product of two matrices neither of which is known at compile time. Part of `ir/ops/table.py`.
 
 It stays whole until values are packed: which slots meet, and by which rotations, is chosen there by price
 (passes/packing/products/matrix_products.py). Transpositions of the operands are attributes, so that they cost nothing.

@@ -1,4 +1,4 @@
-"""Operations on the rows of (rows, columns) that cost rotations and no level. Part of the table in `ir/ops/table.py`.
+"""Operations on the rows of (rows, columns) that cost rotations and no level. Part of `ir/ops/table.py`.
 
 Row r stands in the slots behind row r - 1, each row in as many slots as the next power of two holds columns; with a power
 of two of rows their slots are cyclic. Adding up the rows is then log2(rows) rotations and leaves the sum in every row;

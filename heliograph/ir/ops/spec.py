@@ -1,6 +1,6 @@
 """What the table of operations says of each: name, operands, attributes, type, meaning, and what analyses ask of it.
 
-An op is one `OpSpec`, defined in one of the files that `ops.py` names; read the table from there, where it is full.
+An op is one `OpSpec`, defined in one of the files that `table.py` names; read the table from there, where it is full.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of operations, full: every module that reads it imports it from here.
 
-What a user's model says is in `tensor_ops.py`, `layer_ops.py`, `activation_ops.py` and `function_ops.py`, what costs
-rotations only in `row_ops.py`, products of encrypted matrices in `matrix_ops.py`. What CKKS computes is in `slot_ops.py`,
-`plain_ops.py` (with plaintexts), `transform_ops.py` (linear maps), `level_ops.py`, `bootstrap_ops.py` and `stack_ops.py`. An
+What a user's model says is in `tensors.py`, `layers.py`, `activations.py` and `functions.py`, what costs
+rotations only in `rows.py`, products of encrypted matrices in `matrices.py`. What CKKS computes is in `slots/vectors.py`,
+`slots/plain.py` (with plaintexts), `slots/transforms.py` (linear maps), `slots/levels.py`, `slots/bootstraps.py` and `slots/stacks.py`. An
 op is one `OpSpec` in one of these files; the verifier, the text format, the interpreter and the property tests read the
 table.
 """

@@ -1,4 +1,4 @@
-"""Operations on tensors: what a model says, up to polynomials. Part of the table in `ir/ops/table.py`.
+"""Operations on tensors: what a model says, up to polynomials. Part of `ir/ops/table.py`.
 
 Shapes have no batch axis; a program works on one sample. `evaluate` sees arrays with a leading axis of samples.
 """

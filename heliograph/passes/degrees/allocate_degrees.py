@@ -1,8 +1,9 @@
 """Which degree each activation's polynomial takes: by what its error does to the loss, and by what the plan pays for it.
 
 The loss that polynomials add is predicted as OLA does (Lee et al., "Optimized Layerwise Approximation", 2024, section 2):
-the sum over the layers of A_i E_i(d_i). A_i is the impact of an error of the activation's output (passes/degrees/impacts.py), E_i(d)
-the mean square error of the polynomial of degree d under the distribution of the layer's inputs.
+the sum over the layers of A_i E_i(d_i). A_i is the impact of an error of the activation's output
+(passes/degrees/impacts.py), E_i(d) the mean square error of the polynomial of degree d under the distribution of the
+layer's inputs.
 
 Mode "paper" is section 3 of OLA: each layer has a cost of its own, tau_i(d) = round(T_i(d) / nu), of the polynomial and the
 bootstrap before it, and a dynamic programme over (layer, budget) finds the least loss for each budget.

@@ -29,9 +29,9 @@ _SEED = 21
 def impacts_of(program: Program, samples: Sequence[Array]) -> tuple[float, ...]:
     """The impact of each secret activation of a tensor program, in program order.
 
-    A_i = the mean over samples of sum_j (dLoss/da_ij)^2, a_ij its outputs; `ir/analysis/loss.py` says which loss. `samples` is one
-    array for each input, with a leading sample axis. The program's own `gradients` give them where it has these, else
-    finite differences through the interpreter.
+    A_i = the mean over samples of sum_j (dLoss/da_ij)^2, a_ij its outputs; `ir/analysis/loss.py` says which loss.
+    `samples` is one array for each input, with a leading sample axis. The program's own `gradients` give them where it
+    has these, else finite differences through the interpreter.
 
     No derivative goes through a decision (a comparison, an argmax). Activations that reach the outputs only through some
     get their impact on the loss of what the last of these read, taken for outputs: its size says nothing about that of

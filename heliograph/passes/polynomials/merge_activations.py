@@ -1,7 +1,8 @@
 """Activations that bootstraps compute: which may be, and the program that means those that are.
 
-A trigonometric polynomial is fitted beside the polynomial of an activation (approx/fits/trigonometric.py). `OfferSeries` writes
-it to the polynomial, where placing bootstraps may take it up; `MergeActivations` makes the polynomial mean it.
+A trigonometric polynomial is fitted beside the polynomial of an activation (approx/fits/trigonometric.py).
+`OfferSeries` writes it to the polynomial, where placing bootstraps may take it up; `MergeActivations` makes the
+polynomial mean it.
 """
 
 from __future__ import annotations

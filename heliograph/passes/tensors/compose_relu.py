@@ -16,9 +16,9 @@ from heliograph.ir import Builder, Node, Program, Stage
 class ComposeReLU:
     """The ReLUs of the layers in `errors`, each within its largest error, become sums with an `abs` of twice that gap.
 
-    The polynomials of sign(x) are minimax compositions (Lee, Lee, No and Kim, 2021; approx/compositions/sign.py): their degrees multiply
-    and their levels add up, so that an error of 2^-12 of the range takes 10 levels where one polynomial would need degree
-    1,000. A ProgramError where a layer is not a ReLU.
+    The polynomials of sign(x) are minimax compositions (Lee, Lee, No and Kim, 2021; approx/compositions/sign.py): their
+    degrees multiply and their levels add up, so that an error of 2^-12 of the range takes 10 levels where one
+    polynomial would need degree 1,000. A ProgramError where a layer is not a ReLU.
     """
 
     errors: Mapping[str, float]

@@ -11,8 +11,9 @@ from heliograph.ckks.chains import Chain
 from heliograph.execution.evaluator import Evaluator
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps.asked import factor_key
-from heliograph.runtime.native import elementwise, keyswitch
+from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SparseKeys, SwitchingKey
+from heliograph.runtime.native.kernels import elementwise
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.shared import Shared
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from heliograph.ir import Array
 from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.elementwise import multiply_plain
+from heliograph.runtime.native.kernels.elementwise import multiply_plain
+from heliograph.runtime.native.kernels.transforms import forward_rows
 from heliograph.runtime.native.tables import prime_rows
-from heliograph.runtime.native.transforms import forward_rows
 
 
 class NativeArithmetic:

@@ -15,11 +15,11 @@ import numpy as np
 from heliograph.ckks.embedding import coefficients_of_run, half_of_coefficients, rounded_at, spread
 from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import Array
-from heliograph.runtime.native.elementwise import scaled_residues
-from heliograph.runtime.native.floating import LIMIT
-from heliograph.runtime.native.pointers import addresses
+from heliograph.runtime.native.kernels.elementwise import scaled_residues
+from heliograph.runtime.native.kernels.floating import LIMIT
+from heliograph.runtime.native.kernels.pointers import addresses
+from heliograph.runtime.native.kernels.transforms import LANES, forward_numbers, forward_rows, rows_of
 from heliograph.runtime.native.tables import ChainTables, with_ratio
-from heliograph.runtime.native.transforms import LANES, forward_numbers, forward_rows, rows_of
 
 # Coefficients of up to this many bits are smaller than every prime that is not handled in doubles.
 _SMALL_BITS = 49

@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 from numba import prange
 
-from heliograph.runtime.native.accumulate import BLOCK, TERMS, gather, gather_near, multiply_add, multiply_add_near
-from heliograph.runtime.native.arithmetic import (
+from heliograph.runtime.native.kernels.accumulate import (
+    BLOCK,
+    TERMS,
+    gather,
+    gather_near,
+    multiply_add,
+    multiply_add_near,
+)
+from heliograph.runtime.native.kernels.arithmetic import (
     difference,
     kernel,
     parallel_kernel,
@@ -20,8 +27,8 @@ from heliograph.runtime.native.arithmetic import (
     times_constant,
     total,
 )
-from heliograph.runtime.native.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
-from heliograph.runtime.native.transforms import backward, forward, forward_near, forward_whole
+from heliograph.runtime.native.kernels.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
+from heliograph.runtime.native.kernels.transforms import backward, forward, forward_near, forward_whole
 
 
 @kernel

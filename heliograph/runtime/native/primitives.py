@@ -10,11 +10,12 @@ import numpy as np
 from heliograph.ckks.keys import conjugation_index, rotation_index
 from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.ir import Array
-from heliograph.runtime.native import elementwise, keyswitch
+from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
 from heliograph.runtime.native.encoding import Coefficients, Plaintext, encode, evaluated, rounded
+from heliograph.runtime.native.kernels import elementwise
+from heliograph.runtime.native.kernels.pointers import addresses
 from heliograph.runtime.native.plaintext_file import PlaintextFile
-from heliograph.runtime.native.pointers import addresses
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.server.sums import weighted_sums
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.runtime.native.kernels.transforms import barrett_ratio, prime_tables, ratio_of
 from heliograph.runtime.native.shared import Shared
-from heliograph.runtime.native.transforms import barrett_ratio, prime_tables, ratio_of
 from heliograph.runtime.residues import automorphism_places, smallest_root
 
 

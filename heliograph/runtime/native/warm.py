@@ -14,11 +14,11 @@ import numpy as np
 from heliograph.ckks.ring import Ring
 from heliograph.files import lock
 from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.arithmetic import UNKEPT
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
+from heliograph.runtime.native.kernels.arithmetic import UNKEPT
+from heliograph.runtime.native.kernels.transforms import forward
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.native.transforms import forward
 
 _RING = Ring(10, 59, 40, 2, 2, None)
 # Primes such as a larger ring has. Any that are 1 modulo 2N and not in the chain can serve as special primes.

@@ -1,4 +1,4 @@
-"""A secret key as OpenFHE has it: what our own keys, ciphertexts and decryption (runtime/client/cryptor/) are compared with."""
+"""A secret key as OpenFHE has it: what our keys, ciphertexts and decryption (runtime/client/cryptor/) are compared with."""
 
 from __future__ import annotations
 

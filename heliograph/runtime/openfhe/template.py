@@ -3,7 +3,8 @@
 Its Python interface takes residues only as bytes in a format of its own, which it reads without checks: a changed length,
 identifier or modulus makes it allocate without bound or end the process. But for one ring, the bytes of a ciphertext or key
 are fixed except for the coefficients and the name of the key. So the fixed bytes are learned from objects made here, under a
-key that is thrown away, and what OpenFHE is to read is written with them: residues that were checked (runtime/wire/forms.py).
+key that is thrown away, and what OpenFHE is to read is written with them: residues that were checked
+(runtime/wire/forms.py).
 """
 
 from __future__ import annotations

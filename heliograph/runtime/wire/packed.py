@@ -22,7 +22,7 @@ def kernels() -> ModuleType | None:
     """The same by kernels that numba compiles, where it is installed: some ten times faster."""
     if importlib.util.find_spec("numba") is None:
         return None
-    from heliograph.runtime.native import words
+    from heliograph.runtime.native.kernels import words
 
     return words
 

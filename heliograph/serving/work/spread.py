@@ -1,7 +1,7 @@
 """Encrypted inputs in files, spread over the workers of an engine: `heliograph evaluate --engine`.
 
-As with one process (runtime/server/batch.py) each output is written whole, those that are there are kept, and what a worker that
-died had begun is evaluated again by another.
+As with one process (runtime/server/batch.py) each output is written whole, those that are there are kept, and what a
+worker that died had begun is evaluated again by another.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def spread_files(
     """Evaluate the artifact in a file on encrypted inputs: `targets` has the file of each one's output.
 
     `keys` is a folder of evaluation keys or a file of all of them, `plain` the file of plain inputs, `plaintexts` a folder
-    in which workers keep encoded plaintexts. With `keep` outputs that are there are kept, and marked (runtime/server/batch.py).
-    `finished(output, seconds)` is called after each, without seconds for one that was kept; `progress` counts operations.
+    in which workers keep encoded plaintexts. With `keep` outputs that are there are kept, and marked
+    (runtime/server/batch.py). `finished(output, seconds)` is called after each, without seconds for one that was kept;
+    `progress` counts operations.
 
     Raises what an input is refused for, when those that run have ended; TooLittleMemoryError where a worker has too little
     memory by the bill; InternalError for an input over which five workers died.

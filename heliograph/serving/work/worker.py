@@ -1,8 +1,8 @@
 """A worker process of the local engine: takes jobs from its standard input and evaluates them, one at a time.
 
-It is started anew, not forked (OpenFHE's generator must not be copied), as `python -m heliograph.serving.work.worker`. Each line
-of its input is one message as JSON: first what to serve, then jobs, and what else a `Seat` says; each line of its output is
-a report. When the input ends whoever started it is gone, and it goes too.
+It is started anew, not forked (OpenFHE's generator must not be copied), as `python -m heliograph.serving.work.worker`.
+Each line of its input is one message as JSON: first what to serve, then jobs, and what else a `Seat` says; each line of
+its output is a report. When the input ends whoever started it is gone, and it goes too.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ _MOST_VALUES = 1 << 25
 def impacts(program: Program, samples: Sequence[Array]) -> list[float]:
     """The impact of each secret activation of a tensor program, in program order.
 
-    A_i = the mean over samples of sum_j (dLoss/da_ij)^2, a_ij its outputs; `ir/analysis/loss.py` says which loss. `samples` is one
-    array for each input, with a leading sample axis. Raises UnsupportedError where torch has no counterpart of an op,
-    ProgramError for samples of other shapes.
+    A_i = the mean over samples of sum_j (dLoss/da_ij)^2, a_ij its outputs; `ir/analysis/loss.py` says which loss.
+    `samples` is one array for each input, with a leading sample axis. Raises UnsupportedError where torch has no
+    counterpart of an op, ProgramError for samples of other shapes.
 
     The network runs in float32: on ResNet-20 in a third of float64's time, and exact to 5e-6. What is tiny where a network
     is sure of itself, the derivative by its logits, is computed in float64 without cancellation and brought to size one

@@ -2,8 +2,8 @@
 
 An op of `LINEAR` is run, each of its other operands as the model gives it, on zeros (what it adds), on numbers that tell
 elements apart (an op that only moves elements is known by one run), and where it does more than move on unit tensors. The
-map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. That the op is linear, and keeps samples
-apart, is tested on random numbers each time; what is not is refused.
+map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. That the op is linear, and keeps
+samples apart, is tested on random numbers each time; what is not is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a bootstrap consists of beside ordinary ops, for `bootstrap_writer.py`. Part of the table in `ir/ops/table.py`."""
+"""What a bootstrap consists of beside ordinary ops, for `writer.py`. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 

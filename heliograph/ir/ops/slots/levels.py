@@ -1,4 +1,4 @@
-"""Levels, scales, chains and bootstraps: what only ciphertexts have. Part of the table in `ir/ops/table.py`."""
+"""Levels, scales, chains and bootstraps: what only ciphertexts have. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 

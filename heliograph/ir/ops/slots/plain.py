@@ -1,4 +1,4 @@
-"""Ciphertexts with plaintexts: constants, and plain values that are known at run time. Part of the table in `ir/ops/table.py`."""
+"""Ciphertexts with plaintexts: constants, and plain values that are known at run time. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ define(
         },
         _pack_type,
         _pack,
-        "A slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/maps/layout.py): that of ciphertext `chunk`.",
+        "A slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/maps/layout.py), ciphertext `chunk`.",
         role=Role.PACKING,
         rules=SlotRules(
             _pack_bounds,

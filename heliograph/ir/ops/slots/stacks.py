@@ -1,4 +1,4 @@
-"""Sums of whole ciphertexts, for programs on as many samples as a ciphertext has slots. Part of the table in `ir/ops/table.py`.
+"""Sums of whole ciphertexts, for programs on as many samples as a ciphertext has slots. Part of `ir/ops/table.py`.
 
 There an element of a tensor is one ciphertext, with that element of every sample. A linear map is a weighted sum of
 ciphertexts for each element of its result: no rotation, and no key. The ciphertexts that a map reads are a stack, a value of

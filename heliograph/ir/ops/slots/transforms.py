@@ -1,4 +1,4 @@
-"""Linear maps of slot vectors, by their diagonals. Part of the table in `ir/ops/table.py`."""
+"""Linear maps of slot vectors, by their diagonals. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 

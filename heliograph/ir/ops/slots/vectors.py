@@ -1,7 +1,7 @@
-"""Operations on slot vectors: what CKKS computes. Part of the table in `ir/ops/table.py`.
+"""Operations on slot vectors: what CKKS computes. Part of `ir/ops/table.py`.
 
-Here are rotations, sums and products of ciphertexts; those with plaintexts are in `plain_ops.py`, linear maps in
-`transform_ops.py`, levels and bootstraps in `level_ops.py`, sums of stacks in `stack_ops.py`.
+Here are rotations, sums and products of ciphertexts; those with plaintexts are in `plain.py`, linear maps in
+`transforms.py`, levels and bootstraps in `levels.py`, sums of stacks in `stacks.py`.
 
 At the packed stage values have type `slots<S>`. At the managed stage they are ciphertexts with level and true scale,
 and the types hold the bookkeeping: a product adds scales and has three parts, `relinearize` brings it back to two,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.runtime.native.arithmetic import kernel, reduced
-from heliograph.runtime.native.floating import canonical, centred_constant, fma, near, nearest, product_near
+from heliograph.runtime.native.kernels.arithmetic import kernel, reduced
+from heliograph.runtime.native.kernels.floating import canonical, centred_constant, fma, near, nearest, product_near
 
 # Numbers in a block. A quarter of a ring's dimension is never smaller.
 BLOCK = 256

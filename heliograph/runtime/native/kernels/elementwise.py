@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import carray, prange
 
-from heliograph.runtime.native.accumulate import (
+from heliograph.runtime.native.kernels.accumulate import (
     BLOCK,
     SPLIT_BITS,
     TERMS,
@@ -21,7 +21,7 @@ from heliograph.runtime.native.accumulate import (
     multiply_add_near,
     settle_split,
 )
-from heliograph.runtime.native.arithmetic import (
+from heliograph.runtime.native.kernels.arithmetic import (
     difference,
     kernel,
     parallel_kernel,
@@ -30,8 +30,8 @@ from heliograph.runtime.native.arithmetic import (
     times_constant,
     total,
 )
-from heliograph.runtime.native.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
-from heliograph.runtime.native.pointers import pointer
+from heliograph.runtime.native.kernels.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
+from heliograph.runtime.native.kernels.pointers import pointer
 
 
 @parallel_kernel

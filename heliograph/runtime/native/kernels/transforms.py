@@ -22,15 +22,23 @@ import numpy as np
 from numba import carray, prange
 
 from heliograph.ir import Array
-from heliograph.runtime.native.arithmetic import (
+from heliograph.runtime.native.kernels.arithmetic import (
     inlined,
     kernel,
     parallel_kernel,
     settled,
     times_constant,
 )
-from heliograph.runtime.native.floating import LIMIT, canonical, centred, centred_constant, near, nearest, product_near
-from heliograph.runtime.native.pointers import pointer
+from heliograph.runtime.native.kernels.floating import (
+    LIMIT,
+    canonical,
+    centred,
+    centred_constant,
+    near,
+    nearest,
+    product_near,
+)
+from heliograph.runtime.native.kernels.pointers import pointer
 from heliograph.runtime.residues import bit_reversed, powers, ratios, smallest_root
 
 # Transforms in one tile, for long runs in a tile of 8 kB or more.

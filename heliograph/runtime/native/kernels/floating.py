@@ -19,7 +19,7 @@ from llvmlite import binding
 from numba.extending import intrinsic
 
 from heliograph.ir import Array
-from heliograph.runtime.native.arithmetic import inlined
+from heliograph.runtime.native.kernels.arithmetic import inlined
 
 # numba's decorator is untyped.
 _emitted: Callable[[Callable[..., Any]], Any] = intrinsic

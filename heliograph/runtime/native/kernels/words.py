@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.runtime.native.arithmetic import kernel
+from heliograph.runtime.native.kernels.arithmetic import kernel
 
 _WORD = 64
 

@@ -1,0 +1,1 @@
+"""Kernels on residues that numba compiles, with their tables and bounds."""
