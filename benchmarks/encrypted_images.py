@@ -27,7 +27,7 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.tools.measure import peak_rss_bytes
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.server.server import require_server
 from results import Results, write
 

@@ -38,7 +38,7 @@ from torch import nn
 
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.execution.prices import priced_ms
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.floor import Floor
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 from heliograph.transfer.clear import ClearRun, Epoch, History, accuracy, train
 from heliograph.transfer.data import TransferData, load_test, softmax

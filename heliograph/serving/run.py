@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import uvicorn
 
 from heliograph.errors import HeliographError, ProgramError, SecurityError
+from heliograph.serving.connections import Connection, Connections, Listener, connections_for
 from heliograph.serving.http.app import make_app
-from heliograph.serving.http.connections import Connection, Connections, Listener, connections_for
 from heliograph.serving.logs import log, log_to_stderr
-from heliograph.serving.queue.site import Site, SiteSettings
+from heliograph.serving.site import Site, SiteSettings
 
 _GRACE_S = 5
 _DEFAULT_PORT = 8100

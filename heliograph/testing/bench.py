@@ -28,15 +28,15 @@ from heliograph.ir.location import UNKNOWN
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.steps import rotation_steps
 from heliograph.report.text import Report
+from heliograph.runtime.backend import Backend, ServerEvaluator
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.server.backend import Backend, ServerEvaluator
 from heliograph.runtime.wire.forms import SPARSE_BLOCKS, key_form, sparse_primes, special_primes, write_ciphertext
 from heliograph.runtime.wire.messages import EncryptedInput, EvaluationKeys, object_name
 from heliograph.testing.reference import Exact
 from heliograph.testing.rings import lower_part, name_of
 
 # What makes a backend: of an artifact, its keys, and a bound on the keys in memory (None: all stay); see
-# runtime/server/backend.py.
+# runtime/backend.py.
 Maker = Callable[[Artifact, EvaluationKeys, "int | None"], Backend]
 # The rotation amounts that have a key in the whole chain; in the lower part the first has one.
 AMOUNTS = (1, 5)

@@ -17,7 +17,7 @@ from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array
 from heliograph.machine import load_average
 from heliograph.runtime.client.client import Client
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.server.server import Server, require_server
 
 # The floor is a median over at least this many calls of each primitive.

@@ -39,7 +39,7 @@ from heliograph.ir.verify import verify
 from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
 from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps
 from heliograph.report.text import Report
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.runtime.wire.messages import EvaluationKeys
 

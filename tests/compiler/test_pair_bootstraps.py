@@ -21,7 +21,7 @@ from heliograph.ir.bootstraps.asked import bootstraps as every_bootstrap
 from heliograph.ir.node import freeze_attrs
 from heliograph.passes.base import apply
 from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.floor import Floor
 
 SLOTS = 1024
 RING = Ring(11, 60, 52, 19, 4, None, (2, 2))

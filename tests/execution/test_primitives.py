@@ -95,7 +95,7 @@ def test_the_third_number_of_a_call_counts_where_it_should() -> None:
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_every_call_can_be_timed(name: str, session: Session) -> None:
     """Of ciphertexts in the whole chain and in lower parts of it."""
-    from heliograph.runtime.measuring.floor import Floor
+    from heliograph.runtime.server.floor import Floor
 
     levels, size = (1, 4, 5), 2
     if PRIMITIVES[name].bootstraps:

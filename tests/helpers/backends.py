@@ -19,8 +19,8 @@ from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.execution.protocol import Call
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
+from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.server.backend import ServerEvaluator
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from runtime.support import sample, toy_artifact
 import heliograph as hg
 from heliograph.runtime.wire.keyfolder import key_parts
 from heliograph.serving.http.app import make_app
-from heliograph.serving.queue.site import Site, SiteSettings
+from heliograph.serving.site import Site, SiteSettings
 
 ODD = [
     *(

@@ -10,8 +10,8 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.runtime.wire.keyfolder import key_parts
-from heliograph.serving.queue.settings import Limits
-from heliograph.serving.queue.site import Site, SiteSettings
+from heliograph.serving.settings import Limits
+from heliograph.serving.site import Site, SiteSettings
 
 
 def site(artifact_file: Path, folder: Path, limits: Limits) -> Site:

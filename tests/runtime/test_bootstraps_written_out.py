@@ -42,7 +42,7 @@ from heliograph.ir.bootstraps.asked import (
 )
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.server.floor import Floor
 
 TOY = hg.Options(security_bits=None, log_ring=11, scale_bits=36, bootstrap=True, degree=7)
 SOURCE = """program deep

@@ -25,7 +25,7 @@ pytest.importorskip("openfhe")
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.server.server import Server
-from heliograph.runtime.server.sums import _product, _split
+from heliograph.runtime.sums import _product, _split
 
 PRIMES = {20: (1 << 20) - 3, 30: (1 << 30) - 35, 45: (1 << 45) - 55, 60: (1 << 60) - 93}
 LAYER = """program layer

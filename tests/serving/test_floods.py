@@ -25,8 +25,7 @@ from helpers.serving import Running
 from runtime.support import toy_artifact
 
 import heliograph as hg
-from heliograph.serving.http.app import make_app
-from heliograph.serving.http.connections import (
+from heliograph.serving.connections import (
     Bodies,
     BodyFlow,
     Connection,
@@ -35,10 +34,11 @@ from heliograph.serving.http.connections import (
     connections_for,
     place_of,
 )
-from heliograph.serving.http.refusals import Refused, nothing_there
-from heliograph.serving.http.turns import Pace
+from heliograph.serving.http.app import make_app
 from heliograph.serving.queue.database import Database
-from heliograph.serving.queue.site import Site, SiteSettings
+from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.site import Site, SiteSettings
+from heliograph.serving.turns import Pace
 
 MODEL = toy_artifact().fingerprint
 NO_JOB = f"/v1/jobs/{'a' * 32}"

@@ -17,12 +17,12 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.cli.main import cli
-from heliograph.serving.http.refusals import Refused
 from heliograph.serving.queue import clock as clock_module
 from heliograph.serving.queue.clock import Clock
 from heliograph.serving.queue.database import Database
-from heliograph.serving.queue.settings import Limits, Places
-from heliograph.serving.queue.site import Site
+from heliograph.serving.refusals import Refused
+from heliograph.serving.settings import Limits, Places
+from heliograph.serving.site import Site
 
 DAY = 86_400.0
 MODEL = toy_artifact().fingerprint

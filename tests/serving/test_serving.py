@@ -333,8 +333,8 @@ def test_half_uploads_do_not_hold_others_up(running: Running, remote: hg.RemoteS
 
 
 def test_an_address_that_others_reach_needs_tls(artifact_file: Path, tmp_path: Path) -> None:
-    from heliograph.serving.queue.site import SiteSettings
     from heliograph.serving.run import Listening, serve
+    from heliograph.serving.site import SiteSettings
 
     settings = SiteSettings([artifact_file], tmp_path / "data", allow_insecure=True)
     with pytest.raises(hg.SecurityError, match="without TLS they can read tokens"):

@@ -28,18 +28,18 @@ import heliograph as hg
 from heliograph.errors import HeliographError, InternalError, RangeError, WireError
 from heliograph.files import open_file
 from heliograph.runtime.wire.keyfolder import KeyFolder, key_parts
+from heliograph.serving.connections import Connection
 from heliograph.serving.http import routes_jobs
 from heliograph.serving.http.app import make_app
-from heliograph.serving.http.connections import Connection
-from heliograph.serving.http.refusals import Refused
 from heliograph.serving.http.routes_jobs import _opened
-from heliograph.serving.http.turns import Crowd, Turns
 from heliograph.serving.queue import uploads
 from heliograph.serving.queue.database import Database
-from heliograph.serving.queue.settings import Limits
-from heliograph.serving.queue.site import Site, SiteSettings
 from heliograph.serving.queue.tenants import stored_bytes
+from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import ErrorRecord
+from heliograph.serving.settings import Limits
+from heliograph.serving.site import Site, SiteSettings
+from heliograph.serving.turns import Crowd, Turns
 
 MODEL = toy_artifact().fingerprint
 DATA = b"some bytes"

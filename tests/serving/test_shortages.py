@@ -27,15 +27,15 @@ from heliograph import files
 from heliograph.errors import HeliographError, WireError
 from heliograph.files import write_file
 from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.serving import site as site_module
 from heliograph.serving.http import routes_jobs
 from heliograph.serving.http.app import make_app
-from heliograph.serving.http.refusals import Refused
 from heliograph.serving.queue import jobs as jobs_module
-from heliograph.serving.queue import site as site_module
 from heliograph.serving.queue import uploads
-from heliograph.serving.queue.settings import Limits
-from heliograph.serving.queue.site import Site
+from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import DONE, ErrorRecord, JobRecord
+from heliograph.serving.settings import Limits
+from heliograph.serving.site import Site
 from heliograph.serving.work import pool as pool_module
 from heliograph.serving.work.engine import AGAIN, Report, Seat, Task, Work, WorkerGone
 from heliograph.serving.work.evaluation import Evaluation

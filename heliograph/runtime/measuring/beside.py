@@ -14,8 +14,8 @@ import numpy as np
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.server.backend import NATIVE, OPENFHE
 from heliograph.runtime.wire.forms import read_ciphertext, special_primes
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from heliograph.execution.prices import call_ms
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
 from heliograph.machine import load_average, usable_cores
+from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.measuring.beside import beside, sample_values
 from heliograph.runtime.measuring.turns import medians_ms
-from heliograph.runtime.server.backend import NATIVE, OPENFHE
 
 # Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely. The last
 # is that of a deep network, whose keys fit no cache.

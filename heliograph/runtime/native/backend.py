@@ -22,6 +22,8 @@ from heliograph.files import Bytes
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps.asked import factors
 from heliograph.ir.maps.diagonals import DiagonalMap
+from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
+from heliograph.runtime.keyloader import KeyLoader, Keys
 from heliograph.runtime.native.bootstrapping import (
     BootstrappingPrimitives,
     FactorEvaluator,
@@ -40,8 +42,6 @@ from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
-from heliograph.runtime.server.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
-from heliograph.runtime.server.keyloader import KeyLoader, Keys
 from heliograph.runtime.wire.forms import special_primes
 from heliograph.runtime.wire.keyfolder import KeyFolder
 

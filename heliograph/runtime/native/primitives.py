@@ -17,7 +17,7 @@ from heliograph.runtime.native.kernels import elementwise
 from heliograph.runtime.native.kernels.pointers import addresses
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, with_ratio
-from heliograph.runtime.server.sums import weighted_sums
+from heliograph.runtime.sums import weighted_sums
 
 # Of so many plaintexts that wait as coefficients the residues are there at once.
 _TOGETHER = 32

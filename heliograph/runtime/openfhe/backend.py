@@ -14,14 +14,14 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.ir import Node, Program
 from heliograph.ir.bootstraps.asked import raising_chains
+from heliograph.runtime.backend import OPENFHE, SentKeys, SentValues
+from heliograph.runtime.keyloader import KeyLoader, Keys
 from heliograph.runtime.openfhe import registry, serial
 from heliograph.runtime.openfhe.context import library
 from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
 from heliograph.runtime.openfhe.primitives import Raise
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Bytes, Template, rotation_key_template
-from heliograph.runtime.server.backend import OPENFHE, SentKeys, SentValues
-from heliograph.runtime.server.keyloader import KeyLoader, Keys
 
 # A key of a tiny ring for an automorphism that does not exist, put into every map first. OpenFHE keeps the first map that
 # was given for a tag and adds later keys to it, so a real first key could not be put back without the others.

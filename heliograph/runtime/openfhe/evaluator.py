@@ -11,13 +11,13 @@ from heliograph.ckks.chains import chain_at
 from heliograph.ckks.ring import Ring
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array, Node, Program
+from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.openfhe.context import refusal
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives, Raise
 from heliograph.runtime.openfhe.serial import residues_of, retagged
 from heliograph.runtime.openfhe.sums import Coefficients
 from heliograph.runtime.openfhe.tags import chain_tag
 from heliograph.runtime.openfhe.template import Bytes, meaningless, moved
-from heliograph.runtime.server.backend import ServerEvaluator
 from heliograph.runtime.wire.forms import read_ciphertext
 
 

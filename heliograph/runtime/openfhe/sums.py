@@ -1,4 +1,4 @@
-"""Weighted sums (runtime/server/sums.py) of OpenFHE's ciphertexts.
+"""Weighted sums (runtime/sums.py) of OpenFHE's ciphertexts.
 
 They come and go as their coefficients, and into OpenFHE as the bytes that it would write of them (template.py).
 """

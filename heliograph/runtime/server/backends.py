@@ -7,7 +7,7 @@ from pathlib import Path
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.errors import ProgramError
-from heliograph.runtime.server.backend import NATIVE, OPENFHE, Backend, SentKeys
+from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
 
 
 def backend_name(asked: str | None) -> str:

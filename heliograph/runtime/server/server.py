@@ -19,15 +19,15 @@ from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.analysis.carried import carried_on, only, released
-from heliograph.runtime.measuring.floor import Floor
+from heliograph.runtime.backend import ServerEvaluator
+from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.process import require_own_process
 from heliograph.runtime.security import require_security
-from heliograph.runtime.server.backend import ServerEvaluator
 from heliograph.runtime.server.backends import make_backend
-from heliograph.runtime.server.keyloader import KeyLoader
+from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.runtime.wire.messages import (
     CarriedValues,

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPBearer
 
-from heliograph.serving.http.refusals import Refused
-from heliograph.serving.http.turns import Lane
-from heliograph.serving.queue.site import Site
 from heliograph.serving.queue.tenants import Tenant
+from heliograph.serving.refusals import Refused
+from heliograph.serving.site import Site
+from heliograph.serving.turns import Lane
 
 MAX_BYTES = 1 << 40
 

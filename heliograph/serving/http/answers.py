@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.errors import HeliographError, InternalError
 from heliograph.files import of_the_machine
-from heliograph.serving.http.refusals import RETRY_S, Refused, status_of
 from heliograph.serving.logs import log
+from heliograph.serving.refusals import RETRY_S, Refused, status_of
 from heliograph.serving.remote.records import ErrorRecord, RefusalRecord, as_record, reworded
 
 _MAX_SHOWN = 300

@@ -19,8 +19,8 @@ from heliograph.serving.http.access import BYTES, Fingerprint, Here, Known, Oper
 from heliograph.serving.http.answers import REFUSALS, Outermost, add_handlers
 from heliograph.serving.http.gate import Gate
 from heliograph.serving.http.page import PAGE_HEADERS, page
-from heliograph.serving.queue.site import Site
 from heliograph.serving.remote.records import ArtifactRecord, HealthRecord
+from heliograph.serving.site import Site
 
 router = APIRouter()
 _PIECE = 1 << 16

@@ -9,12 +9,12 @@ import contextlib
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from heliograph.serving.connections import Connection, place_of
 from heliograph.serving.http.answers import refusal
-from heliograph.serving.http.connections import Connection, place_of
-from heliograph.serving.http.refusals import Refused
-from heliograph.serving.http.turns import Lane
-from heliograph.serving.queue.site import Site
 from heliograph.serving.queue.tenants import Tenant
+from heliograph.serving.refusals import Refused
+from heliograph.serving.site import Site
+from heliograph.serving.turns import Lane
 
 # What there is without a token.
 _PUBLIC = ("/health", "/openapi.json")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from heliograph.serving.queue.site import Site
 from heliograph.serving.remote.records import DONE, FAILED, QUEUED, RUNNING
+from heliograph.serving.site import Site
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _COUNTERS = {

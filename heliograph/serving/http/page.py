@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from heliograph.serving.http.metrics import jobs_by_state
-from heliograph.serving.queue.site import Site
+from heliograph.serving.site import Site
 
 _ROWS = 100
 _STYLE = """

@@ -18,10 +18,10 @@ from fastapi.responses import StreamingResponse
 
 from heliograph.files import of_the_machine, open_file
 from heliograph.serving.http.access import BYTES, AskedClient, AskedDigest, AskedFingerprint, Here, JobId, Known, Turn
-from heliograph.serving.http.refusals import Refused, nothing_there
-from heliograph.serving.http.turns import Lane
 from heliograph.serving.queue.jobs import CURSOR, has_ended
+from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import JobRecord
+from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["jobs"])
 # How much of a result is in memory at once.

@@ -10,9 +10,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 
 from heliograph.serving.http.access import BODY, MAX_BYTES, Digest, Here, Known, Size, Turn
-from heliograph.serving.http.refusals import Refused
-from heliograph.serving.http.turns import Lane
+from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import UploadRecord
+from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["uploads"])
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from heliograph.execution.evaluator import Evaluator
 from heliograph.files import Bytes
 from heliograph.ir import Array, CipherType, Node, Program
-from heliograph.runtime.server.keyloader import KeyLoader
+from heliograph.runtime.keyloader import KeyLoader
 from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.runtime.wire.messages import CarriedValues, EncryptedInput, EvaluationKeys
 

@@ -21,7 +21,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from heliograph.serving.http.refusals import RETRY_S, Refused
+from heliograph.serving.refusals import RETRY_S, Refused
 from heliograph.serving.remote.records import RefusalRecord, as_record
 
 # So many are accepted before those that are there go on.

@@ -11,7 +11,7 @@ from heliograph.ckks.chains import chain_at
 from heliograph.execution.prices import chain_of
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import Call
-from heliograph.runtime.server.backend import ServerEvaluator
+from heliograph.runtime.backend import ServerEvaluator
 
 # Calls that take seconds (bootstraps, sums of many ciphertexts) need only a few samples.
 _FEW_SAMPLES = 3

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Hashable
 from functools import partial
 
-from heliograph.serving.http.refusals import Refused
+from heliograph.serving.refusals import Refused
 
 # Whoever is due by now is forgotten when there are so many.
 _MANY = 4096
