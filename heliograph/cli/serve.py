@@ -10,7 +10,7 @@ import click
 from heliograph.cli.output import emit, insecure_option, output_options, plaintexts_option
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
-from heliograph.serving.settings import Limits
+from heliograph.serving.queue.settings import Limits
 
 _LIMITS = Limits()
 
@@ -133,8 +133,8 @@ def serve_command(
             why="they map keys and files in ways that Windows does not have",
             hint="run it in WSL or a container; clients run on Windows too",
         )
+    from heliograph.serving.queue.settings import Limits
     from heliograph.serving.run import Listening, serve
-    from heliograph.serving.settings import Limits
     from heliograph.serving.site import SiteSettings
 
     if strange := [each for each in plain if "=" not in each]:
@@ -170,8 +170,8 @@ def serve_command(
 def token_command(name: str, data: str, operator: bool, revoke: bool, as_json: bool, quiet: bool) -> None:
     """Create a token for the client NAME of a server. It is printed once; only its SHA-256 is kept."""
     from heliograph.serving.queue.database import Database
+    from heliograph.serving.queue.settings import Places
     from heliograph.serving.queue.tenants import Tenants
-    from heliograph.serving.settings import Places
 
     places = Places(Path(data))
     places.make()

@@ -20,12 +20,12 @@ from heliograph.serving.queue.catalog import Catalog
 from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.keysets import KeySets
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.sweep import Sweep
 from heliograph.serving.queue.tenants import Tenants
 from heliograph.serving.queue.uploads import Uploads
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import JobRecord
-from heliograph.serving.settings import Limits, Places
 from heliograph.serving.turns import Crowd, Pace, Turns
 from heliograph.serving.work.engine import Work, bytes_each
 from heliograph.serving.work.engines import make_engine

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 
 from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Places
 from heliograph.serving.queue.tenants import Tenants
-from heliograph.serving.settings import Places
 
 
 def free_port() -> int:

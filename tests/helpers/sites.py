@@ -10,7 +10,7 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.runtime.wire.keyfolder import key_parts
-from heliograph.serving.settings import Limits
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.site import Site, SiteSettings
 
 

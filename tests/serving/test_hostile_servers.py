@@ -33,7 +33,7 @@ from helpers.hostile_server import (
 
 import heliograph as hg
 from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
-from heliograph.serving.remote.server import exchange
+from heliograph.serving.remote import exchange
 from heliograph.serving.remote.transport import StatusError
 
 # Altered answers of each kind; more of them in benchmarks/hostile.py.

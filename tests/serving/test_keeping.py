@@ -16,10 +16,10 @@ from heliograph.cli.main import cli
 from heliograph.execution.memory import BASE_BYTES
 from heliograph.serving.queue.catalog import Catalog, room
 from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.sweep import Sweep
 from heliograph.serving.queue.tenants import Tenants
 from heliograph.serving.refusals import Refused
-from heliograph.serving.settings import Limits, Places
 from heliograph.serving.site import Site
 from heliograph.serving.work.engine import Work
 from heliograph.serving.work.holding import Holding

@@ -21,8 +21,8 @@ import heliograph as hg
 import heliograph.serving
 from heliograph.files import write_file
 from heliograph.runtime.wire.keyfolder import key_parts
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.queue.tenants import stored_bytes
-from heliograph.serving.settings import Limits
 from heliograph.serving.site import Site, SiteSettings
 
 HERE = str(Path(heliograph.serving.__file__).parent)

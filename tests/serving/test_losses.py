@@ -20,8 +20,8 @@ from heliograph.cli.main import cli
 from heliograph.serving.queue import clock as clock_module
 from heliograph.serving.queue.clock import Clock
 from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.refusals import Refused
-from heliograph.serving.settings import Limits, Places
 from heliograph.serving.site import Site
 
 DAY = 86_400.0

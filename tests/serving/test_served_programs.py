@@ -16,8 +16,8 @@ import heliograph as hg
 from heliograph.errors import ProgramError, WireError
 from heliograph.runtime.server.steps import StepInput, StepOutput
 from heliograph.serving.queue.catalog import Catalog
+from heliograph.serving.queue.settings import Places
 from heliograph.serving.remote.records import ErrorRecord
-from heliograph.serving.settings import Places
 from heliograph.serving.work.engine import Work
 from heliograph.serving.work.evaluation import Evaluation
 

@@ -34,10 +34,10 @@ from heliograph.serving.http.app import make_app
 from heliograph.serving.http.routes_jobs import _opened
 from heliograph.serving.queue import uploads
 from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.queue.tenants import stored_bytes
 from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import ErrorRecord
-from heliograph.serving.settings import Limits
 from heliograph.serving.site import Site, SiteSettings
 from heliograph.serving.turns import Crowd, Turns
 

@@ -91,7 +91,7 @@ def test_every_job_ends_once_with_the_right_answer(artifact_file: Path, tmp_path
 def test_a_job_that_kills_its_workers_is_given_up(artifact_file: Path, tmp_path: Path) -> None:
     from heliograph.serving.queue.database import Database
     from heliograph.serving.queue.jobs import Jobs
-    from heliograph.serving.settings import Limits
+    from heliograph.serving.queue.settings import Limits
 
     running = Running(tmp_path / "data", [artifact_file])
     limits = Limits(deaths=3)
@@ -130,8 +130,8 @@ def test_who_is_late_ends_nothing(artifact_file: Path, tmp_path: Path) -> None:
     """A worker that lost its job can neither end it nor say how far it is; the one that has it can, once."""
     from heliograph.serving.queue.database import Database
     from heliograph.serving.queue.jobs import Jobs
+    from heliograph.serving.queue.settings import Limits
     from heliograph.serving.remote.records import ErrorRecord
-    from heliograph.serving.settings import Limits
 
     running = Running(tmp_path / "data", [artifact_file])
     jobs = Jobs(Database(running.places.database), running.places, Limits())

@@ -32,9 +32,9 @@ from heliograph.serving.http import routes_jobs
 from heliograph.serving.http.app import make_app
 from heliograph.serving.queue import jobs as jobs_module
 from heliograph.serving.queue import uploads
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import DONE, ErrorRecord, JobRecord
-from heliograph.serving.settings import Limits
 from heliograph.serving.site import Site
 from heliograph.serving.work import pool as pool_module
 from heliograph.serving.work.engine import AGAIN, Report, Seat, Task, Work, WorkerGone

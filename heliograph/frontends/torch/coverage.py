@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-from heliograph.frontends import torch_export  # noqa: F401  (its imports fill the tables)
+from heliograph.frontends.torch import export  # noqa: F401  (its imports fill the tables)
 from heliograph.frontends.torch.refusals import REFUSED
 from heliograph.frontends.torch.source import op_name
 from heliograph.frontends.torch.values import RULES

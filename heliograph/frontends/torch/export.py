@@ -15,22 +15,6 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.execution.interface import columns_of
-from heliograph.frontends import (  # noqa: F401  (they register rules)
-    torch_arithmetic,
-    torch_attention,
-    torch_decisions,
-    torch_einsum,
-    torch_extrema,
-    torch_functions,
-    torch_layers,
-    torch_linear,
-    torch_pointwise,
-    torch_polynomial,
-    torch_pooling,
-    torch_products,
-    torch_statistics,
-    torch_structure,
-)
 from heliograph.frontends.torch.check import compared, keeps_apart
 from heliograph.frontends.torch.difference import Reading
 from heliograph.frontends.torch.graph import all_nodes, chooses, depending, draws, export, functional, quiet
@@ -59,6 +43,19 @@ from heliograph.frontends.torch.refusals import (
     user_name,
     writes_in_place,
 )
+from heliograph.frontends.torch.rules import (  # noqa: F401  (they register rules)
+    arithmetic,
+    attention,
+    decisions,
+    einsum,
+    extrema,
+    functions,
+    layers,
+    pooling,
+    products,
+    statistics,
+    structure,
+)
 from heliograph.frontends.torch.source import (
     LayerNames,
     caller_location,
@@ -69,6 +66,7 @@ from heliograph.frontends.torch.source import (
     short_name,
     stack_location,
 )
+from heliograph.frontends.torch.training import polynomial  # noqa: F401  (it registers rules)
 from heliograph.frontends.torch.training.impacts import impacts
 from heliograph.frontends.torch.values import (
     Call,
@@ -83,6 +81,7 @@ from heliograph.frontends.torch.values import (
     transposed_name,
     with_dtypes,
 )
+from heliograph.frontends.torch.ways import linear, pointwise  # noqa: F401  (they register rules)
 from heliograph.frontends.torch.ways.complex import Complex, complex_call
 from heliograph.frontends.torch.ways.decompose import decomposed
 from heliograph.frontends.torch.ways.fuse import Fused, depending_on, fusions
@@ -517,7 +516,7 @@ class _Tracer:
             return torch.empty(tuple(result.shape), dtype=result.dtype)
         key = name if rule_of(name) is not None else name.removesuffix("_")
         loc = self.location(node)
-        rule = rule_of(key) or torch_pointwise.rule_by_tag(target)
+        rule = rule_of(key) or pointwise.rule_by_tag(target)
         if rule is None:
             drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
             raise random_values(node, loc) if drawn else unsupported(node, loc)

@@ -13,10 +13,10 @@ import scipy.sparse
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.runtime import sums
 from heliograph.runtime.openfhe.context import library
 from heliograph.runtime.openfhe.serial import residues_of
 from heliograph.runtime.openfhe.template import TAG_LENGTH, ciphertext_template, moved
-from heliograph.runtime.server.server import sums
 
 # The tag of keys in bytes that only pass through. Tags of lower parts of a chain are longer than a client's.
 _UNNAMED = "0" * TAG_LENGTH

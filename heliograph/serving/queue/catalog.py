@@ -16,9 +16,9 @@ from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.security import require_security
 from heliograph.runtime.server.server import given_inputs
 from heliograph.serving.queue.plaintexts import require_plaintexts
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.refusals import nothing_there
 from heliograph.serving.remote.records import ArtifactRecord
-from heliograph.serving.settings import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from pathlib import Path
 from heliograph.files import sync_folder
 from heliograph.serving.logs import log
 from heliograph.serving.queue.database import Database, count
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.tenants import require_few, require_room, reserved_bytes
 from heliograph.serving.queue.uploads import require_free, unlink_forgotten
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord, reworded
-from heliograph.serving.settings import Limits, Places
 
 _AGAIN = "the job is evaluated when the server has room"
 # A death in the first seconds of a job says less of the job: so many count as one.

@@ -15,11 +15,11 @@ from heliograph.files import of_the_machine
 from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError, write_index
 from heliograph.serving.queue.database import Database, count
 from heliograph.serving.queue.jobs import Jobs
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.tenants import require_few
 from heliograph.serving.queue.uploads import Uploads
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import ErrorRecord, KeysRecord
-from heliograph.serving.settings import Limits, Places
 
 Expected = Mapping[str, EvaluationKey]
 

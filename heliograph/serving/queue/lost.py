@@ -16,8 +16,8 @@ from pathlib import Path
 from heliograph.files import remove_parts, sync_folder
 from heliograph.serving.logs import log
 from heliograph.serving.queue.database import Database, note
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.remote.records import DONE, QUEUED, RUNNING
-from heliograph.serving.settings import Limits, Places
 
 # The name under which the queue has when something was put into a folder of `lost` last.
 _NOTE = "lost/"

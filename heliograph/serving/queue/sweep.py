@@ -11,9 +11,9 @@ from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.keysets import KeySets
 from heliograph.serving.queue.lost import Lost
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.uploads import Uploads
 from heliograph.serving.refusals import Refused
-from heliograph.serving.settings import Limits, Places
 
 _EVERY_S = 15.0
 

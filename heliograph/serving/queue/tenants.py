@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from heliograph.errors import ProgramError
 from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import QUEUED, RUNNING
-from heliograph.serving.settings import Limits
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_TOKEN = 200

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from heliograph.files import of_the_machine, open_file
 from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.tenants import require_few, require_room, reserved_bytes
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import UploadRecord
-from heliograph.serving.settings import Limits, Places
 
 _BLOCK = 1 << 20
 

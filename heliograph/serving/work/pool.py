@@ -16,8 +16,8 @@ from heliograph.serving.queue.bell import Bell
 from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.jobs import Claim, Jobs
 from heliograph.serving.queue.keysets import KeySets
+from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.remote.records import DONE, ErrorRecord
-from heliograph.serving.settings import Limits, Places
 from heliograph.serving.work.engine import AGAIN, STOPPED, Engine, Report, Seat, WorkerGone, follow, task_of
 
 # How often an idle worker is checked and looks for jobs that it was not woken for; and how often it is noted as alive.

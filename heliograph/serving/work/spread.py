@@ -25,8 +25,8 @@ from heliograph.runtime.wire.keyfolder import KeyFolder, load_keys, write_keys
 from heliograph.runtime.wire.messages import EncryptedInput
 from heliograph.serving.queue.catalog import require_fit, room
 from heliograph.serving.queue.plaintexts import require_plaintexts
+from heliograph.serving.queue.settings import Limits
 from heliograph.serving.remote.records import DONE, as_error
-from heliograph.serving.settings import Limits
 from heliograph.serving.work.engine import STOPPED, Engine, Report, Task, Work, WorkerGone, bytes_each, follow, task_of
 from heliograph.serving.work.engines import make_engine
 

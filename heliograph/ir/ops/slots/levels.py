@@ -10,10 +10,10 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import bootstrap_bounds, check_series, computed
 from heliograph.ir.node import Array, Stage
+from heliograph.ir.ops.slots import runs
 from heliograph.ir.ops.slots.rules import same_bounds, slotwise
 from heliograph.ir.ops.slots.types import same_slots, sum_type, two_parts
 from heliograph.ir.ops.spec import LEVELED, SLOTS, Attrs, Context, Keys, OpSpec, Role, define
-from heliograph.ir.ops.table.slots import runs
 from heliograph.ir.types import CipherType, SlotsType, Type
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.slots import runs
 from heliograph.ir.ops.slots.rules import any_operand, product_of_bounds, scaled, slotwise, sum_of_bounds, widened
 from heliograph.ir.ops.slots.types import same_slots, two_parts, unchanged
 from heliograph.ir.ops.spec import (
@@ -26,7 +27,6 @@ from heliograph.ir.ops.spec import (
     check_constant,
     define,
 )
-from heliograph.ir.ops.table.slots import runs
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
 
 

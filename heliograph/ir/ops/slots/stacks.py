@@ -17,10 +17,10 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.slots import runs
 from heliograph.ir.ops.slots.rules import any_operand, longest, scaled, widened
 from heliograph.ir.ops.slots.types import SCALE_TOLERANCE, two_parts
 from heliograph.ir.ops.spec import NO_KEYS, SLOTS, Attrs, Bounds, Context, OpSpec, Role, SlotRules, define
-from heliograph.ir.ops.table.slots import runs
 from heliograph.ir.types import CipherType, SlotsType, Type
 
 

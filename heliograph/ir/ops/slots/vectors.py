@@ -22,6 +22,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.slots import runs
 from heliograph.ir.ops.slots.rules import (
     any_operand,
     complex_slots,
@@ -48,7 +49,6 @@ from heliograph.ir.ops.spec import (
     SlotRules,
     define,
 )
-from heliograph.ir.ops.table.slots import runs
 from heliograph.ir.types import CipherType, SlotsType, Type
 
 
