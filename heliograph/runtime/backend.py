@@ -63,7 +63,7 @@ class Backend(Protocol):
         """While something is evaluated: the keys stay in their place."""
         ...
 
-    def read(self, message: SentValues, node: Node, name: str, evaluator: ServerEvaluator) -> Any:
+    def read(self, message: SentValues, node: Node, name: str) -> Any:
         """One input ciphertext from a client's message, checked; a WireError where it is not what the node asks for."""
         ...
 

@@ -1,61 +1,50 @@
 """Evaluation keys that do not all fit in memory: loaded before the node that reads them, dropped when others need the room.
 
-Keys that are not of rotations stay. The order in which a program reads the others is known, so the one whose
-next use is furthest away goes first (execution/key_use.py), and the next ones are read, checked and made into what a
-backend takes by a thread while nodes are evaluated. Where the backend finds them is changed by the evaluating thread alone,
-between two nodes.
+Keys that are not of rotations stay. The order in which a program reads the others is known, so the one whose next use is
+furthest away goes first (execution/key_use.py), and a thread reads and checks the next ones while nodes are evaluated. The
+table of keys is changed by the evaluating thread alone, between two nodes.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import KeyUse
 
-# Keys, each with what a backend makes of it.
-Keys = Sequence[tuple[EvaluationKey, Any]]
+# A server's keys, by chain, kind and amount.
+KeyTable = dict[tuple[Ring, str, int], Any]
 
 
-class KeyPlace(Protocol):
-    """Where a backend finds the keys of one server."""
-
-    def begin(self, keys: Keys) -> None:
-        """Put the keys that stay in their place, before anything is evaluated."""
-        ...
-
-    def add(self, keys: Keys) -> None:
-        """Add keys between two nodes."""
-        ...
-
-    def drop(self, gone: Sequence[EvaluationKey], left: Keys) -> None:
-        """Drop keys between two nodes; `left` are all that are there afterwards."""
-        ...
+def place_of(key: EvaluationKey) -> tuple[Ring, str, int]:
+    """Where a key stands in a table."""
+    return key.ring, key.kind, key.amount % key.ring.slots
 
 
 class KeyLoader:
-    """The keys of one server within `key_bytes`: `require(position)` before each node.
+    """The keys of one server within `key_bytes`, put into `table`: call `require(position)` before each node.
 
-    `read(key)` gives what the backend takes for a key, or raises; it is called by threads too, while others evaluate.
+    `read(key)` gives the table's value of a key, or raises; it is called by threads too, while others evaluate.
     `loads`, `loaded_bytes` and `waited_s` count what was read after the keys that stay; `peak_bytes` is the most that was
     held at once, keys read ahead included. One evaluation at a time: hold `lock`.
     """
 
-    def __init__(self, use: KeyUse, read: Callable[[EvaluationKey], Any], place: KeyPlace, key_bytes: int) -> None:
+    def __init__(self, use: KeyUse, read: Callable[[EvaluationKey], Any], table: KeyTable, key_bytes: int) -> None:
         self.key_bytes, self.lock = key_bytes, threading.Lock()
         self.loads, self.loaded_bytes, self.waited_s, self.peak_bytes = 0, 0, 0.0, 0
-        self._use, self._read, self._place = use, read, place
+        self._use, self._read, self._table = use, read, table
         self._room, self._ahead_room = use.room(key_bytes)
-        self._held: dict[str, Any] = {}
+        self._held: set[str] = set()
         self._ahead: dict[str, Future[Any]] = {}
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heliograph-keys")
-        self._staying = [(key, read(key)) for key in use.staying]
-        place.begin(self._staying)
+        for key in use.staying:
+            table[place_of(key)] = read(key)
         self._note_peak()
         self._read_ahead(-1)
 
@@ -64,18 +53,16 @@ class KeyLoader:
 
         After an error everything is as before, less the keys that had made room: the same node may be tried again.
         """
-        missing = sorted(self._use.reads[position] - self._held.keys())
+        missing = sorted(self._use.reads[position] - self._held)
         if not missing:
             return
         begun = time.perf_counter()
-        gone = [self._use.others[name] for name in self._use.dropped(self._held, position, self._room)]
-        if gone:
-            for key in gone:
-                del self._held[key.name]
-            self._place.drop(gone, [*self._staying, *self._named(self._held)])
+        for name in self._use.dropped(self._held, position, self._room):
+            self._held.remove(name)
+            del self._table[place_of(self._use.others[name])]
         try:
             values = {name: self._value(name) for name in missing}
-            self._place.add(self._named(values))
+            self._table.update((place_of(self._use.others[name]), value) for name, value in values.items())
             self._held.update(values)
             self._note_peak()
         finally:
@@ -83,19 +70,15 @@ class KeyLoader:
         self._read_ahead(position)
 
     def close(self) -> None:
-        """Stop reading ahead and let go of all keys; those in their place are the backend's. Never waits.
+        """Stop reading ahead and let go of what was read; the keys in the table are the server's. Never waits.
 
         An evaluation that is running in another thread finishes with keys that it reads itself.
         """
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self.lock.acquire(blocking=False):
-            for table in (self._staying, self._held, self._ahead):
-                table.clear()
+            self._ahead.clear()
             self.lock.release()
-
-    def _named(self, values: Mapping[str, Any]) -> list[tuple[EvaluationKey, Any]]:
-        return [(self._use.others[name], value) for name, value in values.items()]
 
     def _value(self, name: str) -> Any:
         key, coming = self._use.others[name], self._ahead.pop(name, None)

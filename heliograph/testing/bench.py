@@ -201,7 +201,7 @@ class Bench:
         """The backend's ciphertext in a client's bytes."""
         node, name = self.material.nodes[level], object_name(f"x{level}", 0)
         sent = EncryptedInput(self.material.artifact.fingerprint, self.material.cryptor.tag, {name: data})
-        return self.backend.read(sent, node, name, self.evaluator)
+        return self.backend.read(sent, node, name)
 
     def given(self, residues: Array) -> Any:
         """The backend's ciphertext with these residues (2, level + 1, N)."""

@@ -204,9 +204,9 @@ class Careless(NativeBackend):
             {(ring, "rotation", 3): key for (ring, kind, _), key in self._keys.items() if kind == "rotation"}
         )
 
-    def read(self, message: Any, node: Any, name: str, evaluator: Any) -> Any:
+    def read(self, message: Any, node: Any, name: str) -> Any:
         try:
-            return super().read(message, node, name, evaluator)
+            return super().read(message, node, name)
         except HeliographError:
             return Ciphertext(np.zeros((2, node.attrs["level"] + 1, RING.ring_dim), dtype=np.uint64))
 

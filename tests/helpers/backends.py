@@ -59,7 +59,7 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
         data = cryptor.encrypted_bytes(vector, level, log_scale)
-        return evaluator.adopt(serial.read_ciphertext(data, ring, level, cryptor.tag, "it"), level)
+        return serial.retagged(serial.read_ciphertext(data, ring, level, cryptor.tag, "it"), tag)
 
     return Session(evaluator, encrypt, lambda value, log_scale: _decrypted(cryptor, evaluator, value, log_scale))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -161,7 +160,7 @@ def test_it_runs_encrypted_as_predicted(artifact: hg.Artifact, tmp_path: Path) -
     assert use.least_bytes < use.staying_bytes + use.size(use.others)
     from heliograph.runtime.wire.keyfolder import KeyFolder
 
-    for backend, bound in itertools.product(("native", "openfhe"), (None, use.least_bytes)):
+    for backend, bound in (("native", None), ("native", use.least_bytes), ("openfhe", None)):
         keys = KeyFolder(tmp_path / "keys")
         with hg.Server(loaded, keys, backend=backend, key_bytes=bound, allow_insecure=True) as server:
             found = client.decrypt(server.run(client.encrypt(x)))

@@ -19,7 +19,6 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.key_use import KeyUse, key_use
 from heliograph.execution.memory import memory_bytes
-from heliograph.runtime.openfhe import registry
 from heliograph.runtime.wire.keyfolder import KeyFolder
 
 
@@ -76,7 +75,6 @@ def test_with_half_of_its_keys_a_server_gives_the_same(
 ) -> None:
     use, allowed = key_use(artifact.program), bound(artifact, 0.5)
     predicted, _ = use.loads(allowed)
-    before = registry.installed()
     with (
         hg.Server(artifact, folder, allow_insecure=True) as whole,
         hg.Server(artifact, folder, key_bytes=allowed, allow_insecure=True) as server,
@@ -93,7 +91,6 @@ def test_with_half_of_its_keys_a_server_gives_the_same(
         assert predicted < sum(len(names) for names in use.reads)
         assert use.staying_bytes < server.keys.peak_bytes <= allowed
         check(client, whole, 3)
-    assert registry.installed() == before
 
 
 @pytest.mark.parametrize("order", ["abcabdab", "abcdabcd", "abacadbcbdcd", "aabbccddabcd"])
@@ -149,7 +146,6 @@ def test_a_damaged_key_in_the_middle_of_a_run_loses_nothing(
 
 
 def test_two_servers_share_the_process(artifact: hg.Artifact, client: hg.Client, folder: KeyFolder) -> None:
-    """Each changes its keys only while the other is between two operations, or at rest."""
     failures: list[BaseException] = []
 
     def work(server: hg.Server) -> None:
@@ -207,7 +203,8 @@ _PEAK = """
 
 
 def test_the_peak_of_a_process_is_bounded(tmp_path: Path) -> None:
-    artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=12))
+    # Large enough that what is saved stands out from what processes take beside.
+    artifact = hg.compile(hg.parse(SOURCE), hg.Options(security_bits=None, log_ring=13))
     client = hg.Client(artifact.public(), allow_insecure=True)
     artifact.save(tmp_path / "artifact")
     client.write_evaluation_keys(tmp_path / "keys")

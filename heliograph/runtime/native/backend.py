@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps.asked import factors
 from heliograph.ir.maps.diagonals import DiagonalMap
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
-from heliograph.runtime.keyloader import KeyLoader, Keys
+from heliograph.runtime.keyloader import KeyLoader, KeyTable, place_of
 from heliograph.runtime.native.bootstrapping import (
     BootstrappingPrimitives,
     FactorEvaluator,
@@ -31,8 +31,6 @@ from heliograph.runtime.native.bootstrapping import (
 )
 from heliograph.runtime.native.ciphertext import (
     Ciphertext,
-    SparseKeys,
-    SwitchingKey,
     read_ciphertext,
     read_key,
     write_ciphertext,
@@ -44,9 +42,6 @@ from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
 from heliograph.runtime.wire.forms import special_primes
 from heliograph.runtime.wire.keyfolder import KeyFolder
-
-# A server's keys, by chain, kind and amount.
-KeyTable = dict[tuple[Ring, str, int], SwitchingKey | SparseKeys]
 
 
 class NativeBackend:
@@ -67,23 +62,19 @@ class NativeBackend:
         self._factors: FactorTable = {}
         warm_up()
         self._tables = tables_of(artifact.program)
-        loaders: list[KeyLoader] = []
+        self.loader: KeyLoader | None = None
+        stored = MappedKeys(keys, artifact.evaluation_keys) if mapped and isinstance(keys, KeyFolder) else None
 
-        def read(key: EvaluationKey) -> SwitchingKey | SparseKeys:
-            return read_key(keys.blob(key.name), key, keys.client)
+        def read(key: EvaluationKey) -> Any:
+            return read_key(keys.blob(key.name), key, keys.client) if stored is None else stored.value(key)
 
-        if mapped:
-            assert isinstance(keys, KeyFolder)
-            found = MappedKeys(keys, artifact.evaluation_keys)
-            _Table(self._keys).add([(key, found.value(key)) for key in artifact.evaluation_keys])
-        elif key_bytes is None:
-            _Table(self._keys).add([(key, read(key)) for key in artifact.evaluation_keys])
+        if key_bytes is None:
+            self._keys.update((place_of(key), read(key)) for key in artifact.evaluation_keys)
         else:
-            loaders.append(KeyLoader(key_use(artifact.program), read, _Table(self._keys), key_bytes))
-        self.loader = loaders[0] if loaders else None
+            self.loader = KeyLoader(key_use(artifact.program), read, self._keys, key_bytes)
         self._kept = None if plaintexts is None else PlaintextFile.of(plaintexts, artifact.fingerprint)
         self._use = _Use(self._keys, self._factors)
-        self.release = functools.partial(_release, loaders, self._use)
+        self.release = functools.partial(_release, self.loader, self._use)
 
     def evaluator(self, program: Program, cache_bytes: int) -> NativeEvaluator:
         return NativeEvaluator(program, self._tables, self._keys, self._factors, cache_bytes, self._kept)
@@ -97,7 +88,7 @@ class NativeBackend:
             if self._kept is not None:
                 self._kept.exchange()
 
-    def read(self, message: SentValues, node: Node, name: str, evaluator: ServerEvaluator) -> Any:
+    def read(self, message: SentValues, node: Node, name: str) -> Any:
         ring, level, what = self._artifact.ring, node.attrs["level"], f"input ciphertext {name}"
         return read_ciphertext(message.blobs[name], ring, level, self._client, what)
 
@@ -180,28 +171,6 @@ def tables_of(program: Program) -> dict[Ring, ChainTables]:
     return {ring: ChainTables.of(ring, special[ring], known) for ring in rings}
 
 
-def place_of(key: EvaluationKey) -> tuple[Ring, str, int]:
-    """Where a key stands in a table."""
-    return key.ring, key.kind, key.amount % key.ring.slots
-
-
-class _Table:
-    """The place of a server's keys: a table that evaluations read."""
-
-    def __init__(self, keys: KeyTable) -> None:
-        self._keys = keys
-
-    def add(self, keys: Keys) -> None:
-        for key, value in keys:
-            self._keys[place_of(key)] = value
-
-    begin = add
-
-    def drop(self, gone: Sequence[EvaluationKey], left: Keys) -> None:
-        for key in gone:
-            del self._keys[place_of(key)]
-
-
 class _Use:
     """Who reads a server's tables: they are cleared when it is closed and nobody reads any more. Never waits."""
 
@@ -233,7 +202,7 @@ class _Use:
             table.clear()
 
 
-def _release(loaders: list[KeyLoader], use: _Use) -> None:
-    for loader in loaders:
+def _release(loader: KeyLoader | None, use: _Use) -> None:
+    if loader is not None:
         loader.close()
     use.close()

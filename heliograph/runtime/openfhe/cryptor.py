@@ -51,7 +51,7 @@ class OpenFHECryptor:
         """
         require_own_process("making an evaluation key")
         secret = self._secret_in(key.ring)
-        with registry.changing():
+        with registry.alone():
             try:
                 return _fresh_key(key, secret)
             finally:
@@ -135,9 +135,9 @@ class OpenFHECryptor:
             raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
         if not is_name(tag):
             raise WireError("the secret key has no valid name")
-        template = secret_key_template(ring)
-        form = template.fill([data[begin : begin + length] for begin in range(0, expected, length)], tag)
-        template.check(form, tag, "the secret key")
+        form = secret_key_template(ring).fill(
+            [data[begin : begin + length] for begin in range(0, expected, length)], tag
+        )
         return OpenFHECryptor(ring, library().DeserializePrivateKeyString(form, library().BINARY))
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from heliograph.ckks.chains import chain_at
 from heliograph.ckks.ring import Ring
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
-from heliograph.ir import Array, Node, Program
+from heliograph.ir import Array, Program
 from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.openfhe.context import refusal
 from heliograph.runtime.openfhe.primitives import OpenFHEPrimitives, Raise
-from heliograph.runtime.openfhe.serial import residues_of, retagged
-from heliograph.runtime.openfhe.sums import Coefficients
+from heliograph.runtime.openfhe.serial import openfhe_ciphertext, residues_of
 from heliograph.runtime.openfhe.tags import chain_tag
-from heliograph.runtime.openfhe.template import Bytes, meaningless, moved
-from heliograph.runtime.wire.forms import read_ciphertext
+from heliograph.runtime.openfhe.template import moved
 
 
 class OpenFHEEvaluator(ServerEvaluator):
@@ -42,25 +41,8 @@ class OpenFHEEvaluator(ServerEvaluator):
             program, lambda chain: OpenFHEPrimitives(whole, chain.ring, raising.get(chain.ring)), cache_bytes
         )
 
-    @functools.cached_property
-    def summed(self) -> frozenset[Node]:
-        """The inputs that only weighted sums read, in stacks and at lower levels: nobody needs them as OpenFHE's objects."""
-        objects = set(self.program.outputs)
-        for node in reversed(self.program.nodes):
-            if node.op != "weighted_sum" and (node in objects or node.op not in ("stack", "level_drop")):
-                objects.update(node.inputs)
-        return frozenset(node for node in self.program.inputs if node not in objects)
-
-    def coefficients(self, data: Bytes, level: int, client: str, what: str) -> Coefficients:
-        """Such an input from a client's bytes; a WireError for others."""
-        return Coefficients.of(read_ciphertext(data, self.ring, level, client, what), self._tag)
-
     def refusal(self, error: Exception) -> str | None:
         return refusal(error) if isinstance(error, RuntimeError) else None
-
-    def adopt(self, x: Any, level: int) -> Any:
-        """A ciphertext of the whole chain as evaluation takes it."""
-        return retagged(x, self._tag)
 
     def residues(self, x: Any) -> Array:
         level = self.describe(x)[0]
@@ -68,4 +50,6 @@ class OpenFHEEvaluator(ServerEvaluator):
 
     def example(self, level: int) -> Any:
         ring = chain_at(self.chains, level).ring
-        return meaningless(ring, level, chain_tag(self._tag, self.ring, ring))
+        random = np.random.default_rng(level)
+        rows = [random.integers(prime, size=(2, ring.ring_dim), dtype=np.uint64) for prime in ring.primes[: level + 1]]
+        return openfhe_ciphertext(np.stack(rows, axis=1), ring, chain_tag(self._tag, self.ring, ring))

@@ -13,18 +13,17 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
 from heliograph.ir import Array
+from heliograph.runtime import sums
 from heliograph.runtime.openfhe.context import make_context
 from heliograph.runtime.openfhe.serial import openfhe_ciphertext, residues_of
-from heliograph.runtime.openfhe.sums import Coefficients, weighted_sums
 from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
-from heliograph.runtime.openfhe.template import TAG_LENGTH, moved
+from heliograph.runtime.openfhe.template import UNNAMED, moved
 from heliograph.runtime.residues import forward
 
 # The residues (2, 1, N) of a ciphertext at level 0 -> those (2, levels + 1, N) with its modulus raised.
 Raise = Callable[[Array], Array]
 # How many nominal scales a product has to OpenFHE: what it rescales.
 _PRODUCT = 2
-_UNNAMED = "0" * TAG_LENGTH
 
 
 class OpenFHEPrimitives(NothingWide):
@@ -42,8 +41,6 @@ class OpenFHEPrimitives(NothingWide):
         self._order = 2 * ring.ring_dim
 
     def describe(self, x: Any) -> tuple[int, int]:
-        if isinstance(x, Coefficients):
-            return x.level, 2
         return chain_levels(str(x.GetKeyTag()), self.whole) - x.GetLevel(), x.NumberCiphertextElements()
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Any:
@@ -113,10 +110,12 @@ class OpenFHEPrimitives(NothingWide):
         return summed_products(self, terms)
 
     def weighted_sums(self, values: Sequence[Any], weights: Any, log_scale: float) -> list[Any]:
-        first = values[0]
-        level, _ = self.describe(first)
-        tag = first.tag if isinstance(first, Coefficients) else str(first.GetKeyTag())
-        return weighted_sums(values, weights, log_scale, self.ring, level, tag)
+        (level, _), tag = self.describe(values[0]), str(values[0].GetKeyTag())
+        # The same ciphertext may occur in several positions.
+        known = {id(x): residues_of(x, self.ring, level).reshape(-1, self.ring.ring_dim) for x in values}
+        rows = sums.weighted_sums([known[id(x)] for x in values], weights, log_scale, 2 * self.ring.primes[: level + 1])
+        made = (openfhe_ciphertext(row.reshape(2, level + 1, -1), self.ring, tag) for row in rows)
+        return [self._of_degree(x, _PRODUCT) for x in made]
 
     def times_i(self, x: Any) -> Any:
         """A monomial, so that neither scale nor level is spent."""
@@ -144,8 +143,6 @@ class OpenFHEPrimitives(NothingWide):
         return self._of_degree(self.context.Rescale(self._of_degree(x.Clone(), _PRODUCT)), max(1, degree - 1))
 
     def level_drop(self, x: Any, levels: int) -> Any:
-        if isinstance(x, Coefficients):
-            return x.dropped(levels)
         degree = x.GetNoiseScaleDeg()
         if x.GetLevel() + levels + degree - 1 <= self.ring.levels:
             return self.context.LevelReduce(x, None, levels)
@@ -175,10 +172,7 @@ class OpenFHEPrimitives(NothingWide):
     def raise_modulus(self, x: Any, slots: int, share: float | None = None) -> Any:
         if self._raising is None:
             raise ProgramError("this chain does not bootstrap")
-        raised = openfhe_ciphertext(self._raising(residues_of(x, self.ring, 0)), self.ring, _UNNAMED)
-        # The tag of a lower part of the chain is longer than OpenFHE's names of keys.
-        raised.SetKeyTag(str(x.GetKeyTag()))
-        return raised
+        return openfhe_ciphertext(self._raising(residues_of(x, self.ring, 0)), self.ring, str(x.GetKeyTag()))
 
     def _nearest(self, x: Any) -> Any:
         """A key switch, which nobody else holds, without what OpenFHE's rounding takes off in the mean.
@@ -200,4 +194,4 @@ class OpenFHEPrimitives(NothingWide):
         rows = [
             [forward(part.astype(np.uint64), prime) for prime in self.ring.primes[: level + 1]] for part in coefficients
         ]
-        return openfhe_ciphertext(np.array(rows), self.ring, _UNNAMED)
+        return openfhe_ciphertext(np.array(rows), self.ring, UNNAMED)

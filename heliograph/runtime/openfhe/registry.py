@@ -1,44 +1,53 @@
-"""OpenFHE's process-wide maps of evaluation keys: who may read them, who may change them, and how keys leave them.
+"""OpenFHE's process-wide maps of evaluation keys, and the lock under which they are read and changed.
 
-OpenFHE finds evaluation keys by a tag in two static maps, which all contexts of the process share and no lock guards.
-Each server has a tag of its own, so that two servers never see each other's keys, whatever their clients are. Evaluation
-only reads the maps and may go on in several threads (`using`); making, installing and dropping keys is done alone
-(`changing`), also between two operations of an evaluation (`pausing`). Neither waits for ever (gate.py).
+OpenFHE finds evaluation keys by a tag in two static maps, which all contexts of the process share and no lock guards. Each
+server has a tag of its own, so that two servers never see each other's keys. One thread at a time evaluates or changes keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from heliograph.runtime.openfhe.context import library
-from heliograph.runtime.openfhe.gate import Gate
 
-_GATE = Gate()
-
-
-def using() -> AbstractContextManager[None]:
-    """While evaluation reads the maps."""
-    return _GATE.using()
+_LOCK = threading.Lock()
+_owner: int | None = None
+_released: deque[str] = deque()
 
 
-def changing() -> AbstractContextManager[None]:
-    """While keys are made, installed or dropped: waits for the evaluations that run, and holds new ones back."""
-    return _GATE.changing()
-
-
-def pausing() -> AbstractContextManager[None]:
-    """While an evaluation changes its own keys between two operations: waits until no other one runs.
-
-    It is a reader again before anyone else can change anything; what was released meanwhile goes when it is over.
-    """
-    return _GATE.pausing()
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """While evaluation reads the maps or somebody changes them; a thread may enter again."""
+    global _owner
+    if _owner == threading.get_ident():
+        yield
+        return
+    with _LOCK:
+        _owner = threading.get_ident()
+        try:
+            yield
+        finally:
+            _owner = None
+    _drop_released()
 
 
 def release(tag: str) -> None:
-    """Drop the keys of a tag now, or as soon as no evaluation runs. Never waits: it is called by finalizers too."""
-    _GATE.later(lambda: drop({tag}))
+    """Drop the keys of a tag now, or as soon as the maps are free. Never waits: it is called by finalizers too."""
+    _released.append(tag)
+    _drop_released()
+
+
+def _drop_released() -> None:
+    # The lock is not re-entrant: a finalizer may run at any moment in the thread that holds it, in the middle of a change.
+    while _released and _LOCK.acquire(blocking=False):
+        try:
+            drop({_released.popleft() for _ in range(len(_released))})
+        finally:
+            _LOCK.release()
 
 
 def drop(tags: Collection[str]) -> None:
@@ -61,22 +70,6 @@ def drop(tags: Collection[str]) -> None:
         for tag, keys in products.items():
             if tag not in tags:
                 context.InsertEvalMultKey(keys, tag)
-
-
-def put_maps(tag: str, maps: Sequence[Any]) -> None:
-    """Make the automorphism keys of a tag those of these maps; the first becomes OpenFHE's own and grows.
-
-    Keys are shared pointers: with 40 keys it takes less than a millisecond, whatever their size.
-    """
-    context = library().CryptoContext
-    others: dict[str, Any] = context.GetAllEvalAutomorphismKeys()
-    if tag in others:
-        context.ClearEvalAutomorphismKeys()
-        for other, keys in others.items():
-            if other != tag:
-                context.InsertEvalAutomorphismKey(keys, other)
-    for keys in maps:
-        context.InsertEvalAutomorphismKey(keys, tag)
 
 
 def installed() -> set[str]:

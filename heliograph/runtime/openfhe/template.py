@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError, WireError
+from heliograph.errors import InternalError
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.context import library, make_context
 
 Bytes = bytes | memoryview
 
 TAG_LENGTH = 32
+# The tag of what only passes through.
+UNNAMED = "0" * TAG_LENGTH
 # Offset of the automorphism index in a map of one key.
 INDEX_OFFSET = 13
 
@@ -63,27 +65,6 @@ class Template:
         for (begin, _), block in zip(self.blocks, blocks, strict=True):
             made[begin : begin + 8 * self.ring_dim] = block
         return bytes(made)
-
-    def check(self, data: Bytes, tag: str, what: str, index: int | None = None) -> None:
-        """Raise a WireError unless `data` has this form under the key named `tag` (and for this automorphism)."""
-        if len(data) != self.size:
-            raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
-        view = memoryview(data)
-        for offset in self.tag_offsets:
-            found = bytes(view[offset : offset + TAG_LENGTH])
-            if found != tag.encode():
-                raise WireError(f"{what} carries the key {found[:12].decode('ascii', 'replace')}, expected {tag[:12]}")
-        if self.index_offset is not None and struct.unpack_from("<I", view, self.index_offset)[0] != index:
-            raise WireError(f"{what} is a key for another rotation")
-        varying = [(offset, TAG_LENGTH) for offset in self.tag_offsets]
-        varying += [(self.index_offset, 4)] if self.index_offset is not None else []
-        for offset, expected in self.gaps:
-            if _blanked(view, offset, offset + len(expected), varying) != expected:
-                raise WireError(f"{what} does not have the expected form near byte {offset}")
-        for offset, modulus in self.blocks:
-            block = np.frombuffer(view, dtype="<u8", count=self.ring_dim, offset=offset)
-            if int(block.max()) >= modulus:
-                raise WireError(f"{what} holds a coefficient that is not below its prime")
 
 
 def _blanked(view: Bytes, begin: int, end: int, varying: list[tuple[int, int]]) -> bytes:
@@ -140,7 +121,9 @@ def learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, ind
         )
     for reference, tag in zip(references, tags, strict=True):
         index = None if index_offset is None else struct.unpack_from("<I", reference, index_offset)[0]
-        template.check(reference, tag, "a reference", index)
+        blocks = (reference[begin : begin + 8 * n] for begin, _ in found)
+        if template.fill(blocks, tag, index) != reference:
+            raise InternalError("OpenFHE writes objects of one kind in different forms")
     return template
 
 
@@ -182,7 +165,7 @@ def rotation_key_template(ring: Ring) -> Template:
     throwaway = _throwaway(make_context(ring))
 
     def make(key: Any) -> Any:
-        with registry.changing():
+        with registry.alone():
             made = throwaway.context.EvalAutomorphismKeyGen(key, [throwaway.context.FindAutomorphismIndex(1)])
             registry.drop({str(key.GetKeyTag())})
         return made
@@ -197,7 +180,7 @@ def relinearization_key_template(ring: Ring) -> Template:
     throwaway = _throwaway(make_context(ring))
 
     def make(key: Any) -> Any:
-        with registry.changing():
+        with registry.alone():
             throwaway.context.EvalMultKeyGen(key)
             made = throwaway.context.GetEvalMultKeyVector(str(key.GetKeyTag()))[0]
             registry.drop({str(key.GetKeyTag())})
@@ -225,16 +208,6 @@ def _zero(ring: Ring, level: int) -> Any:
     plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
     fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
     return context.EvalSub(fresh, fresh)
-
-
-def meaningless(ring: Ring, level: int, tag: str) -> Any:
-    """A ciphertext that nobody can decrypt, under a key that is thrown away; for timing."""
-    context = make_context(ring)
-    values = np.linspace(-1.0, 1.0, ring.slots)
-    plaintext = context.MakeCKKSPackedPlaintext(values, 1, ring.levels - level, None, ring.slots)
-    made = context.Encrypt(context.KeyGen().secretKey, plaintext)
-    made.SetKeyTag(tag)
-    return made
 
 
 def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:

@@ -18,11 +18,22 @@ def backend_name(asked: str | None) -> str:
 def refuse_plaintexts(asked: str | None, where: str) -> None:
     """Raise a ProgramError where the backend of that name keeps no plaintexts in files."""
     if backend_name(asked) == OPENFHE:
-        raise ProgramError(
-            "OpenFHE's plaintexts are objects in the memory of a process, and cannot be kept in a file",
-            where=where,
-            hint="take the native backend (pip install numba), or keep none",
-        )
+        raise _in_memory("plaintexts", where)
+
+
+def loads_keys(asked: str | None, key_bytes: int | None) -> bool:
+    """Whether the backend of that name can load keys by need; a ProgramError where it cannot and a bound is asked for."""
+    if backend_name(asked) == OPENFHE and key_bytes is not None:
+        raise _in_memory("keys", "Server(key_bytes=...)")
+    return backend_name(asked) != OPENFHE
+
+
+def _in_memory(what: str, where: str) -> ProgramError:
+    return ProgramError(
+        f"OpenFHE's {what} are objects in the memory of a process, all of them",
+        where=where,
+        hint="take the native backend (pip install numba), or leave this out",
+    )
 
 
 def make_backend(
@@ -40,17 +51,13 @@ def make_backend(
     name = backend_name(asked)
     if name == OPENFHE:
         if mapped:
-            raise ProgramError(
-                "OpenFHE's keys are objects in the memory of a process, and cannot be mapped",
-                where="Server(mapped=True)",
-                hint="take the native backend (pip install numba), or do not map them",
-            )
+            raise _in_memory("keys", "Server(mapped=True)")
         if plaintexts is not None:
             refuse_plaintexts(asked, "Server(plaintexts=...)")
         # It is an extra, and takes half a second.
         from heliograph.runtime.openfhe.backend import OpenFHEBackend
 
-        return OpenFHEBackend(artifact, keys, key_bytes)
+        return OpenFHEBackend(artifact, keys)
     if name != NATIVE:
         raise ProgramError(
             f"there is no backend {asked!r}", where="Server(backend=...)", why=f"{NATIVE} and {OPENFHE} are"

@@ -26,7 +26,7 @@ from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.process import require_own_process
 from heliograph.runtime.security import require_security
-from heliograph.runtime.server.backends import make_backend
+from heliograph.runtime.server.backends import loads_keys, make_backend
 from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.runtime.wire.messages import (
@@ -56,8 +56,7 @@ class Server:
     `key_bytes` bounds the keys of a folder that are in memory at once. The default is what the artifact was planned
     for, else all of them, or, if they do not fit, what memory the machine has left. Keys of bootstraps stay in memory;
     the others are loaded before the node that reads them. Such a server runs one sample at a time, and threads wait for
-    each other; each change of its keys waits until no other server of the process is evaluating. `keys` is then its
-    loader, which counts what it reads.
+    each other. `keys` is then its loader, which counts what it reads. OpenFHE keeps all keys in memory.
 
     With `mapped=True` the keys of a folder are expanded once, into a file next to them, and mapped: processes that
     serve the same folder share one copy in memory, and the system may drop it if memory is short. This needs the native
@@ -111,7 +110,7 @@ class Server:
             )
         planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
         bound = None
-        if isinstance(keys, KeyFolder) and not mapped:
+        if isinstance(keys, KeyFolder) and not mapped and loads_keys(backend, key_bytes):
             bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
         if check_memory:
             # Needed on top of what is already in memory: this process, and the key bytes that it holds.
@@ -309,7 +308,7 @@ class Server:
         """The wanted ones of a message that holds the ciphertexts of these inputs and no others."""
         message.check(self._fingerprint, self.client)
         message.check_names([_object_name(node) for node in held])
-        return {node: self._backend.read(message, node, _object_name(node), self.evaluator) for node in wanted}
+        return {node: self._backend.read(message, node, _object_name(node)) for node in wanted}
 
     def plain_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
