@@ -265,7 +265,7 @@ def main() -> None:
 
     costs = default_costs()
     if options.calibrate:
-        from heliograph.runtime.measuring.calibrate import calibrate
+        from heliograph.tools.measuring.calibrate import calibrate
 
         found = calibrate()
         costs = (found.get("native") or found["openfhe"]).costs

@@ -30,7 +30,7 @@ from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import serialize
 from heliograph.runtime.wire.forms import read_ciphertext
-from heliograph.runtime.measuring.turns import medians_ms
+from heliograph.tools.measuring.turns import medians_ms
 
 
 def mnist_network(hidden: int, **options: Any) -> hg.Artifact:

@@ -22,9 +22,9 @@ from typing import Any
 from heliograph.ckks.ring import Ring
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import sums_size
-from heliograph.runtime.measuring.beside import AMOUNT, beside, sample_values
-from heliograph.runtime.measuring.calibrate import machine_name
-from heliograph.runtime.measuring.turns import medians_ms
+from heliograph.tools.measuring.beside import AMOUNT, beside, sample_values
+from heliograph.tools.measuring.calibrate import machine_name
+from heliograph.tools.measuring.turns import medians_ms
 
 # Chains as programs have them: small networks, one with a softmax, one that bootstraps.
 RINGS = (

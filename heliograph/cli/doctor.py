@@ -75,7 +75,7 @@ def _native() -> Check:
         )
     from heliograph.ckks.ring import Ring
     from heliograph.errors import HeliographError
-    from heliograph.runtime.measuring.calibrate import rotation_ms
+    from heliograph.tools.measuring.calibrate import rotation_ms
 
     try:
         times = rotation_ms(Ring(13, 45, 35, 5, 3, None))
@@ -178,7 +178,7 @@ def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
 
 
 def _calibrate(as_json: bool, quiet: bool) -> None:
-    from heliograph.runtime.measuring.calibrate import calibrate_and_save
+    from heliograph.tools.measuring.calibrate import calibrate_and_save
 
     with progress_bar(quiet) as progress:
         results, path = calibrate_and_save(lambda done, total: progress("measuring", done, total))

@@ -12,7 +12,7 @@ from heliograph.artifact.costs import costs_path, default_costs, load_costs, sav
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, ProgramError, WireError
-from heliograph.runtime.measuring import calibrate
+from heliograph.tools.measuring import calibrate
 
 OTHER = CostTable("another machine", 0.5, 1.5, 0.3, 0.9, 2.0, 40.0, 300.0, 20.0)
 

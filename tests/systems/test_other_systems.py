@@ -30,8 +30,8 @@ from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.runtime import memory
 from heliograph.runtime.client.client import keyfile
 from heliograph.runtime.client.shares import Shares
-from heliograph.runtime.measuring.calibrate import Calibration, Sample, machine_name
 from heliograph.tools.measure import peak_rss_bytes
+from heliograph.tools.measuring.calibrate import Calibration, Sample, machine_name
 
 PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"
 # Of what the package calls, what CPython on Windows does not have, and what it lacks on macOS.

@@ -27,8 +27,8 @@ from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
 from heliograph.machine import load_average, usable_cores
 from heliograph.runtime.backend import NATIVE, OPENFHE
-from heliograph.runtime.measuring.beside import beside, sample_values
-from heliograph.runtime.measuring.turns import medians_ms
+from heliograph.tools.measuring.beside import beside, sample_values
+from heliograph.tools.measuring.turns import medians_ms
 
 # Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely. The last
 # is that of a deep network, whose keys fit no cache.

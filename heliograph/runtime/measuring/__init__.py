@@ -1,1 +1,0 @@
-"""Timing of primitives: calibration, floors, backends side by side."""
