@@ -13,20 +13,18 @@ from typing import Any
 
 from heliograph.artifact.validate import check_layout, check_shape, refuse, whole
 from heliograph.ckks.ring import Ring
-from heliograph.ir import Matrix, Node, Program, SlotsType, SparseMatrix, TensorType, shape_of
+from heliograph.ir import Matrix, Node, Program, SlotsType, SparseMatrix, TensorType
 from heliograph.ir.analysis.liveness import last_use_table
-from heliograph.ir.maps.kronecker import KroneckerMatrix
 from heliograph.ir.maps.placed import PlacedMatrix
-from heliograph.ir.ops.matrices import inner_size
 from heliograph.ir.ops.slots.plain import layout_of_pack
+from heliograph.ir.ops.spec import FEW_ARRAYS, NUMPY_CALL
+from heliograph.ir.ops.table import OPS, Context
 
 # Numbers alive at once (8 bytes each), including temporary ones, and operations on them: some 10 s of numpy on one core.
 MAX_ALIVE = 1 << 26
 MAX_OPERATIONS = 1 << 32
-# The cost of one numpy call, in operations.
-_CALL = 1 << 12
-# Elementwise ops hold a few temporary arrays, and their functions cost more than a product.
-_ARRAYS, _PER_ELEMENT = 4, 8
+# Elementwise functions cost more than a product.
+_PER_ELEMENT = 8
 # The numbers in the tables of a map of ciphertexts: so many, and so many more for each number that the file has of it.
 _MAX_TABLE = 1 << 27
 _TABLE_PER_NUMBER = 64
@@ -59,7 +57,7 @@ def _check_plain_values(program: Program, ring: Ring) -> None:
         if not node.type.secret:
             temporary, work = _cost(node, program, ring)
             alive += sizes[i]
-            operations += work + _CALL
+            operations += work + NUMPY_CALL
             if alive + temporary > MAX_ALIVE:
                 raise refuse(f"its plain values take more than {MAX_ALIVE} numbers at once (in a {node.op})")
             if operations > MAX_OPERATIONS:
@@ -80,47 +78,12 @@ def _size(node: Node, ring: Ring) -> int:
 
 def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
     """(numbers held beside operands and result, operations) of evaluating the node."""
-    if node.op == "input":
+    if not node.inputs:
         return 0, 0
-    a, result = node.attrs, _size(node, ring)
-    operands = [_size(operand, ring) for operand in node.inputs]
-    around = _ARRAYS * (result + sum(operands)), _PER_ELEMENT * (result + sum(operands))
-    extra = 0, 0
-    if node.op == "conv":
-        weight = program.array(a["weight"]).shape
-        places = result // weight[0]
-        taps = math.prod(weight[1:])
-        extra = _padded(node) + places * taps, places * math.prod(weight) + a["groups"] * _CALL
-    elif node.op in ("avg_pool", "max_pool"):
-        taps = result * math.prod(a["kernel"])
-        # The maximum is taken over a table of all windows, the mean over a view.
-        extra = 2 * _padded(node) + (_ARRAYS * taps if node.op == "max_pool" else 0), _ARRAYS * taps
-    elif node.op == "adaptive_avg_pool":
-        extra = _averaged(node)
-    elif node.op == "matmul":
-        extra = sum(operands), result * shape_of(node.inputs[0])[-1]
-    elif node.op == "matrix_product":
-        extra = sum(operands), result * inner_size(shape_of(node.inputs[0]), a["kind"])
-    elif node.op == "linear":
-        extra = 0, result * shape_of(node.inputs[0])[-1]
-    elif node.op == "affine":
-        maps = [_applied(program.linear_map(name)) for name in a["matrices"]]
-        extra = max(room for room, _ in maps), sum(work for _, work in maps)
-    elif node.op == "poly":
-        extra = 0, result * program.array(a["coefficients"]).size
-    return around[0] + extra[0], around[1] + extra[1]
-
-
-def _applied(matrix: Matrix) -> tuple[int, int]:
-    """(numbers held, operations) of a map of one vector."""
-    kernel = matrix.map if isinstance(matrix, PlacedMatrix) else matrix
-    if not isinstance(kernel, KroneckerMatrix):
-        return 0, matrix.nnz
-    terms, out, own = kernel.weights.shape
-    rows, columns = kernel.places[0].shape
-    # Each term moves the operand's places, then one product adds up all of them.
-    moved = terms * own * rows
-    return 2 * moved + out * rows + own * columns + kernel.weights.size, moved * out
+    elements = _size(node, ring) + sum(_size(operand, ring) for operand in node.inputs)
+    effort = OPS[node.op].effort
+    held, operations = (0, 0) if effort is None else effort(node, Context(program.constants))
+    return FEW_ARRAYS * elements + held, _PER_ELEMENT * elements + operations
 
 
 def _check_tables(node: Node, matrix: Matrix, copies: int, worked_out: bool) -> None:
@@ -135,21 +98,3 @@ def _check_tables(node: Node, matrix: Matrix, copies: int, worked_out: bool) -> 
     stored = matrix.nnz if isinstance(matrix, SparseMatrix) else sum(part.size for part in matrix.numbers)
     if numbers > _MAX_TABLE + _TABLE_PER_NUMBER * stored:
         raise refuse(f"the tables of a {node.op} would hold {numbers} numbers, of {stored} in the file")
-
-
-def _padded(node: Node) -> int:
-    channels, *spatial = shape_of(node.inputs[0])
-    padding: Any = node.attrs["padding"]
-    return channels * math.prod(size + 2 * int(pad) for size, pad in zip(spatial, padding, strict=True))
-
-
-def _averaged(node: Node) -> tuple[int, int]:
-    """One axis after the other, each by a dense matrix."""
-    shape = list(shape_of(node.inputs[0]))
-    temporary = operations = 0
-    for axis, out in enumerate(node.attrs["output_size"], start=1):
-        matrix, size = shape[axis] * out, math.prod(shape)
-        shape[axis] = out
-        temporary = max(temporary, matrix + 2 * math.prod(shape) + size)
-        operations += size * out + matrix
-    return temporary, operations

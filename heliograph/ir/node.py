@@ -124,6 +124,11 @@ class Matrix:
         """The arrays that it is made of."""
         raise NotImplementedError
 
+    @property
+    def effort(self) -> tuple[int, int]:
+        """What a product with one vector takes: (numbers held beside both vectors, operations)."""
+        return 0, self.nnz
+
     def csr(self) -> Any:
         """As a `scipy.sparse.csr_array`."""
         raise NotImplementedError

@@ -67,6 +67,14 @@ class KroneckerMatrix(Matrix):
         every = np.concatenate(keys)
         return bool(np.unique(every).size == every.size)
 
+    @property
+    def effort(self) -> tuple[int, int]:
+        terms, out, own = self.weights.shape
+        rows, columns = self.places[0].shape
+        # Each term moves the operand's places, then one product adds up all of them.
+        moved = terms * own * rows
+        return 2 * moved + out * rows + own * columns + self.weights.size, moved * out
+
     def _smaller(self) -> bool:
         """Whether a list of the entries, with a column beside each, would be larger."""
         size = int(self.weights.size) + sum(place.data.size for place in self.places)

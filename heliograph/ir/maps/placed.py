@@ -51,6 +51,10 @@ class PlacedMatrix(Matrix):
         return self.map.numbers
 
     @property
+    def effort(self) -> tuple[int, int]:
+        return self.map.effort
+
+    @property
     def _sides(self) -> tuple[_Side, _Side]:
         """The result's side and the operand's."""
         _, out, own = self.map.weights.shape

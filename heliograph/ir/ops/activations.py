@@ -14,8 +14,9 @@ import numpy as np
 from heliograph import functions
 from heliograph.errors import ProgramError
 from heliograph.functions import Family, Function
-from heliograph.ir.node import Array
-from heliograph.ir.ops.spec import OPS, TENSOR, OpSpec, define
+from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.bounds import widened
+from heliograph.ir.ops.spec import OPS, TENSOR, Bounds, Context, OpSpec, define
 
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
 # Attributes that control how a function is approximated that may become a composition of several polynomials.
@@ -29,6 +30,13 @@ _DECISIONS = {
 
 def define_activation(family: Family) -> None:
     """The op that means a family of functions: its parameters are attributes."""
+
+    def bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+        if not family.of(node.attrs).increasing:
+            return None
+        low, high = (family(end, node.attrs) for end in operands[0])
+        return widened(low, high)
+
     define(
         OpSpec(
             family.name,
@@ -39,6 +47,7 @@ def define_activation(family: Family) -> None:
             lambda values, a, context: family(values[0], a),
             family.doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
             activation=family,
+            bounds=bounds,
         )
     )
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.node import Array
+from heliograph.ir.node import Array, Node
 from heliograph.ir.ops.activations import ACTIVATION_ATTRS
-from heliograph.ir.ops.layers import window_shape, windows
+from heliograph.ir.ops.layers import pool_effort, window_shape, windows
 from heliograph.ir.ops.spec import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
 from heliograph.ir.ops.tensors import align, broadcast_type
 from heliograph.ir.types import TensorType, Type
@@ -286,6 +286,12 @@ def _max_pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return np.asarray(flat[:, pool_index(operand.shape, a)].max(axis=-1).reshape(-1, *out.shape))
 
 
+def _max_pool_effort(node: Node, context: Context) -> tuple[int, int]:
+    """A table of all windows."""
+    held, operations = pool_effort(node, context)
+    return held + operations, operations
+
+
 define(
     OpSpec(
         "max_pool",
@@ -295,6 +301,7 @@ define(
         _max_pool_type,
         _max_pool,
         "The maximum over windows of (channels, *spatial)." + _DECIDES,
+        effort=_max_pool_effort,
     )
 )
 

@@ -15,8 +15,18 @@ import scipy.sparse
 from heliograph.errors import ProgramError
 from heliograph.ir.maps.gather import gather_matrix
 from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
-from heliograph.ir.node import Array, Matrix, SparseMatrix
-from heliograph.ir.ops.spec import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
+from heliograph.ir.node import Array, Matrix, Node, SparseMatrix, shape_of, size_of
+from heliograph.ir.ops.spec import (
+    FEW_ARRAYS,
+    NUMPY_CALL,
+    TENSOR,
+    Attrs,
+    Context,
+    OpSpec,
+    check_constant,
+    define,
+    flat_indices,
+)
 from heliograph.ir.types import TensorType, Type
 
 
@@ -58,6 +68,7 @@ define(
         _linear,
         "x @ weight.T + bias on the last axis; weight is (out, in).",
         linear=_linear_map,
+        effort=lambda node, context: (0, size_of(node) * shape_of(node.inputs[0])[-1]),
     )
 )
 
@@ -161,6 +172,19 @@ def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
     return [matrix], bias
 
 
+def _padded(node: Node) -> int:
+    """How many elements the operand has with its padding."""
+    channels, *spatial = shape_of(node.inputs[0])
+    return channels * math.prod(size + 2 * int(pad) for size, pad in zip(spatial, node.attrs["padding"], strict=True))
+
+
+def _conv_effort(node: Node, context: Context) -> tuple[int, int]:
+    weight = context.shape(node.attrs["weight"])
+    places = size_of(node) // weight[0]
+    held = _padded(node) + places * math.prod(weight[1:])
+    return held, places * math.prod(weight) + node.attrs["groups"] * NUMPY_CALL
+
+
 define(
     OpSpec(
         "conv",
@@ -178,6 +202,7 @@ define(
         _conv,
         "Cross-correlation of (channels, *spatial) with weight (out, in / groups, *kernel), zero padding.",
         linear=_conv_map,
+        effort=_conv_effort,
     )
 )
 
@@ -274,6 +299,11 @@ def _of_each_channel(channels: int, matrix: Any) -> Matrix:
     return KroneckerMatrix.of(np.eye(channels)[np.newaxis], [SparseMatrix.of(matrix)])
 
 
+def pool_effort(node: Node, context: Context) -> tuple[int, int]:
+    """Of a mean over windows, which are a view."""
+    return 2 * _padded(node), FEW_ARRAYS * size_of(node) * math.prod(node.attrs["kernel"])
+
+
 define(
     OpSpec(
         "avg_pool",
@@ -284,6 +314,7 @@ define(
         _pool,
         "The mean over windows of (channels, *spatial).",
         linear=_pool_map,
+        effort=pool_effort,
     )
 )
 
@@ -321,6 +352,18 @@ def _adaptive_map(operands: Sequence[TensorType], a: Attrs, context: Context) ->
     return [_of_each_channel(shape[0], matrix)], None
 
 
+def _adaptive_effort(node: Node, context: Context) -> tuple[int, int]:
+    """One axis after the other, each by a dense matrix."""
+    shape = list(shape_of(node.inputs[0]))
+    held = operations = 0
+    for axis, out in enumerate(node.attrs["output_size"], start=1):
+        matrix, size = shape[axis] * out, math.prod(shape)
+        shape[axis] = out
+        held = max(held, matrix + 2 * math.prod(shape) + size)
+        operations += size * out + matrix
+    return held, operations
+
+
 define(
     OpSpec(
         "adaptive_avg_pool",
@@ -331,5 +374,6 @@ define(
         _adaptive,
         "The mean over windows chosen so that the result has the given spatial size.",
         linear=_adaptive_map,
+        effort=_adaptive_effort,
     )
 )

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.node import Array
-from heliograph.ir.ops.spec import ARITHMETIC, Attrs, Context, OpSpec, Role, define
+from heliograph.ir.node import Array, Node, shape_of, size_of
+from heliograph.ir.ops.bounds import widened
+from heliograph.ir.ops.spec import ARITHMETIC, Attrs, Bounds, Context, OpSpec, Role, define
 from heliograph.ir.types import TensorType, Type
 
 # For each kind, whether the left and the right operand are transposed.
@@ -44,6 +45,26 @@ def _product(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return np.asarray(np.matmul(left, right) * a.get("scale", 1.0))
 
 
+def _bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    """Products of intervals, term by term, in centre-radius form."""
+    (x, dx), (y, dy) = (
+        ((low + high).reshape(1, *shape_of(o)) / 2, (high - low).reshape(1, *shape_of(o)) / 2)
+        for (low, high), o in zip(operands, node.inputs, strict=True)
+    )
+
+    def of(left: Array, right: Array) -> Array:
+        return _product([left, right], node.attrs, context).ravel()
+
+    centre = of(x, y)
+    reach = np.abs(of(np.abs(x), dy)) + np.abs(of(dx, np.abs(y) + dy))
+    return widened(centre - reach, centre + reach)
+
+
+def _effort(node: Node, context: Context) -> tuple[int, int]:
+    left = shape_of(node.inputs[0])
+    return sum(map(size_of, node.inputs)), size_of(node) * inner_size(left, node.attrs["kind"])
+
+
 define(
     OpSpec(
         "matrix_product",
@@ -57,5 +78,7 @@ define(
         depth=3,
         role=Role.PRODUCT,
         word="matrix product",
+        bounds=_bounds,
+        effort=_effort,
     )
 )

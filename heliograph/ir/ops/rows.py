@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.node import Array, Stage
-from heliograph.ir.ops.spec import ARITHMETIC, OPS, Attrs, Context, OpSpec, Role, define
+from heliograph.ir.node import Array, Node, Stage, shape_of
+from heliograph.ir.ops.bounds import widened
+from heliograph.ir.ops.spec import ARITHMETIC, OPS, Attrs, Bounds, Context, OpSpec, Role, define
 from heliograph.ir.types import TensorType, Type
 
 _POLYNOMIAL = frozenset({Stage.POLYNOMIAL})
@@ -43,7 +44,13 @@ def _define_rows(
     def meaning(values: Sequence[Array], a: Attrs, context: Context) -> Array:
         return evaluate(values[0], a)
 
-    define(OpSpec(name, stages, (1, 1), attrs, infer, meaning, doc, role=Role.ROWS))
+    def bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+        # Moves, copies, and sums with weights of one: bounds propagate the same way as the values.
+        shape = (1, *shape_of(node.inputs[0]))
+        low, high = (evaluate(end.reshape(shape), node.attrs).ravel() for end in operands[0])
+        return widened(low, high)
+
+    define(OpSpec(name, stages, (1, 1), attrs, infer, meaning, doc, role=Role.ROWS, bounds=bounds))
 
 
 def _padded(operand: TensorType, a: Attrs) -> tuple[int, ...]:

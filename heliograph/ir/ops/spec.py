@@ -174,6 +174,14 @@ class Runs(Protocol):
 
 # Evaluates a node on ciphertexts: (run, node, operands) -> its value.
 Run: TypeAlias = "Callable[[Runs, Node, Sequence[Any]], Any]"
+# Bounds of each element of a node's value from those of its operands, proved; None where nothing bounds it.
+ElementBounds: TypeAlias = "Callable[[Node, Sequence[Bounds], Context], Bounds | None]"
+# What numpy takes for a node beside its operands and result: (numbers held, operations).
+Effort: TypeAlias = "Callable[[Node, Context], tuple[int, int]]"
+# The cost of one numpy call, in operations.
+NUMPY_CALL = 1 << 12
+# The arrays of its operands' and result's size that an op holds at once, temporary ones included.
+FEW_ARRAYS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +194,8 @@ class OpSpec:
     functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial. `role` is None where
     no pass asks; `rules` are those of ops on slots, which all have them and a role; `word` is what reports call it where
     its name says less; `run` evaluates it on ciphertexts, from primitives that every backend has. Only ops with `stacks`
-    read stacks of ciphertexts.
+    read stacks of ciphertexts. `bounds` are those of a tensor op's elements, None where none are known; `effort` is what
+    its evaluation in the clear takes, None where that is a few arrays of the operands' and the result's size.
     """
 
     name: str
@@ -204,6 +213,8 @@ class OpSpec:
     word: str = ""
     run: Run | None = None
     stacks: bool = False
+    bounds: ElementBounds | None = None
+    effort: Effort | None = None
 
 
 OPS: dict[str, OpSpec] = {}

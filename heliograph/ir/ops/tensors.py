@@ -16,14 +16,17 @@ from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import check_series
 from heliograph.ir.maps.gather import gather_map, gather_matrix
 from heliograph.ir.maps.kronecker import KroneckerMatrix
-from heliograph.ir.node import Array, SparseMatrix, Stage
+from heliograph.ir.node import Array, Node, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.ops.bounds import WIDEN, product_bounds, square_bounds
 from heliograph.ir.ops.slots.rules import slotwise
 from heliograph.ir.ops.spec import (
     ARITHMETIC,
     EVERYWHERE,
     TENSOR,
     Attrs,
+    Bounds,
     Context,
+    ElementBounds,
     OpSpec,
     Role,
     check_constant,
@@ -46,6 +49,7 @@ def _structural(
     move: Callable[[Array, Attrs], Array],
     doc: str,
     stages: frozenset[Stage] = TENSOR,
+    bounds: ElementBounds | None = None,
 ) -> None:
     """Define an op that only moves, repeats or drops elements; `move` works on values and on indices alike."""
 
@@ -68,6 +72,7 @@ def _structural(
             doc,
             linear=linear,
             role=Role.MOVE,
+            bounds=bounds,
         )
     )
 
@@ -121,6 +126,16 @@ def _no_value(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     raise ProgramError(f"input {a.get('name')!r} has no value")
 
 
+def _input_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+    low, high = node.attrs.get("low"), node.attrs.get("high")
+    return None if low is None or high is None else (np.full(size_of(node), low), np.full(size_of(node), high))
+
+
+def _constant_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    value = context.array(node.attrs["value"]).astype(np.float64).ravel()
+    return value, value
+
+
 define(
     OpSpec(
         "input",
@@ -143,6 +158,7 @@ define(
         _no_value,
         "A value given at run time: a tensor in [low, high], or ciphertext `chunk` of a packed one. A plain one may be "
         "`drawn` by the server, from normal or uniform. One with `classes` is one-hot on its last axis.",
+        bounds=_input_bounds,
     )
 )
 define(
@@ -154,6 +170,7 @@ define(
         lambda operands, a, context: TensorType(context.shape(a["value"]), secret=False),
         lambda values, a, context: context.array(a["value"])[np.newaxis],
         "A tensor known at compile time.",
+        bounds=_constant_bounds,
     )
 )
 
@@ -196,6 +213,33 @@ def _sum_linear(signs: Sequence[float]) -> Any:
     return linear
 
 
+def _broadcast(operands: Sequence[Bounds], node: Node) -> list[Bounds]:
+    """The bounds of operands for each element of the result."""
+    shape = shape_of(node)
+    spread = []
+    for (low, high), operand in zip(operands, node.inputs, strict=True):
+        own = shape_of(operand)
+        ends = (np.broadcast_to(end.reshape(own), shape).ravel() if own != shape else end for end in (low, high))
+        spread.append((next(ends), next(ends)))
+    return spread
+
+
+def _add_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    (a, b), (c, d) = _broadcast(operands, node)
+    return a + c, b + d
+
+
+def _sub_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    (a, b), (c, d) = _broadcast(operands, node)
+    return a - d, b - c
+
+
+def _mul_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+    x, y = _broadcast(operands, node)
+    made = square_bounds(x) if node.inputs[0] is node.inputs[1] else product_bounds(x, y)
+    return made if all(np.isfinite(end).all() for end in made) else None
+
+
 define(
     OpSpec(
         "add",
@@ -207,6 +251,7 @@ define(
         "Elementwise sum, with broadcasting.",
         linear=_sum_linear((1.0, 1.0)),
         role=Role.SUM,
+        bounds=_add_bounds,
     )
 )
 define(
@@ -220,6 +265,7 @@ define(
         "Elementwise difference, with broadcasting.",
         linear=_sum_linear((1.0, -1.0)),
         role=Role.SUM,
+        bounds=_sub_bounds,
     )
 )
 define(
@@ -246,6 +292,7 @@ define(
         depth=1,
         role=Role.PRODUCT,
         word="product",
+        bounds=_mul_bounds,
     )
 )
 
@@ -315,6 +362,10 @@ define(
         _matmul_type,
         _matmul,
         "Matrix product as numpy's `@`; one side must be known at compile time.",
+        effort=lambda node, context: (
+            sum(map(size_of, node.inputs)),
+            size_of(node) * shape_of(node.inputs[0])[-1],
+        ),
     )
 )
 
@@ -410,6 +461,7 @@ _structural(
     lambda x, a: x.reshape((x.shape[0], *a["shape"])),
     "The same elements in row-major order under another shape.",
     ARITHMETIC,
+    lambda node, operands, context: operands[0],
 )
 _structural(
     "permute",
@@ -525,6 +577,24 @@ def _affine(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     return np.asarray(total).reshape(-1, *a["shape"])
 
 
+def _affine_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+    middle: Array = np.zeros(size_of(node))
+    radius: Array = np.zeros(size_of(node))
+    for (low, high), name in zip(operands, node.attrs["matrices"], strict=True):
+        matrix = context.linear_map(name)
+        middle += matrix.apply((low + high)[np.newaxis] / 2)[0]
+        radius += matrix.absolute().apply((high - low)[np.newaxis] / 2)[0]
+    if "bias" in node.attrs:
+        middle = middle + context.array(node.attrs["bias"])
+    radius = radius + WIDEN * (np.abs(middle) + radius)
+    return middle - radius, middle + radius
+
+
+def _affine_effort(node: Node, context: Context) -> tuple[int, int]:
+    maps = [context.linear_map(name).effort for name in node.attrs["matrices"]]
+    return max(held for held, _ in maps), sum(operations for _, operations in maps)
+
+
 define(
     OpSpec(
         "affine",
@@ -540,6 +610,8 @@ define(
             context.array(a["bias"]) if "bias" in a else None,
         ),
         word="linear map",
+        bounds=_affine_bounds,
+        effort=_affine_effort,
     )
 )
 
@@ -593,5 +665,6 @@ define(
         "one does, and the coefficients are those of the same function.",
         role=Role.POLYNOMIAL,
         rules=slotwise(None),
+        effort=lambda node, context: (0, size_of(node) * math.prod(context.shape(node.attrs["coefficients"]))),
     )
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from heliograph.ir import Array, Builder, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.node import Matrix
-from heliograph.ir.ops.slots.rules import widened
+from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.table import OPS, Bounds, Context
 
 # Samples are taken as long as the largest value on all of them has no more elements; but so many at least.

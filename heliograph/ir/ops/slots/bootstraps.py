@@ -12,8 +12,9 @@ from heliograph.ckks.trigonometric import MOST_HALF_PERIOD
 from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import bootstrap_bounds, check_series, computed
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
-from heliograph.ir.ops.slots.rules import any_operand, complex_slots, longest, widened
+from heliograph.ir.ops.slots.rules import any_operand, complex_slots, longest
 from heliograph.ir.ops.slots.types import same_slots, two_parts
 from heliograph.ir.ops.spec import (
     LEVELED,

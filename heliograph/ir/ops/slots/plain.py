@@ -11,8 +11,9 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
-from heliograph.ir.ops.slots.rules import any_operand, product_of_bounds, scaled, slotwise, sum_of_bounds, widened
+from heliograph.ir.ops.slots.rules import any_operand, product_of_bounds, scaled, slotwise, sum_of_bounds
 from heliograph.ir.ops.slots.types import same_slots, two_parts, unchanged
 from heliograph.ir.ops.spec import (
     NO_KEYS,

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.bounds import product_bounds, square_bounds, widened
 from heliograph.ir.ops.spec import NO_KEYS, Bounds, Context, Dependence, Keys, SlotRules
-
-# Widens bounds to cover rounding errors in their sums.
-WIDEN = 1e-12
 
 
 def slotwise(
@@ -67,25 +63,3 @@ def product_of_bounds(node: Node, operands: Sequence[Bounds], context: Context) 
 def scaled(operand: Bounds, least: Array, most: Array) -> Bounds:
     """Bounds of products with factors between two."""
     return widened(*product_bounds(operand, (least, most)))
-
-
-def product_bounds(x: Bounds, y: Bounds) -> Bounds:
-    """Bounds of the elementwise product of two values; not finite where they grow beyond all numbers."""
-    (a, b), (c, d) = x, y
-    with np.errstate(over="ignore", invalid="ignore"):
-        corners = np.stack([a * c, a * d, b * c, b * d])
-    return corners.min(axis=0), corners.max(axis=0)
-
-
-def square_bounds(x: Bounds) -> Bounds:
-    """Bounds of a value times itself, which is never negative."""
-    a, b = x
-    with np.errstate(over="ignore"):
-        squares = a * a, b * b
-    return np.where((a <= 0) & (b >= 0), 0.0, np.minimum(*squares)), np.maximum(*squares)
-
-
-def widened(low: Array, high: Array) -> Bounds:
-    """Bounds that hold those although they were computed with rounding."""
-    slack = WIDEN * np.maximum(np.abs(low), np.abs(high))
-    return low - slack, high + slack

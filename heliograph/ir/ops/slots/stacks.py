@@ -17,8 +17,9 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
-from heliograph.ir.ops.slots.rules import any_operand, longest, scaled, widened
+from heliograph.ir.ops.slots.rules import any_operand, longest, scaled
 from heliograph.ir.ops.slots.types import SCALE_TOLERANCE, two_parts
 from heliograph.ir.ops.spec import NO_KEYS, SLOTS, Attrs, Bounds, Context, OpSpec, Role, SlotRules, define
 from heliograph.ir.types import CipherType, SlotsType, Type

@@ -10,8 +10,9 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.maps.diagonals import DiagonalMap, MapGeometry, diagonal_map, diagonal_offsets, shift_for
 from heliograph.ir.node import Array, Matrix, Node
+from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
-from heliograph.ir.ops.slots.rules import scaled, widened
+from heliograph.ir.ops.slots.rules import scaled
 from heliograph.ir.ops.slots.types import same_slots, scaled_terms, two_parts
 from heliograph.ir.ops.spec import SLOTS, Attrs, Bounds, Context, Dependence, Keys, OpSpec, Role, SlotRules, define
 from heliograph.ir.types import CipherType, SlotsType, Type
