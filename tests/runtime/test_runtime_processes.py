@@ -74,7 +74,7 @@ def test_server_in_another_process(artifact: Artifact, tmp_path: Path) -> None:
     # The code that makes and keeps secret keys is not even loaded there.
     modules = told["modules"]
     assert isinstance(modules, list)
-    for name in ("client", "keyfile", "openfhe.cryptor"):
+    for name in ("client", "client.client", "client.keyfile", "openfhe.cryptor"):
         assert f"heliograph.runtime.{name}" not in modules
     # Nor is anything that compiles.
     rooms = told["rooms"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from heliograph.ir import Array
 from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.kernels.elementwise import multiply_plain
+from heliograph.runtime.native.kernels.elementwise import add_product, signed_residues
 from heliograph.runtime.native.kernels.transforms import forward_rows
 from heliograph.runtime.native.tables import prime_rows
 
@@ -32,7 +32,10 @@ class NativeArithmetic:
     def factors(self, values: Array, places: Array) -> Array:
         return values
 
-    def products(self, values: Array, factors: Array, places: Array) -> Array:
-        out = np.empty_like(values)
-        multiply_plain(values[np.newaxis], factors, out[np.newaxis], places, self._known.moduli)
-        return out
+    def small(self, coefficients: Array, places: Array) -> Array:
+        rows = np.empty((places.size, coefficients.size), dtype=np.uint64)
+        signed_residues(coefficients, rows, places, self._known.moduli)
+        return self.forward(rows, places)
+
+    def add_products(self, sums: Array, values: Array, factors: Array, places: Array, minus: bool = False) -> None:
+        add_product(sums, values, factors, minus, places, self._known.moduli)

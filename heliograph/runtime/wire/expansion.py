@@ -15,6 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from heliograph.ir import Array
+from heliograph.runtime.wire.packed import kernels
 
 SEED_BYTES = 32
 _DOMAIN = b"heliograph uniform polynomial 1\0"
@@ -31,11 +32,14 @@ def uniform_into(row: Array, context: bytes, prime: int) -> None:
     key = hashlib.shake_256(_DOMAIN + context).digest(_KEY_BYTES)
     stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
     limit = (1 << 64) // prime * prime
-    q, filled = np.uint64(prime), 0
+    q, filled, fast = np.uint64(prime), 0, kernels()
     while filled < row.size:
         # A few more than needed on average, so that a second draw is hardly ever needed.
         wanted = (row.size - filled) * 2**64 / limit
         words = np.frombuffer(stream.update(bytes(8 * int(wanted + 4 * math.sqrt(wanted) + 8))), dtype="<u8")
+        if fast is not None:
+            filled = fast.accept(words, np.uint64(limit), q, np.uint64((1 << 64) // prime), row, filled)
+            continue
         words = words[words < np.uint64(limit)][: row.size - filled]
         row[filled : filled + words.size] = words - words // q * q
         filled += words.size

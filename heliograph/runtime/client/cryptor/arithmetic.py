@@ -33,8 +33,11 @@ class Arithmetic(Protocol):
     def factors(self, values: Array, places: Array) -> Any:
         """Values as what others are multiplied by."""
 
-    def products(self, values: Array, factors: Any, places: Array) -> Array:
-        """Values times factors."""
+    def small(self, coefficients: Array, places: Array) -> Array:
+        """The values of a polynomial by its coefficients: int64 (N), smaller than the primes."""
+
+    def add_products(self, sums: Array, values: Array, factors: Any, places: Array, minus: bool = False) -> None:
+        """Add to sums, or take from them, values times factors, in place."""
 
 
 class NumpyArithmetic:
@@ -52,8 +55,16 @@ class NumpyArithmetic:
     def factors(self, values: Array, places: Array) -> list[Factors]:
         return [Factors.of(row, q) for row, q in self._rows(values, places)]
 
-    def products(self, values: Array, factors: list[Factors], places: Array) -> Array:
-        return np.stack([factor.times(row) for factor, row in zip(factors, values, strict=True)])
+    def small(self, coefficients: Array, places: Array) -> Array:
+        rows = np.stack([residues.residues(coefficients, self.primes[place]) for place in places])
+        return self.forward(rows, places)
+
+    def add_products(
+        self, sums: Array, values: Array, factors: list[Factors], places: Array, minus: bool = False
+    ) -> None:
+        combined = residues.difference if minus else residues.total
+        for row, x, factor, place in zip(sums, values, factors, places, strict=True):
+            row[:] = combined(row, factor.times(x), self.primes[place])
 
     def _rows(self, values: Array, places: Array) -> Sequence[tuple[Array, int]]:
         return [(row, self.primes[place]) for row, place in zip(values, places, strict=True)]

@@ -33,7 +33,7 @@ from heliograph.runtime.client.cryptor.arithmetic import Arithmetic, arithmetic,
 from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary
 from heliograph.runtime.noise import secure_normal
 from heliograph.runtime.process import note_use, require_own_process
-from heliograph.runtime.residues import automorphism_places, centered, difference, residues, signed, total
+from heliograph.runtime.residues import automorphism_places, centered, residues, signed, total
 from heliograph.runtime.wire.expansion import fresh_seed
 from heliograph.runtime.wire.forms import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes, special_primes
 from heliograph.runtime.wire.messages import is_name
@@ -79,8 +79,8 @@ class Cryptor:
         rows = np.stack([total(m, residues(error, q), q) for m, q in zip(message, primes, strict=True)])
         values, uniform = basis.arithmetic.forward(rows, places), np.empty_like(rows)
         _expand(uniform, form, header, iter(form.uniform))
-        product = basis.arithmetic.products(uniform, basis.secret[: len(primes)], places)
-        return form.write(header, map(difference, values, product, primes))
+        basis.arithmetic.add_products(values, uniform, basis.secret[: len(primes)], places, minus=True)
+        return form.write(header, values)
 
     def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]:
         """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
@@ -96,8 +96,9 @@ class Cryptor:
         # Horner's rule: b + s (a + s ...).
         values = residues[-1]
         for part in reversed(residues[:-1]):
-            product = basis.arithmetic.products(values, basis.secret[:count], places)
-            values = np.stack(list(map(total, product, part, ring.primes)))
+            sums = np.array(part)
+            basis.arithmetic.add_products(sums, values, basis.secret[:count], places)
+            values = sums
         rows = basis.arithmetic.backward(values, places)
         slots = slots_of(signed(rows, ring.primes[:count]))
         imaginary = math.sqrt(float(np.mean(np.square(slots.imag))))
@@ -157,11 +158,9 @@ class Cryptor:
 
     def _digit(self, uniform: Array, basis: _Basis, target: Array, secret: Any, digit: int) -> Array:
         """b of one digit: e - a secret, and P target modulo its primes."""
-        primes, towers = basis.arithmetic.primes, basis.towers_of(digit)
         made = basis.values_of(gaussian(SecretStream(), uniform.shape[1]))
-        product = basis.arithmetic.products(uniform, secret, basis.places)
-        made[towers] = list(map(total, made[towers], basis.lifted(target, towers), primes[towers]))
-        made[:] = list(map(difference, made, product, primes))
+        basis.lift_into(made, target, digit)
+        basis.arithmetic.add_products(made, uniform, secret, basis.places, minus=True)
         self._check(made, uniform, basis, secret)
         return made
 
@@ -169,8 +168,9 @@ class Cryptor:
     def _check(made: Array, uniform: Array, basis: _Basis, secret: Any) -> None:
         """An InternalError unless b + a s is a small error modulo the last special prime."""
         last, q = basis.places[-1:], basis.arithmetic.primes[-1]
-        product = basis.arithmetic.products(uniform[-1:], secret[-1:], last)
-        rest = basis.arithmetic.backward(np.stack([total(made[-1], product[0], q)]), last)
+        sums = made[-1:].copy()
+        basis.arithmetic.add_products(sums, uniform[-1:], secret[-1:], last)
+        rest = basis.arithmetic.backward(sums, last)
         if np.abs(centered(rest[0], q)).max() > _LARGEST_ERROR:
             raise InternalError("with the secret key an evaluation key does not decrypt to a small error")
 
@@ -217,12 +217,12 @@ class _Basis:
 
     def values_of(self, coefficients: Array) -> Array:
         """The values modulo each prime of a polynomial of small coefficients."""
-        rows = np.stack([residues(coefficients, q) for q in self.arithmetic.primes])
-        return self.arithmetic.forward(rows, self.places)
+        return self.arithmetic.small(coefficients, self.places)
 
     @functools.cached_property
     def squares(self) -> Array:
-        made = self.arithmetic.products(self.values, self.secret, self.places)
+        made = np.zeros_like(self.values)
+        self.arithmetic.add_products(made, self.values, self.secret, self.places)
         self._kept.append(made)
         return made
 
@@ -233,14 +233,11 @@ class _Basis:
         rows = np.repeat(np.array(constants, dtype=np.uint64)[:, np.newaxis], self.values.shape[1], axis=1)
         return self.arithmetic.factors(rows, self.places[: self._towers])
 
-    def towers_of(self, digit: int) -> slice:
-        """The places of a digit's primes."""
+    def lift_into(self, sums: Array, values: Array, digit: int) -> None:
+        """Add values times the product of the special primes, modulo the primes of one digit."""
         alpha = -(-self._towers // self.digits)
-        return slice(digit * alpha, min((digit + 1) * alpha, self._towers))
-
-    def lifted(self, values: Array, towers: slice) -> Array:
-        """Some rows of values times the product of the special primes."""
-        return self.arithmetic.products(values[towers], self._lift[towers], self.places[towers])
+        towers = slice(digit * alpha, min((digit + 1) * alpha, self._towers))
+        self.arithmetic.add_products(sums[towers], values[towers], self._lift[towers], self.places[towers])
 
 
 def _basis_of(coefficients: Array, ring: Ring) -> _Basis:

@@ -125,6 +125,35 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None
 
 
 @parallel_kernel
+def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, moduli: Any) -> None:
+    """Add to sums, or take from them, the products of x and y: all (towers, N)."""
+    for j in prange(x.shape[0]):
+        q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
+        a, b, o = x[j], y[j], sums[j]
+        if q < LIMIT:
+            prime = float(q)
+            inverse, sign = 1.0 / prime, -1.0 if minus else 1.0
+            for i in range(o.size):
+                found = near(o[i]) + sign * product_near(near(a[i]), near(b[i]), prime, inverse)
+                o[i] = canonical(nearest(found, prime, inverse), prime)
+        elif minus:
+            for i in range(o.size):
+                o[i] = difference(o[i], product(a[i], b[i], q, bits, ratio), q)
+        else:
+            for i in range(o.size):
+                o[i] = total(o[i], product(a[i], b[i], q, bits, ratio), q)
+
+
+@parallel_kernel
+def signed_residues(numbers: Any, out: Any, rows: Any, moduli: Any) -> None:
+    """Whole numbers with signs (N), smaller than each prime, as residues (towers, N). No branch depends on a number."""
+    for j in prange(out.shape[0]):
+        q, o = np.int64(moduli[rows[j], 0]), out[j]
+        for i in range(o.size):
+            o[i] = np.uint64(numbers[i] + (numbers[i] >> 63 & q))
+
+
+@parallel_kernel
 def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any) -> None:
     """x (parts, towers, N) times a constant of each prime on each half of the values: (halves, towers, 2)."""
     parts, halves = x.shape[0], constants.shape[0]

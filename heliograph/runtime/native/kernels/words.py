@@ -1,5 +1,5 @@
-"""What a client does word by word, beside its arithmetic: packing, unpacking, sizes of errors. The same in numpy:
-runtime/wire/packed.py, runtime/client/cryptor/randomness.py.
+"""What a client does word by word, beside its arithmetic: packing, unpacking, uniform residues, sizes of errors. The same
+in numpy: runtime/wire/packed.py and expansion.py, runtime/client/cryptor/randomness.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.runtime.native.kernels.arithmetic import kernel
+from heliograph.runtime.native.kernels.arithmetic import high_product, kernel, settled
 
 _WORD = 64
 
@@ -56,3 +56,17 @@ def count_reached(high: Any, low: Any, table: Any, found: Any) -> None:
         for j in range(found.size):
             above, same = high[j] > threshold_high, high[j] == threshold_high
             found[j] += above | (same & (low[j] >= threshold_low))
+
+
+@kernel
+def accept(words: Any, limit: Any, q: Any, ratio: Any, row: Any, filled: int) -> int:
+    """Words below the limit modulo q into the row, from `filled` on: how many residues it has then.
+
+    `ratio` is floor(2^64 / q): the quotient is up to three too small. Residues are sent: branches may depend on them.
+    """
+    for j in range(words.size):
+        word = words[j]
+        if word < limit and filled < row.size:
+            row[filled] = settled(word - high_product(word, ratio) * q, q)
+            filled += 1
+    return filled
