@@ -21,13 +21,13 @@ LARGEST_SCALE = 2.0**100
 class TensorSpec:
     """One input or output.
 
-    `shape` is that of the tensor as its author sees it; `layout` has the same number of elements, and is None before
+    `shape` is the tensor's for its author; `layout` has the same number of elements, and is None before
     packing. `low` and `high` bound the elements: of an input as declared, of an output as far as it is known, and then
     `range_source` says how ("proved" or "observed").
     An input with `classes` is one-hot on its last axis, of that length: the client may give whole numbers in place of it. An
-    output with `finish` ("softmax" or "log_softmax", over the axis `finish_axis`) is that function of what is encrypted: the
-    client computes it after decryption. Before that it multiplies an output by its `scale`, a power of two, where there is
-    one. Layout, range and errors are those of what is encrypted.
+    output with `finish` ("softmax" or "log_softmax", over the axis `finish_axis`) is that function of the encrypted values:
+    the client multiplies them by `scale`, a power of two, where there is one, and computes the function after decryption.
+    Layout, range and errors describe the encrypted values.
     `columns` names the elements of an input's last axis, as the data frame that the program was made with has them.
     """
 

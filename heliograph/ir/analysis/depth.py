@@ -22,7 +22,7 @@ def depth_of_degree(degree: int) -> int:
 
 
 def depth_of_series(coefficients: Sequence[float] | Vector) -> int:
-    """Levels that a Chebyshev series takes: those of its degree, and one where it is a whole number of squares."""
+    """The levels that a Chebyshev series takes: its degree's, or one where it is a whole number of squares."""
     kept = trim(coefficients)
     return 1 if whole_square(kept) is not None else depth_of_degree(len(kept) - 1)
 

@@ -59,7 +59,7 @@ def reached_level(node: Node) -> int:
 
 
 def bootstrap_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
-    """Of what a bootstrap gives: those of its value, or of its series, which its coefficients bound; None of two values."""
+    """Bounds of a bootstrap's result: its operand's, or the sum of a series' coefficients; None for a pair of values."""
     if node.attrs.get("series") is not None:
         most = np.full(operands[0][0].shape, float(np.abs(context.array(node.attrs["series"])).sum()))
         return -most, most

@@ -217,8 +217,8 @@ class _Writer:
 
 
 class _Polynomial:
-    """Evaluates polynomials of one value, of which powers are known, or Chebyshev's polynomials T_k: those of 1, 2, 3, 4, 8,
-    16 and so on.
+    """The evaluation of polynomials of one value from its powers 1, 2, 3, 4, 8, 16 and so on, or from the Chebyshev
+    polynomials T_k of these degrees.
     """
 
     def __init__(self, writer: _Writer, powers: Mapping[int, Node], chebyshev: bool) -> None:

@@ -231,8 +231,9 @@ class DiagonalMap:
 
 
 class ListedDiagonals(DiagonalMap):
-    """Of a matrix whose entries are listed, diagonal by diagonal: those of `offsets[i]` are numbers `starts[i]` to
-    `starts[i + 1] - 1` of `places`, `order` and `columns`.
+    """The diagonals of a matrix whose entries are listed, diagonal by diagonal.
+
+    Entries `starts[i]` to `starts[i + 1] - 1` of `places`, `order` and `columns` are on the diagonal `offsets[i]`.
     """
 
     __slots__ = ("columns", "data", "order", "places", "starts")

@@ -138,7 +138,7 @@ class Layout:
         return np.repeat(there[own], self.stride)
 
     def copies(self, vector: Array, chunk: int) -> Array:
-        """What the copies of one ciphertext's elements hold, those of all samples too: (copies, elements)."""
+        """The values in all copies of one ciphertext's elements, for all samples: (copies, elements)."""
         rows: Array = vector.reshape(-1, self.period, self.stride)
         if self.shift:
             count = (self.run or self.slots // self.stride) // self.period
@@ -146,7 +146,7 @@ class Layout:
         return np.asarray(rows.swapaxes(1, 2).reshape(-1, self.period)[:, self.elements(chunk)[1]])
 
     def pack(self, tensor: Array, only: int | None = None) -> list[Array]:
-        """The slot vectors of one sample, one per ciphertext, or that of one ciphertext only; slots without an element
+        """The slot vectors of one sample, one per ciphertext, or the vector of ciphertext `only`. Slots without an element
         hold zero.
 
         With a stride k > 1 the tensor may have a leading axis of at most k samples; the slots of those that are missing

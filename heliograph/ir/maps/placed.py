@@ -1,6 +1,6 @@
 """Maps between ciphertexts that keep their small form: what stands on each diagonal is worked out when it is asked for.
 
-In the layouts of convolutional networks the position of an element is that of its channel plus that of its place. An entry
+In the layouts of convolutional networks the position of an element is its channel's plus its place's. An entry
 of a Kronecker product then lies as far from the diagonal as its channels are apart plus its places: each diagonal is a few
 outer products of places and channels, and none has to be listed before it is needed.
 """
@@ -183,8 +183,8 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Side:
-    """Where channels and places of one layout stand. The ciphertext and the position of an element are sums of what its
-    channel and its place add to them.
+    """The positions of channels and places in one layout. An element's ciphertext and position are the sums of its channel's
+    and its place's.
     """
 
     # (ciphertext, position) of each channel, and of each place.

@@ -41,9 +41,10 @@ def transform_terms(
 
 @dataclass(frozen=True, slots=True)
 class BabySteps:
-    """The baby steps of one operand at one transform: all, those to make now, and those that a later one reads too.
+    """The baby steps of one operand at one transform.
 
-    `hoisted`: the steps share a decomposition; `decompose`: it is made now, for all transforms of that value.
+    `all`: every step that the transform reads; `make`: the steps to compute now; `keep`: the steps that a later transform
+    reads too. `hoisted`: the steps share a decomposition; `decompose`: it is computed now, for all transforms of the value.
     """
 
     all: tuple[int, ...]

@@ -1,6 +1,6 @@
 """Functions of several values that are not polynomials: comparison, maxima, softmax, division. Part of `ir/ops/table.py`.
 
-`passes/tensors/expand.py` writes those of several operands with those of one; `passes/polynomials/approximate.py`
+`passes/tensors/expand.py` writes functions of several operands with functions of one; `passes/polynomials/approximate.py`
 replaces these by polynomials and compositions of polynomials. `gap` is the smallest difference that must be told apart:
 nearer than that, the result is a soft value between the two. `bits` says how near to its limit a decision must come:
 2**-bits.

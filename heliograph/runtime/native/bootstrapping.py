@@ -33,7 +33,7 @@ def shared_factor(program: Program, node: Node, make: Callable[[], Sequence[Arra
 
 
 class FactorEvaluator(Evaluator[Ciphertext]):
-    """An evaluator whose factors are those of the process; `table` keeps a server's."""
+    """An evaluator that shares factors of transforms in the process; `table` keeps a server's."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wid
     """The values times 2^log_scale, rounded, as residues in evaluation. Raises RangeError if too large.
 
     (level + 1, N), or (level + 1, N / 2) for real values at the usual scales where they are `halved`: the second half of
-    their residues mirrors the first. The special primes stand behind those of the level where it is `wide`.
+    their residues mirrors the first. With `wide` the special primes follow the level's.
     """
     return evaluated([rounded(values, log_scale, level, tables, wide)], tables)[0]
 

@@ -55,8 +55,8 @@ _PIECE, _MASK = np.uint64(30), np.uint64((1 << 30) - 1)
 def _combined_near(sources: Any, primes: Any, factors: Any, out: Any, prime: Any) -> None:
     """The same as doubles, between -q / 2 and q / 2.
 
-    `primes` are those of the sources; residues that have more bits than doubles are multiplied in two pieces. A source more
-    than there are primes has small numbers (`wholes`).
+    `primes` are the sources' primes; residues with more bits than doubles are multiplied in two pieces. One more source than
+    there are primes holds small numbers (`wholes`).
     """
     q = float(prime)
     inverse = 1.0 / q

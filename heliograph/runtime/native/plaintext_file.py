@@ -106,7 +106,7 @@ class PlaintextFile:
         return made
 
     def exchange(self) -> None:
-        """Have all that was appended on the disk, for others to map, and map what is new; append where nobody else does."""
+        """Sync what was appended, map what others appended, and take over appending if no other process has it."""
         with self._lock, contextlib.suppress(OSError):
             self._sync()
             begins = not self._writes and not self._full and self._locked()
@@ -123,7 +123,7 @@ class PlaintextFile:
         return True
 
     def _read(self, begins: bool) -> None:
-        """Map what is whole and is not mapped yet. A file of another form is emptied by who begins to append."""
+        """Map the complete records that are not mapped yet. The process that appends empties a file of another form."""
         size = os.fstat(self._handle).st_size
         head = os.pread(self._handle, _HEAD, 0)
         whole = int.from_bytes(head[32:40], "little")

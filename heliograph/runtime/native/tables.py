@@ -64,7 +64,7 @@ def with_ratio(values: Sequence[int], primes: Sequence[int]) -> Array:
 class Digits:
     """How a polynomial over the first `towers` primes of a chain is split into digits, and how they reach all primes.
 
-    `rows` are the primes' rows, those of the modulus first. `own` are (towers, 2): 1/N times the inverse of the rest of the
+    `rows` are the primes' rows, the modulus first. `own` are (towers, 2): 1/N times the inverse of the rest of the
     digit, modulo each prime. `up` are (towers, rows, 2): the rest of the digit without this prime, modulo every prime.
     """
 
@@ -81,7 +81,7 @@ class Division:
 
     `own` are (last, 2): 1/N times the inverse of their product without this one. `down` are (last, kept, 2): that product
     modulo each prime that stays, and, where it is `nearest`, less the whole product in one row more (`keyswitch.wholes`).
-    `inverse` are (kept, 2): that of the whole product.
+    `inverse` are (kept, 2): the inverse of the whole product.
     """
 
     rows: Array

@@ -186,8 +186,8 @@ class OpenFHEPrimitives(NothingWide):
         return self.accumulate(x, self._of_degree(halves, x.GetNoiseScaleDeg()))
 
     def _half_specials(self, level: int) -> Any:
-        """A ciphertext whose coefficients are half the number of special primes, rounded up and down by turns at random: the
-        same each time, so that of these roundings nothing adds up in single slots.
+        """A ciphertext whose coefficients are half the number of special primes, rounded up or down at random, the same each
+        time: these roundings do not add up in single slots.
         """
         random = np.random.default_rng(level)
         coefficients = (self.ring.special + random.integers(2, size=(2, self.ring.ring_dim))) // 2

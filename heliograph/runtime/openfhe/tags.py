@@ -9,7 +9,7 @@ _LEVEL_MARK = "/"
 
 
 def chain_tag(tag: str, whole: Ring, ring: Ring) -> str:
-    """The name of the keys of a chain: that of the whole chain, with the level after it for a lower part."""
+    """The name of a chain's keys: the whole chain's name, followed by the level for a lower part."""
     base = tag.partition(_LEVEL_MARK)[0]
     return base if ring == whole else f"{base}{_LEVEL_MARK}{ring.levels}"
 

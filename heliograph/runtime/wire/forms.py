@@ -43,10 +43,10 @@ SPARSE_BLOCKS = 6
 
 @dataclass(frozen=True, slots=True)
 class SeededForm:
-    """What of an object is written and what is expanded.
+    """The written and the expanded polynomials of an object.
 
-    `moduli` are those of all its polynomials in their order; `uniform` has the place of each uniform polynomial and that of
-    the other half over the same prime.
+    `moduli`: the modulus of each polynomial, in order. `uniform`: for the place of each uniform polynomial, the place of the
+    other half over the same prime.
     """
 
     kind: bytes

@@ -144,7 +144,8 @@ define(
         lambda values, a, context: values[0] + 0j,
         "A ciphertext of level 0 at the top level of a chain, by way of the sparse secret: its polynomial is then off by "
         "whole multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that "
-        "repeat with period `slots`. A value of one is the first prime divided by `share`, where that is not the chain's.",
+        "repeat with period `slots`. `share` is the message ratio (the first prime over a value of one), where it differs from "
+        "the chain's.",
         role=Role.BOOTSTRAP,
         rules=SlotRules(complex_slots, _all_slots, _depends_on_all, NO_KEYS),
         run=runs.raised,
@@ -213,8 +214,8 @@ define(
         },
         _refreshed_type,
         _meaning,
-        "The end of a bootstrap that was written out: the first operand is what the second one (and the third, as its "
-        "imaginary part) was made into. The attributes are those of `bootstrap`.",
+        "The end of a written-out bootstrap: the first operand is the refreshed value, the second one (and the third, as "
+        "imaginary part) the value before. It has the attributes of `bootstrap`.",
         role=Role.LEVEL,
         rules=SlotRules(
             _refreshed_bounds,

@@ -123,7 +123,7 @@ def combination(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def stacked(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    """A list, but of one the ciphertext itself: its type is that of a ciphertext, and all ops read it."""
+    """The operands as a list. A stack of one is the ciphertext itself, because its type is a ciphertext's."""
     return operands[0] if len(operands) == 1 else list(operands)
 
 

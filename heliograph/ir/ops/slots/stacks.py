@@ -51,7 +51,7 @@ def _stack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> B
 
 
 def _rows(stack: Array, a: Attrs, context: Context) -> Array:
-    """A stack with an axis of its vectors, which that of one vector does not have."""
+    """A stack with an axis of vectors; a stack of one vector comes without this axis."""
     return stack if context.shape(a["matrix"])[1] > 1 else stack[..., np.newaxis, :]
 
 
@@ -117,7 +117,7 @@ define(
         {"matrix": "constant", "row": "int", "plain_log_scale": "float?"},
         _sum_type,
         _sum,
-        "The sum of a stack's vectors, each times a number: those of one row of a matrix, rounded at `plain_log_scale`.",
+        "The sum of a stack's vectors, weighted by one row of a matrix, whose numbers are rounded at `plain_log_scale`.",
         depth=1,
         role=Role.PLAIN_PRODUCT,
         rules=SlotRules(_sum_bounds, longest, any_operand, NO_KEYS),

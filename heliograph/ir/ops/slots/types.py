@@ -1,4 +1,4 @@
-"""Rules of types that several ops on slots share; what they keep of ciphertexts, `ir/ops/slots/vectors.py` says."""
+"""Type rules that several ops on slots share; `vectors.py` says which fields of a ciphertext's type an op keeps."""
 
 from __future__ import annotations
 

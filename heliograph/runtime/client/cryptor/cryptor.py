@@ -200,8 +200,8 @@ class Cryptor:
 class _Basis:
     """A chain with its special primes, and the secret key modulo all of them.
 
-    `arithmetic` is over the primes of both; `values` (n, N) are those of the secret, `secret` the same as factors, `squares`
-    the values of its square. They are overwritten when it goes.
+    `arithmetic`: over all these primes. `values`: the secret's, (n, N). `secret`: the same as factors. `squares`: its square's
+    values. All are overwritten when the basis goes.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ def gather(pieces: Any, out: Any, modulus: Any) -> None:
 
 @kernel
 def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus: Any) -> None:
-    """Add the products of two blocks with a third to those of doubles, `sums` (2, BLOCK), as in `multiply_add`."""
+    """Add a0 b and a1 b to `sums` (2, BLOCK), in doubles: `multiply_add` for primes below `LIMIT`."""
     q = float(modulus[0])
     inverse = 1.0 / q
     s0, s1 = sums[0], sums[1]
