@@ -144,7 +144,7 @@ define(
         lambda values, a, context: values[0] + 0j,
         "A ciphertext of level 0 at the top level of a chain, by way of the sparse secret: its polynomial is then off by "
         "whole multiples of the first prime, which the reduction that follows takes off. Its coefficients are values that "
-        "repeat with period `slots`. `share` is the message ratio (the first prime over a value of one), where it differs from "
+        "repeat with period `slots`. `share` is the message ratio (the first prime over a value of one), if it differs from "
         "the chain's.",
         role=Role.BOOTSTRAP,
         rules=SlotRules(complex_slots, _all_slots, _depends_on_all, NO_KEYS),

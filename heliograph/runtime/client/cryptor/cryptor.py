@@ -200,7 +200,7 @@ class Cryptor:
 class _Basis:
     """A chain with its special primes, and the secret key modulo all of them.
 
-    `arithmetic`: over all these primes. `values`: the secret's, (n, N). `secret`: the same as factors. `squares`: its square's
+    `arithmetic`: over these primes. `values` (n, N): the secret's. `secret`: the same as factors. `squares`: its square's
     values. All are overwritten when the basis goes.
     """
 
