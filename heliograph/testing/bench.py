@@ -35,9 +35,8 @@ from heliograph.runtime.wire.messages import EncryptedInput, EvaluationKeys, obj
 from heliograph.testing.reference import Exact
 from heliograph.testing.rings import lower_part, name_of
 
-# What makes a backend: of an artifact, its keys, and a bound on the keys in memory (None: all stay); see
-# runtime/backend.py.
-Maker = Callable[[Artifact, EvaluationKeys, "int | None"], Backend]
+# Makes a backend of an artifact and a client's keys (runtime/backend.py).
+Maker = Callable[[Artifact, EvaluationKeys], Backend]
 # The rotation amounts that have a key in the whole chain; in the lower part the first has one.
 AMOUNTS = (1, 5)
 # How many slots bootstraps have, of one value and of a pair.
@@ -186,7 +185,7 @@ class Bench:
         # A ciphertext of some residues, and plaintexts of a level with theirs, made once.
         self.operand = functools.cache(lambda level, kind: self.given(self.material.residues(level, kind)))
         self.plaintexts = functools.cache(self._plaintexts)
-        self.backend = make(self.material.artifact, self.material.sent, None)
+        self.backend = make(self.material.artifact, self.material.sent)
         try:
             self.evaluator: ServerEvaluator = self.backend.evaluator(
                 self.material.artifact.program, PLAINTEXT_CACHE_BYTES

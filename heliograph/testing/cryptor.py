@@ -84,9 +84,14 @@ def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, 
     what = f"of {kind} on {name_of(ring)}, primes {some}"
     compare(f"forward {what}", do.forward(x.copy(), places), forward(x.astype(object), some))
     compare(f"backward {what}", do.backward(x.copy(), places), backward(x.astype(object), some))
-    for y in (x, other):
-        exact = x.astype(object) * y.astype(object) % column(some)
-        compare(f"products {what}", do.products(x, do.factors(np.ascontiguousarray(y), places), places), exact)
+    for y, minus in itertools.product((x, other), (False, True)):
+        product, sums = x.astype(object) * y.astype(object), other.copy()
+        do.add_products(sums, x, do.factors(np.ascontiguousarray(y), places), places, minus)
+        exact = (other.astype(object) + (-product if minus else product)) % column(some)
+        compare(f"{'differences' if minus else 'sums'} with products {what}", sums, exact)
+    signed = random.integers(-min(some) + 1, min(some), size=ring.ring_dim, dtype=np.int64)
+    exact = forward(np.broadcast_to(signed.astype(object), shape) % column(some), some)
+    compare(f"values of signed numbers on {name_of(ring)}", do.small(signed, places), exact)
 
 
 # ------------------------------------------------------------------------------------------------ secrets and errors

@@ -122,5 +122,5 @@ def _ciphertext(name: str, forgery: Forgery, bench: Bench) -> None:
 def _key(make: Maker, name: str, forgery: Forgery, bench: Bench) -> None:
     sent, first = bench.material.sent, bench.material.keys[0].name
     forged = replace(sent, blobs={**sent.blobs, first: forgery(bench, bytes(sent.blobs[first]))})
-    made = bench.refusal(f"a key of {name}", lambda: make(bench.material.artifact, forged, None), WireError)
+    made = bench.refusal(f"a key of {name}", lambda: make(bench.material.artifact, forged), WireError)
     assert made is None, f"a key of {name} on {name_of(bench.ring)} is read"

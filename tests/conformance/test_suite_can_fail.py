@@ -198,8 +198,8 @@ def test_broken_bootstraps_are_noticed(name: str) -> None:
 class Careless(NativeBackend):
     """Residues are taken as they come, and every rotation has a key."""
 
-    def __init__(self, artifact: Any, keys: Any, key_bytes: int | None) -> None:
-        super().__init__(artifact, keys, key_bytes)
+    def __init__(self, artifact: Any, keys: Any) -> None:
+        super().__init__(artifact, keys)
         self._keys.update(
             {(ring, "rotation", 3): key for (ring, kind, _), key in self._keys.items() if kind == "rotation"}
         )
@@ -313,10 +313,9 @@ def test_broken_clients_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Wrong(NumpyArithmetic):
-    def products(self, values: Array, factors: Any, places: Array) -> Array:
-        made = super().products(values, factors, places)
-        made[-1, 5] ^= np.uint64(1)
-        return made
+    def add_products(self, sums: Array, values: Array, factors: Any, places: Array, minus: bool = False) -> None:
+        super().add_products(sums, values, factors, places, minus)
+        sums[-1, 5] ^= np.uint64(1)
 
 
 def test_broken_arithmetic_is_noticed() -> None:

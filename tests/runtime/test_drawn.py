@@ -215,8 +215,9 @@ def errors_of(rows: Array, ring: Ring, prime: int, secret: Array) -> Array:
     known, first = arithmetic(ring.ring_dim, (prime,)), np.array([0])
     factors, made = known.factors(secret, first), []
     for a, b in rows:
-        opened = (known.products(a[np.newaxis], factors, first)[0] + b) % np.uint64(prime)
-        made.append(centered(known.backward(opened[np.newaxis], first)[0], prime))
+        opened = np.array(b[np.newaxis])
+        known.add_products(opened, a[np.newaxis], factors, first)
+        made.append(centered(known.backward(opened, first)[0], prime))
     return np.stack(made)
 
 

@@ -64,10 +64,3 @@ def test_servers_in_several_threads_get_their_own_keys() -> None:
         thread.join()
     assert right == [True] * 9
     assert registry.installed() == before
-
-
-def test_openfhe_holds_all_keys() -> None:
-    artifact = toy_artifact()
-    keys = hg.Client(artifact, allow_insecure=True).evaluation_keys()
-    with pytest.raises(hg.ProgramError, match="objects in the memory of a process"):
-        hg.Server(artifact, keys, backend="openfhe", mapped=True, allow_insecure=True)

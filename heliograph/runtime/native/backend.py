@@ -53,7 +53,7 @@ class NativeBackend:
         self,
         artifact: Artifact,
         keys: SentKeys,
-        key_bytes: int | None,
+        key_bytes: int | None = None,
         mapped: bool = False,
         plaintexts: str | Path | None = None,
     ) -> None:
