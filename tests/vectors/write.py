@@ -28,7 +28,8 @@ from heliograph.ir import Array
 from heliograph.ir.maps.layout import Layout
 from heliograph.report.figures import Certified
 from heliograph.runtime import residues
-from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client import keyfile
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.client.cryptor import cryptor as cryptors
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
@@ -62,7 +63,6 @@ LAYOUTS = (
     Layout((4,), 32, 4, shift=1, run=16),
     Layout((3,), 32, 4, stride=4),
     Layout((2, 4), 32, 32, split=(2, 1, 0, 2, 4, 16)),
-    Layout((3,), 32, 16, tiled=(2, 4)),
     Layout((40,), 32, 32),
 )
 
