@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 import heliograph as hg
 from heliograph.ckks.costs import BUILT_IN
-from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Builder, SparseMatrix, Stage
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.matrices import KINDS
 from heliograph.passes.packing.products import choose_products
-from heliograph.passes.packing.products.block_products import OF_ABT, OF_ATB, Blocks
 from heliograph.passes.packing.products.count_products import count
-from heliograph.passes.packing.products.matrix_products import MatrixProduct, Sizes, ways
+from heliograph.passes.packing.products.fold import Fold
+from heliograph.passes.packing.products.matrix_products import Gather, MatrixProduct, Sizes, ways
 from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.simplify import Simplify
 
@@ -102,17 +101,17 @@ def test_both_ways_with_either_operand_large_are_found() -> None:
     for kind in KINDS:
         found = ways(kind, shapes_of(kind, 8, 30, 8), 512, 1, 1.0)
         own = {(w, big, half) for w in ("combine", "gather") for big in (0, 1) for half in (False, True)}
-        assert {(way.way, way.big, way.sizes.halves) for way in found if isinstance(way.sizes, Sizes)} == own
-        in_blocks = {(w, big) for w in (*OF_ABT, *OF_ATB) for big in (0, 1)}
-        assert {(way.way, way.big) for way in found if isinstance(way.sizes, Blocks)} == in_blocks
+        assert {(way.how.way, way.big, way.how.halves) for way in found if isinstance(way.how, Sizes)} == own
+        assert {way.big for way in found if isinstance(way.how, Fold)} == {0, 1}
 
 
 def test_results_stand_in_clean_slots() -> None:
     """What a gathering product leaves in other slots is zero: a combining one reads copies of it."""
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(3, 20)), rng.normal(size=(50, 20))
-    found = [w for w in ways("abt", (left.shape, right.shape), 256, 1, 1.0) if (w.way, w.big) == ("gather", 1)]
-    assert [way.sizes.halves for way in found if isinstance(way.sizes, Sizes)] == [False, True]
+    every = ways("abt", (left.shape, right.shape), 256, 1, 1.0)
+    found = [way for way in every if isinstance(way.how, Gather) and way.big == 1]
+    assert [way.how.halves for way in found if isinstance(way.how, Gather)] == [False, True]
     for way in found:
         # Rows behind those of the small operand may hold anything.
         (small,) = way.left.pack(left)
@@ -120,63 +119,6 @@ def test_results_stand_in_clean_slots() -> None:
         (made,) = way.write(Numbers(), [small], way.right.pack(right))
         assert not made[~way.out.used(0)].any()
         assert way.out.unpack([made]) == pytest.approx(left @ right.T)
-
-
-# HETAL, table 11 (the corrected one): (a, b, c), then CMult, Mult and Rot of DiagABT, of DiagATB where A is at least as high
-# as B, and of DiagATB otherwise; s = 32,768 slots, s0 = a.
-PUBLISHED = [
-    ((128, 128, 4), (4, 2, 34), (4, 2, 18), (4, 2, 18)),
-    ((256, 256, 8), (8, 8, 64), (12, 8, 72), (15, 8, 75)),
-    ((512, 769, 4), (4, 26, 50), (28, 26, 238), (40, 26, 250)),
-    ((1024, 769, 8), (8, 100, 140), (104, 100, 1008), (176, 100, 1080)),
-    ((2048, 769, 16), (16, 392, 456), (400, 392, 4328), (736, 392, 4664)),
-]
-# The same of ColMajor and RowMajor.
-BASELINES = [
-    ((128, 128, 4), (8, 4, 63)),
-    ((256, 256, 8), (24, 16, 191)),
-    ((512, 769, 4), (56, 52, 495)),
-    ((1024, 769, 8), (208, 200, 2047)),
-    ((2048, 769, 16), (800, 784, 8703)),
-]
-SLOTS = 32768
-OURS = ("combine", "gather", "fold")
-
-
-def counts_of(kind: str, left: tuple[int, int], right: tuple[int, int], way: str, big: int) -> tuple[int, int, int]:
-    """CMult, Mult, Rot."""
-    (found,) = (w for w in ways(kind, (left, right), SLOTS, 1, 1.0) if (w.way, w.big) == (way, big))
-    taken = count(found)
-    return taken.plain_products, taken.products, taken.rotations
-
-
-@pytest.mark.parametrize(("sizes", "abt", "atb", "upwards"), PUBLISHED)
-def test_published_ways_take_what_was_published(
-    sizes: tuple[int, int, int], abt: tuple[int, ...], atb: tuple[int, ...], upwards: tuple[int, ...]
-) -> None:
-    a, b, c = sizes
-    assert counts_of("abt", (a, b), (c, b), "DiagABT", 0) == abt
-    assert counts_of("atb", (a, c), (a, b), "DiagATB", 1) == atb
-    assert counts_of("atb", (a, c), (a, b), "DiagATB with PRotUp", 1) == upwards
-
-
-@pytest.mark.parametrize(("sizes", "counts"), BASELINES)
-def test_baselines_take_what_was_published(sizes: tuple[int, int, int], counts: tuple[int, ...]) -> None:
-    a, b, c = sizes
-    assert counts_of("abt", (a, b), (c, b), "ColMajor", 0) == counts
-    assert counts_of("atb", (a, c), (a, b), "RowMajor", 1) == counts
-
-
-@pytest.mark.parametrize("sizes", [each[0] for each in PUBLISHED])
-@pytest.mark.parametrize("kind", ["abt", "atb"])
-def test_ours_are_never_dearer_than_published_ones(kind: str, sizes: tuple[int, int, int]) -> None:
-    a, b, c = sizes
-    shapes = ((a, b), (c, b)) if kind == "abt" else ((a, c), (a, b))
-    ring = Ring(16, 60, 50, 8, 2, None)
-    prices: dict[bool, list[float]] = {True: [], False: []}
-    for way in ways(kind, shapes, SLOTS, 1, 1.0):
-        prices[way.way in OURS].append(count(way).price_ms(ring, BUILT_IN, 4))
-    assert min(prices[True]) <= min(prices[False])
 
 
 def test_what_stands_beside_small_operands_is_not_added_up() -> None:
@@ -237,16 +179,14 @@ def test_compiled_products_take_what_was_counted(kind: str) -> None:
     assert calls["rotate"] + calls["rotate_hoisted"] == fewest.rotations + fewest.hoisted
 
 
-@pytest.mark.parametrize("way", [*OF_ABT, *OF_ATB])
-def test_compiled_products_in_blocks_take_what_was_counted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = "abt" if way in OF_ABT else "atb"
-    left, right = shapes_of(kind, 15, 60, 5) if kind == "abt" else shapes_of(kind, 5, 15, 60)
-    (only,) = (w for w in ways(kind, (left, right), 512, 1, 1.0) if w.way == way and w.big == int(kind == "atb"))
+def test_compiled_products_in_blocks_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = shapes_of("abt", 15, 60, 5)
+    (only,) = (w for w in ways("abt", (left, right), 512, 1, 1.0) if isinstance(w.how, Fold) and w.big == 0)
     monkeypatch.setattr(choose_products, "ways", lambda *_: [only])
-    artifact = hg.compile(hg.parse(text(kind, left, right)), hg.Options(security_bits=None, log_ring=10))
+    artifact = hg.compile(hg.parse(text("abt", left, right)), hg.Options(security_bits=None, log_ring=10))
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
-    assert np.abs(hg.simulate(artifact, a, b) - numpy_product(kind, a, b)).max() < 1e-4
+    assert np.abs(hg.simulate(artifact, a, b) - numpy_product("abt", a, b)).max() < 1e-4
     taken = count(only)
     calls = calls_of(artifact)
     assert calls["mul"] == taken.products

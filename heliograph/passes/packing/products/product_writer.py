@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from heliograph.ir import Array, SparseMatrix
@@ -40,11 +40,3 @@ def summed(writer: Writer, values: Sequence[Any]) -> Any:
     for value in values[1:]:
         total = writer.add(total, value)
     return total
-
-
-def folds(above: int, down_to: int) -> Iterator[int]:
-    """Half of `above`, half of that, and so on to `down_to`: the rotations that fold a row, or fill it with copies."""
-    step = above // 2
-    while step >= down_to:
-        yield step
-        step //= 2
