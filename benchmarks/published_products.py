@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from heliograph.ir import Array
+from heliograph.ir import Array, Node
 from heliograph.ir.maps.layout import Layout
+from heliograph.ir.writer import SlotWriter
 from heliograph.passes.packing.products.fold import Blocks, first_columns, fold_sums, rows_by_rows, spread_first
 from heliograph.passes.packing.products.matrix_products import MatrixProduct
-from heliograph.passes.packing.products.product_writer import Writer, summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class DiagABT(Published):
     way: ClassVar[str] = "DiagABT"
     kind: ClassVar[str] = "abt"
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
         return [rows_by_rows(writer, self, small, big, scale, self.width)]
 
 
@@ -104,41 +104,41 @@ class DiagATB(Published):
     def copied_columns(self) -> int:
         return self.width
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
         half = self.room // 2
-        both = writer.complex(small[0], self._turned_left(writer, small[0], half))
-        totals: list[Any] = [None] * len(big)
+        both = writer.op("complex_of", small[0], self._turned_left(writer, small[0], half))
+        sums: list[list[Node]] = [[] for _ in big]
         for turn in range(half):
             own, others = self._met(writer, both, big, turn) if turn else (both, big)
             for block, x in enumerate(others):
-                made = fold_sums(writer, writer.multiply(own, x), self.slots, self.width)
+                made = fold_sums(writer, writer.op("mul_ct", own, x), self.slots, self.width)
                 real, imaginary = (self._classes_of_columns(turn + part, block, scale) for part in (0, half))
                 made = writer.mask(made, real, -imaginary)
-                totals[block] = made if totals[block] is None else writer.add(totals[block], made)
-        return [writer.real(total) for total in totals]
+                sums[block].append(made)
+        return [writer.op("real_part", writer.sum("add_ct", parts)) for parts in sums]
 
-    def _met(self, writer: Writer, both: Any, big: Sequence[Any], turn: int) -> tuple[Any, Sequence[Any]]:
+    def _met(self, writer: SlotWriter, both: Node, big: Sequence[Node], turn: int) -> tuple[Node, Sequence[Node]]:
         """What meets in a turn."""
         return self._turned_left(writer, both, turn), big
 
-    def _turned_left(self, writer: Writer, value: Any, count: int) -> Any:
+    def _turned_left(self, writer: SlotWriter, value: Node, count: int) -> Node:
         """RotLeft: columns turned within each row."""
         turned = writer.rotate(value, count)
         kept = writer.mask(turned, first_columns(self, self.width - count))
-        return writer.add(kept, writer.rotate(writer.subtract(turned, kept), self.slots - self.width))
+        return writer.op("add_ct", kept, writer.rotate(writer.op("sub_ct", turned, kept), self.slots - self.width))
 
 
 @dataclass(frozen=True, slots=True)
 class DiagATBUpwards(DiagATB):
     way: ClassVar[str] = "DiagATB with PRotUp"
 
-    def _met(self, writer: Writer, both: Any, big: Sequence[Any], turn: int) -> tuple[Any, Sequence[Any]]:
+    def _met(self, writer: SlotWriter, both: Node, big: Sequence[Node], turn: int) -> tuple[Node, Sequence[Node]]:
         return writer.rotate(both, turn), [self._partly_up(writer, x, turn) for x in big]
 
-    def _partly_up(self, writer: Writer, value: Any, count: int) -> Any:
+    def _partly_up(self, writer: SlotWriter, value: Node, count: int) -> Node:
         """PRotUp: the last columns a row higher."""
         kept = writer.mask(value, first_columns(self, self.width - count))
-        return writer.add(kept, writer.rotate(writer.subtract(value, kept), self.width))
+        return writer.op("add_ct", kept, writer.rotate(writer.op("sub_ct", value, kept), self.width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +150,15 @@ class ColMajor(Published):
     def period(self) -> int:
         return self.slots
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
-        total: Any = None
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
+        parts = []
         for own in range(self.classes):
             rows = [writer.mask(x, self._one_row(own, block)) for block, x in enumerate(small)]
             copied = [fold_sums(writer, x, self.slots, self.width) for x in rows]
-            made = summed(writer, [writer.multiply(x, row) for x, row in zip(big, copied, strict=True)])
+            made = writer.sum("add_ct", [writer.op("mul_ct", x, row) for x, row in zip(big, copied, strict=True)])
             made = writer.mask(fold_sums(writer, made, self.width, 1), self._one_column(0, scale))
-            made = writer.rotate(made, self.slots - own) if own else made
-            total = made if total is None else writer.add(total, made)
-        return [total]
+            parts.append(writer.rotate(made, self.slots - own) if own else made)
+        return [writer.sum("add_ct", parts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +166,16 @@ class RowMajor(Published):
     way: ClassVar[str] = "RowMajor"
     kind: ClassVar[str] = "atb"
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
-        totals: list[Any] = [None] * len(big)
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
+        sums: list[list[Node]] = [[] for _ in big]
         for own in range(self.classes):
             column = writer.mask(small[0], self._one_column(own))
             column = spread_first(writer, writer.rotate(column, own) if own else column, self.width, self.slots)
             for block, x in enumerate(big):
-                made = fold_sums(writer, writer.multiply(column, x), self.slots, self.width)
+                made = fold_sums(writer, writer.op("mul_ct", column, x), self.slots, self.width)
                 made = writer.mask(made, self._every_row(own, block, scale))
-                totals[block] = made if totals[block] is None else writer.add(totals[block], made)
-        return totals
+                sums[block].append(made)
+        return [writer.sum("add_ct", parts) for parts in sums]
 
 
 PUBLISHED: dict[str, tuple[type[Published], ...]] = {

@@ -10,7 +10,9 @@ import numpy as np
 
 from heliograph.ir.builder import Builder
 from heliograph.ir.location import UNKNOWN, Location
-from heliograph.ir.node import Node, shape_of
+from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
+from heliograph.ir.maps.steps import pair_offsets
+from heliograph.ir.node import Array, Node, SparseMatrix, shape_of
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class Writer:
 
     def constant(self, value: Any, name: str = "constant") -> Node:
         """A value that is known when the program is written."""
-        return self.op("constant", value=self.builder.constant(np.asarray(value, dtype=np.float64), name))
+        return self.op("constant", value=self.builder.constant(value, name))
 
     def poly(
         self, x: Node, coefficients: Sequence[float], low: float = -1.0, high: float = 1.0, entry: int | None = None
@@ -62,3 +64,50 @@ class Writer:
     def rows_summed(self, x: Node) -> Node:
         """The sum of all rows in each of them."""
         return self.op("repeat_row", self.op("sum_rows", x), rows=shape_of(x)[0])
+
+
+@dataclass(slots=True)
+class SlotWriter(Writer):
+    """Writes operations on slot vectors; amounts, vectors and maps are those of one sample."""
+
+    # The samples that stand side by side.
+    batch: int = 1
+
+    def rotate(self, x: Node, amount: int) -> Node:
+        """Slot i takes what stands in slot i + amount."""
+        return self.op("rotate", x, amount=amount * self.batch)
+
+    def mask(self, x: Node, real: Array, imaginary: Array | None = None) -> Node:
+        """The product with a plaintext, which repeats over the slots."""
+        names = [
+            None if part is None else self.builder.constant(np.repeat(part, self.batch), f"{self.name}.mask")
+            for part in (real, imaginary)
+        ]
+        return self.op("mul_plain", x, value=names[0], imaginary=names[1])
+
+    def transform(
+        self,
+        values: Sequence[Node],
+        maps: Sequence[SparseMatrix],
+        baby: Sequence[int] | None = None,
+        giant: Sequence[int] | None = (0,),
+    ) -> Node:
+        """The sum of maps between the slots of one period; None are all steps that they take."""
+        period = maps[0].shape[0]
+        offsets = [diagonal_offsets(matrix, MapGeometry(period, period, period)) for matrix in maps]
+        every = sorted(set().union(*offsets))
+        used: set[tuple[int, int]] = set()
+        for each in offsets:
+            pairs = pair_offsets(each, every if baby is None else baby, every if giant is None else giant, period)
+            used |= {(b, g) for g, group in pairs.items() for b, _ in group}
+        return self.op(
+            "linear_transform",
+            *values,
+            matrices=tuple(self.builder.constant(matrix, f"{self.name}.move") for matrix in maps),
+            in_period=period,
+            in_shift=0,
+            out_period=period,
+            stride=self.batch if self.batch > 1 else None,
+            baby_steps=tuple(sorted({b * self.batch for b, _ in used})),
+            giant_steps=tuple(sorted({g * self.batch for _, g in used})),
+        )

@@ -18,7 +18,7 @@ from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.rows import ROW_OPS
 from heliograph.passes.packing.choose_layouts import Groups, pinned_layouts
-from heliograph.passes.packing.products.count_products import count
+from heliograph.passes.packing.products.count_products import count, price_ms
 from heliograph.passes.packing.products.matrix_products import Combine, MatrixProduct, ways
 
 # Products are priced at this level: their order hardly depends on it.
@@ -45,7 +45,7 @@ def choose_products(
     def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:
         """The ways of such a product, the cheapest first."""
         found = [
-            (count(way).price_ms(ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
+            (price_ms(count(way), ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
             for way in ways(kind, (left, right), ring.slots, stride, 1.0)
         ]
         return sorted(found, key=lambda item: item[0])

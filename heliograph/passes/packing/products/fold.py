@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from heliograph.ir import Array
+from heliograph.ir import Array, Node
 from heliograph.ir.node import next_power_of_two
-from heliograph.passes.packing.products.product_writer import Writer, summed
+from heliograph.ir.writer import SlotWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +81,26 @@ class Fold(Blocks):
         """Whether there is room for all classes, and for two of them to share a ciphertext."""
         return 2 <= self.room <= min(self.height, self.width)
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
         """The slot vectors of the result, times `scale`."""
         return [rows_by_rows(writer, self, small, big, scale, self.room)]
 
 
 def rows_by_rows(
-    writer: Writer, blocks: Blocks, small: Sequence[Any], big: Sequence[Any], scale: float, copied: int
-) -> Any:
+    writer: SlotWriter, blocks: Blocks, small: Sequence[Node], big: Sequence[Node], scale: float, copied: int
+) -> Node:
     """A B^T times `scale`; the sum of each row is copied to `copied` columns."""
     half = blocks.room // 2
-    both = [writer.complex(own, writer.rotate(own, half * blocks.width)) for own in small]
-    total: Any = None
+    both = [writer.op("complex_of", own, writer.rotate(own, half * blocks.width)) for own in small]
+    parts = []
     for turn in range(half):
         turned = [writer.rotate(own, turn * blocks.width) if turn else own for own in both]
-        made = summed(writer, [writer.multiply(x, own) for x, own in zip(big, turned, strict=True)])
+        made = writer.sum("add_ct", [writer.op("mul_ct", x, own) for x, own in zip(big, turned, strict=True)])
         made = writer.mask(fold_sums(writer, made, blocks.width, 1), first_columns(blocks, 1))
         made = spread_first(writer, made, copied, blocks.slots)
-        made = writer.mask(made, _classes_of_rows(blocks, turn, scale), -_classes_of_rows(blocks, turn + half, scale))
-        total = made if total is None else writer.add(total, made)
-    return writer.real(total)
+        real, imaginary = (_classes_of_rows(blocks, turn + part, scale) for part in (0, half))
+        parts.append(writer.mask(made, real, -imaginary))
+    return writer.op("real_part", writer.sum("add_ct", parts))
 
 
 def first_columns(blocks: Blocks, count: int) -> Array:
@@ -123,15 +123,15 @@ def folds(above: int, down_to: int) -> Iterator[int]:
         step //= 2
 
 
-def fold_sums(writer: Writer, value: Any, above: int, down_to: int) -> Any:
+def fold_sums(writer: SlotWriter, value: Node, above: int, down_to: int) -> Node:
     """Sums of slots that lie `down_to`, twice that, ... apart, in the first of them (in all, where `above` is all slots)."""
     for step in folds(above, down_to):
-        value = writer.add(value, writer.rotate(value, step))
+        value = writer.op("add_ct", value, writer.rotate(value, step))
     return value
 
 
-def spread_first(writer: Writer, value: Any, width: int, slots: int) -> Any:
+def spread_first(writer: SlotWriter, value: Node, width: int, slots: int) -> Node:
     """The first column of each row in `width` of them; the others hold zeros."""
     for step in folds(width, 1):
-        value = writer.add(value, writer.rotate(value, slots - step))
+        value = writer.op("add_ct", value, writer.rotate(value, slots - step))
     return value

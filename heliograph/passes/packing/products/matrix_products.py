@@ -26,19 +26,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse
 
-from heliograph.ir import Array, SparseMatrix
-from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage
 from heliograph.ir.maps.layout import Layout
-from heliograph.ir.maps.steps import pair_offsets
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.matrices import KINDS
+from heliograph.ir.writer import SlotWriter
 from heliograph.passes.packing.products.fold import Fold, folds
-from heliograph.passes.packing.products.product_writer import Writer, summed
 
 
 class Way(Protocol):
@@ -59,7 +57,7 @@ class Way(Protocol):
         """Whether slots of the small operand are added up that hold none of its elements."""
         ...
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
         """The slot vectors of the result, times `scale`."""
         ...
 
@@ -157,7 +155,16 @@ class MatrixProduct:
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         return self.left, self.right, self.out
 
-    def write(self, writer: Writer, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+    def program(self) -> Program:
+        """The product alone, at the packed stage."""
+        writer = SlotWriter(Builder("product", Stage.PACKED), batch=self.out.stride)
+        left, right = (
+            [writer.builder.input(name, slots=layout.slots, chunk=chunk) for chunk in range(layout.ciphertexts)]
+            for name, layout in (("left", self.left), ("right", self.right))
+        )
+        return writer.builder.finish(self.write(writer, left, right))
+
+    def write(self, writer: SlotWriter, left: Sequence[Node], right: Sequence[Node]) -> list[Node]:
         """The slot vectors of the result."""
         big, small = (left, right) if self.big == 0 else (right, left)
         if self.cleaned:
@@ -254,22 +261,6 @@ class _Maps:
         return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(s.period, s.period)))
 
 
-def _offsets(matrix: SparseMatrix) -> tuple[int, ...]:
-    """By how much slots move."""
-    period = matrix.shape[0]
-    return diagonal_offsets(matrix, MapGeometry(period, period, period))
-
-
-def steps_of(matrix: SparseMatrix, baby: Sequence[int], giant: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-    """For each giant step that a map between slots of one period takes, its baby steps, each with its diagonal."""
-    return pair_offsets(_offsets(matrix), baby, giant, matrix.shape[0])
-
-
-def _hoisted(writer: Writer, value: Any, matrix: SparseMatrix) -> Any:
-    """A map by baby steps alone: all that read one value share them."""
-    return writer.transform([value], [matrix], _offsets(matrix), (0,))
-
-
 @dataclass(frozen=True, slots=True)
 class Combine(Sizes):
     """out[c, n] = sum over f of W[c, f] X[f, n]."""
@@ -281,27 +272,27 @@ class Combine(Sizes):
     def more_levels(self) -> int:
         return int(self.halves)
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
         s, maps, weights = self, _Maps(self), small[0]
         # The other slots of a row are zero, so sums over them make copies.
         for step in folds(s.block, s.packed):
-            weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
+            weights = writer.op("add_ct", weights, writer.rotate(weights, (s.period - step) % s.period))
         if s.halves:
-            weights = writer.complex(weights, writer.rotate(weights, s.turns))
-        spread = [_hoisted(writer, weights, maps.weights_of(j, scale)) for j in range(s.ciphertexts)]
-        total: Any = None
+            weights = writer.op("complex_of", weights, writer.rotate(weights, s.turns))
+        spread = [writer.transform([weights], [maps.weights_of(j, scale)]) for j in range(s.ciphertexts)]
+        parts = []
         for turn in range(s.turns):
             matrix = maps.turned_weights(turn)
-            products = [writer.multiply(_hoisted(writer, own, matrix), x) for own, x in zip(spread, big, strict=True)]
-            made = summed(writer, products)
-            made = writer.rotate(made, turn * s.block) if turn else made
-            total = made if total is None else writer.add(total, made)
-        assert total is not None
+            turned = [writer.transform([own], [matrix]) for own in spread]
+            made = writer.sum("add_ct", [writer.op("mul_ct", own, x) for own, x in zip(turned, big, strict=True)])
+            parts.append(writer.rotate(made, turn * s.block) if turn else made)
+        total = writer.sum("add_ct", parts)
         for step in folds(s.period, s.turns * s.block):
-            total = writer.add(total, writer.rotate(total, step))
+            total = writer.op("add_ct", total, writer.rotate(total, step))
         if not s.halves:
             return [total]
-        return [writer.transform([writer.real(total), writer.imaginary(total)], maps.parts(), (0,), (0,))]
+        parts = [writer.op("real_part", total), writer.op("imaginary_part", total)]
+        return [writer.transform(parts, maps.parts(), (0,), (0,))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +306,7 @@ class Gather(Sizes):
     def more_levels(self) -> int:
         return int(self.halves and self.classes < self.room)
 
-    def write(self, writer: Writer, small: Sequence[Any], big: Sequence[Any], scale: float) -> list[Any]:
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
         s, maps = self, _Maps(self)
         turned, moved = [], []
         for turn in range(s.turns):
@@ -325,24 +316,25 @@ class Gather(Sizes):
             if s.halves:
                 # Rows after the classes may hold anything.
                 other = writer.transform(small, [maps.turned_classes(turn, s.turns)], babies, (turn,))
-                own = writer.complex(own, other)
+                own = writer.op("complex_of", own, other)
             turned.append(own)
             step = maps.turned_rows(turn)
-            moved.append([_hoisted(writer, x, step) if turn else x for x in big])
+            moved.append([writer.transform([x], [step]) if turn else x for x in big])
         folded = []
         for j in range(s.ciphertexts):
-            made = summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
+            products = [writer.op("mul_ct", own, xs[j]) for own, xs in zip(turned, moved, strict=True)]
+            made = writer.sum("add_ct", products)
             for step_ in folds(s.block, s.folded):
-                made = writer.add(made, writer.rotate(made, step_))
+                made = writer.op("add_ct", made, writer.rotate(made, step_))
             folded.append(made)
         matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
-        made = writer.transform(folded, matrices, (0,), sorted(set().union(*map(_offsets, matrices))))
+        made = writer.transform(folded, matrices, (0,), None)
         if not s.halves:
             return [made]
-        real, imaginary = writer.real(made), writer.imaginary(made)
+        real, imaginary = writer.op("real_part", made), writer.op("imaginary_part", made)
         if s.classes == s.room:
             # There are zeros where the second half of the classes goes.
-            return [writer.add(real, writer.rotate(imaginary, s.period - s.turns))]
+            return [writer.op("add_ct", real, writer.rotate(imaginary, s.period - s.turns))]
         return [writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))]
 
 
