@@ -6,7 +6,7 @@ import pytest
 
 from heliograph.errors import InternalError
 from heliograph.ir import Builder, Node, Stage
-from heliograph.ir.ops.functions import ALONG_ROWS, JOINT
+from heliograph.ir.ops.functions import ALONG_ROWS, COMPARISONS, JOINT
 from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import rule_for
 from heliograph.passes.packing import fit_slots, pack
@@ -22,7 +22,7 @@ def test_expand_writes_what_is_no_function_of_one_value() -> None:
     """What is left is linear, a function of one value, along rows, or a product that FuseLinear writes down."""
     left = {name for name, spec in OPS.items() if spec.linear is not None or spec.activation is not None}
     left |= {"input", "constant", "poly", "mul", "matmul", "power", "repeat", "sum_runs", "matrix_product"}
-    assert ops_at(Stage.TENSOR) - left - ALONG_ROWS == JOINT == set(expand.RULES)
+    assert ops_at(Stage.TENSOR) - left - ALONG_ROWS == JOINT == {*expand.RULES, *COMPARISONS}
 
 
 def test_pack_knows_the_polynomial_stage() -> None:
