@@ -16,10 +16,13 @@ from typing import Any
 from heliograph.approx.fits import hermite
 from heliograph.approx.compositions.argmax import argmax
 from heliograph.functions import function
-from heliograph.approx.compositions.sampling import CHUNK, SampledError, sampled_error
+from heliograph.approx.compositions.sampling import SampledError, sampled_error
 from heliograph.approx.compositions.sign import FAMILIES, sign
-from heliograph.approx.compositions.softmax import DEFAULT_ERROR, softmax
-from heliograph.compiler.lowered import lowered_softmax
+from heliograph.approx.compositions.softmax import softmax
+from heliograph.interpret import interpret_batch
+from heliograph.ir import Program
+from heliograph.ir.analysis.depth import program_depth
+from hetal_softmax import hetal_softmax
 
 # columns, range: (max, mean) of norm + extn, (max, mean) of norm + extn + prec
 TABLE_3 = {
@@ -48,10 +51,11 @@ OLA = (
 )
 
 
-def errors(columns: int, limit: float, method: str, samples: int, seed: int) -> SampledError:
-    """Errors of the lowered program, not of the plan that it is made from."""
-    _, evaluate = lowered_softmax(columns, limit, method, DEFAULT_ERROR, CHUNK)
-    return sampled_error(evaluate, columns, limit, samples, seed)
+def errors(program: Program, columns: int, limit: float, samples: int, seed: int) -> SampledError:
+    """Errors of a softmax of (columns, 1) on random rows."""
+    return sampled_error(
+        lambda rows: interpret_batch(program, rows[..., None])[0][..., 0], columns, limit, samples, seed
+    )
 
 
 def table(title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]], digits: int = 4) -> None:
@@ -96,16 +100,20 @@ def softmaxes(samples: int, seed: int) -> tuple[list[tuple[Any, ...]], list[tupl
     missed: list[tuple[Any, ...]] = []
     for (columns, limit), published in TABLE_3.items():
         made: list[Any] = [columns, limit]
-        for method, figures in zip(("hetal", "hetal-corrected"), published, strict=True):
-            found = errors(columns, limit, method, samples, seed)
+        programs = {
+            "hetal": hetal_softmax(columns, limit, False),
+            "hetal-corrected": hetal_softmax(columns, limit, True),
+        }
+        for (method, program), figures in zip(programs.items(), published, strict=True):
+            found = errors(program, columns, limit, samples, seed)
             for name, theirs, ours in zip(("max", "mean"), figures, (found.max_error, found.mean_error), strict=True):
                 made += [theirs, ours]
                 # The table is rounded to four places.
                 if abs(ours - theirs) > 0.1 * theirs + 5e-5:
                     missed.append((columns, limit, method, name, theirs, ours))
-        plan = softmax(columns, limit, "best")
-        found = errors(columns, limit, "best", min(samples, 200_000), seed)
-        made += [found.max_error, plan.error, plan.depth, softmax(columns, limit, "hetal-corrected").depth]
+        plan = softmax(columns, limit)
+        found = errors(plan.program, columns, limit, min(samples, 200_000), seed)
+        made += [found.max_error, plan.error, plan.depth, program_depth(programs["hetal-corrected"])]
         rows.append(tuple(made))
     return rows, missed
 

@@ -5,7 +5,8 @@
 
 For (a, b, c) the products A B^T of (a, b) with (c, b), and A^T B of (a, c) with (a, b), at 128 bits. Each way is compiled as
 a program of its own, and all run in one process, one after the other; the first run, which encodes plaintexts, is not timed.
-Counts are those of the compiled programs: products with plaintexts, products of ciphertexts, rotations, conjugations.
+Counts are those of the compiled programs: products with plaintexts, products of ciphertexts, rotations, conjugations. The
+published ways (published_products.py) have to take what was published.
 """
 
 from __future__ import annotations
@@ -26,39 +27,38 @@ from unittest import mock
 
 import numpy as np
 
+from published_products import COUNTS, PUBLISHED, Published
+
 from heliograph.execution.walk import node_calls
-from heliograph.passes.packing.products import choose_products
-from heliograph.passes.packing import pack
-from heliograph.passes.packing.products.matrix_products import MatrixProduct, Way
+from heliograph.passes.packing.products import choose_products, copy_operands
+from heliograph.passes.packing.products.matrix_products import MatrixProduct
 
 SIZES = ((128, 128, 4), (256, 256, 8), (512, 769, 4))
-OURS: tuple[Way, ...] = ("combine", "gather", "fold")
-WAYS: dict[str, tuple[tuple[Way, ...], ...]] = {
-    "abt": (OURS, ("DiagABT",), ("ColMajor",)),
-    "atb": (OURS, ("DiagATB",), ("DiagATB with PRotUp",), ("RowMajor",)),
-}
 REPEATS = 3
 
 
 @contextmanager
-def only(ways: tuple[Way, ...], big: int) -> Iterator[list[MatrixProduct]]:
-    """Products are lowered by one of these ways, the cheapest; those that were are in the list then."""
+def only(way: Published | None, big: int) -> Iterator[list[MatrixProduct]]:
+    """Products are lowered by this way, or by the cheapest of ours; those that were are in the list then."""
     taken: list[MatrixProduct] = []
     every, choose = choose_products.ways, choose_products.choose_products
 
     def filtered(*given: Any) -> list[MatrixProduct]:
-        return [way for way in every(*given) if way.way in ways and way.big == big]
+        return [way.product()] if way else [own for own in every(*given) if own.big == big]
 
     def recorded(*given: Any) -> dict[Any, MatrixProduct]:
         found = choose(*given)
         taken.extend(found.values())
         return found
 
-    with mock.patch.object(choose_products, "ways", filtered), mock.patch.object(pack, "choose_products", recorded):
+    with (
+        mock.patch.object(choose_products, "ways", filtered),
+        mock.patch.object(copy_operands, "choose_products", recorded),
+    ):
         yield taken
 
 
-def program(kind: str, left: tuple[int, int], right: tuple[int, int]) -> hg.Program:
+def program(kind: str, left: tuple[int, ...], right: tuple[int, ...]) -> hg.Program:
     a, b = ("a", "permute(b, axes=[1, 0])") if kind == "abt" else ("permute(a, axes=[1, 0])", "b")
     return hg.parse(
         f"program product\ninput a: secret tensor{list(left)} in [-1, 1]\n"
@@ -79,13 +79,16 @@ def counts(artifact: hg.Artifact) -> dict[str, int]:
     }
 
 
-def measured(kind: str, sizes: tuple[int, int, int], ways: tuple[Way, ...], options: hg.Options) -> dict[str, Any]:
+def measured(kind: str, sizes: tuple[int, int, int], way: Published | None, options: hg.Options) -> dict[str, Any]:
     a, b, c = sizes
     left, right = ((a, b), (c, b)) if kind == "abt" else ((a, c), (a, b))
-    with only(ways, 0 if kind == "abt" else 1) as taken:
-        artifact = hg.compile(program(kind, left, right), options)
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
+    if way and kind == "atb" and way.copied_columns > c:
+        # The client makes the copies.
+        x = np.tile(np.pad(x, ((0, 0), (0, way.room - c))), (1, way.copied_columns // way.room))
+    with only(way, 0 if kind == "abt" else 1) as taken:
+        artifact = hg.compile(program(kind, x.shape, right), options)
     client = hg.Client(artifact.public())
     seconds = []
     with hg.Server(artifact, client.evaluation_keys()) as server:
@@ -96,14 +99,16 @@ def measured(kind: str, sizes: tuple[int, int, int], ways: tuple[Way, ...], opti
             answer = server.run(sent)
             seconds.append(time.perf_counter() - begun)
     error = float(np.abs(client.decrypt(answer) - (x @ y.T if kind == "abt" else x.T @ y)).max())
-    figures = artifact.report.figures
+    figures, found = artifact.report.figures, counts(artifact)
+    if way and (published := COUNTS.get(sizes, {}).get(way.way)) and artifact.ring.slots == 1 << 15:
+        assert tuple(found.values())[:3] == published, f"{way.way} takes {found}, published are {published}"
     return {
-        "way": taken[-1].way,
+        "way": taken[-1].how.way,
         "ring_dim": artifact.ring.ring_dim,
         "levels": artifact.ring.levels,
         "log_pq": artifact.ring.log_pq,
         "security_bits": artifact.ring.security_bits,
-        **counts(artifact),
+        **found,
         "key_bytes": sum(key.bytes for key in artifact.evaluation_keys),
         "predicted_seconds": figures.predicted_ms / 1e3,
         "seconds": statistics.median(seconds),
@@ -122,11 +127,12 @@ def main() -> None:
     load, rows = os.getloadavg()[0], []
     for text in given.sizes:
         a, b, c = map(int, text.split(","))
-        for kind, every in WAYS.items():
-            for ways in every:
-                found = measured(kind, (a, b, c), ways, hg.Options(log_ring=given.log_ring))
+        for kind, published in PUBLISHED.items():
+            for each in (None, *published):
+                way = each and each((1 << given.log_ring) // 2, c, a, b)
+                found = measured(kind, (a, b, c), way, hg.Options(log_ring=given.log_ring))
                 rows.append({"sizes": [a, b, c], "kind": kind, **found})
-                own = " (ours)" if ways is OURS else ""
+                own = "" if way else " (ours)"
                 print(
                     f"({text}) {kind}  {found['way'] + own:20s} {found['plain_products']:4d} masks "
                     f"{found['products']:3d} products {found['rotations']:4d} rotations  {found['seconds']:7.3f} s, "

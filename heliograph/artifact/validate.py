@@ -151,25 +151,17 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
         raise refuse(f"{what} would take more than {MAX_CIPHERTEXTS} ciphertexts")
     if layout.ciphertexts > layout.size:
         raise refuse(f"{what} would take more ciphertexts than it has elements")
-    if layout.tiled:
-        count, step = layout.tiled
-        # Copies stand beside each other; each costs as much as the tensor.
-        apart = count * layout.size <= layout.period
-        if layout.ciphertexts > 1 or not apart or layout.last_place + (count - 1) * step >= layout.period:
-            raise refuse(f"the copies of {what} do not fit its period")
     return layout
 
 
 def _check_split(layout: Layout, slots: int, what: str) -> None:
-    """Raise a WireError unless the numbers that place rows, columns and copies are those of a layout."""
-    if len(layout.split) not in (0, 6) or len(layout.tiled) not in (0, 2):
+    """Raise a WireError unless the numbers that place rows and columns are those of a layout."""
+    if len(layout.split) not in (0, 6):
         raise refuse(f"the places of {what} are malformed")
     for position, number in enumerate(layout.split):
         whole(number, f"a place of {what}", int(position % 3 == 0), MAX_CIPHERTEXTS * slots)
     if not layout.split_fits:
         raise refuse(f"the places of {what} are not those of a matrix")
-    for number in layout.tiled:
-        whole(number, f"a copy of {what}", 1, slots)
 
 
 def check_shape(shape: tuple[int, ...], what: str) -> tuple[int, ...]:
@@ -189,7 +181,7 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     layout = check_layout(spec.layout, ring.slots, what)
     if math.prod(check_shape(spec.shape, what)) != layout.size:
         raise refuse(f"the layout of {what} does not have its shape")
-    if direction == "output" and (layout.shift or layout.tiled):
+    if direction == "output" and layout.shift:
         raise refuse(f"{what} has a layout of inputs")
     bounds = [real(end, f"the range of {what}") for end in (spec.low, spec.high) if end is not None]
     if len(bounds) == 2 and bounds[0] > bounds[1]:

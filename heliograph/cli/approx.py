@@ -11,8 +11,9 @@ import click
 from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting
 
 if TYPE_CHECKING:
-    from heliograph.approx.result import ArgmaxPlan, Stage, Step
+    from heliograph.approx.result import ArgmaxPlan, Stage
     from heliograph.functions import Function
+    from heliograph.ir import Program
 
 _png = click.option(
     "--png",
@@ -317,12 +318,11 @@ def _draw_argmax(png: Path, plan: ArgmaxPlan) -> None:
 @approx.command()
 @click.option("--columns", type=int, required=True, help="Number of values in a row.")
 @click.option("--range", "range_", type=float, required=True, help="The largest absolute value of the inputs.")
-@click.option("--method", default="best", show_default=True, help="Method: hetal, hetal-corrected or best.")
 @click.option(
     "--samples", type=click.IntRange(1), default=100_000, show_default=True, help="Random rows to measure the error on."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random rows.")
-@click.option("--max-error", type=float, default=None, help="With --method best: the largest proven error.")
+@click.option("--max-error", type=float, default=None, help="The largest proven error.")
 @_scale_bits
 @_png
 @force_option
@@ -330,7 +330,6 @@ def _draw_argmax(png: Path, plan: ArgmaxPlan) -> None:
 def softmax(
     columns: int,
     range_: float,
-    method: str,
     samples: int,
     seed: int,
     max_error: float | None,
@@ -343,25 +342,25 @@ def softmax(
     """The softmax of a row: its cost, and its error on random rows."""
     from heliograph.approx.compositions import softmax as package
     from heliograph.approx.compositions.sampling import CHUNK, sampled_error, softmax_values
-    from heliograph.compiler.lowered import lowered_softmax
+    from heliograph.interpret import interpret_batch
 
     refuse_overwriting(png, force=force)
     plan = package.softmax(
         columns,
         range_,
-        method,
         max_error=max_error or package.DEFAULT_ERROR,
         scale_bits=scale_bits or package.DEFAULT_SCALE_BITS,
     )
-    # What is evaluated is not the plan but the program that the compiler makes of it.
-    depth, evaluate = lowered_softmax(columns, range_, method, max_error or package.DEFAULT_ERROR, CHUNK)
+
+    def evaluate(rows: Any) -> Any:
+        """The nodes that the compiler writes, on rows."""
+        return interpret_batch(plan.program, rows[..., None])[0][..., 0]
+
     found = sampled_error(evaluate, columns, range_, samples, seed)
-    values: dict[str, Any] = {"method": method, "columns": columns, "range": range_}
+    values: dict[str, Any] = {"columns": columns, "range": range_}
     values |= {"max_error": found.max_error, "mean_error": found.mean_error} | _costs(plan)
-    values["depth"] = depth
     values |= {"proved_error": plan.error, "rounding": plan.rounding, "scale_bits": plan.scale_bits}
     values |= {"samples": found.rows, "seed": seed, "boxes": list(found.boxes)}
-    stages = [step.stage for step in plan.steps if step.stage is not None]
     if png is not None:
         import numpy as np
 
@@ -375,24 +374,30 @@ def softmax(
         reach = min(range_, 16.0)
         draw(
             png,
-            f"softmax of (x, 0, ...), {columns} columns, {method}",
+            f"softmax of (x, 0, ...), {columns} columns",
             -reach,
             reach,
             lambda x: first(x, softmax_values),
             lambda x: first(x, evaluate),
         )
-    values |= _stages(stages)
-    values |= {"steps": [_step(step, stages) for step in plan.steps]}
+    values |= _stages([plan.polynomial])
+    values |= {"nodes": _nodes(plan.program)}
     _print(values, as_json, quiet)
 
 
-def _step(step: Step, stages: Sequence[Stage]) -> dict[str, Any]:
-    made: dict[str, Any] = {"kind": step.kind, "operands": list(step.operands)}
-    if step.stage is not None:
-        made["stage"] = next(i for i, stage in enumerate(stages) if stage is step.stage)
-    elif step.kind not in ("input", "multiply", "add", "subtract", "sum_row"):
-        made["value"] = step.value
-    return made
+def _nodes(program: Program) -> list[dict[str, Any]]:
+    """The nodes in order, operands by their numbers, attributes with the values of constants."""
+    from heliograph.ir import ConstantName
+
+    numbers = {node: number for number, node in enumerate(program.nodes)}
+    return [
+        {"op": node.op, "operands": [numbers[operand] for operand in node.inputs]}
+        | {
+            key: program.array(value).tolist() if isinstance(value, ConstantName) else value
+            for key, value in node.attrs.items()
+        }
+        for node in program.nodes
+    ]
 
 
 def _costs(plan: Any) -> dict[str, Any]:
@@ -411,7 +416,7 @@ def _stages(stages: Sequence[Stage]) -> dict[str, Any]:
     return {key: made["stages"][0][key] for key in ("coefficients", "basis", "interval")} | made
 
 
-_LISTS = {"stages", "steps", "coefficients", "hermite_coefficients"}
+_LISTS = {"stages", "nodes", "coefficients", "hermite_coefficients"}
 
 
 def _print(values: dict[str, Any], as_json: bool, quiet: bool) -> None:

@@ -75,9 +75,10 @@ class Constants(dict[str, Constant]):
 
 
 def resemblance(constant: Array | Matrix) -> tuple[object, ...]:
-    """A key that equal constants share, and others rarely: kind, shape, and the bytes of both ends."""
-    values = _parts(constant)[0].reshape(-1)
-    return type(constant), values.dtype, _heading(constant), values.size, values[:8].tobytes(), values[-8:].tobytes()
+    """A key that equal constants share, and others rarely: kind, shape, and the bytes of both ends of each part."""
+    parts = [part.reshape(-1) for part in _parts(constant)]
+    ends = [(part.dtype, part.size, part[:8].tobytes(), part[-8:].tobytes()) for part in parts]
+    return type(constant), _heading(constant), *ends
 
 
 def same(left: Constant, right: Constant) -> bool:

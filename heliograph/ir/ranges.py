@@ -12,7 +12,7 @@ from heliograph.ir.node import Array
 _INSIDE = ("unit_sizes", "layout", "frame")
 # Fields that only some entries have; the report leaves them out of the others.
 _OF_SOME = (
-    "units", "smallest_unit", "degrees", "construction", "relative_error", "gap", "gap_source", "closeness_bits", "count",
+    "units", "smallest_unit", "degrees", "relative_error", "gap", "gap_source", "closeness_bits", "count",
     "rows", "squarings", "moved",
 )  # fmt: skip
 
@@ -28,7 +28,7 @@ class RangeEntry:
 
     By units: `units` counts them, `smallest_unit` is the smallest one's half range, and `unit_sizes`, until scaling is
     folded, what a unit of the input is in the values of the original program. Of compositions: the degrees of the parts,
-    the name of the construction, and what it rests on; `moved` is how far a comparison's threshold was moved away from
+    and what it rests on; `moved` is how far a comparison's threshold was moved away from
     values that can equal it. `layout` is that of the input, once it is packed. `frame` is
     (centre, radius) where a slot of it holds y and the input, in units in which the interval is [-1, 1], is
     centre + radius * y; without it the two are the same (passes/polynomials/squares.py).
@@ -52,7 +52,6 @@ class RangeEntry:
     units: int | None = None
     smallest_unit: float | None = None
     degrees: tuple[int, ...] | None = None
-    construction: str | None = None
     relative_error: float | None = None
     gap: float | None = None
     gap_source: str | None = None

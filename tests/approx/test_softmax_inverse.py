@@ -9,32 +9,22 @@ import pytest
 from heliograph.approx.compositions.exp import exp, least_relative, relative_exp
 from heliograph.approx.compositions.inverse import inverse
 from heliograph.approx.compositions.sampling import SampledError, sampled_error, softmax_values
-from heliograph.approx.compositions.softmax import softmax
-from heliograph.approx.compositions.steps import run
+from heliograph.approx.compositions.softmax import SoftmaxPlan, softmax
+from heliograph.approx.compositions.written import Written
 from heliograph.approx.fits import hermite
-from heliograph.approx.result import SoftmaxPlan, StepPlan
 from heliograph.errors import ProgramError
 from heliograph.functions import function
+from heliograph.interpret import interpret_batch, run_nodes
+from heliograph.ir import Node
 
-# HETAL, Table 3: columns, range, (max, mean) with the extension, (max, mean) with the correction too
-TABLE_3 = [
-    (3, 4.0, (0.0037, 0.0015), (0.0013, 0.0003)),
-    (3, 128.0, (0.0037, 0.0014), (0.0022, 0.0006)),
-    (10, 32.0, (0.0153, 0.0039), (0.0094, 0.0012)),
-]
+
+def run(plan: Written, rows: np.ndarray) -> np.ndarray:
+    """The values of the nodes that a plan is written as: of a softmax on rows, of the others on numbers."""
+    return interpret_batch(plan.program, rows[..., np.newaxis])[0][..., 0]
 
 
 def sampled(plan: SoftmaxPlan, samples: int, seed: int) -> SampledError:
-    return sampled_error(lambda rows: run(plan, rows), plan.columns, plan.range, samples, seed)
-
-
-@pytest.mark.parametrize(("columns", "limit", "plain", "corrected"), TABLE_3)
-def test_hetal_table(columns: int, limit: float, plain: tuple[float, float], corrected: tuple[float, float]) -> None:
-    """Largest errors are of 10^8 rows there and of 10^5 here: from below, and within a fifth."""
-    for method, (most, mean) in (("hetal", plain), ("hetal-corrected", corrected)):
-        found = sampled(softmax(columns, limit, method), 100_000, 0)
-        assert found.mean_error == pytest.approx(mean, rel=0.1)
-        assert 0.8 * most <= found.max_error <= 1.03 * most
+    return sampled_error(lambda rows: run(plan, rows), plan.columns, plan.limit, samples, seed)
 
 
 def extreme_rows(columns: int, limit: float) -> np.ndarray:
@@ -47,10 +37,8 @@ def extreme_rows(columns: int, limit: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("columns", "limit", "most"), [(10, 128.0, 32), (10, 32.0, 26), (3, 4.0, 15), (2, 0.5, 12)])
 def test_best_softmax(columns: int, limit: float, most: int) -> None:
-    plan = softmax(columns, limit, "best")
+    plan = softmax(columns, limit)
     assert plan.depth <= most
-    assert plan.error is not None
-    assert plan.rounding is not None
     assert plan.error <= 1e-5
     rows = extreme_rows(columns, limit)
     error = np.abs(run(plan, rows) - softmax_values(rows)).max()
@@ -61,15 +49,13 @@ def test_best_softmax(columns: int, limit: float, most: int) -> None:
 
 def test_proved_softmax_error_is_met() -> None:
     """With room to err, the part of the proof that is no rounding is met within a factor of four."""
-    plan = softmax(10, 32.0, "best", max_error=1e-2, scale_bits=80)
-    assert plan.error is not None
+    plan = softmax(10, 32.0, max_error=1e-2, scale_bits=80)
     error = np.abs(run(plan, extreme_rows(10, 32.0)) - softmax_values(extreme_rows(10, 32.0))).max()
     assert error <= plan.error <= 4 * error
 
 
 def test_rounding_of_a_softmax_stays_in_its_proof() -> None:
-    plan = softmax(5, 16.0, "best", scale_bits=52)
-    assert plan.error is not None
+    plan = softmax(5, 16.0, scale_bits=52)
     rows = extreme_rows(5, 16.0)
     rng = np.random.default_rng(3)
     unit = 2.0 ** (17 - 52)
@@ -78,36 +64,20 @@ def test_rounding_of_a_softmax_stays_in_its_proof() -> None:
     assert np.abs(run(plan, rows) - softmax_values(rows)).max() < error <= plan.error
 
 
-def noisy(plan: StepPlan, rows: np.ndarray, unit: float, rng: np.random.Generator) -> np.ndarray:
-    """The plan with an error after every step that takes a level."""
-    x = np.zeros((len(rows), plan.width))
-    x[:, : plan.columns] = rows
-    values = [x]
-    for step in plan.steps[1:]:
-        part = StepPlan(
-            (plan.steps[0], step.__class__(step.kind, (0,) * len(step.operands), step.stage, step.value)), 1, 1
-        )
-        if step.kind in ("multiply", "add", "subtract"):
-            left, right = (values[i] for i in step.operands)
-            made = {"multiply": left * right, "add": left + right, "subtract": left - right}[step.kind]
-        elif step.kind == "sum_row":
-            made = np.broadcast_to(values[step.operands[0]].sum(axis=1, keepdims=True), x.shape)
-        elif step.kind == "add_padding":
-            made = values[step.operands[0]].copy()
-            made[:, plan.columns :] += step.value
-        else:
-            made = run(part, values[step.operands[0]].reshape(-1, 1)).reshape(x.shape)
-        if step.levels or step.kind == "sum_row":
-            made = made + unit * rng.choice([-1.0, 1.0], x.shape)
-        values.append(made)
-    return np.asarray(values[-1][:, : plan.columns])
+def noisy(plan: SoftmaxPlan, rows: np.ndarray, unit: float, rng: np.random.Generator) -> np.ndarray:
+    """The plan with an error after every node that takes a level or sums up rows; that of the input is in its units."""
+    program = plan.program
+    sizes = {"pad_rows": unit * plan.limit, **dict.fromkeys(("poly", "mul", "repeat_row"), unit)}
+    met = set()
 
+    def spoil(node: Node, value: np.ndarray) -> None:
+        if node.op in sizes:
+            met.add(node.op)
+            value += sizes[node.op] * rng.choice([-1.0, 1.0], value.shape)
 
-def test_depths_are_those_of_the_steps() -> None:
-    plan = softmax(10, 128.0, "hetal-corrected")
-    assert plan.depth == max(plan.depths)
-    assert sum(step.levels for step in plan.steps) >= plan.depth
-    assert 75 <= plan.depth <= 86
+    (made,) = run_nodes(program, {program.inputs[0]: rows[..., np.newaxis]}, spoil)
+    assert met == set(sizes)
+    return made[..., 0]
 
 
 @pytest.mark.parametrize(("reach", "degree"), [(1.0, 7), (2.0, 7), (4.0, 15)])
@@ -126,7 +96,7 @@ def test_exp_by_squaring(low: float, high: float, target: float) -> None:
     plan = exp(low, high, target)
     assert plan.relative_error <= target
     x = np.linspace(low, high, 50_001)
-    error = np.abs(run(plan, x[:, None])[:, 0] * np.exp(-x) - 1).max()
+    error = np.abs(run(plan, x) * np.exp(-x) - 1).max()
     assert error <= plan.relative_error + 1e-12
     assert plan.relative_error <= 1.25 * error + 1e-12
     # No deeper than the polynomial alone.
@@ -136,19 +106,13 @@ def test_exp_by_squaring(low: float, high: float, target: float) -> None:
 
 @pytest.mark.parametrize("name", ["reciprocal", "rsqrt", "sqrt"])
 @pytest.mark.parametrize(("low", "high"), [(0.1, 1.0), (1.0, 1.5), (0.5, 30.0)])
-@pytest.mark.parametrize("method", ["newton", "goldschmidt"])
-def test_inverses(name: str, low: float, high: float, method: str) -> None:
-    if method == "goldschmidt" and name != "reciprocal":
-        with pytest.raises(ProgramError, match="no method"):
-            inverse(low, high, 1e-3, name, method)
-        return
-    plan = inverse(low, high, 1e-4, name, method)
+def test_inverses(name: str, low: float, high: float) -> None:
+    plan = inverse(low, high, 1e-4, name)
     assert plan.relative_error <= 1e-4
     x = np.geomspace(low, high, 50_001)
-    error = np.abs(run(plan, x[:, None])[:, 0] / function(name).evaluate(x) - 1).max()
+    error = np.abs(run(plan, x) / function(name).evaluate(x) - 1).max()
     assert error <= plan.relative_error + 1e-12
     assert plan.relative_error <= 1.3 * error + 1e-12
-    assert plan.depth <= inverse(low, high, 1e-4, name, method).depth
 
 
 @pytest.mark.parametrize("name", ["reciprocal", "rsqrt", "sqrt"])
@@ -158,7 +122,7 @@ def test_inverses_on_wide_intervals(name: str, low: float, high: float, most: in
     plan = inverse(low, high, 2.0**-10, name)
     assert plan.relative_error <= 2.0**-10
     x = np.geomspace(low, high, 20_001)
-    error = np.abs(run(plan, x[:, None])[:, 0] / function(name).evaluate(x) - 1).max()
+    error = np.abs(run(plan, x) / function(name).evaluate(x) - 1).max()
     assert error <= plan.relative_error + 1e-12
     assert plan.relative_error <= 1.3 * error + 1e-9
     assert plan.depth <= most
@@ -167,7 +131,7 @@ def test_inverses_on_wide_intervals(name: str, low: float, high: float, most: in
 def test_below_its_interval_an_inverse_gives_too_little() -> None:
     plan = inverse(0.01, 4.0, 2.0**-10, "rsqrt")
     x = np.geomspace(1e-6, 0.01, 1001)
-    found = run(plan, x[:, None])[:, 0] * np.sqrt(x)
+    found = run(plan, x) * np.sqrt(x)
     assert (found > 0).all()
     assert (found < 1 + 2.0**-9).all()
 
@@ -218,7 +182,7 @@ def test_gaussian_error_against_quadrature_in_many_digits() -> None:
 
 
 def test_samples_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = softmax(4, 8.0, "best")
+    plan = softmax(4, 8.0)
     first = sampled(plan, 20_001, 7)
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     assert sampled(plan, 20_001, 7) == first
@@ -228,11 +192,11 @@ def test_samples_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_refusals() -> None:
     with pytest.raises(ProgramError, match="nearest has"):
-        softmax(10, 128.0, "best", scale_bits=40)
+        softmax(10, 128.0, scale_bits=40)
     with pytest.raises(ProgramError, match="range"):
         softmax(10, 0.0)
-    with pytest.raises(ProgramError, match="no softmax"):
-        softmax(10, 1.0, "exact")
+    with pytest.raises(ProgramError, match="softmax of 1 column"):
+        softmax(1, 1.0)
     with pytest.raises(ProgramError, match="above zero"):
         inverse(0.0, 1.0, 1e-3)
     with pytest.raises(ProgramError, match="no function"):

@@ -170,7 +170,6 @@ def test_one_ciphertext_of_a_layout_is_that_of_all() -> None:
     ("layout", "reason"),
     [
         (Layout((2,), 1 << 15, 1 << 15, split=(1, 1, 0, 1, 1, 1 << 20)), "more ciphertexts than it has elements"),
-        (Layout((1, 1 << 10), 1 << 15, 1 << 15, tiled=(1 << 14, 1)), "the copies"),
         (Layout((1 << 40,), 1 << 15, 1 << 15), "a dimension"),
         (Layout((1 << 12, 1 << 12), 1 << 15, 1 << 15), "more than 4194304 elements"),
     ],

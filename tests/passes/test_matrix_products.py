@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,59 +12,20 @@ from numpy.typing import NDArray
 
 import heliograph as hg
 from heliograph.ckks.costs import BUILT_IN
-from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.walk import node_calls
-from heliograph.ir import Builder, SparseMatrix, Stage
+from heliograph.interpret import run_nodes
+from heliograph.ir import Builder, Stage
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.matrices import KINDS
 from heliograph.passes.packing.products import choose_products
-from heliograph.passes.packing.products.block_products import OF_ABT, OF_ATB, Blocks
-from heliograph.passes.packing.products.count_products import count
-from heliograph.passes.packing.products.matrix_products import MatrixProduct, Sizes, ways
+from heliograph.passes.packing.products.count_products import count, price_ms
+from heliograph.passes.packing.products.fold import Fold
+from heliograph.passes.packing.products.matrix_products import Gather, MatrixProduct, Sizes, ways
 from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.simplify import Simplify
 
 Array = NDArray[np.float64]
-
-
-class Numbers:
-    """Writes a product as numbers: vectors of all slots."""
-
-    def rotate(self, value: Array, amount: int) -> Array:
-        return np.roll(value, -amount)
-
-    def add(self, left: Array, right: Array) -> Array:
-        return left + right
-
-    def subtract(self, left: Array, right: Array) -> Array:
-        return left - right
-
-    def mask(self, value: Array, real: Array, imaginary: Array | None = None) -> Array:
-        return value * np.resize(real if imaginary is None else real + 1j * imaginary, value.size)
-
-    def complex(self, real: Array, imaginary: Array) -> Array:
-        return np.asarray(real + 1j * imaginary)
-
-    def real(self, value: Array) -> Array:
-        return np.real(value)
-
-    def imaginary(self, value: Array) -> Array:
-        return np.imag(value)
-
-    def multiply(self, left: Array, right: Array) -> Array:
-        return left * right
-
-    def transform(
-        self, values: Sequence[Array], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
-    ) -> Array:
-        total = np.zeros_like(values[0])
-        for value, matrix in zip(values, maps, strict=True):
-            period = matrix.shape[1]
-            parts = (matrix.apply(part.reshape(-1, period)).ravel() for part in (np.real(value), np.imag(value)))
-            total = total + next(parts)
-            total = total + 1j * next(parts) if np.iscomplexobj(value) else total
-        return total
 
 
 def numpy_product(kind: str, left: Array, right: Array) -> Array:
@@ -78,9 +38,15 @@ def shapes_of(kind: str, m: int, k: int, n: int) -> tuple[tuple[int, int], tuple
     return ((k, m) if turned[0] else (m, k)), ((n, k) if turned[1] else (k, n))
 
 
+def on_slots(way: MatrixProduct, left: list[Array], right: list[Array]) -> list[Array]:
+    """What the nodes of a way mean, on slot vectors."""
+    program = way.program()
+    values = zip(program.inputs, (*left, *right), strict=True)
+    return [vector[0] for vector in run_nodes(program, {node: vector[np.newaxis] for node, vector in values})]
+
+
 def written(way: MatrixProduct, left: Array, right: Array) -> Array:
-    made = way.write(Numbers(), way.left.pack(left), way.right.pack(right))
-    return way.out.unpack(made)
+    return way.out.unpack(on_slots(way, way.left.pack(left), way.right.pack(right)))
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,81 +68,24 @@ def test_both_ways_with_either_operand_large_are_found() -> None:
     for kind in KINDS:
         found = ways(kind, shapes_of(kind, 8, 30, 8), 512, 1, 1.0)
         own = {(w, big, half) for w in ("combine", "gather") for big in (0, 1) for half in (False, True)}
-        assert {(way.way, way.big, way.sizes.halves) for way in found if isinstance(way.sizes, Sizes)} == own
-        in_blocks = {(w, big) for w in (*OF_ABT, *OF_ATB) for big in (0, 1)}
-        assert {(way.way, way.big) for way in found if isinstance(way.sizes, Blocks)} == in_blocks
+        assert {(way.how.way, way.big, way.how.halves) for way in found if isinstance(way.how, Sizes)} == own
+        assert {way.big for way in found if isinstance(way.how, Fold)} == {0, 1}
 
 
 def test_results_stand_in_clean_slots() -> None:
     """What a gathering product leaves in other slots is zero: a combining one reads copies of it."""
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(3, 20)), rng.normal(size=(50, 20))
-    found = [w for w in ways("abt", (left.shape, right.shape), 256, 1, 1.0) if (w.way, w.big) == ("gather", 1)]
-    assert [way.sizes.halves for way in found if isinstance(way.sizes, Sizes)] == [False, True]
+    every = ways("abt", (left.shape, right.shape), 256, 1, 1.0)
+    found = [way for way in every if isinstance(way.how, Gather) and way.big == 1]
+    assert [way.how.halves for way in found if isinstance(way.how, Gather)] == [False, True]
     for way in found:
         # Rows behind those of the small operand may hold anything.
         (small,) = way.left.pack(left)
         small = np.where(way.left.used(0), small, 1e3)
-        (made,) = way.write(Numbers(), [small], way.right.pack(right))
+        (made,) = on_slots(way, [small], way.right.pack(right))
         assert not made[~way.out.used(0)].any()
         assert way.out.unpack([made]) == pytest.approx(left @ right.T)
-
-
-# HETAL, table 11 (the corrected one): (a, b, c), then CMult, Mult and Rot of DiagABT, of DiagATB where A is at least as high
-# as B, and of DiagATB otherwise; s = 32,768 slots, s0 = a.
-PUBLISHED = [
-    ((128, 128, 4), (4, 2, 34), (4, 2, 18), (4, 2, 18)),
-    ((256, 256, 8), (8, 8, 64), (12, 8, 72), (15, 8, 75)),
-    ((512, 769, 4), (4, 26, 50), (28, 26, 238), (40, 26, 250)),
-    ((1024, 769, 8), (8, 100, 140), (104, 100, 1008), (176, 100, 1080)),
-    ((2048, 769, 16), (16, 392, 456), (400, 392, 4328), (736, 392, 4664)),
-]
-# The same of ColMajor and RowMajor.
-BASELINES = [
-    ((128, 128, 4), (8, 4, 63)),
-    ((256, 256, 8), (24, 16, 191)),
-    ((512, 769, 4), (56, 52, 495)),
-    ((1024, 769, 8), (208, 200, 2047)),
-    ((2048, 769, 16), (800, 784, 8703)),
-]
-SLOTS = 32768
-OURS = ("combine", "gather", "fold")
-
-
-def counts_of(kind: str, left: tuple[int, int], right: tuple[int, int], way: str, big: int) -> tuple[int, int, int]:
-    """CMult, Mult, Rot."""
-    (found,) = (w for w in ways(kind, (left, right), SLOTS, 1, 1.0) if (w.way, w.big) == (way, big))
-    taken = count(found)
-    return taken.plain_products, taken.products, taken.rotations
-
-
-@pytest.mark.parametrize(("sizes", "abt", "atb", "upwards"), PUBLISHED)
-def test_published_ways_take_what_was_published(
-    sizes: tuple[int, int, int], abt: tuple[int, ...], atb: tuple[int, ...], upwards: tuple[int, ...]
-) -> None:
-    a, b, c = sizes
-    assert counts_of("abt", (a, b), (c, b), "DiagABT", 0) == abt
-    assert counts_of("atb", (a, c), (a, b), "DiagATB", 1) == atb
-    assert counts_of("atb", (a, c), (a, b), "DiagATB with PRotUp", 1) == upwards
-
-
-@pytest.mark.parametrize(("sizes", "counts"), BASELINES)
-def test_baselines_take_what_was_published(sizes: tuple[int, int, int], counts: tuple[int, ...]) -> None:
-    a, b, c = sizes
-    assert counts_of("abt", (a, b), (c, b), "ColMajor", 0) == counts
-    assert counts_of("atb", (a, c), (a, b), "RowMajor", 1) == counts
-
-
-@pytest.mark.parametrize("sizes", [each[0] for each in PUBLISHED])
-@pytest.mark.parametrize("kind", ["abt", "atb"])
-def test_ours_are_never_dearer_than_published_ones(kind: str, sizes: tuple[int, int, int]) -> None:
-    a, b, c = sizes
-    shapes = ((a, b), (c, b)) if kind == "abt" else ((a, c), (a, b))
-    ring = Ring(16, 60, 50, 8, 2, None)
-    prices: dict[bool, list[float]] = {True: [], False: []}
-    for way in ways(kind, shapes, SLOTS, 1, 1.0):
-        prices[way.way in OURS].append(count(way).price_ms(ring, BUILT_IN, 4))
-    assert min(prices[True]) <= min(prices[False])
 
 
 def test_what_stands_beside_small_operands_is_not_added_up() -> None:
@@ -209,12 +118,23 @@ def text(kind: str, left: tuple[int, int], right: tuple[int, int]) -> str:
     )
 
 
-def calls_of(artifact: hg.Artifact) -> Counter[str]:
-    """How often each primitive is called in a run."""
+def assert_as_counted(artifact: hg.Artifact, counted: Counter[str]) -> None:
+    """Each primitive is called in a run as often as was counted; of additions a run does more."""
     calls = Counter[str]()
     for call, number in sum(node_calls(artifact.program).values(), Counter()).items():
         calls[call.primitive] += number
-    return calls
+    assert counted["mul"] > 0
+    for primitive in (
+        "mul",
+        "mul_plain",
+        "summed_product",
+        "conjugate",
+        "relinearize",
+        "rotate",
+        "rotate_hoisted",
+        "decompose",
+    ):
+        assert calls[primitive] == counted[primitive], primitive
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -225,37 +145,19 @@ def test_compiled_products_take_what_was_counted(kind: str) -> None:
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
     assert np.abs(hg.simulate(artifact, a, b) - numpy_product(kind, a, b)).max() < 1e-4
-    fewest = min(
-        map(count, ways(kind, (left, right), 512, 1, 1.0)), key=lambda c: c.price_ms(artifact.ring, BUILT_IN, 3)
-    )
-    calls = calls_of(artifact)
-    assert calls["mul"] == fewest.products
-    assert calls["mul_plain"] == fewest.plain_products - fewest.terms
-    assert calls["summed_product"] == fewest.terms
-    assert calls["conjugate"] == fewest.conjugations
-    assert calls["relinearize"] == fewest.relinearizations
-    assert calls["rotate"] + calls["rotate_hoisted"] == fewest.rotations + fewest.hoisted
+    every = map(count, ways(kind, (left, right), 512, 1, 1.0))
+    assert_as_counted(artifact, min(every, key=lambda calls: price_ms(calls, artifact.ring, BUILT_IN, 3)))
 
 
-@pytest.mark.parametrize("way", [*OF_ABT, *OF_ATB])
-def test_compiled_products_in_blocks_take_what_was_counted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = "abt" if way in OF_ABT else "atb"
-    left, right = shapes_of(kind, 15, 60, 5) if kind == "abt" else shapes_of(kind, 5, 15, 60)
-    (only,) = (w for w in ways(kind, (left, right), 512, 1, 1.0) if w.way == way and w.big == int(kind == "atb"))
+def test_compiled_products_in_blocks_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = shapes_of("abt", 15, 60, 5)
+    (only,) = (w for w in ways("abt", (left, right), 512, 1, 1.0) if isinstance(w.how, Fold) and w.big == 0)
     monkeypatch.setattr(choose_products, "ways", lambda *_: [only])
-    artifact = hg.compile(hg.parse(text(kind, left, right)), hg.Options(security_bits=None, log_ring=10))
+    artifact = hg.compile(hg.parse(text("abt", left, right)), hg.Options(security_bits=None, log_ring=10))
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
-    assert np.abs(hg.simulate(artifact, a, b) - numpy_product(kind, a, b)).max() < 1e-4
-    taken = count(only)
-    calls = calls_of(artifact)
-    assert calls["mul"] == taken.products
-    assert calls["mul_plain"] == taken.plain_products - taken.terms
-    assert calls["summed_product"] == taken.terms
-    assert calls["conjugate"] == taken.conjugations
-    assert calls["relinearize"] == taken.relinearizations
-    assert calls["rotate"] + calls["rotate_hoisted"] == taken.rotations
-    assert calls["rotate_hoisted"] == taken.sharing
+    assert np.abs(hg.simulate(artifact, a, b) - numpy_product("abt", a, b)).max() < 1e-4
+    assert_as_counted(artifact, count(only))
 
 
 def test_transposed_operands_and_factors_cost_nothing() -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-from heliograph.approx.compositions.steps import Steps
-from heliograph.approx.result import Stage as PolyStage
 from heliograph.errors import InternalError
 from heliograph.ir import Builder, Node, Stage
-from heliograph.ir.ops.functions import ALONG_ROWS, JOINT
+from heliograph.ir.ops.functions import ALONG_ROWS, COMPARISONS, JOINT
 from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import rule_for
 from heliograph.passes.packing import fit_slots, pack
-from heliograph.passes.polynomials import approximate, lower_steps
+from heliograph.passes.polynomials import approximate
 from heliograph.passes.tensors import expand
 
 
@@ -26,7 +22,7 @@ def test_expand_writes_what_is_no_function_of_one_value() -> None:
     """What is left is linear, a function of one value, along rows, or a product that FuseLinear writes down."""
     left = {name for name, spec in OPS.items() if spec.linear is not None or spec.activation is not None}
     left |= {"input", "constant", "poly", "mul", "matmul", "power", "repeat", "sum_runs", "matrix_product"}
-    assert ops_at(Stage.TENSOR) - left - ALONG_ROWS == JOINT == set(expand.RULES)
+    assert ops_at(Stage.TENSOR) - left - ALONG_ROWS == JOINT == {*expand.RULES, *COMPARISONS}
 
 
 def test_pack_knows_the_polynomial_stage() -> None:
@@ -41,17 +37,6 @@ def test_approximate_knows_what_fuse_linear_leaves() -> None:
     functions = {name for name, spec in OPS.items() if spec.activation is not None}
     assert set(approximate.COMPOSITIONS) <= functions | ALONG_ROWS
     assert set(approximate.COMPOSITIONS) >= ALONG_ROWS
-
-
-def test_a_rule_for_every_kind_of_step() -> None:
-    steps, stage = Steps(), PolyStage((0.0, 1.0))
-    arguments = {"x": 0, "y": 0, "stage": stage, "value": 2, "amount": 1, "factor": 2.0}
-    for name, method in vars(Steps).items():
-        if not name.startswith("_") and name != "done":
-            names = list(inspect.signature(method).parameters)[1:]
-            getattr(steps, name)(*(arguments[argument] for argument in names))
-    kinds = {step.kind for step in steps.done()}
-    assert kinds - {"input"} == set(lower_steps.STEP_RULES)
 
 
 def test_fit_slots_knows_what_an_author_writes() -> None:

@@ -28,15 +28,13 @@ def places(layout):
 def packed(layout, samples):
     """The slots of each ciphertext; `samples` are lists of the elements in their order."""
     period, stride, where = layout["period"], layout.get("stride", 1), list(places(layout))
-    count, step = layout.get("tiled", (1, 1))
     slots = layout["slots"] // stride
     run, shift = layout["run"] or slots, layout["shift"]
     found = np.zeros((max(where) // period + 1, slots, stride))
     shown = np.array([(v % run + shift * (v % run // period)) % period for v in range(slots)])
     for j, sample in enumerate(samples):
         flat = np.zeros(found.shape[0] * period)
-        for tile in range(count):
-            flat[np.array(where) + tile * step] = sample
+        flat[where] = sample
         found[:, :, j] = flat.reshape(-1, period)[:, shown]
     return found.reshape(found.shape[0], -1)
 

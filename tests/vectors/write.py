@@ -63,7 +63,6 @@ LAYOUTS = (
     Layout((4,), 32, 4, shift=1, run=16),
     Layout((3,), 32, 4, stride=4),
     Layout((2, 4), 32, 32, split=(2, 1, 0, 2, 4, 16)),
-    Layout((3,), 32, 16, tiled=(2, 4)),
     Layout((40,), 32, 32),
 )
 

@@ -10,11 +10,13 @@ from functools import lru_cache
 import numpy as np
 
 from heliograph.approx.compositions.sign import DEFAULT_SCALE_BITS
-from heliograph.approx.compositions.steps import Steps
+from heliograph.approx.compositions.written import Written
 from heliograph.approx.fits.minimax import Minimax, remez
 from heliograph.approx.proofs import proof
-from heliograph.approx.result import ExpPlan, Stage
+from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError
+from heliograph.ir.node import Node
+from heliograph.ir.writer import Writer
 
 _PIECES = 32
 _DEGREES = (3, 5, 7, 11, 15, 23, 31, 63)
@@ -30,6 +32,25 @@ class ExpStage:
     stage: Stage
     reach: float
     relative_error: float
+
+
+@dataclass(frozen=True)
+class ExpPlan(Written):
+    """exp(x) on the interval of its polynomial, which is near exp(x / 2^squarings) and squared that often."""
+
+    polynomial: Stage
+    squarings: int
+    # Proved bound on |computed / exp(x) - 1| of the true polynomials.
+    relative_error: float
+    # Bound on the absolute error that evaluation at 2^scale_bits adds.
+    rounding: float
+    scale_bits: int
+
+    def write(self, writer: Writer, x: Node, entry: int | None = None) -> Node:
+        y = writer.poly(x, self.polynomial.coefficients, self.polynomial.low, self.polynomial.high, entry)
+        for _ in range(self.squarings):
+            y = writer.op("mul", y, y)
+        return y
 
 
 @lru_cache(maxsize=256)
@@ -83,21 +104,16 @@ def exp(low: float, high: float, target: float, *, scale_bits: int = DEFAULT_SCA
 
 
 def _exp_plan(low: float, high: float, fitted: ExpStage, squarings: int, error: float, scale_bits: int) -> ExpPlan:
-    half, middle = (high - low) / 2, (high + low) / 2
-    steps = Steps()
-    t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
     # The factor exp(middle / 2^squarings) is folded into the coefficients.
-    stage = fitted.stage.scaled(math.exp(middle / 2**squarings))
-    y = steps.poly(t, stage)
+    stage = fitted.stage.scaled(math.exp((high + low) / 2 / 2**squarings))
     unit = proof.unit(scale_bits)
     size = math.exp(high / 2**squarings) * (1.0 + fitted.relative_error)
     # The argument's own error moves exp by reach times its size, and the polynomial by only a little more.
     slip = proof.rounding_error(stage.coefficients, scale_bits) + 2.0 * unit * stage.degree**2 * size
     for _ in range(squarings):
-        y = steps.multiply(y, y)
         slip = 2.0 * size * slip + slip**2 + unit
         size = size**2
-    return ExpPlan(steps.done(), 1, 1, low, high, stage.degree, squarings, error, slip * (1 + 1e-9), scale_bits)
+    return ExpPlan(Stage(stage.coefficients, low, high), squarings, error, slip * (1 + 1e-9), scale_bits)
 
 
 def exp_series(reach: float, degree: int) -> tuple[tuple[float, ...], float]:

@@ -1,8 +1,7 @@
-"""1/x, 1/sqrt(x) and sqrt(x) on an interval of positive numbers: Goldschmidt, and Newton from a minimax polynomial.
+"""1/x, 1/sqrt(x) and sqrt(x) on an interval of positive numbers: Newton from a minimax polynomial.
 
-Goldschmidt: with a bound R, 1/x = (2/R) (1 + b)(1 + b^2)(1 + b^4)..., b = 1 - 2 x / R in (-1, 1); the relative error is
-b^(2^(rounds + 1)) exactly (Cheon, Kim, Kim, Lee and Lee, 2019, and HETAL). Newton: y <- y (2 - x y) squares the relative
-error, y <- y (3 - x y^2) / 2 makes e into (3 + e) e^2 / 2; a start that is minimax in relative error saves the first rounds.
+y <- y (2 - x y) squares the relative error, y <- y (3 - x y^2) / 2 makes e into (3 + e) e^2 / 2; a start that is minimax in
+relative error saves the first rounds.
 On wide intervals the best start of 1/sqrt(x) is wrong by more than Newton's rounds bring back. Then rounds are
 y <- y (a - b x y^2) with the a and b that are best for the interval of y sqrt(x): the cubic of equal ripples around 1. They
 converge from any start that is positive, as compositions for the sign do (Lee, Lee, No, 2021; here in y sqrt(x)).
@@ -12,38 +11,54 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from heliograph.approx.compositions.sign import DEFAULT_SCALE_BITS
-from heliograph.approx.compositions.steps import Steps
+from heliograph.approx.compositions.written import Written
 from heliograph.approx.fits.minimax import Minimax, remez
 from heliograph.approx.proofs import proof
-from heliograph.approx.result import InversePlan, Stage
+from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError
+from heliograph.ir.node import Node
+from heliograph.ir.writer import Writer
 
 FUNCTIONS = ("reciprocal", "rsqrt", "sqrt")
-METHODS = ("newton", "goldschmidt")
 START_DEGREES = (1, 3, 7, 15, 31, 63)
 _MOST_ROUNDS = 40
 # Newton plans deeper than this are compared with plans by cubics.
 _DEEP = 14
 
 
-def goldschmidt(steps: Steps, x: int, bound: float, rounds: int) -> int:
-    """Steps for 1/x, x in (0, bound): `rounds` factors after the first, which carries the 2 / bound."""
-    b = steps.from_constant(1.0, steps.scale(x, 2.0 / bound))
-    a = steps.from_constant(4.0 / bound, steps.scale(x, (2.0 / bound) ** 2))
-    for _ in range(rounds):
-        b = steps.multiply(b, b)
-        a = steps.multiply(a, steps.add_constant(b, 1.0))
-    return a
+@dataclass(frozen=True)
+class InversePlan(Written):
+    """1/x, 1/sqrt(x) or sqrt(x) on an interval above zero: a start, and rounds that bring it nearer."""
 
+    function: str
+    # A polynomial for 1/x, where its rounds are a number, else for 1/sqrt(x).
+    start: Stage
+    # How many rounds y <- y (2 - x y); or (a, b) of each round y <- y (a - b x y^2).
+    rounds: int | tuple[tuple[float, float], ...]
+    # Proved bound on |computed / true - 1| of the true polynomials.
+    relative_error: float
+    # Bound on the absolute error that evaluation at 2^scale_bits adds.
+    rounding: float
+    scale_bits: int
 
-def goldschmidt_rounds(low: float, high: float, target: float) -> int:
-    """Rounds with bound high + low (the best for the interval) after which the relative error is under the target."""
-    b = (high - low) / (high + low)
-    return max(0, math.ceil(math.log2(math.log(target) / math.log(b))) - 1) if b > 0 else 0
+    def write(self, writer: Writer, x: Node, entry: int | None = None) -> Node:
+        y = writer.poly(x, self.start.coefficients, self.start.low, self.start.high, entry)
+        if isinstance(self.rounds, int):
+            for _ in range(self.rounds):
+                y = writer.op("mul", y, writer.shifted(writer.negated(writer.op("mul", x, y)), 2.0))
+            return y
+        for a, b in self.rounds:
+            # a y - (b x y) y^2: the square and the product with x are computed in parallel.
+            other = writer.op("mul", writer.scaled(x, -b), y)
+            y = writer.op("add", writer.op("mul", writer.op("mul", y, y), other), writer.scaled(y, a))
+        if self.function == "sqrt":
+            return writer.op("mul", x, y)
+        return writer.op("mul", y, y) if self.function == "reciprocal" else y
 
 
 def inverse(
@@ -51,30 +66,19 @@ def inverse(
     high: float,
     target: float,
     function: str = "reciprocal",
-    method: str = "newton",
     *,
     scale_bits: int = DEFAULT_SCALE_BITS,
 ) -> InversePlan:
-    """The cheapest plan for `function` (reciprocal, rsqrt, sqrt) on [low, high] with that relative error, proved.
-
-    `newton` starts from a minimax polynomial of any degree that pays; `goldschmidt` (reciprocal only) from 1 - x.
-    """
-    _check(low, high, target, function, method)
-    if method == "goldschmidt":
-        steps = Steps()
-        count = goldschmidt_rounds(low, high, target)
-        goldschmidt(steps, 0, low + high, count)
-        error = ((high - low) / (high + low)) ** (2 ** (count + 1)) * (1 + 1e-9)
-        rounding = _goldschmidt_rounding(low, high, count, proof.unit(scale_bits))
-        return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+    """The cheapest plan for `function` (reciprocal, rsqrt, sqrt) on [low, high] with that relative error, proved."""
+    _check(low, high, target, function)
     # Candidates are first judged by the error that the exchange reports; only the cheapest is proved.
     found = []
     for degree in START_DEGREES:
         made = _least_relative(function, low, high, degree)
         rounds, _ = _rounds(function, made.level * 1.02, target)
         if rounds is not None:
-            steps = _newton(function, made.coefficients, rounds, low, high)
-            plan = _plan(steps, function, low, high, method, math.inf, math.inf, scale_bits)
+            start = Stage(made.coefficients, low, high)
+            plan = InversePlan(function, start, _newton(function, rounds), math.inf, math.inf, scale_bits)
             found.append((plan.depth, plan.multiplications, degree, made.coefficients))
     if not found:
         return _by_cubics(low, high, target, function, scale_bits)
@@ -88,9 +92,9 @@ def inverse(
         first = _proved_start(function, low, high, coefficients)
         rounds, error = _rounds(function, first, target)
         if rounds is not None:
-            rounding = _newton_rounding(function, Stage(coefficients), first, rounds, low, high, scale_bits)
-            steps = _newton(function, coefficients, rounds, low, high)
-            return _plan(steps, function, low, high, method, error, rounding, scale_bits)
+            start = Stage(coefficients, low, high)
+            rounding = _newton_rounding(function, start, first, rounds, scale_bits)
+            return InversePlan(function, start, _newton(function, rounds), error, rounding, scale_bits)
     return _by_cubics(low, high, target, function, scale_bits)
 
 
@@ -106,18 +110,18 @@ def _by_cubics(low: float, high: float, target: float, function: str, scale_bits
         made = _least_relative("rsqrt", low, high, degree)
         if made.level < _WORST_START:
             cubics, _ = _cubics(min(made.level * 1.02, (1.0 + made.level) / 2), target)
-            steps = _newton(function, made.coefficients, cubics, low, high)
-            plan = _plan(steps, function, low, high, "newton", math.inf, math.inf, scale_bits)
+            start = Stage(made.coefficients, low, high)
+            plan = InversePlan(function, start, tuple(cubics), math.inf, math.inf, scale_bits)
             found.append((plan.depth, plan.multiplications, degree, made.coefficients))
     for _, _, _, coefficients in sorted(found):
         first = _proved_start("rsqrt", low, high, coefficients)
         if first < (1.0 + _WORST_START) / 2:
             cubics, error = _cubics(first, target)
-            steps = _newton(function, coefficients, cubics, low, high)
-            rounding = _cubic_rounding(function, Stage(coefficients), first, cubics, low, high, scale_bits)
+            start = Stage(coefficients, low, high)
+            rounding = _cubic_rounding(function, start, first, cubics, scale_bits)
             if squared:
                 error = error * (2.0 + error) * (1 + 1e-12)
-            return _plan(steps, function, low, high, "newton", error, rounding, scale_bits)
+            return InversePlan(function, start, tuple(cubics), error, rounding, scale_bits)
     raise ProgramError(
         f"no start of degree up to {START_DEGREES[-1]} lets Newton converge on [{low:g}, {high:g}]",
         hint="give a narrower range, or add a positive constant to the argument",
@@ -156,13 +160,9 @@ def _rounds(function: str, error: float, target: float) -> tuple[int | None, flo
     return rounds, error
 
 
-def _check(low: float, high: float, target: float, function: str, method: str) -> None:
+def _check(low: float, high: float, target: float, function: str) -> None:
     if function not in FUNCTIONS:
         raise ProgramError(f"there is no inverse {function!r}", hint="one of " + ", ".join(FUNCTIONS))
-    if method not in METHODS or (method == "goldschmidt" and function != "reciprocal"):
-        raise ProgramError(
-            f"there is no method {method!r} for {function}", hint="newton, or goldschmidt for reciprocal"
-        )
     if not (0 < low < high and math.isfinite(high)):
         raise ProgramError(
             f"[{low:g}, {high:g}] is not an interval above zero",
@@ -212,53 +212,14 @@ def _improved(function: str, error: float) -> float:
     return error * error if function == "reciprocal" else (3.0 + error) * error * error / 2.0
 
 
-def _newton(
-    function: str, start: tuple[float, ...], rounds: int | list[tuple[float, float]], low: float, high: float
-) -> Steps:
-    """The start and that many rounds, or of 1/sqrt(x) those with these numbers."""
-    steps = Steps()
-    half, middle = (high - low) / 2, (high + low) / 2
-    t = steps.add_constant(steps.scale(0, 1.0 / half), -middle / half)
-    y = steps.poly(t, Stage(start))
-    if function == "reciprocal" and isinstance(rounds, int):
-        for _ in range(rounds):
-            y = steps.multiply(y, steps.from_constant(2.0, steps.multiply(0, y)))
-        return steps
-    for a, b in [(1.5, 0.5)] * rounds if isinstance(rounds, int) else rounds:
-        # y (3 - x y^2) / 2 = (3/2) y - (x y / 2) y^2: the square and the product with x are computed in parallel.
-        other = steps.multiply(steps.scale(0, -b), y)
-        y = steps.add(steps.multiply(steps.multiply(y, y), other), steps.scale(y, a))
-    if function == "sqrt":
-        steps.multiply(0, y)
-    if function == "reciprocal":
-        steps.multiply(y, y)
-    return steps
+def _newton(function: str, rounds: int) -> int | tuple[tuple[float, float], ...]:
+    """Newton's rounds as a plan has them: of 1/sqrt(x) they are cubics."""
+    return rounds if function == "reciprocal" else ((1.5, 0.5),) * rounds
 
 
-def _plan(
-    steps: Steps, function: str, low: float, high: float, method: str, error: float, rounding: float, scale_bits: int
-) -> InversePlan:
-    return InversePlan(steps.done(), 1, 1, function, low, high, method, error, rounding, scale_bits)
-
-
-def _goldschmidt_rounding(low: float, high: float, rounds: int, unit: float) -> float:
-    """What one error in each operation adds: through b <- b^2 and a <- a (1 + b), |b| at most what it is at the ends."""
-    bound = low + high
-    b, a = (high - low) / bound, 4.0 / bound
-    b_error = a_error = unit
-    for _ in range(rounds):
-        b_error = 2 * b * b_error + b_error**2 + unit
-        b = b * b
-        a_error = (1 + b) * a_error + (a + a_error) * b_error + unit
-        a = min(a * (1 + b), 1.0 / low)
-    return a_error * (1 + 1e-9)
-
-
-def _newton_rounding(
-    function: str, start: Stage, error: float, rounds: int, low: float, high: float, scale_bits: int
-) -> float:
+def _newton_rounding(function: str, start: Stage, error: float, rounds: int, scale_bits: int) -> float:
     """What rounding adds: each round starts from a relative error that has the rounding so far in it."""
-    unit = proof.unit(scale_bits)
+    unit, low, high = proof.unit(scale_bits), start.low, start.high
     power = 1.0 if function == "reciprocal" else 0.5
     half = (high - low) / 2
     # The argument's own error moves the polynomial by its slope, which is at most degree^2 times its size (Markov).
@@ -282,16 +243,10 @@ def _newton_rounding(
 
 
 def _cubic_rounding(
-    function: str,
-    start: Stage,
-    error: float,
-    cubics: list[tuple[float, float]],
-    low: float,
-    high: float,
-    scale_bits: int,
+    function: str, start: Stage, error: float, cubics: list[tuple[float, float]], scale_bits: int
 ) -> float:
     """What rounding adds where rounds are cubics a u - b u^3 of u = y sqrt(x): errors grow by their slopes."""
-    unit = proof.unit(scale_bits)
+    unit, low, high = proof.unit(scale_bits), start.low, start.high
     half = (high - low) / 2
     size = sum(abs(c) for c in start.coefficients)
     absolute = proof.rounding_error(start.coefficients, scale_bits) + start.degree**2 * size * 2 * unit / min(half, 1.0)

@@ -1,6 +1,6 @@
-"""Softmax of rows in steps: HETAL's constructions, and one of few levels that needs no maximum.
+"""Softmax of rows in few levels, without a maximum.
 
-`best`: exp(x / 2^k) by a polynomial of least relative error, then k times: square, and bring the row's sum back near a
+exp(x / 2^k) by a polynomial of least relative error, then k times: square, and bring the row's sum back near a
 constant. A common factor of a row drops out of its softmax, so that the sums in between need only stay within a factor of
 a few; only the last one must be near 1. One normalisation costs one level: p <- p (c - s), s <- s (c - s) for the row's
 sum s in [low, high], with c = low + high; it turns the ratio kappa = high / low into (kappa + 1)^2 / (4 kappa), and n of
@@ -18,45 +18,76 @@ from functools import lru_cache
 import numpy as np
 
 from heliograph.approx.compositions.exp import ExpStage, least_relative, relative_exp
-from heliograph.approx.compositions.extension import hetal_steps
-from heliograph.approx.compositions.steps import Steps
+from heliograph.approx.compositions.written import Written
 from heliograph.approx.proofs import proof
-from heliograph.approx.result import SoftmaxPlan, Stage
+from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError
+from heliograph.ir.node import Node, shape_of
+from heliograph.ir.writer import Writer
 
-METHODS = ("hetal", "hetal-corrected", "best")
 DEFAULT_SCALE_BITS = 55  # about thirty levels of 55 bits need the ring of 2^17, as thirty of 45 do
 DEFAULT_ERROR = 1e-5
-HETAL_RANGE = 128.0
 _DEGREES = (7, 15, 31)
 _MOST_NORMALISATIONS = 60
 _CAPS = (100.0, 8.0, 4.0, 2.5, 1.8, 1.4, 1.2, 1.1)
 _MARGIN = 1e-9  # relative widening of every interval that is found for a row's sum
 
 
+@dataclass(frozen=True)
+class SoftmaxPlan(Written):
+    """softmax of rows with entries in [-limit, limit].
+
+    In a program its rows are columns, and its columns rows (of which adding up takes rotations alone): what it is written
+    on has shape (width, any), with zeros in the rows behind the first `columns`.
+    """
+
+    columns: int
+    # The power of two from `columns` on.
+    width: int
+    limit: float
+    # exp(x / 2^squarings) times a factor, on [-limit, limit].
+    polynomial: Stage
+    # The c of the normalisations before the first squaring, and after each.
+    constants: tuple[tuple[float, ...], ...]
+    # Proved bound on any entry's distance from the softmax, and the part of it that evaluation at 2^scale_bits adds.
+    error: float
+    rounding: float
+    scale_bits: int
+
+    def write(self, writer: Writer, x: Node, entry: int | None = None) -> Node:
+        p = writer.poly(x, self.polynomial.coefficients, -self.limit, self.limit, entry)
+        # Rows without data hold exp(0): a known constant.
+        padding = np.zeros(shape_of(x))
+        padding[self.columns :] = -float(self.polynomial(np.zeros(1))[0])
+        p = writer.op("add", p, writer.constant(padding, "padding"))
+        for turn, run in enumerate(self.constants):
+            if turn:
+                p = writer.op("mul", p, p)
+            s = writer.rows_summed(p)
+            for place, c in enumerate(run):
+                factor = writer.shifted(writer.negated(s), c)
+                p = writer.op("mul", p, factor)
+                if place + 1 < len(run):
+                    s = writer.op("mul", s, factor)
+        return p
+
+    def write_on_input(self, writer: Writer) -> Node:
+        x = writer.builder.input("x", shape=(self.columns, 1))
+        made = self.write(writer, writer.op("pad_rows", x, rows=self.width))
+        return writer.op("crop_rows", made, rows=self.columns)
+
+
 def softmax(
-    columns: int,
-    limit: float,
-    method: str = "best",
-    *,
-    max_error: float = DEFAULT_ERROR,
-    scale_bits: int = DEFAULT_SCALE_BITS,
+    columns: int, limit: float, *, max_error: float = DEFAULT_ERROR, scale_bits: int = DEFAULT_SCALE_BITS
 ) -> SoftmaxPlan:
     """The plan for rows of `columns` entries in [-limit, limit].
 
-    `best` takes the fewest levels whose proved error, the rounding at 2^scale_bits included, is at most `max_error`; the
-    others are HETAL's, with its parameters: made for [-128, 128] whatever smaller range is asked for.
+    It takes the fewest levels whose proved error, the rounding at 2^scale_bits included, is at most `max_error`.
     """
-    if method not in METHODS:
-        raise ProgramError(f"there is no softmax {method!r}", hint="one of " + ", ".join(METHODS))
     if columns < 2:
         raise ProgramError(f"softmax of {columns} column", hint="at least two")
     if not (math.isfinite(limit) and limit > 0):
         raise ProgramError(f"range {limit:g} is not above zero", hint="the largest absolute value of an entry")
-    if method != "best":
-        width = 1 << (columns - 1).bit_length()
-        steps = hetal_steps(columns, max(limit, HETAL_RANGE), method == "hetal-corrected", width).done()
-        return SoftmaxPlan(steps, columns, width, limit, method, None, None, scale_bits)
     return _best(columns, limit, max_error, scale_bits)
 
 
@@ -119,9 +150,8 @@ def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> Soft
         fitted = least_relative(reach, degree)
         # First with the error that the exchange reports for exp's polynomial; only a plan that holds so far is proved.
         plan = _plan(columns, limit, ExpStage(Stage(fitted.coefficients), reach, fitted.level), schedule, scale_bits)
-        if plan.error is not None and plan.error <= max_error:
+        if plan.error <= max_error:
             plan = _plan(columns, limit, relative_exp(reach, degree), schedule, scale_bits)
-        assert plan.error is not None
         if plan.error <= max_error:
             return plan
         nearest = min(nearest, plan.error)
@@ -195,23 +225,11 @@ def _plan(columns: int, limit: float, made: ExpStage, schedule: _Schedule, scale
     width = 1 << (columns - 1).bit_length()
     constants, scale = _constants(columns, made, schedule)
     stage = made.stage.scaled(scale)
-    steps = Steps()
-    p = steps.poly(steps.scale(0, 1.0 / limit), stage)
-    # Columns without data hold exp(0): a known constant.
-    p = steps.add_padding(p, -float(stage(np.zeros(1))[0]))
-    for turn, run in enumerate(constants):
-        if turn:
-            p = steps.multiply(p, p)
-        s = steps.sum_row(p)
-        for place, c in enumerate(run):
-            factor = steps.from_constant(c, s)
-            p = steps.multiply(p, factor)
-            if place + 1 < len(run):
-                s = steps.multiply(s, factor)
     exact = _prove(columns, width, limit, made, scale, constants, 0.0, 0.0)
     rounding = proof.rounding_error(stage.coefficients, scale_bits)
     error = _prove(columns, width, limit, made, scale, constants, proof.unit(scale_bits), rounding)
-    return SoftmaxPlan(steps.done(), columns, width, limit, "best", error, error - exact, scale_bits)
+    polynomial = Stage(stage.coefficients, -limit, limit)
+    return SoftmaxPlan(columns, width, limit, polynomial, constants, error, error - exact, scale_bits)
 
 
 def _constants(columns: int, made: ExpStage, schedule: _Schedule) -> tuple[tuple[tuple[float, ...], ...], float]:

@@ -12,7 +12,6 @@ no bootstrap fails by chance.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -23,8 +22,9 @@ from heliograph.ckks.ring import REDUCTION_LEVELS, Ring
 from heliograph.ckks.trigonometric import Series, series_levels
 from heliograph.ir.builder import Builder
 from heliograph.ir.location import Location
-from heliograph.ir.node import Attr, Node
+from heliograph.ir.node import Node
 from heliograph.ir.ops.slots.runs import cipher
+from heliograph.ir.writer import Writer
 
 
 def write_bootstrap(
@@ -36,16 +36,17 @@ def write_bootstrap(
     x is at the ring's `bootstrap_input_level`; its slots repeat with period `slots`. Imaginary parts are kept where it is
     `paired`, else dropped.
     """
-    return _Writer(builder, ring, slots, paired, loc, series).bootstrapped(x)
+    return _Bootstrap(builder, ring, slots, paired, loc, series).bootstrapped(x)
 
 
-class _Writer:
-    """Bootstraps of one number of slots in one chain."""
+class _Bootstrap(Writer):
+    """Writes bootstraps of one number of slots in one chain."""
 
     def __init__(
         self, builder: Builder, ring: Ring, slots: int, paired: bool, loc: Location, series: Series | None
     ) -> None:
-        self._builder, self.ring, self.slots, self.paired, self._loc = builder, ring, slots, paired, loc
+        super().__init__(builder, loc)
+        self.ring, self.slots, self.paired = ring, slots, paired
         self.logs, self.series = ring.log_primes, series
         self.share: float = ring.bootstrap_share
         # The largest raised coefficient, in units of the first prime: the multiples of it that were added, and the message.
@@ -55,9 +56,6 @@ class _Writer:
             self.share = 2 * series.half_period
         # The reduction starts at this scale and keeps it.
         self.reduction_scale = ring.scale_bits + 1.0
-
-    def op(self, name: str, *operands: Node, **attrs: Attr) -> Node:
-        return self._builder.op(name, operands, self._loc, **attrs)
 
     def at(self, x: Node, level: int) -> Node:
         """x at that level, which is its own or a lower one."""
@@ -115,7 +113,7 @@ class _Writer:
         while step < self.ring.slots:
             count = min(4, self.ring.slots // step)
             turned = [self.op("rotate", x, amount=step * i) for i in range(1, count)]
-            x, step = functools.reduce(lambda a, b: self.op("add_ct", a, b), [x, *turned]), step * count
+            x, step = self.sum("add_ct", [x, *turned]), step * count
         return x
 
     def _reduced(self, x: Node, target: float) -> Node:
@@ -166,10 +164,8 @@ class _Writer:
 
     def combined(self, terms: Sequence[tuple[Node, complex]], constant: complex, level: int, log_scale: float) -> Node:
         """A sum of values that are a level higher or more, times numbers, and a number, at this level and scale."""
-        return self.op("rescale", self.sum(self.weighted(terms, constant, level + 1, log_scale + self.logs[level + 1])))
-
-    def sum(self, parts: Sequence[Node]) -> Node:
-        return functools.reduce(lambda one, other: self.op("add_ct", one, other), parts)
+        parts = self.weighted(terms, constant, level + 1, log_scale + self.logs[level + 1])
+        return self.op("rescale", self.sum("add_ct", parts))
 
     def weighted(
         self, terms: Sequence[tuple[Node, complex]], constant: complex, level: int, log_scale: float
@@ -221,7 +217,7 @@ class _Polynomial:
     polynomials T_k of these degrees.
     """
 
-    def __init__(self, writer: _Writer, powers: Mapping[int, Node], chebyshev: bool) -> None:
+    def __init__(self, writer: _Bootstrap, powers: Mapping[int, Node], chebyshev: bool) -> None:
         self._do, self._powers, self._chebyshev = writer, powers, chebyshev
 
     def at(self, c: Array, level: int, log_scale: float) -> Node:
@@ -246,5 +242,5 @@ class _Polynomial:
         terms = [(powers[k], complex(weight)) for k, weight in enumerate(c) if k and weight] or [(powers[1], 0j)]
         parts = do.weighted(terms, complex(c[0]), level + 1, above)
         if products:
-            parts.append(do.op("relinearize", do.sum(products)))
-        return do.op("rescale", do.sum(parts))
+            parts.append(do.op("relinearize", do.sum("add_ct", products)))
+        return do.op("rescale", do.sum("add_ct", parts))

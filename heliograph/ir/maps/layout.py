@@ -27,8 +27,6 @@ class Layout:
     `block` is the room for one group of channels, `width` that for one row.
     With `split` = (radix, step, far) of rows, then of columns, the element in row i and column j of a matrix stands at the
     sum of (i % radix) * step + (i // radix) * far and the same of j; gap, width and block have no part in it.
-    With `tiled` = (count, step) the whole stands this many times, each copy `step` places behind the one before, which the
-    period does not say where a row is full of copies. Only inputs have it: who packs them makes the copies.
     With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and
     run count the slots of one sample.
     """
@@ -43,7 +41,6 @@ class Layout:
     run: int = 0
     stride: int = 1
     split: tuple[int, ...] = ()
-    tiled: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -116,11 +113,6 @@ class Layout:
         """The largest place."""
         return sum(int(axis.max(initial=0)) for axis in self.axes)
 
-    def _tiles(self) -> range:
-        """By how much each copy stands behind the first."""
-        count, step = self.tiled or (1, 1)
-        return range(0, count * step, step)
-
     def elements(self, chunk: int) -> tuple[Array, Array]:
         """The flat indices of the elements in one ciphertext, and their positions there."""
         places = self.places()
@@ -132,8 +124,7 @@ class Layout:
     def used(self, chunk: int) -> Array:
         """Which slots of one ciphertext hold an element, (slots,)."""
         there = np.zeros(self.period, dtype=bool)
-        for moved in self._tiles():
-            there[self.elements(chunk)[1] + moved] = True
+        there[self.elements(chunk)[1]] = True
         own = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
         return np.repeat(there[own], self.stride)
 
@@ -163,8 +154,7 @@ class Layout:
             index, places = self.elements(only)
             values, count = values[index], 1
         flat = np.zeros((count * self.period, self.stride))
-        for moved in self._tiles():
-            flat[places + moved, : samples.shape[0]] = values
+        flat[places, : samples.shape[0]] = values
         chunks = flat.reshape(count, self.period, self.stride)
         return [chunk[where].reshape(-1) for chunk in chunks]
 
@@ -186,7 +176,6 @@ class Layout:
             "run": self.run,
             **({"stride": self.stride} if self.stride > 1 else {}),
             **({"split": list(self.split)} if self.split else {}),
-            **({"tiled": list(self.tiled)} if self.tiled else {}),
         }
 
     @staticmethod
@@ -202,5 +191,4 @@ class Layout:
             value["run"],
             value.get("stride", 1),
             tuple(value.get("split", ())),
-            tuple(value.get("tiled", ())),
         )

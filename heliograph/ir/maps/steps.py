@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from heliograph.ir.maps.diagonals import DiagonalMap
 from heliograph.ir.node import Node
@@ -28,8 +29,16 @@ def pair_offsets(
     return table
 
 
+class Offsets(NamedTuple):
+    """What steps serve of a map's diagonals."""
+
+    offsets: tuple[int, ...]
+    # Rotations that differ by this serve the same diagonal.
+    modulus: int
+
+
 def transform_terms(
-    diagonals: Sequence[DiagonalMap], baby: Sequence[int], giant: Sequence[int]
+    diagonals: Sequence[DiagonalMap | Offsets], baby: Sequence[int], giant: Sequence[int]
 ) -> dict[int, list[tuple[int, int, int]]]:
     """For each giant step of a `linear_transform` its (operand, baby step, offset), in the order of evaluation."""
     table: dict[int, list[tuple[int, int, int]]] = {g: [] for g in giant}
@@ -56,7 +65,7 @@ class BabySteps:
 
 
 def share_babies(
-    nodes: Sequence[Node], diagonals: Callable[[Node], Sequence[DiagonalMap]], composed: Collection[int]
+    nodes: Sequence[Node], diagonals: Callable[[Node], Sequence[DiagonalMap | Offsets]], composed: Collection[int]
 ) -> dict[tuple[Node, int], BabySteps]:
     """For each transform and operand, in the order of evaluation, what it makes of the baby steps that several share.
 

@@ -191,11 +191,10 @@ define(
         "softmax",
         TENSOR,
         (1, 1),
-        {"axis": "int", "low": "float?", "high": "float?", "method": "str?"},
+        {"axis": "int", "low": "float?", "high": "float?"},
         _softmax_type,
         lambda values, a, context: _softmax(values[0], _axis(a, values[0].ndim - 1, "softmax") + 1),
-        "exp(x) divided by its sum along an axis. `low`, `high` bound the operand; `method` is best, hetal or "
-        "hetal-corrected.",
+        "exp(x) divided by its sum along an axis. `low`, `high` bound the operand.",
     )
 )
 
@@ -240,7 +239,7 @@ define(
         "softmax_rows",
         TENSOR,
         (1, 1),
-        {"low": "float?", "high": "float?", "method": "str?"},
+        {"low": "float?", "high": "float?"},
         _rows_type("softmax_rows", "all"),
         lambda values, a, context: _softmax(values[0], 1),
         "The softmax along axis 0 of (rows, columns).",

@@ -21,6 +21,7 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets, positions_in_slots
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.steps import pair_offsets
+from heliograph.ir.writer import SlotWriter
 from heliograph.passes.base import rule_for
 from heliograph.passes.packing.choose_layouts import (
     candidate_layouts,
@@ -32,7 +33,6 @@ from heliograph.passes.packing.choose_layouts import (
 from heliograph.passes.packing.map_plans import MapPlans, in_places, spread
 from heliograph.passes.packing.products.choose_products import product_pins
 from heliograph.passes.packing.products.copy_operands import with_products
-from heliograph.passes.packing.products.matrix_products import steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class _Packer:
 
     def matrix_product(self, node: Node) -> list[Node]:
         left, right = (self.new[operand] for operand in node.inputs)
-        return self.products[node].write(_Writer(self, node), left, right)
+        return self.products[node].write(SlotWriter(self.builder, node.loc, "product", self.batch), left, right)
 
     def _each(self, op: str, left: Sequence[Node], right: Sequence[Node], node: Node) -> list[Node]:
         return [self.builder.op(op, pair, node.loc) for pair in zip(left, right, strict=True)]
@@ -396,63 +396,6 @@ class _Packer:
                 return operands
             return self._add_plain(operands, array, layout, node, constant.attrs["value"])
         return self._each("add_ct" if node.op == "add" else "sub_ct", new[left], new[right], node)
-
-
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """Writes the lowering of a product of matrices (passes/packing/products/matrix_products.py)."""
-
-    packer: _Packer
-    node: Node
-
-    def rotate(self, value: Node, amount: int) -> Node:
-        return self.packer._rotate(value, amount, self.node)
-
-    def add(self, left: Node, right: Node) -> Node:
-        return self.packer.builder.op("add_ct", (left, right), self.node.loc)
-
-    def subtract(self, left: Node, right: Node) -> Node:
-        return self.packer.builder.op("sub_ct", (left, right), self.node.loc)
-
-    def multiply(self, left: Node, right: Node) -> Node:
-        return self.packer.builder.op("mul_ct", (left, right), self.node.loc)
-
-    def mask(self, value: Node, real: Array, imaginary: Array | None = None) -> Node:
-        builder, batch = self.packer.builder, self.packer.batch
-        names = [
-            None if part is None else builder.constant(np.repeat(part, batch), "product.mask")
-            for part in (real, imaginary)
-        ]
-        return builder.op("mul_plain", (value,), self.node.loc, value=names[0], imaginary=names[1])
-
-    def complex(self, real: Node, imaginary: Node) -> Node:
-        return self.packer.builder.op("complex_of", (real, imaginary), self.node.loc)
-
-    def real(self, value: Node) -> Node:
-        return self.packer.builder.op("real_part", (value,), self.node.loc)
-
-    def imaginary(self, value: Node) -> Node:
-        return self.packer.builder.op("imaginary_part", (value,), self.node.loc)
-
-    def transform(
-        self, values: Sequence[Node], maps: Sequence[SparseMatrix], baby: Sequence[int], giant: Sequence[int]
-    ) -> Node:
-        builder, batch = self.packer.builder, self.packer.batch
-        period = maps[0].shape[0]
-        steps = (steps_of(matrix, baby, giant) for matrix in maps)
-        used = {(b, g) for groups in steps for g, pairs in groups.items() for b, _ in pairs}
-        return builder.op(
-            "linear_transform",
-            values,
-            self.node.loc,
-            matrices=tuple(builder.constant(matrix, "product.move") for matrix in maps),
-            in_period=period,
-            in_shift=0,
-            out_period=period,
-            stride=batch if batch > 1 else None,
-            baby_steps=tuple(sorted({b * batch for b, _ in used})),
-            giant_steps=tuple(sorted({g * batch for _, g in used})),
-        )
 
 
 # How the secret values of a polynomial program are packed: as slot vectors, one for each ciphertext.

@@ -30,7 +30,7 @@ from heliograph.passes.polynomials.lower_functions import (
     lower_max,
     lower_sign,
 )
-from heliograph.passes.polynomials.lower_steps import away_from_zero, lower_exp, lower_inverse, lower_softmax
+from heliograph.passes.polynomials.lower_inverses import away_from_zero, lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.polynomials.merge_activations import Offer
 from heliograph.passes.ranges.calibrate import Observed
 from heliograph.passes.ranges.intervals import Interval, hull, transfer
@@ -430,15 +430,19 @@ class _Approximator:
         seen = self.options.observed.get(old)
         interval, source = self.options.interval(node, proved, seen)
         shared = len(self.users[old]) > 1 or old in self.program.outputs
+        reaches, choose_degree = self.options.of_maximum(old)
         lowering = Lowering(
             self.builder,
-            node,
-            self.bounds,
-            self.ranges,
-            self.options.margin_of(old),
-            frozenset(operands if shared else ()),
-            self.options.target_error,
-            *self.options.of_maximum(old),
+            node.loc,
+            node.op,
+            node=node,
+            bounds=self.bounds,
+            ranges=self.ranges,
+            margin=self.options.margin_of(old),
+            shared=frozenset(operands if shared else ()),
+            target_error=self.options.target_error,
+            reaches=reaches,
+            choose_degree=choose_degree,
         )
         argument = Argument(operand, _settled(interval, source), source, seen, proved)
         return COMPOSITIONS[node.op].lower(lowering, argument)

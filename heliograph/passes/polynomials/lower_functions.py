@@ -25,13 +25,14 @@ from heliograph.approx.proofs import proof
 from heliograph.approx.proofs.fit_proof import largest_error
 from heliograph.approx.result import Stage
 from heliograph.errors import ProgramError, at
-from heliograph.ir import Array, Builder, Matrix, Node, SparseMatrix, shape_of, size_of
+from heliograph.ir import Array, Matrix, Node, SparseMatrix, shape_of, size_of
 from heliograph.ir.analysis.depth import depth_of_degree
 from heliograph.ir.maps.gather import gather_matrix
 from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.table import Bounds
 from heliograph.ir.ranges import RangeEntry
+from heliograph.ir.writer import Writer
 from heliograph.passes.ranges.calibrate import Observed, row_distances
 from heliograph.passes.ranges.intervals import Interval, transfer
 from heliograph.passes.ranges.margins import MAX_DEGREES, WORTH_A_PROOF
@@ -72,11 +73,10 @@ class Argument:
     proved: Interval | None = None
 
 
-@dataclass(slots=True)
-class Lowering:
-    """Emits the nodes in place of one op, and the bounds of each."""
+@dataclass(slots=True, kw_only=True)
+class Lowering(Writer):
+    """Writes the nodes in place of one op, and knows the bounds of each."""
 
-    builder: Builder
     node: Node
     bounds: dict[Node, Bounds | None]
     ranges: list[RangeEntry]
@@ -91,25 +91,22 @@ class Lowering:
     choose_degree: Callable[[Mapping[int, float]], int] = min
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
-        made = self.builder.op(op, operands, self.node.loc, **attrs)
+        made = self.builder.op(op, operands, self.loc, **attrs)
         self.bounds[made] = transfer(made, [self.bounds[operand] for operand in operands], self.builder.context, {})
         return made
 
-    def constant(self, value: Any, name: str = "constant") -> Node:
-        return self.op("constant", value=self.builder.constant(np.asarray(value, dtype=np.float64), name))
-
-    def poly(self, x: Node, stage: Stage, low: float, high: float, entry: int | None = None) -> Node:
-        """The polynomial whose Chebyshev coefficients are those of `stage`, on [low, high]."""
-        coefficients = self.builder.constant(np.array(stage.coefficients), f"{self.node.op}.poly")
-        made = self.builder.op("poly", (x,), self.node.loc, coefficients=coefficients, low=low, high=high, range=entry)
-        least, most = proof.image(stage.coefficients)
+    def poly(
+        self, x: Node, coefficients: Sequence[float], low: float = -1.0, high: float = 1.0, entry: int | None = None
+    ) -> Node:
+        made = Writer.poly(self, x, coefficients, low, high, entry)
+        least, most = proof.image(coefficients)
         self.bounds[made] = (np.full(size_of(made), least), np.full(size_of(made), most))
         return made
 
     def chain(self, x: Node, stages: Sequence[Stage], low: float, high: float, entry: int | None) -> Node:
         """Stages from [-1, 1] one after the other, the first at x in [low, high]."""
         for stage in stages:
-            x = self.poly(x, stage, low, high, entry)
+            x = self.poly(x, stage.coefficients, low, high, entry)
             low, high, entry = -1.0, 1.0, None
         return x
 
@@ -140,8 +137,8 @@ class Lowering:
     def _affine(
         self, operands: Sequence[Node], matrices: Sequence[Matrix], offset: Array, shape: tuple[int, ...]
     ) -> Node:
-        names = tuple(self.builder.constant(each, f"{self.node.op}.matrix") for each in matrices)
-        bias = self.builder.constant(offset, f"{self.node.op}.bias") if offset.any() else None
+        names = tuple(self.builder.constant(each, f"{self.name}.matrix") for each in matrices)
+        bias = self.builder.constant(offset, f"{self.name}.bias") if offset.any() else None
         return self.op("affine", *operands, matrices=names, bias=bias, shape=shape)
 
     def _by_channels(self, x: Node, matrix: KroneckerMatrix, shape: tuple[int, ...], bias: float) -> Node:
@@ -166,10 +163,9 @@ class Lowering:
         source: str,
         degrees: Sequence[int],
         error: float,
-        error_proved: bool = True,
         **more: Any,
     ) -> int:
-        """A new entry of the range table; its number. Errors of constructions are proved where nothing else is said."""
+        """A new entry of the range table; its number. Errors of constructions are proved."""
         self.ranges.append(
             range_entry(
                 self.node,
@@ -178,7 +174,7 @@ class Lowering:
                 source,
                 degree=max(degrees),
                 method="composite",
-                error=(error, error_proved),
+                error=(error, True),
                 margin=self.margin,
                 degrees=tuple(degrees),
                 **more,
@@ -279,7 +275,7 @@ def _abs_within(lowering: Lowering, x: Argument, error: float, whole: float | No
     if polynomial is not None and depth_of_degree(polynomial.degree) <= plan.depth + 1:
         bound = reach * _abs_error(polynomial) if whole is None else whole
         entry = lowering.entry(Interval(-reach, reach), x.source, [polynomial.degree], bound, **shown)
-        return lowering.poly(x.value, Stage(tuple(reach * c for c in polynomial.coefficients)), -reach, reach, entry)
+        return lowering.poly(x.value, tuple(reach * c for c in polynomial.coefficients), -reach, reach, entry)
     entry = lowering.entry(
         Interval(-reach, reach),
         x.source,
@@ -491,19 +487,18 @@ def _max_by_samples(lowering: Lowering, x: Argument) -> Node:
             seen=x.seen,
             observed=None,
         )
-        value = _met(
-            lowering, value, rows >> (number + 1), Stage(tuple(reach * c for c in made.coefficients)), reach, entry
-        )
+        coefficients = tuple(reach * c for c in made.coefficients)
+        value = _met(lowering, value, rows >> (number + 1), coefficients, reach, entry)
         error = sum(errors[: number + 1])
         least, most = (x.interval.low - error) * 2 * factor, (x.interval.high + error) * 2 * factor
         lowering.bounds[value] = (np.full(rows * columns, least), np.full(rows * columns, most))
     return lowering.op("equal_row", value)
 
 
-def _met(lowering: Lowering, value: Node, amount: int, stage: Stage, reach: float, entry: int) -> Node:
+def _met(lowering: Lowering, value: Node, amount: int, coefficients: Sequence[float], reach: float, entry: int) -> Node:
     """Twice the larger of every row and the one `amount` behind it."""
     other = lowering.op("roll_rows", value, amount=amount)
-    made = lowering.poly(lowering.op("sub", value, other), stage, -reach, reach, entry)
+    made = lowering.poly(lowering.op("sub", value, other), coefficients, -reach, reach, entry)
     return lowering.op("add", lowering.op("add", value, other), made)
 
 

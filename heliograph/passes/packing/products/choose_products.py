@@ -18,8 +18,8 @@ from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.rows import ROW_OPS
 from heliograph.passes.packing.choose_layouts import Groups, pinned_layouts
-from heliograph.passes.packing.products.count_products import count
-from heliograph.passes.packing.products.matrix_products import MatrixProduct, ways
+from heliograph.passes.packing.products.count_products import count, price_ms
+from heliograph.passes.packing.products.matrix_products import Combine, MatrixProduct, ways
 
 # Products are priced at this level: their order hardly depends on it.
 _LEVEL = 3
@@ -45,20 +45,14 @@ def choose_products(
     def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:
         """The ways of such a product, the cheapest first."""
         found = [
-            (count(way).price_ms(ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
+            (price_ms(count(way), ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
             for way in ways(kind, (left, right), ring.slots, stride, 1.0)
         ]
         return sorted(found, key=lambda item: item[0])
 
     def options(node: Node) -> list[tuple[float, MatrixProduct]]:
         left, right = (cast("tuple[int, int]", shape_of(operand)) for operand in node.inputs)
-        every = priced(node.attrs["kind"], left, right)
-        # Copies within rows can only be made where inputs are packed, and nowhere else.
-        given = [
-            all(member.op == "input" and member not in program.outputs for member in groups.members[groups.of[x]])
-            for x in node.inputs
-        ]
-        return [(price, way) for price, way in every if given[1 - way.big] or not way.layouts[1 - way.big].tiled]
+        return priced(node.attrs["kind"], left, right)
 
     search = _Search(groups, nodes, [options(node) for node in nodes])
     pinned = {number: _places(layout) for number, layout in pinned_layouts(program, groups, ring.slots, stride).items()}
@@ -86,10 +80,10 @@ def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixPro
         before = len(dirty)
         for node, product in products.items():
             # Whatever is beside the columns of X ends up beside the columns of the result.
-            if product.way == "combine" and groups.of[node.inputs[product.big]] in dirty:
+            if isinstance(product.how, Combine) and groups.of[node.inputs[product.big]] in dirty:
                 dirty.add(groups.of[node])
     return {
-        node: replace(product, cleaned=product.wants_zeros and groups.of[node.inputs[1 - product.big]] in dirty)
+        node: replace(product, cleaned=product.how.wants_zeros and groups.of[node.inputs[1 - product.big]] in dirty)
         for node, product in products.items()
     }
 
@@ -136,10 +130,8 @@ class _Search:
 
 @functools.lru_cache(maxsize=256)
 def _places(layout: Layout) -> str:
-    """Names where elements stand, and with which period and copies."""
-    return (
-        f"{layout.period} {layout.ciphertexts} {layout.tiled} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
-    )
+    """Names where elements stand, and with which period."""
+    return f"{layout.period} {layout.ciphertexts} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
 
 
 def product_pins(groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[int, Layout]:

@@ -17,8 +17,8 @@ With *halves* class c + C/2 is the imaginary part of class c: half as many turns
 conjugations at the most; `combine` then takes one level more, to put its two parts beside each other, and so does `gather`
 where a class without data is to stay empty.
 
-HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself: its ways and those
-that it is compared with are in `block_products.py`, and stand beside these where they fit.
+HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself. A way after
+HETAL's is in `fold.py`, and stands beside these where it fits.
 """
 
 from __future__ import annotations
@@ -26,29 +26,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import ClassVar, Protocol
 
 import numpy as np
 import scipy.sparse
 
-from heliograph.ir import Array, SparseMatrix
-from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage
 from heliograph.ir.maps.layout import Layout
-from heliograph.ir.maps.steps import pair_offsets
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.matrices import KINDS
-from heliograph.passes.packing.products.block_products import OF_ABT, OF_ATB, Blocks, BlockWay, write_in_blocks
-from heliograph.passes.packing.products.product_writer import Writer, folds, summed
+from heliograph.ir.writer import SlotWriter
+from heliograph.passes.packing.products.fold import Fold, folds
 
-OwnWay = Literal["combine", "gather"]
-Way = OwnWay | BlockWay
-_WAYS: tuple[OwnWay, ...] = ("combine", "gather")
+
+class Way(Protocol):
+    """How the slots of two operands make a product."""
+
+    @property
+    def way(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def more_levels(self) -> int:
+        """Levels beside the three of the others."""
+        ...
+
+    @property
+    def wants_zeros(self) -> bool:
+        """Whether slots of the small operand are added up that hold none of its elements."""
+        ...
+
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
+        """The slot vectors of the result, times `scale`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Where things stand: see the module. `slots` are those of one sample."""
+    """Where the elements of a product stand: see the module."""
 
+    # The slots of one sample.
     slots: int
     classes: int
     rows: int
@@ -111,32 +129,23 @@ class Sizes:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """One way to lower a product: `big` is the place of the big operand.
+    """One way to lower a product."""
 
-    `cleaned`: the slots of the small operand beside its elements are made zero first, for a level.
-    """
-
-    sizes: Sizes | Blocks
-    way: Way
+    how: Way
+    # The place of the big operand.
     big: int
     # The layouts of the operands and of the result.
     left: Layout
     right: Layout
     out: Layout
     scale: float
+    # The slots of the small operand beside its elements are made zero first, for a level.
     cleaned: bool = False
 
     @property
     def more_levels(self) -> int:
         """Levels beside the three of the others."""
-        return _more_levels(self.sizes, self.way) + self.cleaned
-
-    @property
-    def wants_zeros(self) -> bool:
-        """Whether slots of the small operand are added up that hold none of its elements."""
-        if isinstance(self.sizes, Blocks):
-            return self.sizes.wants_zeros(_in_blocks(self.way))
-        return self.way == "combine"
+        return self.how.more_levels + self.cleaned
 
     def scaled(self, scale: float) -> MatrixProduct:
         """The same product times a number."""
@@ -146,30 +155,28 @@ class MatrixProduct:
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         return self.left, self.right, self.out
 
-    def write(self, writer: Writer, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+    def program(self) -> Program:
+        """The product alone, at the packed stage."""
+        writer = SlotWriter(Builder("product", Stage.PACKED), batch=self.out.stride)
+        left, right = (
+            [writer.builder.input(name, slots=layout.slots, chunk=chunk) for chunk in range(layout.ciphertexts)]
+            for name, layout in (("left", self.left), ("right", self.right))
+        )
+        return writer.builder.finish(self.write(writer, left, right))
+
+    def write(self, writer: SlotWriter, left: Sequence[Node], right: Sequence[Node]) -> list[Node]:
         """The slot vectors of the result."""
         big, small = (left, right) if self.big == 0 else (right, left)
         if self.cleaned:
             layout = self.layouts[1 - self.big]
             small = [writer.mask(value, _elements(layout, chunk)) for chunk, value in enumerate(small)]
-        return write_product(writer, self.sizes, self.way, small, big, self.scale)
+        return self.how.write(writer, small, big, self.scale)
 
 
 def _elements(layout: Layout, chunk: int) -> Array:
     """One where an element stands, in the slots of one sample."""
     used = layout.used(chunk)[:: layout.stride]
     return np.asarray(used[: layout.period], dtype=np.float64)
-
-
-def _in_blocks(way: Way) -> BlockWay:
-    assert way not in _WAYS
-    return cast("BlockWay", way)
-
-
-def _more_levels(sizes: Sizes | Blocks, way: Way) -> int:
-    if isinstance(sizes, Blocks):
-        return sizes.more_levels(_in_blocks(way))
-    return int(sizes.halves and (way == "combine" or sizes.classes < sizes.room))
 
 
 @dataclass(frozen=True)
@@ -254,84 +261,81 @@ class _Maps:
         return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(s.period, s.period)))
 
 
-def _offsets(matrix: SparseMatrix) -> tuple[int, ...]:
-    """By how much slots move."""
-    period = matrix.shape[0]
-    return diagonal_offsets(matrix, MapGeometry(period, period, period))
+@dataclass(frozen=True, slots=True)
+class Combine(Sizes):
+    """out[c, n] = sum over f of W[c, f] X[f, n]."""
 
+    way: ClassVar[str] = "combine"
+    wants_zeros: ClassVar[bool] = True
 
-def steps_of(matrix: SparseMatrix, baby: Sequence[int], giant: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-    """For each giant step that a map between slots of one period takes, its baby steps, each with its diagonal."""
-    return pair_offsets(_offsets(matrix), baby, giant, matrix.shape[0])
+    @property
+    def more_levels(self) -> int:
+        return int(self.halves)
 
-
-def _hoisted(writer: Writer, value: Any, matrix: SparseMatrix) -> Any:
-    """A map by baby steps alone: all that read one value share them."""
-    return writer.transform([value], [matrix], _offsets(matrix), (0,))
-
-
-def write_product(
-    writer: Writer, sizes: Sizes | Blocks, way: Way, small: Sequence[Any], big: Sequence[Any], scale: float
-) -> list[Any]:
-    """The slot vectors of the result, times `scale`."""
-    if isinstance(sizes, Blocks):
-        return write_in_blocks(writer, sizes, _in_blocks(way), small, big, scale)
-    lower = _combined if way == "combine" else _gathered
-    return [lower(writer, _Maps(sizes), small[0], big, scale)]
-
-
-def _combined(writer: Writer, maps: _Maps, weights: Any, big: Sequence[Any], scale: float) -> Any:
-    s = maps.sizes
-    # The other slots of a row are zero, so sums over them make copies.
-    for step in folds(s.block, s.packed):
-        weights = writer.add(weights, writer.rotate(weights, (s.period - step) % s.period))
-    if s.halves:
-        weights = writer.complex(weights, writer.rotate(weights, s.turns))
-    spread = [_hoisted(writer, weights, maps.weights_of(j, scale)) for j in range(s.ciphertexts)]
-    total: Any = None
-    for turn in range(s.turns):
-        matrix = maps.turned_weights(turn)
-        products = [writer.multiply(_hoisted(writer, own, matrix), x) for own, x in zip(spread, big, strict=True)]
-        made = summed(writer, products)
-        made = writer.rotate(made, turn * s.block) if turn else made
-        total = made if total is None else writer.add(total, made)
-    assert total is not None
-    for step in folds(s.period, s.turns * s.block):
-        total = writer.add(total, writer.rotate(total, step))
-    if not s.halves:
-        return total
-    return writer.transform([writer.real(total), writer.imaginary(total)], maps.parts(), (0,), (0,))
-
-
-def _gathered(writer: Writer, maps: _Maps, small: Any, big: Sequence[Any], scale: float) -> Any:
-    s = maps.sizes
-    turned, moved = [], []
-    for turn in range(s.turns):
-        # Wrapping around the end of a row moves one row further, so all turns share the steps over rows.
-        babies = [row * s.block for row in range(s.room)]
-        own = writer.transform([small], [maps.turned_classes(turn)], babies, (turn,))
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
+        s, maps, weights = self, _Maps(self), small[0]
+        # The other slots of a row are zero, so sums over them make copies.
+        for step in folds(s.block, s.packed):
+            weights = writer.op("add_ct", weights, writer.rotate(weights, (s.period - step) % s.period))
         if s.halves:
-            # Rows after the classes may hold anything.
-            other = writer.transform([small], [maps.turned_classes(turn, s.turns)], babies, (turn,))
-            own = writer.complex(own, other)
-        turned.append(own)
-        step = maps.turned_rows(turn)
-        moved.append([_hoisted(writer, x, step) if turn else x for x in big])
-    folded = []
-    for j in range(s.ciphertexts):
-        made = summed(writer, [writer.multiply(own, xs[j]) for own, xs in zip(turned, moved, strict=True)])
-        for step_ in folds(s.block, s.folded):
-            made = writer.add(made, writer.rotate(made, step_))
-        folded.append(made)
-    matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
-    made = writer.transform(folded, matrices, (0,), sorted(set().union(*map(_offsets, matrices))))
-    if not s.halves:
-        return made
-    real, imaginary = writer.real(made), writer.imaginary(made)
-    if s.classes == s.room:
-        # There are zeros where the second half of the classes goes.
-        return writer.add(real, writer.rotate(imaginary, s.period - s.turns))
-    return writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))
+            weights = writer.op("complex_of", weights, writer.rotate(weights, s.turns))
+        spread = [writer.transform([weights], [maps.weights_of(j, scale)]) for j in range(s.ciphertexts)]
+        parts = []
+        for turn in range(s.turns):
+            matrix = maps.turned_weights(turn)
+            turned = [writer.transform([own], [matrix]) for own in spread]
+            made = writer.sum("add_ct", [writer.op("mul_ct", own, x) for own, x in zip(turned, big, strict=True)])
+            parts.append(writer.rotate(made, turn * s.block) if turn else made)
+        total = writer.sum("add_ct", parts)
+        for step in folds(s.period, s.turns * s.block):
+            total = writer.op("add_ct", total, writer.rotate(total, step))
+        if not s.halves:
+            return [total]
+        parts = [writer.op("real_part", total), writer.op("imaginary_part", total)]
+        return [writer.transform(parts, maps.parts(), (0,), (0,))]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Sizes):
+    """out[c, f] = sum over n of E[c, n] X[f, n]."""
+
+    way: ClassVar[str] = "gather"
+    wants_zeros: ClassVar[bool] = False
+
+    @property
+    def more_levels(self) -> int:
+        return int(self.halves and self.classes < self.room)
+
+    def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
+        s, maps = self, _Maps(self)
+        turned, moved = [], []
+        for turn in range(s.turns):
+            # Wrapping around the end of a row moves one row further, so all turns share the steps over rows.
+            babies = [row * s.block for row in range(s.room)]
+            own = writer.transform(small, [maps.turned_classes(turn)], babies, (turn,))
+            if s.halves:
+                # Rows after the classes may hold anything.
+                other = writer.transform(small, [maps.turned_classes(turn, s.turns)], babies, (turn,))
+                own = writer.op("complex_of", own, other)
+            turned.append(own)
+            step = maps.turned_rows(turn)
+            moved.append([writer.transform([x], [step]) if turn else x for x in big])
+        folded = []
+        for j in range(s.ciphertexts):
+            products = [writer.op("mul_ct", own, xs[j]) for own, xs in zip(turned, moved, strict=True)]
+            made = writer.sum("add_ct", products)
+            for step_ in folds(s.block, s.folded):
+                made = writer.op("add_ct", made, writer.rotate(made, step_))
+            folded.append(made)
+        matrices = [maps.into_packed(j, scale) for j in range(s.ciphertexts)]
+        made = writer.transform(folded, matrices, (0,), None)
+        if not s.halves:
+            return [made]
+        real, imaginary = writer.op("real_part", made), writer.op("imaginary_part", made)
+        if s.classes == s.room:
+            # There are zeros where the second half of the classes goes.
+            return [writer.op("add_ct", real, writer.rotate(imaginary, s.period - s.turns))]
+        return [writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))]
 
 
 def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
@@ -343,8 +347,10 @@ def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, 
     result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
     for big in (0, 1):
         axes = _Axes((shapes[0], shapes[1]), result, inner, big, slots, stride)
-        found += [each for way in _WAYS for halves in (False, True) for each in _own_way(axes, way, halves, scale)]
-        found += [each for way in (*OF_ABT, *OF_ATB) for each in _block_way(axes, way, scale)]
+        for halves in (False, True):
+            found += _products(axes, Combine(*axes.combined, halves), scale)
+            found += _products(axes, Gather(*axes.gathered, halves), scale)
+        found += _folded(axes, scale)
     return found
 
 
@@ -365,80 +371,64 @@ class _Axes:
         return self.shapes[small][1 - self.inner[small]]
 
     @property
-    def lengths(self) -> tuple[int, int]:
-        """Of the big operand the axis that is summed over, and the one that the result has."""
+    def combined(self) -> tuple[int, int, int, int]:
+        """Slots of a sample, classes, rows and columns of X, where X's rows are summed over."""
         own, inner = self.shapes[self.big], self.inner[self.big]
-        return own[inner], own[1 - inner]
+        return self.slots // self.stride, self.classes, own[inner], own[1 - inner]
 
-    def split(
-        self,
-        shape: tuple[int, int],
-        period: int,
-        first: int,
-        steps: Sequence[Sequence[int]],
-        tiled: tuple[int, ...] = (),
-    ) -> Layout:
+    @property
+    def gathered(self) -> tuple[int, int, int, int]:
+        """The same where X's columns are summed over."""
+        slots, classes, rows, columns = self.combined
+        return slots, classes, columns, rows
+
+    def split(self, shape: tuple[int, int], period: int, first: int, steps: Sequence[Sequence[int]]) -> Layout:
         """The layout of a matrix whose axis `first` has the first of the steps."""
         ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
-        return Layout(shape, self.slots, period, stride=self.stride, split=ordered, tiled=tiled)
+        return Layout(shape, self.slots, period, stride=self.stride, split=ordered)
 
-    def product(
-        self, sizes: Sizes | Blocks, way: Way, x: Layout, small: Layout, out: Layout, scale: float
-    ) -> MatrixProduct:
+    def product(self, how: Way, x: Layout, small: Layout, out: Layout, scale: float) -> MatrixProduct:
         both = (x, small) if self.big == 0 else (small, x)
-        return MatrixProduct(sizes, way, self.big, *both, out, scale)
+        return MatrixProduct(how, self.big, *both, out, scale)
 
 
-def _own_way(axes: _Axes, way: OwnWay, halves: bool, scale: float) -> Iterator[MatrixProduct]:
+def _products(axes: _Axes, sizes: Combine | Gather, scale: float) -> Iterator[MatrixProduct]:
     """A way of this module, where it fits."""
-    big, small = axes.big, 1 - axes.big
-    summed_over, free = axes.lengths
-    rows, columns = (summed_over, free) if way == "combine" else (free, summed_over)
-    # For X, the axis of its rows; for the small operand and the result, the axis of the classes.
-    f_axis = axes.inner[big] if way == "combine" else 1 - axes.inner[big]
-    c_axis, out_c = 1 - axes.inner[small], small
-    sizes = Sizes(axes.slots // axes.stride, axes.classes, rows, columns, halves)
     if not sizes.fit:
         return
+    big, small, combines = axes.big, 1 - axes.big, isinstance(sizes, Combine)
+    # For X, the axis of its rows; for the small operand and the result, the axis of the classes.
+    f_axis = axes.inner[big] if combines else 1 - axes.inner[big]
+    c_axis, out_c = 1 - axes.inner[small], small
     block, room, height, period = sizes.block, sizes.room, sizes.height, sizes.period
     far = period * sizes.ciphertexts
     columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
     wide, kept = (room, block, far), (room, 1, far)
     # Rows repeated below each other serve as well as zeros: they meet no weight, and their results are not kept.
-    few = min(height, next_power_of_two(rows)) if sizes.ciphertexts == 1 else height
+    few = min(height, next_power_of_two(sizes.rows)) if sizes.ciphertexts == 1 else height
     repeated = axes.split(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
     x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
-    if way == "combine":
+    if combines:
         w = axes.split(axes.shapes[small], period, c_axis, (kept, packed))
         out = axes.split(axes.result, room * block, out_c, (wide, columns_at))
     else:
         w = axes.split(axes.shapes[small], room * block, c_axis, (wide, columns_at))
         out = axes.split(axes.result, period, out_c, (kept, packed))
-    yield axes.product(sizes, way, x, w, out, scale)
+    yield axes.product(sizes, x, w, out, scale)
     if few < height:
-        yield axes.product(sizes, way, repeated, w, out, scale)
+        yield axes.product(sizes, repeated, w, out, scale)
 
 
-def _block_way(axes: _Axes, way: BlockWay, scale: float) -> Iterator[MatrixProduct]:
-    """A way of `block_products.py`, where it fits."""
-    big, small, abt = axes.big, 1 - axes.big, way in OF_ABT
-    summed_over, free = axes.lengths
-    rows, columns = (free, summed_over) if abt else (summed_over, free)
-    sizes = Blocks(axes.slots // axes.stride, axes.classes, rows, columns)
-    if not sizes.fits(way):
+def _folded(axes: _Axes, scale: float) -> Iterator[MatrixProduct]:
+    """The way of `fold.py`, where it fits."""
+    sizes = Fold(*axes.gathered)
+    if not sizes.fits:
         return
+    big, small = axes.big, 1 - axes.big
     slots, height, width, room = sizes.slots, sizes.height, sizes.width, sizes.room
-    rows_axis = 1 - axes.inner[big] if abt else axes.inner[big]
-    rows_at, c_axis, out_c = (height, width, slots), 1 - axes.inner[small], small
-    x = axes.split(axes.shapes[big], slots, rows_axis, (rows_at, (width, 1, slots)))
+    rows_at, period = (height, width, slots), room * width
+    x = axes.split(axes.shapes[big], slots, 1 - axes.inner[big], (rows_at, (width, 1, slots)))
     # Rows of classes over the columns of X, repeated below each other; and rows of X with the classes side by side.
-    period = slots if way == "ColMajor" else room * width
-    below: Sequence[Sequence[int]] = ((room, width, period), (width, 1, period))
-    beside: Sequence[Sequence[int]] = ((room, 1, slots), rows_at)
-    if abt:
-        w = axes.split(axes.shapes[small], period, c_axis, below)
-        out = axes.split(axes.result, slots, out_c, beside)
-    else:
-        w = axes.split(axes.shapes[small], slots, c_axis, beside, sizes.tiled(way))
-        out = axes.split(axes.result, period, out_c, below)
-    yield axes.product(sizes, way, x, w, out, scale)
+    w = axes.split(axes.shapes[small], period, 1 - axes.inner[small], ((room, width, period), (width, 1, period)))
+    out = axes.split(axes.result, slots, small, ((room, 1, slots), rows_at))
+    yield axes.product(sizes, x, w, out, scale)

@@ -1,0 +1,113 @@
+"""Writes nodes at one location: what stands in place of a node of another program, or a program of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heliograph.ir.builder import Builder
+from heliograph.ir.location import UNKNOWN, Location
+from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
+from heliograph.ir.maps.steps import pair_offsets
+from heliograph.ir.node import Array, Node, SparseMatrix, shape_of
+
+
+@dataclass(slots=True)
+class Writer:
+    """Adds nodes of any stage to a program that is being built."""
+
+    builder: Builder
+    # Where the nodes come from.
+    loc: Location = UNKNOWN
+    # What the names of its constants begin with.
+    name: str = "written"
+
+    def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
+        """A node of that op; a ProgramError with the location where it refuses its operands."""
+        return self.builder.op(op, operands, self.loc, **attrs)
+
+    def sum(self, op: str, values: Sequence[Node]) -> Node:
+        """The sum of at least one value by that op, from the first on."""
+        total = values[0]
+        for value in values[1:]:
+            total = self.op(op, total, value)
+        return total
+
+    # Of tensors.
+
+    def constant(self, value: Any, name: str = "constant") -> Node:
+        """A value that is known when the program is written."""
+        return self.op("constant", value=self.builder.constant(value, name))
+
+    def poly(
+        self, x: Node, coefficients: Sequence[float], low: float = -1.0, high: float = 1.0, entry: int | None = None
+    ) -> Node:
+        """The polynomial of these Chebyshev coefficients on [low, high]; `entry` is its place in the range table."""
+        name = self.builder.constant(np.array(coefficients), f"{self.name}.poly")
+        return self.op("poly", x, coefficients=name, low=low, high=high, range=entry)
+
+    def scaled(self, x: Node, factor: float) -> Node:
+        """x times a number, for a level."""
+        return self.poly(x, (0.0, factor))
+
+    def shifted(self, x: Node, value: float) -> Node:
+        """x plus a number."""
+        return self.op("add", x, self.constant(np.full(shape_of(x), value)))
+
+    def negated(self, x: Node) -> Node:
+        """-x."""
+        return self.op("sub", self.constant(np.zeros(shape_of(x)), "zero"), x)
+
+    def rows_summed(self, x: Node) -> Node:
+        """The sum of all rows in each of them."""
+        return self.op("repeat_row", self.op("sum_rows", x), rows=shape_of(x)[0])
+
+
+@dataclass(slots=True)
+class SlotWriter(Writer):
+    """Writes operations on slot vectors; amounts, vectors and maps are those of one sample."""
+
+    # The samples that stand side by side.
+    batch: int = 1
+
+    def rotate(self, x: Node, amount: int) -> Node:
+        """Slot i takes what stands in slot i + amount."""
+        return self.op("rotate", x, amount=amount * self.batch)
+
+    def mask(self, x: Node, real: Array, imaginary: Array | None = None) -> Node:
+        """The product with a plaintext, which repeats over the slots."""
+        names = [
+            None if part is None else self.builder.constant(np.repeat(part, self.batch), f"{self.name}.mask")
+            for part in (real, imaginary)
+        ]
+        return self.op("mul_plain", x, value=names[0], imaginary=names[1])
+
+    def transform(
+        self,
+        values: Sequence[Node],
+        maps: Sequence[SparseMatrix],
+        baby: Sequence[int] | None = None,
+        giant: Sequence[int] | None = (0,),
+    ) -> Node:
+        """The sum of maps between the slots of one period; None are all steps that they take."""
+        period = maps[0].shape[0]
+        offsets = [diagonal_offsets(matrix, MapGeometry(period, period, period)) for matrix in maps]
+        every = sorted(set().union(*offsets))
+        used: set[tuple[int, int]] = set()
+        for each in offsets:
+            pairs = pair_offsets(each, every if baby is None else baby, every if giant is None else giant, period)
+            used |= {(b, g) for g, group in pairs.items() for b, _ in group}
+        return self.op(
+            "linear_transform",
+            *values,
+            matrices=tuple(self.builder.constant(matrix, f"{self.name}.move") for matrix in maps),
+            in_period=period,
+            in_shift=0,
+            out_period=period,
+            stride=self.batch if self.batch > 1 else None,
+            baby_steps=tuple(sorted({b * self.batch for b, _ in used})),
+            giant_steps=tuple(sorted({g * self.batch for _, g in used})),
+        )
