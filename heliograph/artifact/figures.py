@@ -44,6 +44,7 @@ from heliograph.ir.bootstraps.asked import (
 )
 from heliograph.ir.bootstraps.series import series_degree
 from heliograph.ir.ops.spec import Context, Role, role_of
+from heliograph.records import bounds_of, to_json
 from heliograph.report.figures import (
     Allocation,
     Bootstrapping,
@@ -60,8 +61,6 @@ from heliograph.report.figures import (
     Predicted,
     Stored,
     UnseenInputs,
-    figure_of,
-    to_json,
 )
 
 # Compilation time, fitted on the programs of benchmarks/bill.py: a fixed number of seconds, and nanoseconds per simulated
@@ -73,13 +72,12 @@ _COMPILE_ENTRY_NS = 750.0
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
 # Fields that a file has only if there is something to say.
-OPTIONAL = frozenset(entry.name for entry in dataclasses.fields(Stored) if figure_of(entry).optional)
+OPTIONAL = frozenset(entry.name for entry in dataclasses.fields(Stored) if bounds_of(entry).optional)
 
 
 def stored(figures: Stored) -> dict[str, Any]:
     """What a file holds of a report, as JSON values."""
-    found = {key: to_json(getattr(figures, key)) for key in sorted(STORED)}
-    return {key: value for key, value in found.items() if value is not None or key not in OPTIONAL}
+    return {key: value for key, value in to_json(figures).items() if key in STORED}
 
 
 def prices(costs: CostTable) -> dict[str, float]:

@@ -15,8 +15,9 @@ from heliograph.artifact.figures import OPTIONAL, STORED, stored
 from heliograph.artifact.report_fields import check_report, read_stored
 from heliograph.compiler.reporting.held_out import Unseen
 from heliograph.errors import WireError
+from heliograph.records import key_of, to_json
 from heliograph.report.diff import _COMPARED, _find
-from heliograph.report.figures import Bootstrapping, Figures, KeyLoading, Predicted, Stored, figure_of, key_of, to_json
+from heliograph.report.figures import Bootstrapping, Figures, KeyLoading, Predicted, Stored, figure_of
 
 
 def on_file() -> dict[str, Any]:

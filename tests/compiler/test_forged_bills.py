@@ -28,9 +28,10 @@ from heliograph.execution.interface import batch_of, input_shape, pack_inputs
 from heliograph.execution.loop import execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.execution.simulator import Simulator
+from heliograph.records import to_json
 from heliograph.report.depth import artifact_depth
 from heliograph.report.diff import diff
-from heliograph.report.figures import Allocation, Certified, to_json
+from heliograph.report.figures import Allocation, Certified
 from heliograph.report.html import html_report
 from heliograph.report.inspection import inspection
 from heliograph.report.plots import dot_text

@@ -22,7 +22,8 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks import sharing
 from heliograph.ckks.noise import encryption_std, rescale_std
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.runtime.client.client import Client, outputs, shares
+from heliograph.runtime.client import outputs, shares
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.wire.messages import EncryptedOutput
 
 

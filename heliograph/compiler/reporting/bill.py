@@ -22,8 +22,8 @@ from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
 from heliograph.passes.polynomials.approximate import degrees_by_layer
 from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.records import LARGEST
 from heliograph.report.figures import (
-    LARGEST,
     Allocation,
     ClassAgreement,
     Figures,
