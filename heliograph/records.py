@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -155,8 +156,51 @@ def _value(hint: Any, value: Any, found: Bounds, what: str) -> Any:
         assert hint is float, hint
         real(value, what, -LARGEST if found.low is None else found.low, found.high)
     if found.choices and value not in found.choices:
-        raise ProgramError(f"{what} is {short(value)}, not {_either(found.choices)}")
+        raise ProgramError(f"{what} is {short(value)}, not {wanted(hint, found)}")
     return value
+
+
+def fits(hint: Any, value: Any, found: Bounds) -> bool:
+    """Whether the value is of this type and within these bounds."""
+    try:
+        _value(hint, value, found, "it")
+    except ProgramError:
+        return False
+    return True
+
+
+def wanted(hint: Any, found: Bounds) -> str:
+    """What a value of this type and these bounds is, in words."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
+        choices = (*found.choices, *((True, False) if hint is bool else ()))
+        return _either((*choices, None)) if choices else wanted(hint, found)
+    if found.choices or hint is bool:
+        return _either(found.choices or (True, False))
+    if hint is int:
+        return _between("a whole number", int(found.low or 0), int(found.high))
+    if hint is float:
+        return _between("a number", -LARGEST if found.low is None else found.low, found.high)
+    return "a text" if hint is str else f"of type {getattr(hint, '__name__', hint)}"
+
+
+def _either(choices: tuple[object, ...]) -> str:
+    words = [f'"{each}"' if isinstance(each, str) else str(each) for each in choices]
+    return " or ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
+
+
+def _between(noun: str, low: float, high: float) -> str:
+    """A number between bounds, in words; the smallest of all floats stands for an open end at zero."""
+    if low == math.ulp(0.0):
+        noun, low = noun.replace("a ", "a positive ", 1), -LARGEST
+    if abs(low) < LARGEST and high < LARGEST:
+        return f"{noun} from {_shown(low)} to {_shown(high)}"
+    least, most = abs(low) < LARGEST, high < LARGEST
+    return noun + f" of at least {_shown(low)}" * least + f" of at most {_shown(high)}" * most
+
+
+def _shown(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _tuple(arguments: tuple[Any, ...], value: Any, found: Bounds, what: str) -> tuple[Any, ...]:
@@ -186,17 +230,16 @@ def _check_text(value: Any, found: Bounds, what: str) -> None:
 
 def whole(value: object, what: str, low: int, high: int) -> int:
     """The value as a whole number between the bounds, both included; a ProgramError where it is none."""
-    if type(value) is not int or not low <= value <= high:
-        wanted = f"from {low} to {high}" if high < LARGEST else f"of at least {low}"
-        raise ProgramError(f"{what} is {short(value)}, not a whole number {wanted}")
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ProgramError(f"{what} is {short(value)}, not {_between('a whole number', low, high)}")
     return value
 
 
 def real(value: object, what: str, low: float = -LARGEST, high: float = LARGEST) -> float:
     """The value as a finite number between the bounds; a ProgramError where it is none."""
-    if type(value) not in (int, float) or not low <= value <= high:  # type: ignore[operator]
-        raise ProgramError(f"{what} is {short(value)}, not a number from {low:g} to {high:g}")
-    return float(value)  # type: ignore[arg-type]
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
+        raise ProgramError(f"{what} is {short(value)}, not {_between('a number', low, high)}")
+    return float(value)
 
 
 def printable(value: object, what: str) -> str:
@@ -209,7 +252,3 @@ def printable(value: object, what: str) -> str:
 def short(value: object) -> str:
     """A value in a few characters."""
     return repr(value)[:60] if isinstance(value, (int, float, str, bool)) or value is None else type(value).__name__
-
-
-def _either(choices: tuple[object, ...]) -> str:
-    return " or ".join("null" if each is None else str(each) for each in choices)

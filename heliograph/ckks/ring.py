@@ -74,7 +74,7 @@ class Ring:
     scale_bits: int = field(metadata=bounds(15, MAX_PRIME_BITS))
     levels: int = field(metadata=bounds(1, MOST_LEVELS))
     digits: int = field(metadata=bounds(1, MOST_LEVELS + 1))
-    security_bits: int | None = field(default=128, metadata=bounds(choices=(128, None)))
+    security_bits: int | None = field(default=128, metadata=bounds(choices=(128,)))
     bootstrap: tuple[int, int] | None = field(default=None, metadata=bounds(1, 8, optional=True))
     chain_levels: int | None = field(default=None, metadata=bounds(1, MOST_LEVELS, optional=True))
     bootstrap_babies: int = field(default=0, metadata=bounds(0, 64, optional=True))

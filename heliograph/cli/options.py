@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from heliograph.compiler.options import ABOUT, About, Flag, Options
+from heliograph.compiler.options import ABOUT, Flag, Options, option_types, texts
 from heliograph.errors import ProgramError
 
 # Suffix of an option's name: the parameter of its second flag.
@@ -31,7 +31,7 @@ COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Precision of encryption": ("precision_bits", "gap_error", "flood"),
     "Speed and size": ("batch", "objective", "key_bytes", "memory_bytes", "costs"),
     "Bootstrapping": ("bootstrap", "bootstrap_activations", "chains"),
-    "Parameters of the ring": ("log_ring", "scale_bits", "digits", "security_bits"),
+    "Parameters of the ring": ("log_ring", "scale_bits", "security_bits"),
     INSIDE: ("dump_ir",),
 }
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,9 +41,8 @@ def compiler_options(command: F) -> F:
     """Add the flags to a command; it is called with what was given, by the names of the options (`chosen_options`)."""
     for name, about in reversed(list(ABOUT.items())):
         if about.also is not None:
-            command = _flag(name, about, about.also, name + _ALSO)(command)
-        if about.flag is not None:
-            command = _flag(name, about, about.flag, name)(command)
+            command = _flag(name, about.also, name + _ALSO)(command)
+        command = _flag(name, about.flag, name)(command)
     return command
 
 
@@ -58,7 +57,6 @@ def chosen_options(given: Mapping[str, Any]) -> Options:
         if value is None or value == ():
             continue
         if name in chosen:
-            assert about.flag is not None
             assert about.also is not None
             raise ProgramError(
                 f"{spelled(name, about.flag)} and {spelled(name, about.also)} are both given",
@@ -68,14 +66,8 @@ def chosen_options(given: Mapping[str, Any]) -> Options:
             value = flag.means
         elif flag.read is not None:
             value = flag.read(value)
-        elif not _is_switch(about):
-            value = next((choice for choice in about.choices if str(choice) == value), value)
         chosen[name] = value
     return Options(**chosen)
-
-
-def _is_switch(about: About) -> bool:
-    return True in about.choices and False in about.choices
 
 
 def spelled(name: str, flag: Flag) -> str:
@@ -83,15 +75,22 @@ def spelled(name: str, flag: Flag) -> str:
     return f"--{flag.name or name.replace('_', '-')}"
 
 
-def _flag(name: str, about: About, flag: Flag, parameter: str) -> Callable[[F], F]:
-    typed = spelled(name, flag)
-    given: dict[str, Any] = {"default": None, "help": flag.help, "metavar": flag.metavar}
+def _flag(name: str, flag: Flag, parameter: str) -> Callable[[F], F]:
+    typed, kind = spelled(name, flag), _kind(name)
+    text = flag.help or texts().get(name, "").partition(". ")[0].rstrip(".") + "."
+    given: dict[str, Any] = {"default": None, "help": text, "metavar": flag.metavar}
     if flag.bare:
         return click.option(typed, parameter, is_flag=True, flag_value=True, **given)
-    if _is_switch(about):
+    if kind is bool:
         return click.option(f"{typed}/--no-{typed[2:]}", parameter, **given)
-    if about.choices:
-        kind: Any = click.Choice([str(choice) for choice in about.choices if choice is not None])
-    else:
-        kind = about.kind or str
-    return click.option(typed, parameter, type=kind, multiple=flag.several, **given)
+    choices = [str(choice) for choice in ABOUT[name].choices]
+    return click.option(
+        typed, parameter, type=click.Choice(choices) if choices else kind, multiple=flag.several, **given
+    )
+
+
+def _kind(name: str) -> Any:
+    """What stands behind an option's flag: a number, or a text that the flag reads."""
+    hint = option_types()[name]
+    (kind,) = [each for each in (bool, int, float) if hint in (each, each | None)] or [str]
+    return kind

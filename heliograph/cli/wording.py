@@ -53,8 +53,7 @@ def _flags() -> dict[str, str]:
     """What each argument is called on the command line."""
     flags = dict(_ARGUMENTS)
     for name, about in ABOUT.items():
-        if about.flag is not None:
-            flags[name] = spelled(name, about.flag)
+        flags[name] = spelled(name, about.flag)
     return flags
 
 

@@ -51,7 +51,7 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
     scale, and one that saves a special prime where that costs a few bits of it.
     """
     found = []
-    for digits in range(1, levels + 2) if options.digits is None else (options.digits,):
+    for digits in range(1, levels + 2):
         scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
         finest: Ring | None = None
         for scale in scales:
