@@ -100,7 +100,7 @@ def record(kind: type[R], given: object, what: str) -> R:
     """
     if not isinstance(given, Mapping):
         raise ProgramError(f"{what} is {short(given)}, not a record")
-    entries = _entries(kind)
+    entries = _entries(kind)  # type: ignore[arg-type]
     for key in given:
         if key not in entries:
             near = difflib.get_close_matches(str(key), entries, n=1)
@@ -118,7 +118,7 @@ def record(kind: type[R], given: object, what: str) -> R:
 
 def check(found: Any, what: str) -> None:
     """Raise a ProgramError where a field of a record is of another type than it says, or out of bounds."""
-    for key, (entry, hint) in _entries(type(found)).items():
+    for key, (entry, hint) in _entries(type(found)).items():  # type: ignore[arg-type]
         _value(hint, getattr(found, entry.name), bounds_of(entry), f"{key} of {what}")
 
 

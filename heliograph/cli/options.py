@@ -1,14 +1,15 @@
-"""The compiler's options as flags of a command: a flag for each field of `Options` that has one."""
+"""The compiler's options as flags of a command, and errors in the command line's own words: what flags its user types."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from heliograph.compiler.options import ABOUT, Flag, Options, option_types, texts
-from heliograph.errors import ProgramError
+from heliograph.errors import Argument, HeliographError, ProgramError, Said
 
 # Suffix of an option's name: the parameter of its second flag.
 _ALSO = "_also"
@@ -92,5 +93,61 @@ def _flag(name: str, flag: Flag, parameter: str) -> Callable[[F], F]:
 def _kind(name: str) -> Any:
     """What stands behind an option's flag: a number, or a text that the flag reads."""
     hint = option_types()[name]
-    (kind,) = [each for each in (bool, int, float) if hint in (each, each | None)] or [str]
-    return kind
+    kinds: tuple[Any, ...] = (bool, int, float)
+    return next((kind for kind in kinds if hint in (kind, kind | None)), str)
+
+
+# Function arguments that commands have as flags, besides the compiler's options.
+_ARGUMENTS: Mapping[str, str] = {
+    "input_range": "--input-range",
+    "calibration": "--calibration",
+    "example_input": "the example (--example-shape, or the first sample of --calibration)",
+    "plaintexts": "--plaintexts",
+}
+# Values of arguments that have a flag of their own, or stand for one.
+_SWITCHES: Mapping[str, str] = {
+    "bootstrap=True": "--bootstrap",
+    "bootstrap=False": "--no-bootstrap",
+    "bootstrap=None": "neither --bootstrap nor --no-bootstrap",
+    "security_bits=None": "--insecure",
+    "check_memory=False": "--no-memory-check",
+    "check=False": "--no-check",
+    "allow_insecure=True": "--insecure",
+    "overwrite=True": "--force",
+    "plain_http=True": "--plain-http",
+    "calibration=samples": "--calibration FILE",
+    "input_range=(low, high)": "--input-range LOW HIGH",
+}
+
+
+def in_flags(error: HeliographError) -> str:
+    """The error's text with the flags that its user typed, or could type, in place of the arguments of functions."""
+    if type(error)._text is not HeliographError._text:
+        return str(error)
+    what, why, hint = (with_flags(part) for part in (error.what, error.why, error.hint))
+    option = error.where.removeprefix("Options.")
+    where = _typed(Argument(option)) if option != error.where else error.where
+    # "--batch: --batch 3 cannot be used" would say it twice.
+    return str(HeliographError(what, where="" if what.startswith(where) else where, why=why, hint=hint))
+
+
+def with_flags(text: str) -> str:
+    """A text with flags in place of the arguments that stand apart in it."""
+    return text.with_flags(_typed) if isinstance(text, Said) else text
+
+
+def _typed(argument: Argument) -> str:
+    """What the command line calls an argument, with its value as it is typed."""
+    if str(argument) in _SWITCHES:
+        return _SWITCHES[str(argument)]
+    name = argument.name.removeprefix("Options.")
+    flag = spelled(name, ABOUT[name].flag) if name in ABOUT else _ARGUMENTS.get(name, argument.name)
+    return f"{flag} {_value(argument.value)}" if argument.value else flag
+
+
+def _value(value: str) -> str:
+    """A Python value as it is written after a flag: {'act': 7} as act=7."""
+    if value[0] not in "{[(":
+        return value.strip("'\"") or value
+    inner = re.sub(r"""['"]?([^'",:\s]+)['"]?:\s*""", r"\1=", value[1:-1])
+    return ",".join(part.strip() for part in inner.split(","))

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_type_hints
 
 from heliograph.artifact.costs import default_costs, named_costs
 from heliograph.ckks.costs import CostTable
-from heliograph.errors import ProgramError
+from heliograph.errors import Argument, ProgramError, said
 from heliograph.functions import METHODS
 from heliograph.records import Bounds, fits, wanted
 
@@ -264,13 +264,15 @@ class Options:
                 raise self._refused(name, why)
         if self.degree is not None and self.target_error is not None:
             raise self._refused(
-                "target_error", "degree is given too, and one of them decides; degrees can name single layers beside it"
+                "target_error",
+                said("{degree} is given too, and one of them decides; {degrees} can name single layers beside it"),
             )
         if self.allocate is not None and (self.degree is not None or self.target_error is not None):
-            raise self._refused("allocate", "degree or target_error is given too, and one of them decides")
+            raise self._refused("allocate", said("{degree} or {target_error} is given too, and one of them decides"))
 
     def _refused(self, name: str, why: str) -> ProgramError:
-        return ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)
+        given = Argument(name, repr(getattr(self, name)))
+        return ProgramError(said(given, " cannot be used"), where=f"Options.{name}", why=why)
 
     def told(self) -> dict[str, Any]:
         """What the bill says of the options, as JSON values."""

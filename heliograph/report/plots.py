@@ -87,7 +87,7 @@ def _draw(axes: Any, tag: str, given: dict[str, str], text: str, top: float) -> 
     def at(x: str, y: str) -> tuple[float, float]:
         return float(given[x]), float(given[y]) + top
 
-    style = {
+    style: dict[str, Any] = {
         "facecolor": _colour(given.get("fill", "none")),
         "edgecolor": _colour(given.get("stroke", "none")),
         "linewidth": 0.72 * float(given.get("stroke-width", 1)),

@@ -23,9 +23,9 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli import doctor
 from heliograph.cli.compile import load_object
 from heliograph.cli.main import _COMMANDS, cli
+from heliograph.cli.options import in_flags
 from heliograph.cli.sections import SectionedCommand
-from heliograph.cli.wording import in_flags
-from heliograph.errors import MissingPackageError
+from heliograph.errors import Argument, MissingPackageError, said
 from heliograph.runtime.openfhe.context import make_context
 
 PACKAGE = Path(hg.__file__).parent
@@ -220,15 +220,15 @@ def test_what_an_activation_lacks_is_said_in_flags(call: Call, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (hg.SecurityError("a 'security_bits=None' layer", hint="allow_insecure=True (on the command line --insecure)"),
+        (hg.SecurityError("a 'security_bits=None' layer", hint=said("{allow_insecure=True (here)|--insecure}")),
          "a 'security_bits=None' layer\n  try: --insecure"),
-        (hg.ProgramError("no key", hint="compile with a lower key_bytes, or pass check_memory=False"),
+        (hg.ProgramError("no key", hint=said("compile with a lower {key_bytes}, or pass {check_memory=False}")),
          "no key\n  try: compile with a lower --key-bytes, or pass --no-memory-check"),
-        (hg.PlanningError("it bootstraps, and bootstrap=False was asked for", where="Options.bootstrap"),
+        (hg.PlanningError(said("it bootstraps, and {bootstrap=False} was asked for"), where="Options.bootstrap"),
          "--bootstrap: it bootstraps, and --no-bootstrap was asked for"),
-        (hg.ProgramError("the degree is low, and batch and margin are words", where="net.py:3"),
-         "net.py:3: the degree is low, and batch and margin are words"),
-        (hg.ProgramError("errors={'a': 2.0, 'b': 1e-3} cannot be used", where="Options.errors"),
+        (hg.ProgramError("the degree is low, and batch and margin=3 are words", where="net.py:3"),
+         "net.py:3: the degree is low, and batch and margin=3 are words"),
+        (hg.ProgramError(said(Argument("errors", "{'a': 2.0, 'b': 1e-3}"), " cannot be used"), where="Options.errors"),
          "--error-of a=2.0,b=1e-3 cannot be used"),
     ],
 )  # fmt: skip

@@ -18,7 +18,7 @@ from heliograph.approx.compositions.sampling import sampled_error
 from heliograph.approx.compositions.softmax import softmax
 from heliograph.approx.compositions.steps import run
 from heliograph.approx.result import Stage, Step, StepPlan
-from heliograph.errors import InternalError, ProgramError
+from heliograph.errors import InternalError, ProgramError, said
 from heliograph.ir import Node, shape_of, size_of
 from heliograph.passes.polynomials.lower_functions import Argument, Lowering
 from heliograph.passes.ranges.calibrate import Observed
@@ -45,7 +45,9 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
     rows, columns = shape_of(x)
     middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
     method = lowering.node.attrs.get("method", "best")
-    hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
+    hint = said(
+        "a narrower range (leave masked places out instead of adding a large negative number), or {target_error}"
+    )
     with lowering.located(hint):
         plan = softmax(rows, limit, method, max_error=lowering.target_error or DEFAULT_SOFTMAX_ERROR)
     polynomials = [step.stage.degree for step in plan.steps if step.stage is not None]
