@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 from heliograph.errors import HeliographError
@@ -35,7 +35,7 @@ _ALIGNMENTS = {"start": "left", "middle": "center", "end": "right"}
 PLOTS = ("levels", "ranges", "times", "allocation")
 
 
-def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
+def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Any:
     """An empty figure of matplotlib, in inches; `layout` places its axes."""
     try:
         # Only matplotlib's object-oriented half: no window is opened and no global state is changed.
@@ -69,7 +69,7 @@ def _drawn(svgs: Sequence[str]) -> Any:
     roots = [ElementTree.fromstring(svg) for svg in svgs]
     width = max(float(root.attrib["width"]) for root in roots)
     height = sum(float(root.attrib["height"]) for root in roots)
-    figure = new_figure(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH, "none")
+    figure = new_figure(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH, None)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     top = 0.0

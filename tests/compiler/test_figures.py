@@ -25,7 +25,7 @@ def on_file() -> dict[str, Any]:
     report = json.loads(json.dumps(stored(toy_artifact().report.figures)))
     left = dataclasses.replace(toy_artifact().program.ranges[0], layer="act", location="model.py:5")
     apart = Unseen(8, 8, 1, (left,), (1.5,), (1,))
-    return {**report, "unseen": apart.to_dict(), "unbounded_ms": 3.0}
+    return {**report, "unseen": to_json(apart.figures()), "unbounded_ms": 3.0}
 
 
 def test_what_is_stored_is_read_again() -> None:
