@@ -3,10 +3,67 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from heliograph.texts import shown_lines
+
+_ARGUMENT = re.compile(r"\{(?:([A-Za-z_][\w.]*(?:=[^{}|]*)?)|([^{}|]+)\|([^{}|]*))\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a function in the text of an error.
+
+    name: as Python calls it.
+    value: as Python writes it; empty where the text says nothing of it.
+    typed: what the command line says instead, where that is not the argument's flag.
+    """
+
+    name: str
+    value: str = ""
+    typed: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}" if self.value else self.name
+
+
+class Said(str):
+    """A text in which arguments stand apart: as a text it names them as Python does, and the command line says its flags."""
+
+    parts: tuple[str | Argument, ...]
+
+    def __str__(self) -> str:
+        return self
+
+    def with_flags(self, typed: Callable[[Argument], str]) -> str:
+        """The text with what `typed` says in place of arguments."""
+        parts = (typed(part) if isinstance(part, Argument) and part.typed is None else part for part in self.parts)
+        return "".join(part.typed or "" if isinstance(part, Argument) else part for part in parts)
+
+
+def said(*given: str | Argument) -> Said:
+    """A text of arguments and of texts in which `{name}` or `{name=value}` is an argument.
+
+    In `{Python|command line}` the first stands for Python, the second for the command line.
+    """
+    parts: list[str | Argument] = []
+    for text in given:
+        if isinstance(text, Argument):
+            parts.append(text)
+            continue
+        end = 0
+        for found in _ARGUMENT.finditer(text):
+            name, _, value = (found[1] or "").partition("=")
+            argument = Argument(name, value) if name else Argument(found[2], typed=found[3])
+            parts += [text[end : found.start()], argument]
+            end = found.end()
+        parts.append(text[end:])
+    made = Said("".join(map(str, parts)))
+    made.parts = tuple(parts)
+    return made
 
 
 class HeliographError(Exception):

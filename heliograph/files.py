@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from heliograph.errors import WireError
+from heliograph.errors import WireError, said
 
 # Bytes read from files and sockets; a view avoids a copy of blobs of hundreds of megabytes.
 Bytes = bytes | memoryview
@@ -114,7 +114,7 @@ def write_file(
 
 
 def _exists(path: Path) -> WireError:
-    return WireError(f"{path} already exists", hint="choose another name, or pass overwrite=True")
+    return WireError(f"{path} already exists", hint=said("choose another name, or pass {overwrite=True}"))
 
 
 def _begin(path: Path, mode: int) -> tuple[int, Path]:

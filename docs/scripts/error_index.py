@@ -104,7 +104,7 @@ def _texts_of(tree: ast.Module) -> dict[str, ast.expr]:
     return {
         target.id: node.value
         for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.JoinedStr, ast.BinOp))
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.JoinedStr, ast.BinOp, ast.Call))
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -114,6 +114,17 @@ def _text(node: ast.expr, constants: dict[str, ast.expr]) -> str:
     """A text as the sources have it: what is filled in stands as its name in braces, or as `{...}`."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "said":
+        # Arguments stand in braces (heliograph/errors.py): here they are called as in Python.
+        parts = [part for text in node.args for part in (text.values if isinstance(text, ast.JoinedStr) else [text])]
+        return "".join(
+            re.sub(r"\{([^{}|]+)(\|[^{}]*)?\}", r"\1", _text(part, constants))
+            if isinstance(part, ast.Constant)
+            else _text(part, constants)
+            for part in parts
+        )
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Argument":
+        return f"{_text(node.args[0], constants)}={{...}}"
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, constants) for part in node.values)
     if isinstance(node, ast.FormattedValue):

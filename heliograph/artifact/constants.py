@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from heliograph.artifact.container import Container
-from heliograph.artifact.validate import MAX_CIPHERTEXTS, check_layout, refuse, whole
+from heliograph.artifact.validate import MAX_CIPHERTEXTS, check_layout, record, refuse, whole
 from heliograph.ir import Array, Constant, SparseMatrix
 from heliograph.ir.maps.kronecker import KroneckerMatrix
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.placed import PlacedMatrix, fits
+from heliograph.records import to_json
 
 _MOST_SIDE = 1 << 16
 _MOST_TERMS = 1 << 12
@@ -48,7 +49,7 @@ class ConstantWriter:
         if isinstance(constant, KroneckerMatrix):
             return {"map": self._map(constant)}
         assert isinstance(constant, PlacedMatrix), f"{type(constant).__name__} in a compiled program"
-        layouts = {"operand": constant.operand.to_json(), "result": constant.result.to_json()}
+        layouts = {"operand": to_json(constant.operand), "result": to_json(constant.result)}
         return {"map": self._map(constant.map), **layouts, "block": list(constant.block)}
 
     def _number(self, array: Array) -> int:
@@ -126,8 +127,8 @@ class _Reader:
             raise refuse(f"{what} is malformed")
         layouts = []
         for side in ("operand", "result"):
-            slots = whole(given[side]["slots"], f"the slots of {what}", 1, _MOST_SIDE)
-            layouts.append(check_layout(Layout.from_json(given[side]), slots, f"{what} ({side})"))
+            layout = record(Layout, given[side], f"the layout of {what} ({side})")
+            layouts.append(check_layout(layout, layout.slots, f"{what} ({side})"))
         row, column = (whole(number, f"the block of {what}", 0, MAX_CIPHERTEXTS) for number in given["block"])
         if any(layout.shift for layout in layouts):
             raise refuse(f"{what} has moved copies")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.errors import ProgramError, WireError
-from heliograph.files import open_file
+from heliograph.files import open_file, write_file
+from heliograph.records import printable, real, record
 
 VERSION = 1
 VARIABLE = "HELIOGRAPH_COSTS"
@@ -55,16 +54,7 @@ def save_costs(costs: CostTable, path: str | Path | None = None) -> Path:
     target = costs_path() if path is None else Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"heliograph_costs": VERSION, **dataclasses.asdict(costs)}, indent=1, sort_keys=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".costs-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_file(target, f"{text}\n".encode())
     return target
 
 
@@ -80,23 +70,14 @@ def load_costs(path: str | Path) -> CostTable:
         if len(data) > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         return _checked(json.loads(data))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, RecursionError, ProgramError) as error:
         raise WireError(f"{path} is not a cost table", why=str(error)[:300], hint=hint) from None
 
 
 def _checked(fields: Any) -> CostTable:
     if not isinstance(fields, dict) or fields.pop("heliograph_costs", None) != VERSION:
         raise ValueError(f"it is not a table of version {VERSION}")
-    known = {field.name: field.type for field in dataclasses.fields(CostTable)}
-    # Tables that were measured before a price was added have none of it.
-    needed = {field.name for field in dataclasses.fields(CostTable) if field.default is dataclasses.MISSING}
-    if not needed <= set(fields) <= set(known):
-        raise ValueError(f"its fields are {', '.join(sorted(map(str, fields)))[:200]}")
-    machine = fields.pop("machine")
-    if not isinstance(machine, str) or len(machine) > 200:
-        raise ValueError("`machine` is not a short text")
-    for name, value in fields.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 <= value <= _LARGEST:
-            raise ValueError(f"{name} is {value!r}")
-    return CostTable(machine, **{name: float(value) for name, value in fields.items()})
+    costs = record(CostTable, fields, "it")
+    printable(costs.machine, "machine")
+    prices = {entry.name: getattr(costs, entry.name) for entry in dataclasses.fields(costs) if entry.name != "machine"}
+    return CostTable(costs.machine, **{name: real(price, name, 0.0, _LARGEST) for name, price in prices.items()})

@@ -6,33 +6,20 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
-from heliograph.artifact.report_fields import read_certificate
-from heliograph.artifact.validate import (
-    printable,
-    real,
-    refuse,
-)
-from heliograph.artifact.wire import (
-    RAISING,
-    PublicSpec,
-    chains_json,
-    raising_json,
-    read_chains,
-    read_interface,
-    read_raising,
-    spec_json,
-)
+from heliograph.artifact.validate import refuse
+from heliograph.artifact.wire import Description, PublicSpec, chains_values, read_description
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.keys import EvaluationKey, evaluation_keys
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
-from heliograph.report.figures import Certified, to_json
+from heliograph.records import to_json
+from heliograph.report.figures import Certified
 from heliograph.texts import is_hex
 
 VERSION = 10
@@ -40,18 +27,8 @@ VERSION = 10
 
 MAX_PUBLIC_BYTES = 64 * 1024**2
 _DIGEST_DIGITS = 64
-# A field that a file has only if its answers certify something.
-CERTIFICATE = "certificate"
-
-
 # Figures of the report that a client cannot get elsewhere; sizes in bytes follow from the ring and the keys.
 PREDICTED = ("predicted_ms", "client_peak_bytes", "scheme_error", "output_magnitude")
-
-
-_PUBLIC_FIELDS = {
-    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains",
-    "conjugation_key", "predicted", "server_part",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,18 +116,27 @@ class PublicArtifact:
         """Whether the program bootstraps, in any chain."""
         return bool(self.raising_chains)
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """All but the server's part, as JSON values; `described` reads them."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name in _DESCRIBED}
+        found: dict[str, Any] = to_json(Description(**{**values, **chains_values(self.chains)}))
+        return found
+
+    @staticmethod
+    def described(
+        given: Mapping[str, Any], server_part: str, *, secure: bool = True, named: str | None = None
+    ) -> PublicArtifact:
+        """The public artifact of such a description; a WireError where it is out of bounds.
+
+        `secure=False` leaves the security that the chains claim to the caller.
+        """
+        found, chains = read_description(given, secure=secure)
+        values = {entry.name: getattr(found, entry.name) for entry in fields(found) if entry.name in _DESCRIBED}
+        return PublicArtifact(**{**values, "chains": chains}, server_part=server_part, named=named)
+
     def _fields(self) -> dict[str, Any]:
-        return {
-            **raising_json(self.raising_chains),
-            **certificate_json(self.certificate),
-            "name": self.name,
-            "server_part": self.server_part,
-            "inputs": [spec_json(spec) for spec in self.inputs],
-            "outputs": [spec_json(spec) for spec in self.outputs],
-            "predicted": dict(self.predicted),
-            **chains_json(self.chains),
-            "conjugation_key": self.conjugation_key,
-        }
+        return {**self.description, "server_part": self.server_part}
 
     def to_bytes(self) -> bytes:
         if self.named is not None:
@@ -173,30 +159,15 @@ class PublicArtifact:
 
     @staticmethod
     def _read(container: Container, what: str) -> PublicArtifact:
-        f = container.fields
+        given = dict(container.fields)
         try:
-            if set(f) - {RAISING, CERTIFICATE} != _PUBLIC_FIELDS:
-                raise refuse("its fields are not those of a public artifact")
-            chains = read_chains(f)
-            ring = chains[0].ring
-            if not is_hex(f["server_part"], _DIGEST_DIGITS):
+            server_part = given.pop("server_part", None)
+            if not is_hex(server_part, _DIGEST_DIGITS):
                 raise refuse("the digest of the server's part is malformed")
-            if type(f["conjugation_key"]) is not bool:
-                raise refuse("conjugation_key is malformed")
-            if set(f["predicted"]) != set(PREDICTED):
+            made = PublicArtifact.described(given, server_part)
+            if set(made.predicted) != set(PREDICTED):
                 raise refuse("its predicted figures are not those of a public artifact")
-            for key in PREDICTED:
-                real(f["predicted"][key], key, 0.0, 1e18)
-            return PublicArtifact(
-                printable(f["name"], "its name"),
-                f["server_part"],
-                chains,
-                *read_interface(f, ring),
-                {key: f["predicted"][key] for key in PREDICTED},
-                f["conjugation_key"],
-                raising_chains=read_raising(f, chains),
-                certificate=certificate_in(f),
-            )
+            return made
         except WireError as error:
             raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
         except Exception as error:
@@ -204,14 +175,8 @@ class PublicArtifact:
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {brief(error)}") from None
 
 
-def certificate_json(certificate: Certified | None) -> dict[str, Any]:
-    """What answers certify as JSON values; nothing where they do not."""
-    return {} if certificate is None else {CERTIFICATE: to_json(certificate)}
-
-
-def certificate_in(given: Mapping[str, Any]) -> Certified | None:
-    """The same from such JSON values; a WireError where they are malformed."""
-    return read_certificate(given[CERTIFICATE]) if CERTIFICATE in given else None
+# The fields of a public artifact that its description has under the same names.
+_DESCRIBED = {entry.name for entry in fields(PublicArtifact)} & {entry.name for entry in fields(Description)}
 
 
 def brief(error: Exception) -> str:

@@ -6,31 +6,33 @@ write: sizes that would exhaust memory, scales that no chain has, tables that do
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 
+from heliograph import records
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.fourier import transform
-from heliograph.ckks.ring import MOST_LEVELS, Ring
-from heliograph.errors import HeliographError, WireError
+from heliograph.ckks.ring import Ring
+from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.analysis.carried import carried_outputs, fits
 from heliograph.ir.analysis.depth import MOST_WHOLE
 from heliograph.ir.bootstraps.asked import raising_chains
-from heliograph.ir.interface import FINISHES, LARGEST_SCALE, Interface, TensorSpec
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
 from heliograph.ir.maps.placed import PlacedMatrix
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
 from heliograph.ir.ops.slots.transforms import transform_diagonals
 from heliograph.ir.ops.table import MOST_STACKED
+from heliograph.ir.ranges import RangeEntry
 from heliograph.texts import shown
 
 MAX_NODES = 1 << 18
-# Limits for the elements of one input or output, the ciphertexts that hold them, and the characters of a name.
-MAX_ELEMENTS = 1 << 22
+# The most ciphertexts of one input or output, and the most inputs or outputs.
 MAX_CIPHERTEXTS = MOST_STACKED
-_MAX_NAME = 200
 MAX_TENSORS = 1024
 # The scale of a product comes from at most two fresh values and a plaintext; no planned scale comes near this.
 MAX_LOG_SCALE = 240.0
@@ -39,11 +41,13 @@ _MOST_RAISED = 16
 # The most bits by which a raised value may be read at another scale; and the ops of bootstraps.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
-_MAX_CHAINS = 8
+MAX_CHAINS = 8
 # Evaluation keys in total, for the whole chain and its lower parts.
 _MAX_KEYS = 1 << 16
 # Positions of a program times keys that are read repeatedly: the cost of finding out how often each is read.
 _MAX_KEY_READS = 1 << 23
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -52,29 +56,22 @@ def refuse(what: str) -> WireError:
     return WireError(f"the artifact is not usable: {what}", hint="make it again with `heliograph compile`")
 
 
-def whole(value: object, what: str, low: int, high: int) -> int:
-    """The value as a whole number between the bounds, both included."""
-    if type(value) is not int or not low <= value <= high:
-        raise refuse(f"{what} is {_short(value)}, not a whole number from {low} to {high}")
-    return value
+def _refusing(read: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The same function with a WireError in place of a ProgramError."""
+
+    @functools.wraps(read)
+    def checked(*given: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return read(*given, **named)
+        except ProgramError as error:
+            raise refuse(error.what) from None
+
+    return checked
 
 
-def real(value: object, what: str, low: float = -1e30, high: float = 1e30) -> float:
-    """The value as a finite number between the bounds."""
-    if type(value) not in (int, float) or not low <= value <= high:  # type: ignore[operator]
-        raise refuse(f"{what} is {_short(value)}, not a number from {low:g} to {high:g}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def printable(value: object, what: str) -> str:
-    """The value as a short text."""
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME or not value.isprintable():
-        raise refuse(f"{what} is {_short(value)}, not a name")
-    return value
-
-
-def _short(value: object) -> str:
-    return repr(value)[:60] if isinstance(value, (int, float, str, bool)) else type(value).__name__
+# Of untrusted values.
+record, check = _refusing(records.record), _refusing(records.check)
+whole, real, printable = _refusing(records.whole), _refusing(records.real), _refusing(records.printable)
 
 
 def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
@@ -82,20 +79,10 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
 
     `secure=False` leaves the security that it claims to the caller.
     """
-    if ring.security_bits not in (None, 128):
-        raise refuse(f"security_bits is {ring.security_bits}, not 128 or null")
-    whole(ring.log_ring, "log_ring", 10, 17)
-    whole(ring.first_mod_bits, "first_mod_bits", 15, 60)
-    whole(ring.scale_bits, "scale_bits", 15, 60)
-    whole(ring.levels, "levels", 1, MOST_LEVELS)
-    whole(ring.digits, "digits", 1, 101)
-    whole(ring.bootstrap_babies, "bootstrap_babies", 0, 64)
+    check(ring, "its ring")
+    whole(ring.log_ring, "log_ring of its ring", 10, 17)
     if ring.bootstrap_babies & (ring.bootstrap_babies - 1) or (ring.bootstrap_babies and 1 in (ring.bootstrap or (1,))):
         raise refuse(f"bootstrap_babies is {ring.bootstrap_babies}, which its bootstraps cannot have")
-    for levels in ring.bootstrap or ():
-        whole(levels, "a level budget", 1, 8)
-    if not isinstance(ring.short_specials, bool):
-        raise refuse(f"short_specials is {_short(ring.short_specials)}, not true or false")
     if ring.chain_levels is not None or ring.of_bootstrapping or not ring.legal:
         raise refuse("the ring has digits or primes that do not exist")
     if secure and not ring.secure:
@@ -131,17 +118,14 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
     if layout is None:
         raise refuse(f"{what} has no layout")
     check_shape(layout.shape, what)
+    check(layout, f"the layout of {what}")
     whole(layout.slots, f"the slots of {what}", slots, slots)
-    whole(layout.period, f"the period of {what}", 1, slots)
-    whole(layout.shift, f"the shift of {what}", 0, slots - 1)
-    whole(layout.gap, f"the gap of {what}", 1, slots)
-    whole(layout.width, f"the row width of {what}", 0, MAX_ELEMENTS)
-    whole(layout.block, f"the block of {what}", 0, MAX_ELEMENTS)
-    whole(layout.run, f"the run of {what}", 0, slots)
-    whole(layout.stride, f"the stride of {what}", 1, slots)
+    if max(layout.shift + 1, layout.gap, layout.run) > slots:
+        raise refuse(f"the layout of {what} reaches beyond the slots")
     if slots % layout.stride or slots // layout.stride % layout.period:
         raise refuse(f"the period of {what} does not divide the slots")
-    _check_split(layout, slots, what)
+    if max(layout.split, default=0) > MAX_CIPHERTEXTS * slots or not layout.split_fits:
+        raise refuse(f"the places of {what} are not those of a matrix")
     channels, rows, columns = layout.channels_rows_columns
     width = layout.width or columns * layout.gap
     block = layout.block or rows * layout.gap * width
@@ -154,57 +138,39 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
     return layout
 
 
-def _check_split(layout: Layout, slots: int, what: str) -> None:
-    """Raise a WireError unless the numbers that place rows and columns are those of a layout."""
-    if len(layout.split) not in (0, 6):
-        raise refuse(f"the places of {what} are malformed")
-    for position, number in enumerate(layout.split):
-        whole(number, f"a place of {what}", int(position % 3 == 0), MAX_CIPHERTEXTS * slots)
-    if not layout.split_fits:
-        raise refuse(f"the places of {what} are not those of a matrix")
-
-
 def check_shape(shape: tuple[int, ...], what: str) -> tuple[int, ...]:
     """The shape; a WireError unless it is of bounded size."""
     if len(shape) > 8:
         raise refuse(f"the shape of {what} is malformed")
     for size in shape:
-        whole(size, f"a dimension of {what}", 1, MAX_ELEMENTS)
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise refuse(f"{what} has more than {MAX_ELEMENTS} elements")
+        whole(size, f"a dimension of {what}", 1, MOST_ELEMENTS)
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise refuse(f"{what} has more than {MOST_ELEMENTS} elements")
     return shape
 
 
 def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     """The layout of an input or output; a WireError where its name, shape, layout or range is out of bounds."""
-    what = f"{direction} {printable(spec.name, f'the name of an {direction}')!r}"
+    check(spec, f"an {direction}")
+    what = f"{direction} {spec.name!r}"
     layout = check_layout(spec.layout, ring.slots, what)
     if math.prod(check_shape(spec.shape, what)) != layout.size:
         raise refuse(f"the layout of {what} does not have its shape")
     if direction == "output" and layout.shift:
         raise refuse(f"{what} has a layout of inputs")
-    bounds = [real(end, f"the range of {what}") for end in (spec.low, spec.high) if end is not None]
-    if len(bounds) == 2 and bounds[0] > bounds[1]:
+    if spec.low is not None and spec.high is not None and spec.low > spec.high:
         raise refuse(f"the range of {what} is empty")
     if spec.classes is not None and (direction != "input" or not spec.shape or spec.classes != spec.shape[-1]):
         raise refuse(f"{what} has another number of classes than places")
-    if spec.columns is not None:
-        if direction != "input" or not spec.shape or len(set(spec.columns)) != spec.shape[-1]:
-            raise refuse(f"{what} has another number of columns than places")
-        for column in spec.columns:
-            printable(column, f"a column of {what}")
+    named = None if spec.columns is None else len(set(spec.columns))
+    if named is not None and (direction != "input" or not spec.shape or named != spec.shape[-1]):
+        raise refuse(f"{what} has another number of columns than places")
     if (spec.finish is None) != (spec.finish_axis is None) or (spec.finish is not None and direction != "output"):
         raise refuse(f"{what} is finished in a way that is not understood")
-    if spec.finish is not None and (
-        spec.finish not in FINISHES or not 0 <= whole(spec.finish_axis, f"the axis of {what}", 0, 8) < len(spec.shape)
-    ):
+    if spec.finish_axis is not None and spec.finish_axis >= len(spec.shape):
         raise refuse(f"{what} is finished in a way that is not understood")
-    if spec.scale is not None:
-        scale = real(spec.scale, f"the scale of {what}", 2.0, LARGEST_SCALE)
-        if direction != "output" or math.frexp(scale)[0] != 0.5:
-            raise refuse(f"the scale of {what} is not a power of two of an output")
-    if spec.range_source not in (None, "proved", "observed"):
-        raise refuse(f"the range of {what} has an unknown source")
+    if spec.scale is not None and (direction != "output" or math.frexp(spec.scale)[0] != 0.5):
+        raise refuse(f"the scale of {what} is not a power of two of an output")
     return layout
 
 
@@ -239,14 +205,13 @@ def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
 
     `secure=False` leaves the security of the lower parts to the caller.
     """
-    if len(chains) > _MAX_CHAINS + 1:
+    if len(chains) > MAX_CHAINS + 1:
         raise refuse("the list of lower chains is malformed")
     ring = chains[0].ring
     check_rotations(chains[0].rotation_keys, ring)
     above = ring.levels
     for chain in chains[1:]:
         level = whole(chain.ring.levels, "the level of a lower chain", 1, above - 1)
-        whole(chain.ring.digits, "the digits of a lower chain", 1, level + 1)
         if chain.ring.bootstrap is not None and chain.ring.bootstrap_level <= chain.ring.bootstrap_input_level:
             raise refuse(f"the lower chain of level {level} bootstraps, and returns no higher than it begins")
         if not chain.ring.legal or (secure and not chain.ring.secure):
@@ -257,16 +222,13 @@ def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
         raise refuse(f"it has more than {_MAX_KEYS} keys")
 
 
-def check_raising(given: object, chains: Sequence[Chain]) -> tuple[int, ...]:
-    """The numbers of the chains to whose top bootstraps raise the modulus, from JSON that says it where any does."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= len(chains):
-        raise refuse("the list of raising_chains is malformed")
+def check_raising(given: Sequence[int], chains: Sequence[Chain]) -> None:
+    """Raise a WireError unless these are numbers of chains to whose top bootstraps can raise the modulus, in order."""
     for number in given:
         if chains[whole(number, "the number of a chain", 0, len(chains) - 1)].ring.bootstrap is None:
             raise refuse(f"modulus is raised in chain {number}, which does not bootstrap")
     if list(given) != sorted(set(given)):
         raise refuse("the list of raising_chains is not in order")
-    return tuple(given)
 
 
 def check_sizes(program: Program, ring: Ring) -> None:
@@ -283,8 +245,8 @@ def check_sizes(program: Program, ring: Ring) -> None:
             whole(node.type.slots, f"the slots of a {node.op}", ring.slots, ring.slots)
         for value in node.attrs.values():
             for item in value if isinstance(value, tuple) else (value,):
-                if type(item) is int and abs(item) > MAX_ELEMENTS:
-                    raise refuse(f"an attribute of a {node.op} is {_short(item)}")
+                if type(item) is int and abs(item) > MOST_ELEMENTS:
+                    raise refuse(f"an attribute of a {node.op} is {records.short(item)}")
         if node.op == "linear_transform" and node.attrs.get("in_shift"):
             # A shifted layout is worked out from a table of all pairs of places.
             periods = [whole(node.attrs.get(key), key, 1, ring.slots) for key in ("in_period", "out_period")]
@@ -299,17 +261,13 @@ def check_program(program: Program) -> Ring:
     printable(program.name, "the program's name")
     check_interface(program.interface, ring)
     check_chains(chains)
-    if parameters.resident_key_bytes is not None:
-        whole(parameters.resident_key_bytes, "resident_key_bytes", 1, 1 << 50)
-        if sum(len(chain.rotation_keys) for chain in chains) * len(program.nodes) > _MAX_KEY_READS:
-            raise refuse("it reads too many keys too often to tell how often")
+    keys = sum(len(chain.rotation_keys) for chain in chains)
+    if parameters.resident_key_bytes is not None and keys * len(program.nodes) > _MAX_KEY_READS:
+        raise refuse("it reads too many keys too often to tell how often")
     for node in program.nodes:
         if node.op in _WRITTEN_OUT and isinstance(node.type, CipherType):
             _check_written_out(node, chains[node.type.chain].ring, ring)
-    if raising := raising_chains(program):
-        check_raising(raising, chains)
-    if parameters.flood is not None:
-        real(parameters.flood, "the flooding noise", 0.0, 1e30)
+    check_raising(raising_chains(program), chains)
     _check_paths(parameters.rotation_paths, ring)
     _check_inputs(program)
     _check_ranges(program, ring)
@@ -352,11 +310,8 @@ def _check_paths(paths: Mapping[int, Sequence[int]], ring: Ring) -> None:
     if len(paths) > ring.slots:
         raise refuse("the rotation paths are malformed")
     for amount, path in paths.items():
-        whole(amount, "the amount of a rotation path", 1, ring.slots - 1)
-        if not 0 < len(path) <= 64:
+        if not path or not 0 < amount < ring.slots or max(path) >= ring.slots:
             raise refuse("the rotation paths are malformed")
-        for step in path:
-            whole(step, "a step of a rotation path", 1, ring.slots - 1)
 
 
 def _check_inputs(program: Program) -> None:
@@ -375,19 +330,21 @@ def _check_inputs(program: Program) -> None:
             raise refuse("an input has another level or scale than its node says")
 
 
+def check_range(entry: RangeEntry, what: str) -> None:
+    """Raise a WireError where what a report says of a gap or of units is not all there."""
+    if entry.gap is not None and entry.gap_source is None:
+        raise refuse(f"gap_source of {what} is lacking")
+    if entry.units is not None and entry.smallest_unit is None:
+        raise refuse(f"smallest_unit of {what} is lacking")
+
+
 def _check_ranges(program: Program, ring: Ring) -> None:
     """The table of polynomials' intervals, and the layouts of their inputs."""
     for entry in program.ranges:
-        for text in (entry.layer, entry.location, entry.function, entry.source):
-            if len(text) > 4096:
-                raise refuse("a text of a polynomial's range is too long")
         check_texts(list(entry.to_json().values()), "the range of a polynomial")
-        real(entry.low, "the low end of a polynomial's range")
-        real(entry.high, "the high end of a polynomial's range")
         if entry.unit_sizes is not None:
             raise refuse("the range of a polynomial has sizes of units")
-        for number in entry.frame or ():
-            real(number, "the frame of a polynomial's range")
+        check_range(entry, "the range of a polynomial")
     for node in program.nodes:
         entries = [entry for entry in node.attrs.get("ranges", ()) if entry != -1]
         if "range" in node.attrs:

@@ -19,7 +19,7 @@ from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning.plan import simulated
 from heliograph.compiler.polynomials import approximate
-from heliograph.errors import PlanningError, ProgramError, UnsupportedError
+from heliograph.errors import PlanningError, ProgramError, UnsupportedError, said
 from heliograph.execution.interface import check_input
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of
@@ -279,7 +279,7 @@ def _calibration(
     if not len(found[0]):
         raise ProgramError(
             "every training input leaves the interval of a polynomial with noise",
-            hint="a larger Options.margin, or a network that was trained with noise",
+            hint=said("a larger {Options.margin}, or a network that was trained with noise"),
         )
     return tuple(found)
 

@@ -8,9 +8,10 @@ costs what the chain asks for that it raises the modulus to: values that return 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from heliograph.ckks.ring import Ring
+from heliograph.ckks.ring import MOST_LEVELS, Ring
+from heliograph.records import bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Chain:
     """A part of the modulus chain (all of it, or the primes up to a level) and the keys that are made in it."""
 
     ring: Ring
-    rotation_keys: tuple[int, ...] = ()
+    rotation_keys: tuple[int, ...] = field(default=(), metadata=bounds(1))
     relinearization_key: bool = False
 
     @property
@@ -37,11 +38,11 @@ class LowerPart:
     Where it `bootstraps` it does so with the level budgets of the whole chain.
     """
 
-    level: int
-    digits: int
-    rotation_keys: tuple[int, ...] = ()
+    level: int = field(metadata=bounds(1, MOST_LEVELS))
+    digits: int = field(metadata=bounds(1, MOST_LEVELS + 1))
+    rotation_keys: tuple[int, ...] = field(default=(), metadata=bounds(1))
     relinearization_key: bool = False
-    bootstraps: bool = False
+    bootstraps: bool = field(default=False, metadata=bounds(optional=True))
 
     @staticmethod
     def of(chain: Chain) -> LowerPart:

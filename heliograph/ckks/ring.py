@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from heliograph.ckks.primes import chain_primes
 from heliograph.ckks.security import max_log_pq, sparse_attack
 from heliograph.errors import ProgramError
+from heliograph.records import bounds
 
 # OpenFHE's own special primes, and the longest that our kernels work on in floating point (native/floating.py).
 _LONG_SPECIAL_BITS = 60
@@ -23,8 +22,6 @@ MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
 # No chain is longer, whether planned or read from a file.
 MOST_LEVELS = 100
-# Upper bounds that every ring meets.
-_MOST = {"log_ring": 24, "first_mod_bits": 64, "scale_bits": 64, "levels": 256, "digits": 257}
 # Levels that the modular reduction of a bootstrap takes, with a sparse encapsulated secret, and how many products of
 # ciphertexts it relinearizes (ir/bootstraps/writer.py).
 REDUCTION_LEVELS = 9
@@ -72,23 +69,17 @@ class Ring:
     them, cheaper (see `lower`). `of_bootstrapping`: a part of a chain that bootstraps.
     """
 
-    log_ring: int
-    first_mod_bits: int
-    scale_bits: int
-    levels: int
-    digits: int
-    security_bits: int | None = 128
-    bootstrap: tuple[int, int] | None = None
-    chain_levels: int | None = None
-    bootstrap_babies: int = 0
-    short_specials: bool = False
-    of_bootstrapping: bool = False
-
-    def __post_init__(self) -> None:
-        # A ring read from a text is computed with before it is checked; with primes of any size that would take forever.
-        for name, most in _MOST.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise ProgramError(f"{name} of a ring is {getattr(self, name)}, not between 0 and {most}")
+    log_ring: int = field(metadata=bounds(1, 17))
+    first_mod_bits: int = field(metadata=bounds(15, MAX_PRIME_BITS))
+    scale_bits: int = field(metadata=bounds(15, MAX_PRIME_BITS))
+    levels: int = field(metadata=bounds(1, MOST_LEVELS))
+    digits: int = field(metadata=bounds(1, MOST_LEVELS + 1))
+    security_bits: int | None = field(default=128, metadata=bounds(choices=(128,)))
+    bootstrap: tuple[int, int] | None = field(default=None, metadata=bounds(1, 8, optional=True))
+    chain_levels: int | None = field(default=None, metadata=bounds(1, MOST_LEVELS, optional=True))
+    bootstrap_babies: int = field(default=0, metadata=bounds(0, 64, optional=True))
+    short_specials: bool = field(default=False, metadata=bounds(optional=True))
+    of_bootstrapping: bool = field(default=False, metadata=bounds(optional=True))
 
     def __hash__(self) -> int:
         return self._hash
@@ -296,26 +287,3 @@ class Ring:
 
     def _prime_bits(self, towers: int) -> int:
         return sum(prime.bit_length() for prime in self.primes[:towers])
-
-    def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "log_ring": self.log_ring,
-            "first_mod_bits": self.first_mod_bits,
-            "scale_bits": self.scale_bits,
-            "levels": self.levels,
-            "digits": self.digits,
-            "security_bits": self.security_bits,
-        }
-        if self.bootstrap is not None:
-            made["bootstrap"] = list(self.bootstrap)
-        if self.bootstrap_babies:
-            made["bootstrap_babies"] = self.bootstrap_babies
-        if self.short_specials:
-            made["short_specials"] = True
-        return made
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Ring:
-        """The ring that `to_json` described."""
-        bootstrap = value.get("bootstrap")
-        return Ring(**{**value, "bootstrap": None if bootstrap is None else tuple(bootstrap)})

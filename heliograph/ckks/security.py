@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.errors import SecurityError
+from heliograph.errors import SecurityError, said
 
 # Largest log2(PQ) for 128-bit classical security with a uniform ternary secret and sigma 3.19, by log2 of the ring
 # dimension: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is stricter
@@ -27,7 +27,7 @@ def max_log_pq(log_ring: int, security_bits: int) -> int:
         raise SecurityError(
             f"a security level of {security_bits} bits is not in our table",
             why="the table has 128 bits, classical",
-            hint="use security_bits=128 (or None, for tests, without any security)",
+            hint=said("use {security_bits=128} (or None, for tests, without any security)"),
         )
     if log_ring not in MAX_LOG_PQ_128:
         raise SecurityError(f"ring dimension 2^{log_ring} is not in the security table")

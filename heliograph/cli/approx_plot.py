@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import HeliographError
+from heliograph.report.plots import new_figure
 
 _POINTS = 4001
 
@@ -28,13 +29,6 @@ def draw(
     `near` is a gap around zero: points crowd at its edges, the x axis is logarithmic outside it, and it is shaded.
     At `threshold` results are rounded: a line shows on which side they are.
     """
-    try:
-        # Only matplotlib's object-oriented half: no window is opened and no global state is changed.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise HeliographError(
-            "matplotlib is not installed", why=str(error), hint="pip install 'heliograph[plot]'"
-        ) from None
     x = np.linspace(low, high, _POINTS)
     if near is not None:
         side = np.geomspace(near / 1000, max(abs(low), abs(high)), _POINTS // 2)
@@ -44,7 +38,7 @@ def draw(
         # No line is drawn across a jump at zero.
         middle = np.searchsorted(x, 0.0)
         x, true, made = (np.insert(values, middle, np.nan) for values in (x, true, made))
-    figure = Figure(figsize=(7.0, 5.0), layout="constrained")
+    figure = new_figure(7.0, 5.0)
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.plot(x, true, color="#0b5394", linewidth=1.4, label="function")
     upper.plot(x, made, color="#c0504d", linewidth=1.0, linestyle="--", label="approximation")

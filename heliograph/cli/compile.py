@@ -161,7 +161,7 @@ def _calibration(path: str | None, names: list[str]) -> list[Array] | None:
     return None if path is None else one_per_name(read_arrays(path), names, path)
 
 
-def _input_names(module: Any, count: int) -> list[str]:
+def input_names(module: Any, count: int) -> list[str]:
     """The names of the first arguments of forward."""
     names = [
         name
@@ -283,11 +283,11 @@ def compile_command(
             if scores and not _is_estimator(module):
                 raise _scores_of_none(target)
             if _is_module(module):
-                samples = _calibration(calibration, _input_names(module, len(shapes)))
+                samples = _calibration(calibration, input_names(module, len(shapes)))
                 program = hg.trace(
                     module,
                     _examples(shapes, samples),
-                    input_range=_ranges(input_range, len(samples or shapes)),
+                    input_range=declared_ranges(input_range, len(samples or shapes)),
                     calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
                     name=name,
                     plain=plain,
@@ -375,7 +375,7 @@ def _of_estimator(
     program: Program = hg.from_sklearn(
         estimator,
         samples,
-        input_range=_ranges(input_range, 1),
+        input_range=declared_ranges(input_range, 1),
         name=name,
         outputs="scores" if scores else "probabilities",
     )
@@ -399,7 +399,7 @@ def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-def _ranges(ranges: tuple[tuple[float, float], ...], inputs: int) -> Any:
+def declared_ranges(ranges: tuple[tuple[float, float], ...], inputs: int) -> Any:
     if len(ranges) not in (0, 1, inputs):
         raise ProgramError(f"--input-range stands {len(ranges)} times for {inputs} inputs")
     if not ranges:

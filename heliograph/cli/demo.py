@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from heliograph.cli.output import emit, output_options
+from heliograph.cli.output import emit, output_options, progress_bar
 
 
 @click.command()
@@ -13,28 +13,11 @@ from heliograph.cli.output import emit, output_options
 def demo(images: int, as_json: bool, quiet: bool) -> None:
     """Train a network on handwritten digits, compile it at 128 bits, and classify encrypted images."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
     from rich.table import Table
 
     from heliograph.tools.demo import run_demo
 
-    errors = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=errors, disable=quiet or not errors.is_terminal) as bar:
-        tasks: dict[str, int] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done)  # type: ignore[arg-type]
-
+    with progress_bar(quiet) as progress:
         result = run_demo(images, progress)
     summary = result.to_dict()
     if as_json or quiet:

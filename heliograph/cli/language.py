@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import click
 
 from heliograph.cli.output import output_options, remark
 from heliograph.errors import HeliographError
-from heliograph.files import open_file
+from heliograph.files import open_file, write_file
 
 
 def _check_one(name: str) -> tuple[dict[str, Any], str]:
@@ -64,15 +63,10 @@ def check(files: tuple[str, ...], as_json: bool, quiet: bool) -> None:
 def _replace(path: Path, text: str) -> None:
     """Write the file whole or not at all, keeping its mode."""
     path = path.resolve()
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, path.stat().st_mode & 0o7777)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    mode = path.stat().st_mode & 0o7777
+    # Nobody else may read it before it has its mode again.
+    write_file(path, text.encode(), private=True)
+    os.chmod(path, mode)
 
 
 @click.command()

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             cli.main(args=arguments, prog_name="heliograph", standalone_mode=False)
     except HeliographError as error:
         # Imported here because it loads the compiler's options, which most calls do not need.
-        from heliograph.cli.wording import in_flags
+        from heliograph.cli.options import in_flags
 
         click.echo(f"error: {in_flags(error)}", err=True)
         sys.exit(_FAULT if isinstance(error, InternalError | VerifyError) else 2)
@@ -131,9 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _show_warning(usual: Callable[..., None]) -> Callable[..., None]:
     def show(message: Warning | str, category: type[Warning], *more: Any, **named: Any) -> None:
         if issubclass(category, InsecureWarning):
-            from heliograph.cli.wording import with_flags
+            from heliograph.cli.options import with_flags
 
-            click.echo(f"INSECURE: {with_flags(str(message))}", err=True)
+            click.echo(
+                f"INSECURE: {with_flags(message.args[0] if isinstance(message, Warning) else message)}", err=True
+            )
         else:
             usual(message, category, *more, **named)
 

@@ -1,14 +1,15 @@
-"""The compiler's options as flags of a command: a flag for each field of `Options` that has one."""
+"""The compiler's options as flags of a command, and errors in the command line's own words: what flags its user types."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
-from heliograph.compiler.options import ABOUT, About, Flag, Options
-from heliograph.errors import ProgramError
+from heliograph.compiler.options import ABOUT, Flag, Options, option_types, texts
+from heliograph.errors import Argument, HeliographError, ProgramError, Said
 
 # Suffix of an option's name: the parameter of its second flag.
 _ALSO = "_also"
@@ -31,7 +32,7 @@ COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Precision of encryption": ("precision_bits", "gap_error", "flood"),
     "Speed and size": ("batch", "objective", "key_bytes", "memory_bytes", "costs"),
     "Bootstrapping": ("bootstrap", "bootstrap_activations", "chains"),
-    "Parameters of the ring": ("log_ring", "scale_bits", "digits", "security_bits"),
+    "Parameters of the ring": ("log_ring", "scale_bits", "security_bits"),
     INSIDE: ("dump_ir",),
 }
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,9 +42,8 @@ def compiler_options(command: F) -> F:
     """Add the flags to a command; it is called with what was given, by the names of the options (`chosen_options`)."""
     for name, about in reversed(list(ABOUT.items())):
         if about.also is not None:
-            command = _flag(name, about, about.also, name + _ALSO)(command)
-        if about.flag is not None:
-            command = _flag(name, about, about.flag, name)(command)
+            command = _flag(name, about.also, name + _ALSO)(command)
+        command = _flag(name, about.flag, name)(command)
     return command
 
 
@@ -58,7 +58,6 @@ def chosen_options(given: Mapping[str, Any]) -> Options:
         if value is None or value == ():
             continue
         if name in chosen:
-            assert about.flag is not None
             assert about.also is not None
             raise ProgramError(
                 f"{spelled(name, about.flag)} and {spelled(name, about.also)} are both given",
@@ -68,14 +67,8 @@ def chosen_options(given: Mapping[str, Any]) -> Options:
             value = flag.means
         elif flag.read is not None:
             value = flag.read(value)
-        elif not _is_switch(about):
-            value = next((choice for choice in about.choices if str(choice) == value), value)
         chosen[name] = value
     return Options(**chosen)
-
-
-def _is_switch(about: About) -> bool:
-    return True in about.choices and False in about.choices
 
 
 def spelled(name: str, flag: Flag) -> str:
@@ -83,15 +76,78 @@ def spelled(name: str, flag: Flag) -> str:
     return f"--{flag.name or name.replace('_', '-')}"
 
 
-def _flag(name: str, about: About, flag: Flag, parameter: str) -> Callable[[F], F]:
-    typed = spelled(name, flag)
-    given: dict[str, Any] = {"default": None, "help": flag.help, "metavar": flag.metavar}
+def _flag(name: str, flag: Flag, parameter: str) -> Callable[[F], F]:
+    typed, kind = spelled(name, flag), _kind(name)
+    text = flag.help or texts().get(name, "").partition(". ")[0].rstrip(".") + "."
+    given: dict[str, Any] = {"default": None, "help": text, "metavar": flag.metavar}
     if flag.bare:
         return click.option(typed, parameter, is_flag=True, flag_value=True, **given)
-    if _is_switch(about):
+    if kind is bool:
         return click.option(f"{typed}/--no-{typed[2:]}", parameter, **given)
-    if about.choices:
-        kind: Any = click.Choice([str(choice) for choice in about.choices if choice is not None])
-    else:
-        kind = about.kind or str
-    return click.option(typed, parameter, type=kind, multiple=flag.several, **given)
+    choices = [str(choice) for choice in ABOUT[name].choices]
+    return click.option(
+        typed, parameter, type=click.Choice(choices) if choices else kind, multiple=flag.several, **given
+    )
+
+
+def _kind(name: str) -> Any:
+    """What stands behind an option's flag: a number, or a text that the flag reads."""
+    hint = option_types()[name]
+    kinds: tuple[Any, ...] = (bool, int, float)
+    return next((kind for kind in kinds if hint in (kind, kind | None)), str)
+
+
+# Function arguments that commands have as flags, besides the compiler's options.
+_ARGUMENTS: Mapping[str, str] = {
+    "input_range": "--input-range",
+    "calibration": "--calibration",
+    "example_input": "the example (--example-shape, or the first sample of --calibration)",
+    "plaintexts": "--plaintexts",
+}
+# Values of arguments that have a flag of their own, or stand for one.
+_SWITCHES: Mapping[str, str] = {
+    "bootstrap=True": "--bootstrap",
+    "bootstrap=False": "--no-bootstrap",
+    "bootstrap=None": "neither --bootstrap nor --no-bootstrap",
+    "security_bits=None": "--insecure",
+    "check_memory=False": "--no-memory-check",
+    "check=False": "--no-check",
+    "allow_insecure=True": "--insecure",
+    "overwrite=True": "--force",
+    "plain_http=True": "--plain-http",
+    "calibration=samples": "--calibration FILE",
+    "input_range=(low, high)": "--input-range LOW HIGH",
+}
+
+
+def in_flags(error: HeliographError) -> str:
+    """The error's text with the flags that its user typed, or could type, in place of the arguments of functions."""
+    if type(error)._text is not HeliographError._text:
+        return str(error)
+    what, why, hint = (with_flags(part) for part in (error.what, error.why, error.hint))
+    option = error.where.removeprefix("Options.")
+    where = _typed(Argument(option)) if option != error.where else error.where
+    # "--batch: --batch 3 cannot be used" would say it twice.
+    return str(HeliographError(what, where="" if what.startswith(where) else where, why=why, hint=hint))
+
+
+def with_flags(text: str) -> str:
+    """A text with flags in place of the arguments that stand apart in it."""
+    return text.with_flags(_typed) if isinstance(text, Said) else text
+
+
+def _typed(argument: Argument) -> str:
+    """What the command line calls an argument, with its value as it is typed."""
+    if str(argument) in _SWITCHES:
+        return _SWITCHES[str(argument)]
+    name = argument.name.removeprefix("Options.")
+    flag = spelled(name, ABOUT[name].flag) if name in ABOUT else _ARGUMENTS.get(name, argument.name)
+    return f"{flag} {_value(argument.value)}" if argument.value else flag
+
+
+def _value(value: str) -> str:
+    """A Python value as it is written after a flag: {'act': 7} as act=7."""
+    if value[0] not in "{[(":
+        return value.strip("'\"") or value
+    inner = re.sub(r"""['"]?([^'",:\s]+)['"]?:\s*""", r"\1=", value[1:-1])
+    return ",".join(part.strip() for part in inner.split(","))

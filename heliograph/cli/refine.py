@@ -142,7 +142,7 @@ def _read(
     import torch
 
     import heliograph as hg
-    from heliograph.cli.compile import _input_names, _ranges
+    from heliograph.cli.compile import declared_ranges, input_names
 
     if target.endswith(".hg"):
         if input_range:
@@ -153,11 +153,11 @@ def _read(
         first = _first(arrays) if calibration is None else one_per_name(read_arrays(calibration), names, calibration)
         return replace(program, calibration=tuple(np.asarray(each, dtype=np.float64) for each in first)), arrays
     module = load_module(target)
-    names = _input_names(module, 0)
+    names = input_names(module, 0)
     arrays = one_per_name(read_arrays(samples), names, samples)
     first = _first(arrays) if calibration is None else one_per_name(read_arrays(calibration), names, calibration)
     examples = [torch.from_numpy(np.require(each[:1], np.float32, "W")) for each in first]
-    ranges = _ranges(input_range, len(arrays))
+    ranges = declared_ranges(input_range, len(arrays))
     if ranges is None:
         # All samples together say more about the inputs than the first one.
         ranges = tuple((float(each.min()), float(each.max())) for each in arrays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.ir import Program
 
 
@@ -30,7 +30,7 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
             raise ProgramError(
                 "an estimator is compiled with samples",
                 where=what,
-                hint="give calibration=samples, or make its program first: hg.from_sklearn(estimator, samples)",
+                hint=said("give {calibration=samples}, or make its program first: hg.from_sklearn(estimator, samples)"),
             )
         from heliograph.frontends.sklearn import from_sklearn
 

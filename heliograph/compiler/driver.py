@@ -20,7 +20,7 @@ from heliograph.compiler.planning.plan import sample_inputs
 from heliograph.compiler.planning.planner import best_plan
 from heliograph.compiler.reporting.bill import bill
 from heliograph.compiler.reporting.held_out import Observation, observe
-from heliograph.errors import PlanningError, ProgramError
+from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.interpret import interpret_many
 from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
@@ -144,7 +144,9 @@ def _refuse_conflicts(program: Program, options: Options) -> None:
             "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
         )
     if options.bootstrap is False and any(node.op == "bootstrap" for node in program.nodes):
-        raise PlanningError("the program bootstraps, and bootstrap=False was asked for", where="Options.bootstrap")
+        raise PlanningError(
+            said("the program bootstraps, and {bootstrap=False} was asked for"), where="Options.bootstrap"
+        )
 
 
 def _by_paper(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact | None:

@@ -1,92 +1,75 @@
 """What a user may ask of the compiler.
 
-An option is one field of `Options`, with an `About` that says what it may be, what the command line calls it and whether the
-bill tells it. Checks, flags (cli/options.py), the bill's entry and what `debug` compiles again follow from these.
+An option is one field of `Options`. The class's docstring says what it is; an `About` says what it may be, how the command
+line spells it and whether the bill tells it. Checks, flags with their help (cli/options.py), refusals, the bill's entry and
+what `debug` compiles again follow from these.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-import sys
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from heliograph.artifact.costs import default_costs, named_costs
 from heliograph.ckks.costs import CostTable
-from heliograph.errors import ProgramError
+from heliograph.errors import Argument, ProgramError, said
 from heliograph.functions import METHODS
+from heliograph.records import Bounds, fits, wanted
 
-# Bounds for values that must be positive and finite.
-_TINY, _HUGE = math.ulp(0.0), sys.float_info.max
+# The lower bound of what must be positive.
+_TINY = math.ulp(0.0)
 _MAX_DEGREE = 511
 _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
-_KINDS: Mapping[type, str] = {int: "it must be a whole number", float: "it must be a number", str: "it must be a text"}
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How the command line asks for an option: --its-name, unless there is another `name`.
+    """How the command line asks for an option.
 
-    What stands behind the flag is of the option's kind, one of its choices or, where it has neither, a text. `means` is the
-    option's value where nothing stands behind the flag. `read` makes the option's value of what was given: of a text, or,
-    where the flag may stand several times, of all texts.
+    name: what is typed behind the dashes, where that is not the option's name.
+    metavar: what stands behind the flag, where that is neither of the option's kind nor one of its choices.
+    several: the flag may stand several times.
+    bare: nothing stands behind the flag; the option's value is then `means`.
+    read: makes the option's value of what was given: of a text, or, where the flag may stand several times, of all texts.
+    help: what the flag does, where that is not the first sentence of what its option is.
     """
 
-    help: str
     name: str = ""
     metavar: str | None = None
     several: bool = False
     bare: bool = False
     means: object = None
     read: Callable[[Any], Any] | None = None
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What an option may be, and who else is to know of it. None is allowed where it is the default or a choice.
+class About(Bounds):
+    """What an option may be beside its type, and who else is to know of it. None is allowed where it is the default.
 
-    kind: int, float (whole numbers too) or str; numbers lie between `low` and `high`, both included.
-    choices: the values there are.
-    check: says in words why a value cannot be used; an empty text where it can.
-    why: the reason in the error for a value that is out of bounds, or not one of the choices.
+    check: says in words why a value cannot be used, an empty text where it can; in place of type and bounds.
     flag, also: the flags on the command line; `also` if there are two, only one of which may be given.
     told: whether the bill (and with it the artifact's fingerprint) has it: "always", or "unless default" for options that
         artifacts made before the option came were compiled without. What decides about polynomials has to be told.
     """
 
-    why: str = ""
-    kind: type | None = None
-    low: float = -math.inf
-    high: float = math.inf
-    choices: tuple[object, ...] = ()
     check: Callable[[Any], str] | None = None
-    flag: Flag | None = None
+    flag: Flag = Flag()
     also: Flag | None = None
     told: Literal["always", "unless default", "no"] = "no"
 
-    def refuses(self, value: Any, default: object) -> str:
-        """Why the value cannot be used, in words; an empty text where it can."""
-        if self.check is not None:
-            return self.check(value)
-        if value is None and (default is None or None in self.choices):
-            return ""
-        if self.kind is not None:
-            taken = (int, float) if self.kind is float else self.kind
-            if isinstance(value, bool) or not isinstance(value, taken):
-                return _KINDS[self.kind]
-        if self.choices:
-            # Where 1 is a choice, True does not count as 1.
-            meant = not isinstance(value, bool) or any(isinstance(choice, bool) for choice in self.choices)
-            return "" if meant and value in self.choices else self.why
-        if self.kind in (int, float) and not self.low <= value <= self.high:
-            return self.why
-        return ""
 
-
-def _option(default: object, about: About) -> Any:
-    return field(default=default, metadata={"about": about})
+def _option(default: object, low: float | None = None, **more: Any) -> Any:
+    """A field with this default; an empty mapping where it is `dict`."""
+    metadata = {"bounds": About(low, **more)}
+    return (
+        field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
+    )
 
 
 def _refuses_degrees(value: object) -> str:
@@ -126,7 +109,9 @@ def _refuses_errors(value: object) -> str:
     needed = "it must be the largest error of each ReLU, a positive number, by its layer's name"
     if not isinstance(value, Mapping) or not all(isinstance(layer, str) for layer in value):
         return needed
-    numbers = (isinstance(e, (int, float)) and not isinstance(e, bool) and _TINY <= e <= _HUGE for e in value.values())
+    numbers = (
+        isinstance(e, (int, float)) and not isinstance(e, bool) and _TINY <= e < math.inf for e in value.values()
+    )
     return "" if all(numbers) else needed
 
 
@@ -149,6 +134,10 @@ def _refuses_batch(value: object) -> str:
     return "" if value == "max" or whole else 'it must be a power of two, or "max"'
 
 
+def _refuses_folder(value: object) -> str:
+    return "" if value is None or isinstance(value, (str, Path)) else "it must be the name of a folder"
+
+
 def _read_batch(text: str) -> int | str:
     """A number where it is one; what else it may be `_refuses_batch` says."""
     return int(text) if text.isdecimal() else text
@@ -159,345 +148,138 @@ class Options:
     """Compiler options; every one has a default.
 
     security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
-    degree, degrees: polynomial degree of all activations; or of single layers by name, which override it, or a list
-        with one for each activation in program order. By default 15, or 31 or 63 if the margin that the samples need
-        or the error of the outputs requires it; a smooth function takes a lower one whose error encryption hides.
-    allocate: "plan" chooses the degree of each layer so that the whole plan, bootstraps included, is fastest; "paper"
-        works like OLA, with a separate cost for each layer. Degrees given for single layers are kept.
-    accuracy_loss: the share of calibration samples whose class an allocation may change.
-    target_error: instead of a degree: the largest approximation error of each activation on its range.
-    errors: the largest errors of single ReLUs, by layer name. These become compositions of polynomials if that takes
+    degree: Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it). By default it is
+        higher if the margin that the samples need or the error of the outputs requires it; a smooth function takes a lower
+        one whose error encryption hides.
+    degrees: Degrees of single layers by name, which override `degree`, or a list with one for each activation in program
+        order.
+    allocate: Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as OLA does. With "plan"
+        the whole plan, bootstraps included, is fastest; "paper" works with a separate cost for each layer. Degrees given
+        for single layers are kept.
+    accuracy_loss: With an allocation: the share of calibration samples whose class may change (default: 0.005).
+    target_error: Instead of a degree: the largest approximation error of each activation on its range.
+    errors: The largest errors of single ReLUs, by layer name. These become compositions of polynomials if that takes
         fewer levels than one polynomial (`allocate` does this where one polynomial is not enough).
-    method: "minimax", "gaussian" or "interpolation"; by default gaussian with calibration samples, else minimax.
-        Gaussian weights the fit with one normal density, or with one for each unit if the margin is chosen
-        automatically.
-    spread: the gaussian method's density is this many times as wide as the samples showed (OLA's r). Above 1, the
-        polynomial is better in the tails and worse in the middle.
-    margin: how far an observed range is widened on each side, as a share of its width. By default it follows the tails
-        of the samples at each layer and the depth, and a degree that is not given is chosen with it.
-    samples_apart: at most this many calibration samples (every other one) are held out to bound how often unseen inputs
-        leave an interval: 1,024 bound it by 0.3 %, 4,096 by 0.07 %.
-    precision_bits: the error of encryption is at most 2**-precision_bits of the largest output (of 1 if that is larger
-        than 1).
-    gap_error: the largest error that encryption may add to a difference that an argmax compares, as a share of its gap,
-        on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of
-        ties.
-    key_bytes: bound on all evaluation keys together; a tight one costs time (composed rotations).
-    memory_bytes: bound on the server's predicted peak memory.
-    flood: standard deviation of noise that the server adds to every slot of its outputs, from the system's secure
-        generator. It hides what decisions (argmax, comparisons) still reveal about the values that they compared.
-    bootstrap: True or False; by default values are bootstrapped only if no ring is large enough without it.
-    bootstrap_activations: bootstraps may compute the activations that follow them, by trigonometric polynomials of half
-        the degree, in two levels less.
-    chains: the largest number of moduli chains in which values are bootstrapped: the whole one and lower parts of it,
-        each with its own keys. By default up to 3, if the time saved is worth the keys.
-    batch: this many samples (a power of two) are evaluated at once, side by side in the same ciphertexts. With as many
-        as a ciphertext has slots, or "max", each element of a tensor is a separate ciphertext, and linear maps are sums
-        of ciphertexts, without rotations and their keys, if the program allows it (otherwise "max" is as many as fit
-        side by side). Inputs and outputs have a leading axis of samples, and the bill gives time and bytes per sample.
-    objective: instead of a batch: "latency" or "throughput" plans one sample, several, and "max", and takes the plan
-        with the fastest answer, or with the least time per sample.
-    log_ring, scale_bits, digits: fix a parameter that is otherwise chosen.
-    costs: the cost table: the one measured on this machine (`heliograph doctor --calibrate`) or the built-in one.
-    dump_ir: a folder to which the program is written after each pass.
+    method: How to fit polynomials (default: gaussian with calibration samples, minimax without). Gaussian weights the fit
+        with one normal density, or with one for each unit if the margin is chosen automatically.
+    spread: Widen the distribution that polynomials are fitted to by this factor (default: 1). The gaussian method's density
+        is this many times as wide as the samples showed (OLA's r). Above 1, the polynomial is better in the tails and worse
+        in the middle.
+    margin: Widen observed ranges on each side by this share of their width (default: chosen from the samples). By default
+        it follows the tails of the samples at each layer and the depth, and a degree that is not given is chosen with it.
+    samples_apart: Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024).
+        They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
+    precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption is
+        at most 2**-precision_bits of the largest output (of 1 if that is larger than 1).
+    gap_error: Largest error of a difference that an argmax compares, as a share of its gap. It is what encryption may add,
+        on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of ties.
+    key_bytes: Limit the size of all evaluation keys together, in bytes; a tight limit costs time (composed rotations).
+    memory_bytes: Limit the server's predicted peak memory, in bytes.
+    flood: Standard deviation of the noise that the server adds to its outputs (default: none). It is added to every slot,
+        from the system's secure generator, and hides what decisions (argmax, comparisons) still reveal about the values
+        that they compared.
+    chains: Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys). They are
+        the whole one and lower parts of it, each with its own keys.
+    batch: Number of samples packed into each ciphertext (default: 1). A power of two of them are evaluated at once, side by
+        side in the same ciphertexts. With as many as a ciphertext has slots, or "max", each element of a tensor is a
+        separate ciphertext, and linear maps are sums of ciphertexts, without rotations and their keys, if the program allows
+        it (otherwise "max" is as many as fit side by side). Inputs and outputs have a leading axis of samples, and the bill
+        gives time and bytes per sample.
+    objective: Choose the batch size: for the fastest answer, or for the least time per sample. "latency" or "throughput"
+        plans one sample, several, and "max", instead of a given batch.
+    bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it).
+    bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster (default: yes).
+        They do so by trigonometric polynomials of half the degree, in two levels less.
+    log_ring: Fix the ring dimension at 2 to this power (default: chosen).
+    scale_bits: Fix the bits of the scale (default: chosen).
+    costs: Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
+        table of this machine, if there is one).
+    dump_ir: Write the program after each pass to this folder.
     """
 
     security_bits: int | None = _option(
         128,
-        About(
-            "128 bits are planned for, or None for none",
-            choices=(128, None),
-            flag=Flag("No security at all: for tests only.", name="insecure", bare=True, means=None),
-        ),
+        choices=(128,),
+        flag=Flag("insecure", bare=True, means=None, help="No security at all: for tests only."),
     )
-    degree: int | None = _option(
-        None,
-        About(
-            f"degrees lie between 1 and {_MAX_DEGREE}",
-            kind=int,
-            low=1,
-            high=_MAX_DEGREE,
-            flag=Flag("Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it)."),
-            told="always",
+    degree: int | None = _option(None, 1, high=_MAX_DEGREE, told="always")
+    degrees: Mapping[str, int] | Sequence[int] = _option(
+        dict,
+        check=_refuses_degrees,
+        flag=Flag(
+            "degree-of", metavar="LAYER=D", several=True, read=_read_degrees, help="Degree of one layer. Repeatable."
         ),
-    )
-    degrees: Mapping[str, int] | Sequence[int] = field(
-        default_factory=dict,
-        metadata={
-            "about": About(
-                check=_refuses_degrees,
-                flag=Flag(
-                    "Degree of one layer. Repeatable.",
-                    "degree-of",
-                    metavar="LAYER=D",
-                    several=True,
-                    read=_read_degrees,
-                ),
-                also=Flag("Degrees of all activations, in program order.", metavar="D,D,...", read=_read_degree_list),
-                told="always",
-            )
-        },
+        also=Flag(metavar="D,D,...", read=_read_degree_list, help="Degrees of all activations, in program order."),
+        told="always",
     )
     # The next two options are not told; the degrees chosen by them are.
-    allocate: str | None = _option(
-        None,
-        About(
-            'the modes are "plan" and "paper"',
-            kind=str,
-            choices=("plan", "paper"),
-            flag=Flag(
-                "Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as OLA does."
-            ),
+    allocate: str | None = _option(None, choices=("plan", "paper"))
+    accuracy_loss: float = _option(0.005, 0, high=1)
+    target_error: float | None = _option(None, _TINY, told="always")
+    errors: Mapping[str, float] = _option(
+        dict,
+        check=_refuses_errors,
+        flag=Flag(
+            "error-of",
+            metavar="LAYER=E",
+            several=True,
+            read=_read_errors,
+            help="Largest error of one ReLU. Repeatable.",
         ),
+        told="unless default",
     )
-    accuracy_loss: float = _option(
-        0.005,
-        About(
-            "a share between 0 and 1",
-            kind=float,
-            low=0,
-            high=1,
-            flag=Flag("With --allocate: the share of samples whose class may change (default: 0.005)."),
-        ),
-    )
-    target_error: float | None = _option(
-        None,
-        About(
-            "an error is a positive number",
-            kind=float,
-            low=_TINY,
-            high=_HUGE,
-            flag=Flag("Instead of a degree: the largest error of each polynomial on its range."),
-            told="always",
-        ),
-    )
-    errors: Mapping[str, float] = field(
-        default_factory=dict,
-        metadata={
-            "about": About(
-                check=_refuses_errors,
-                flag=Flag(
-                    "Largest error of one ReLU. Repeatable.",
-                    "error-of",
-                    metavar="LAYER=E",
-                    several=True,
-                    read=_read_errors,
-                ),
-                told="unless default",
-            )
-        },
-    )
-    method: str | None = _option(
-        None,
-        About(
-            f"the methods are {', '.join(METHODS)}",
-            kind=str,
-            choices=tuple(METHODS),
-            flag=Flag("How to fit polynomials (default: gaussian with calibration samples, minimax without)."),
-            told="always",
-        ),
-    )
-    spread: float = _option(
-        1.0,
-        About(
-            "a factor between 0.1 and 100",
-            kind=float,
-            low=0.1,
-            high=100,
-            flag=Flag("Widen the distribution that polynomials are fitted to by this factor (default: 1)."),
-            told="always",
-        ),
-    )
-    margin: float | None = _option(
-        None,
-        About(
-            "it must be a share of the width between 0 and 10",
-            kind=float,
-            low=0,
-            high=10,
-            flag=Flag("Widen observed ranges by this share of their width (default: chosen from the samples)."),
-            told="always",
-        ),
-    )
-    samples_apart: int = _option(
-        1024,
-        About(
-            "a number of samples from 1 to 1048576",
-            kind=int,
-            low=1,
-            high=1 << 20,
-            flag=Flag(
-                "Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024)."
-            ),
-            told="unless default",
-        ),
-    )
-    precision_bits: float = _option(
-        10.0,
-        About(
-            "between 0 and 40",
-            kind=float,
-            low=0,
-            high=40,
-            flag=Flag("Bits of precision that the outputs must keep under encryption (default: 10)."),
-            told="always",
-        ),
-    )
-    gap_error: float | None = _option(
-        None,
-        About(
-            "a share of a gap, above 0 and at most 1",
-            kind=float,
-            low=_TINY,
-            high=1.0,
-            flag=Flag("Largest error of a difference that an argmax compares, as a share of its gap.", metavar="SHARE"),
-            told="unless default",
-        ),
-    )
-    key_bytes: int | None = _option(
-        None,
-        About(
-            "a number of bytes above 0",
-            kind=int,
-            low=1,
-            flag=Flag("Limit the size of the evaluation keys, in bytes; a tight limit costs time."),
-        ),
-    )
-    memory_bytes: int | None = _option(
-        None,
-        About(
-            "a number of bytes above 0",
-            kind=int,
-            low=1,
-            flag=Flag("Limit the server's predicted memory, in bytes."),
-        ),
-    )
-    flood: float | None = _option(
-        None,
-        About(
-            "a standard deviation is a positive number",
-            kind=float,
-            low=_TINY,
-            high=_HUGE,
-            flag=Flag(
-                "Standard deviation of the noise that the server adds to its outputs (default: none).", metavar="STD"
-            ),
-        ),
-    )
-    chains: int | None = _option(
-        None,
-        About(
-            "a number of chains from 1 to 8",
-            kind=int,
-            low=1,
-            high=8,
-            flag=Flag(
-                "Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys)."
-            ),
-        ),
-    )
-    batch: int | str = _option(
-        1,
-        About(
-            check=_refuses_batch,
-            flag=Flag("Number of samples packed into each ciphertext (default: 1).", metavar="N|max", read=_read_batch),
-        ),
-    )
-    objective: str | None = _option(
-        None,
-        About(
-            '"latency", "throughput" or None',
-            choices=("latency", "throughput", None),
-            flag=Flag("Choose the batch size: for the fastest answer, or for the least time per sample."),
-        ),
-    )
-    bootstrap: bool | None = _option(
-        None,
-        About(
-            "it must be True, False or None",
-            choices=(True, False, None),
-            flag=Flag("Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it)."),
-        ),
-    )
-    bootstrap_activations: bool = _option(
-        True,
-        About(
-            "it must be True or False",
-            choices=(True, False),
-            flag=Flag(
-                "Whether bootstraps compute the activations that follow them where that is faster (default: yes)."
-            ),
-            told="unless default",
-        ),
-    )
-    log_ring: int | None = _option(
-        None,
-        About(
-            "rings have dimension 2^10 to 2^17",
-            kind=int,
-            low=10,
-            high=17,
-            flag=Flag("Fix the ring dimension at 2 to this power (default: chosen)."),
-        ),
-    )
-    scale_bits: int | None = _option(
-        None,
-        About(
-            "scales have 20 to 59 bits",
-            kind=int,
-            low=20,
-            high=59,
-            flag=Flag("Fix the bits of the scale (default: chosen)."),
-        ),
-    )
-    digits: int | None = _option(
-        None,
-        About(
-            "at least one digit",
-            kind=int,
-            low=1,
-            flag=Flag("Fix the number of key-switching digits (default: chosen)."),
-        ),
-    )
+    method: str | None = _option(None, choices=tuple(METHODS), told="always")
+    spread: float = _option(1.0, 0.1, high=100, told="always")
+    margin: float | None = _option(None, 0, high=10, told="always")
+    samples_apart: int = _option(1024, 1, high=1 << 20, told="unless default")
+    precision_bits: float = _option(10.0, 0, high=40, told="always")
+    gap_error: float | None = _option(None, _TINY, high=1, flag=Flag(metavar="SHARE"), told="unless default")
+    key_bytes: int | None = _option(None, 1)
+    memory_bytes: int | None = _option(None, 1)
+    flood: float | None = _option(None, _TINY, flag=Flag(metavar="STD"))
+    chains: int | None = _option(None, 1, high=8)
+    batch: int | str = _option(1, check=_refuses_batch, flag=Flag(metavar="N|max", read=_read_batch))
+    objective: str | None = _option(None, choices=("latency", "throughput"))
+    bootstrap: bool | None = _option(None)
+    bootstrap_activations: bool = _option(True, told="unless default")
+    log_ring: int | None = _option(None, 10, high=17)
+    scale_bits: int | None = _option(None, 20, high=59)
     costs: CostTable = field(
         default_factory=default_costs,
-        metadata={
-            "about": About(
-                flag=Flag(
-                    "Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in "
-                    "(default: the table of this machine, if there is one).",
-                    metavar="FILE|built-in",
-                    read=named_costs,
-                )
-            )
-        },
+        metadata={"bounds": About(flag=Flag(metavar="FILE|built-in", read=named_costs))},
     )
     dump_ir: str | Path | None = field(
-        default=None,
-        metadata={"about": About(flag=Flag("Write the program after each pass to this folder.", metavar="DIR"))},
+        default=None, metadata={"bounds": About(check=_refuses_folder, flag=Flag(metavar="DIR"))}
     )
 
     def __post_init__(self) -> None:
+        hints = option_types()
         for name, about in ABOUT.items():
-            why = about.refuses(getattr(self, name), _DEFAULTS.get(name))
+            value = getattr(self, name)
+            if about.check is not None:
+                why = about.check(value)
+            else:
+                why = "" if fits(hints[name], value, about) else f"it must be {wanted(hints[name], about)}"
             if why:
                 raise self._refused(name, why)
         if self.degree is not None and self.target_error is not None:
             raise self._refused(
-                "target_error", "degree is given too, and one of them decides; degrees can name single layers beside it"
+                "target_error",
+                said("{degree} is given too, and one of them decides; {degrees} can name single layers beside it"),
             )
         if self.allocate is not None and (self.degree is not None or self.target_error is not None):
-            raise self._refused("allocate", "degree or target_error is given too, and one of them decides")
+            raise self._refused("allocate", said("{degree} or {target_error} is given too, and one of them decides"))
 
     def _refused(self, name: str, why: str) -> ProgramError:
-        return ProgramError(f"{name}={getattr(self, name)!r} cannot be used", where=f"Options.{name}", why=why)
+        given = Argument(name, repr(getattr(self, name)))
+        return ProgramError(said(given, " cannot be used"), where=f"Options.{name}", why=why)
 
     def told(self) -> dict[str, Any]:
         """What the bill says of the options, as JSON values."""
         found = {}
         for name, about in ABOUT.items():
             value = getattr(self, name)
-            if about.told == "always" or (about.told == "unless default" and value != _DEFAULTS.get(name)):
+            if about.told == "always" or (about.told == "unless default" and value != _DEFAULTS[name]):
                 found[name] = dict(value) if isinstance(value, Mapping) else value
         return found
 
@@ -513,7 +295,19 @@ class Options:
         return Options(**told)
 
 
-ABOUT: Mapping[str, About] = {entry.name: entry.metadata["about"] for entry in fields(Options)}
+@functools.cache
+def option_types() -> Mapping[str, Any]:
+    """The type of each option."""
+    return get_type_hints(Options)
+
+
+def texts() -> dict[str, str]:
+    """What each option is, by name, as the docstring of `Options` says it; nothing where Python left docstrings out."""
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", Options.__doc__ or "", re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in entries}
+
+
+ABOUT: Mapping[str, About] = {entry.name: entry.metadata["bounds"] for entry in fields(Options)}
 _DEFAULTS: Mapping[str, object] = {
     entry.name: {} if entry.default_factory is dict else entry.default for entry in fields(Options)
 }

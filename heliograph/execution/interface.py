@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import ProgramError, RangeError
+from heliograph.errors import ProgramError, RangeError, said
 from heliograph.ir import Node, Program, TensorType
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.node import Array
@@ -175,7 +175,7 @@ def check_range(name: str, low: float | None, high: float | None, tensor: Array)
         raise RangeError(
             f"input {name!r} is outside its range [{low:g}, {high:g}] at index {index}",
             why="the polynomials are only good for inputs in the range that was declared when the model was traced",
-            hint="scale the input, or trace again with an input_range that holds it",
+            hint=said("scale the input, or trace again with an {input_range} that holds it"),
         )
 
 

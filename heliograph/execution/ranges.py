@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.errors import RangeError
+from heliograph.errors import RangeError, said
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps.asked import bootstrapped, bootstraps
 from heliograph.ir.maps.layout import Layout
@@ -138,6 +138,8 @@ def left_error(excesses: Sequence[Excess]) -> RangeError:
         f"the input of the polynomial of {first.layer} leaves its interval",
         where=first.location,
         why=why,
-        hint="a polynomial says nothing outside its interval: trace again with calibration samples like this one, a "
-        "larger Options.margin, or an input_range that holds it",
+        hint=said(
+            "a polynomial says nothing outside its interval: trace again with calibration samples like this one, a "
+            "larger {Options.margin}, or an {input_range} that holds it"
+        ),
     )

@@ -17,7 +17,7 @@ from heliograph.ckks import noise
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.embedding import coefficients_of, slots_of
 from heliograph.ckks.ring import Ring
-from heliograph.errors import ProgramError, RangeError
+from heliograph.errors import ProgramError, RangeError, said
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
 from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
@@ -276,7 +276,7 @@ class SimulatedPrimitives(NothingWide):
             raise RangeError(
                 f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
                 why="the modular reduction of bootstrapping is a polynomial too: beyond its range it gives nonsense",
-                hint="give calibration samples like this input, or a larger Options.margin",
+                hint=said("give calibration samples like this input, or a larger {Options.margin}"),
             )
 
     def _repeats(self, apart: float, nominal: float, slots: int) -> None:
@@ -286,7 +286,7 @@ class SimulatedPrimitives(NothingWide):
             raise RangeError(
                 f"copies of one value differ by {apart / nominal:.2g} where they are bootstrapped",
                 why="the layers before have amplified the errors of encryption until they count",
-                hint="compile with a larger scale_bits or precision_bits",
+                hint=said("compile with a larger {scale_bits} or {precision_bits}"),
             )
 
     def needs_key(self, amount: int, level: int) -> None:
@@ -338,7 +338,7 @@ class Simulator(Evaluator[SimulatedCiphertext]):
             if noise.decryption_fails(self.ring, ciphertext.log_scale, imaginary):
                 raise RangeError(
                     "the result could not be decrypted: its error is larger than its message",
-                    hint="compile with a larger scale_bits or precision_bits",
+                    hint=said("compile with a larger {scale_bits} or {precision_bits}"),
                 )
             std = noise.decryption_std(self.ring, imaginary) * 2.0**-ciphertext.log_scale
             slots = slots + self.errors.random.normal(size=slots.shape) * std

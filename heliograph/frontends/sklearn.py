@@ -20,7 +20,7 @@ from sklearn.neural_network._multilayer_perceptron import BaseMultilayerPerceptr
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from heliograph.errors import ProgramError, RangeError, UnsupportedError
+from heliograph.errors import ProgramError, RangeError, UnsupportedError, said
 from heliograph.execution.interface import columns_of, real_numbers
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
@@ -146,15 +146,15 @@ def _interval(given: Array, declared: tuple[float, float] | None) -> tuple[float
             raise ProgramError(
                 f"all samples hold the one number {smallest:g}",
                 why="the range of the input cannot be told from them",
-                hint="give input_range=(low, high)",
+                hint=said("give {input_range=(low, high)}"),
             )
         return smallest, largest
     low, high = (float(bound) for bound in declared)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ProgramError(f"input_range is ({low:g}, {high:g})", why="low must be below high, both finite")
+        raise ProgramError(said(f"{{input_range}} is ({low:g}, {high:g})"), why="low must be below high, both finite")
     if smallest < low or largest > high:
         raise RangeError(
-            f"the samples reach from {smallest:g} to {largest:g}, outside of input_range ({low:g}, {high:g})",
+            said(f"the samples reach from {smallest:g} to {largest:g}, outside of {{input_range}} ({low:g}, {high:g})"),
             hint=f"declare ({smallest:g}, {largest:g})",
         )
     return low, high
@@ -362,7 +362,10 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
             f"the probabilities of {type(estimator).__name__} cannot be compiled",
             where=loc,
             why="its predict_proba is not the softmax of its scores, which is all that the client computes",
-            hint='take the scores: hg.from_sklearn(estimator, samples, outputs="scores"); the class has the largest',
+            hint=said(
+                'take the scores: {hg.from_sklearn(estimator, samples, outputs="scores")|give --scores}; the class has the '
+                "largest"
+            ),
         )
     difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
     return replace(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
 from heliograph.ir.node import Array
+from heliograph.records import bounds
 
 # What a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
@@ -31,17 +32,17 @@ class TensorSpec:
     `columns` names the elements of an input's last axis, as the data frame that the program was made with has them.
     """
 
-    name: str
-    shape: tuple[int, ...]
+    name: str = field(metadata=bounds(named=True))
+    shape: tuple[int, ...] = field(metadata=bounds(1, MOST_ELEMENTS, most=8))
     layout: Layout | None = None
-    low: float | None = None
-    high: float | None = None
-    range_source: str | None = None
-    classes: int | None = None
-    finish: str | None = None
-    finish_axis: int | None = None
-    scale: float | None = None
-    columns: tuple[str, ...] | None = None
+    low: float | None = field(default=None, metadata=bounds(optional=True))
+    high: float | None = field(default=None, metadata=bounds(optional=True))
+    range_source: str | None = field(default=None, metadata=bounds(choices=("proved", "observed"), optional=True))
+    classes: int | None = field(default=None, metadata=bounds(1, MOST_ELEMENTS, optional=True))
+    finish: str | None = field(default=None, metadata=bounds(choices=FINISHES, optional=True))
+    finish_axis: int | None = field(default=None, metadata=bounds(0, 8, optional=True))
+    scale: float | None = field(default=None, metadata=bounds(2.0, LARGEST_SCALE, optional=True))
+    columns: tuple[str, ...] | None = field(default=None, metadata=bounds(named=True, optional=True))
 
     @property
     def placed(self) -> Layout:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
 from heliograph.ir.node import Array
+from heliograph.records import bounds, to_json
 
 # Fields that the report does not show; the passes and the range checks use them.
 _INSIDE = ("unit_sizes", "layout", "frame")
-# Fields that only some entries have; the report leaves them out of the others.
-_OF_SOME = (
-    "units", "smallest_unit", "degrees", "relative_error", "gap", "gap_source", "closeness_bits", "count",
-    "rows", "squarings", "moved",
-)  # fmt: skip
+# Of fields that only some entries have.
+_OF_SOME = bounds(optional=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class RangeEntry:
     function: str
     low: float
     high: float
-    source: str
+    source: str = field(metadata=bounds(choices=("proved", "observed", "declared")))
     samples: int
     margin: float
     observed: tuple[float, float] | None = None
@@ -49,18 +47,18 @@ class RangeEntry:
     max_error: float
     rms_error: float
     proved_error: float | None = None
-    units: int | None = None
-    smallest_unit: float | None = None
-    degrees: tuple[int, ...] | None = None
-    relative_error: float | None = None
-    gap: float | None = None
-    gap_source: str | None = None
-    closeness_bits: float | None = None
-    count: int | None = None
-    rows: int | None = None
-    squarings: int | None = None
-    moved: float | None = None
-    unit_sizes: tuple[float, ...] | None = None
+    units: int | None = field(default=None, metadata=_OF_SOME)
+    smallest_unit: float | None = field(default=None, metadata=_OF_SOME)
+    degrees: tuple[int, ...] | None = field(default=None, metadata=bounds(0, 1 << 20, optional=True))
+    relative_error: float | None = field(default=None, metadata=_OF_SOME)
+    gap: float | None = field(default=None, metadata=_OF_SOME)
+    gap_source: str | None = field(default=None, metadata=_OF_SOME)
+    closeness_bits: float | None = field(default=None, metadata=_OF_SOME)
+    count: int | None = field(default=None, metadata=_OF_SOME)
+    rows: int | None = field(default=None, metadata=_OF_SOME)
+    squarings: int | None = field(default=None, metadata=_OF_SOME)
+    moved: float | None = field(default=None, metadata=_OF_SOME)
+    unit_sizes: tuple[float, ...] | None = field(default=None, metadata=bounds(most=MOST_ELEMENTS))
     layout: Layout | None = None
     frame: tuple[float, float] | None = None
 
@@ -73,9 +71,4 @@ class RangeEntry:
 
     def to_json(self) -> dict[str, Any]:
         """The entry as the report has it."""
-        made: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in _INSIDE and not (field.name in _OF_SOME and value is None):
-                made[field.name] = list(value) if isinstance(value, tuple) else value
-        return made
+        return {key: value for key, value in to_json(self).items() if key not in _INSIDE}

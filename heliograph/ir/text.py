@@ -50,8 +50,8 @@ from heliograph.ir.node import (
 )
 from heliograph.ir.program import Program
 from heliograph.ir.ranges import RangeEntry
-from heliograph.ir.records import plain, record
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
+from heliograph.records import bounds, plain, record
 
 _MATRICES = ("sparse", "kronecker", "placed")
 _INLINE = 8  # constants up to this many elements are written out
@@ -275,7 +275,7 @@ def _type(tree: Any) -> Type:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = dataclasses.field(metadata=bounds(1, most=64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +287,8 @@ class _Carry:
 class _Server:
     """The fields of `Parameters` that are neither chains nor paths."""
 
-    flood: float | None = None
-    resident_key_bytes: int | None = None
+    flood: float | None = dataclasses.field(default=None, metadata=bounds(0.0))
+    resident_key_bytes: int | None = dataclasses.field(default=None, metadata=bounds(1, 1 << 50))
 
 
 _SERVER = tuple(field.name for field in dataclasses.fields(_Server))

@@ -10,7 +10,15 @@ from typing import Any, Protocol
 from heliograph.report.depth import DepthRow
 from heliograph.report.figures import Allocation, LayerDegree
 from heliograph.report.layers import Box, is_bootstrap, runs
-from heliograph.report.text import curve_cells, degree_cells, degrees_text, largest_error_text, seconds_text, share_text
+from heliograph.report.text import (
+    Report,
+    curve_cells,
+    degree_cells,
+    degrees_text,
+    largest_error_text,
+    seconds_text,
+    share_text,
+)
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
 # From few levels left (light) to many (dark), in one hue, so that the order is clear without the legend.
@@ -385,6 +393,25 @@ def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: s
         body += [_rect(left, 4, 14, 10, _PREDICTED), _text(left + 20, 13, "predicted", 11, fill=_MUTED)]
         body += [_rect(left + 100, 4, 14, 10, _MEASURED), _text(left + 120, 13, "measured", 11, fill=_MUTED)]
     return _svg(width, top + 6 + max(1, len(rows)) * height, body, label, name)
+
+
+def times_svg(report: Report) -> str:
+    """Bars of the layers; measured ones where a run was given."""
+    by_layer = report.measured.get("ms_by_layer") or {}
+    predicted = report.predicted_ms_by_layer()
+    rows = [
+        (
+            layer,
+            float(predicted.get(layer, 0.0)),
+            float(by_layer[layer]) if layer in by_layer else None,
+            seconds_text(predicted.get(layer, 0.0) / 1e3),
+            seconds_text(by_layer[layer] / 1e3) if layer in by_layer else "",
+        )
+        for layer in dict.fromkeys((*predicted, *by_layer))
+    ]
+    # Anything too short to be seen has no bar.
+    least = 1e-3 * max((max(row[1], row[2] or 0.0) for row in rows), default=0.0)
+    return bars_svg([row for row in rows if max(row[1], row[2] or 0.0) > least], "time by layer", "times")
 
 
 def log_span(values: Sequence[float]) -> tuple[int, int]:

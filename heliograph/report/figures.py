@@ -1,23 +1,23 @@
 """The figures of a report: records whose fields say what each may be, what it is called and how it is written.
 
-The JSON (`to_json`), the checks of an untrusted file (artifact/report_fields.py), what the file holds (`Stored`) and the
-labels of tables (text.py, diff.py) follow from the fields.
+The JSON and the checks of an untrusted file (heliograph/records.py), what the file holds (`Stored`) and the labels of tables
+(text.py, diff.py) follow from the fields.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
 
 import scipy.special
 
 from heliograph.ckks.costs import CostTable
+from heliograph.ir.ops.tensors import DISTRIBUTIONS
 from heliograph.ir.program import Comparison
+from heliograph.records import Bounds, bounds_of
 
-# Numbers without bounds of their own must lie within this; counts are not negative either.
-LARGEST = 1e30
 # In nanoseconds or microseconds; the same bound as in artifact/costs.py.
 _LARGEST_PRICE = 1e6
 _MOST_SAMPLES = 1 << 40
@@ -27,56 +27,21 @@ Unit = Literal["", "s", "ms", "bytes", "error", "share", "bits"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """What is to be known of a figure beside its name and type.
-
-    label, unit: what tables call it, and how they write it (`text.figure_text`).
-    low, high: the bounds of a number, or of each in a table or list, both included.
-    keys: the names that a table has, where they are known.
-    key: its name in the JSON, where that is not the field's.
-    optional: the JSON lacks it where it is None.
-    """
+class Figure(Bounds):
+    """The bounds of a figure, what tables call it (label), and how they write it (unit: `text.figure_text`)."""
 
     label: str = ""
     unit: Unit = ""
-    low: float | None = None
-    high: float = LARGEST
-    keys: frozenset[str] | None = None
-    key: str = ""
-    optional: bool = False
-
-
-_PLAIN = Figure()
 
 
 def figure_of(entry: Field[Any]) -> Figure:
     """What is known of the figure in a field."""
-    found = entry.metadata.get("figure", _PLAIN)
-    assert isinstance(found, Figure)
-    return found
-
-
-def key_of(entry: Field[Any]) -> str:
-    """The name of a field in the JSON."""
-    return figure_of(entry).key or entry.name
-
-
-def to_json(value: Any) -> Any:
-    """A record, a table or a tuple of them as JSON values; what is JSON already stays as it is."""
-    if is_dataclass(value):
-        found = {}
-        for entry in fields(value):
-            own = getattr(value, entry.name)
-            if own is not None or not figure_of(entry).optional:
-                found[key_of(entry)] = to_json(own)
-        return found
-    if isinstance(value, Mapping):
-        return {key: to_json(entry) if is_dataclass(entry) else entry for key, entry in value.items()}
-    return [to_json(entry) for entry in value] if isinstance(value, tuple) else value
+    found = bounds_of(entry)
+    return found if isinstance(found, Figure) else Figure()
 
 
 def _about(label: str = "", unit: Unit = "", **more: Any) -> dict[str, Figure]:
-    return {"figure": Figure(label, unit, **more)}
+    return {"bounds": Figure(label=label, unit=unit, **more)}
 
 
 # ---------------------------------------------------------------------------------------------- rows and parts
@@ -208,7 +173,7 @@ class Certified:
     wrong with probability at most xi = alpha + beta_range + beta_difference.
     """
 
-    kind: str
+    kind: str = field(metadata=_about(choices=tuple(CERTIFIED_KINDS)))
     radius: float = field(metadata=_about(low=0.0))
     n: int = field(metadata=_about(low=1, high=1 << 20))
     n0: int = field(metadata=_about(low=1, high=1 << 20))
@@ -216,7 +181,7 @@ class Certified:
     tau: float = field(metadata=_about(low=0.0, high=1.0))
     zeta: float = field(metadata=_about(low=0.0, high=1.0))
     alpha: float = field(metadata=_about(low=0.0, high=1.0))
-    distribution: str
+    distribution: str = field(metadata=_about(choices=DISTRIBUTIONS))
     deviation: float = field(metadata=_about(low=0.0))
     spread: float = field(metadata=_about(low=0.0))
     difference: float = field(metadata=_about(low=0.0))

@@ -18,6 +18,7 @@ from heliograph.report.drawing import (
     legend_svg,
     levels_svg,
     ranges_svg,
+    times_svg,
 )
 from heliograph.report.figures import Figures, KeyRow
 from heliograph.report.layers import is_bootstrap, layer_graph
@@ -29,7 +30,6 @@ from heliograph.report.text import (
     bytes_text,
     curve_cells,
     degree_rows,
-    seconds_text,
 )
 
 # A graph with more nodes is drawn without the nodes that only add, drop levels or rescale.
@@ -137,25 +137,6 @@ def _stages(artifact: Compiled) -> dict[str, str]:
     return {name: text if len(text) <= _MAX_STAGE else text[:_MAX_STAGE] + cut for name, text in stages.items()}
 
 
-def _times(report: Report) -> str:
-    """Bars of the layers; measured ones where a run was given."""
-    by_layer = report.measured.get("ms_by_layer") or {}
-    predicted = report.predicted_ms_by_layer()
-    rows = [
-        (
-            layer,
-            float(predicted.get(layer, 0.0)),
-            float(by_layer[layer]) if layer in by_layer else None,
-            seconds_text(predicted.get(layer, 0.0) / 1e3),
-            seconds_text(by_layer[layer] / 1e3) if layer in by_layer else "",
-        )
-        for layer in dict.fromkeys((*predicted, *by_layer))
-    ]
-    # Anything too short to be seen has no bar.
-    least = 1e-3 * max((max(row[1], row[2] or 0.0) for row in rows), default=0.0)
-    return bars_svg([row for row in rows if max(row[1], row[2] or 0.0) > least], "time by layer", "times")
-
-
 def _keys(figures: Figures) -> str:
     rows = [
         *((_key_label(row), row.keys * row.key_bytes) for row in figures.keys_by_kind),
@@ -260,7 +241,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         _degrees(f),
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",
-        f"<div class=plot>{_times(report)}</div>",
+        f"<div class=plot>{times_svg(report)}</div>",
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
         "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "
         "aria-label=search><span id=found class=muted></span></div><div class=box><pre id=ir></pre></div>",

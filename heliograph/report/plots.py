@@ -1,69 +1,133 @@
-"""Figures for papers (matplotlib, the extra `plot`), and the graph for graphviz."""
+"""Figures for papers (matplotlib, the extra `plot`): the page's drawings as PNG; and the graph for graphviz."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from xml.etree import ElementTree
 
 from heliograph.errors import HeliographError
 from heliograph.files import write_file
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
 from heliograph.report.drawing import (
-    BOOTSTRAP,
-    INK,
-    INTERVAL,
-    LEVEL,
-    MEASURED,
     PREDICTED,
-    PROVED,
-    SCALE,
     WARM,
-    ending,
+    curve_svg,
+    degrees_svg,
     level_colour,
+    levels_svg,
+    ranges_svg,
     text_colour,
+    times_svg,
 )
-from heliograph.report.layers import is_bootstrap, runs
-from heliograph.report.text import Report, degrees_text, largest_error_text, seconds_text
+from heliograph.report.text import Report
 
 _WIDTH_INCHES = 7.0
 _DPI = 200
-# How far around an interval the plot reaches, in half widths of the interval.
-_REACH = 1.6
-# Places an annotation from the top of the axes, in points.
-_ABOVE = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+# Pixels of a drawing in an inch of paper, and the points of a pixel of text: matplotlib's letters are wider than a page's.
+_PIXELS_PER_INCH = 100.0
+_POINTS = 0.62
+_ALIGNMENTS = {"start": "left", "middle": "center", "end": "right"}
 # The plots that `save_plots` may write, without file endings.
 PLOTS = ("levels", "ranges", "times", "allocation")
 
 
-def _pyplot() -> Any:
+def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Any:
+    """An empty figure of matplotlib, in inches; `layout` places its axes."""
     try:
-        import matplotlib
+        # Only matplotlib's object-oriented half: no window is opened and no global state is changed.
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise HeliographError(
             "matplotlib is not installed", why=str(error), hint="pip install 'heliograph[plot]'"
         ) from None
-    # Only matplotlib's object-oriented half: no window is opened and no global state is changed.
-    from matplotlib.figure import Figure
-
-    assert matplotlib is not None
-    return Figure
+    return Figure(figsize=(width, height), layout=layout)
 
 
 def figures(artifact: Compiled, report: Report | None = None) -> dict[str, Any]:
-    """The plots as figures of matplotlib, by name, without those that have nothing to show."""
-    figure = _pyplot()
+    """The page's drawings as figures of matplotlib, by name, without those that have nothing to show."""
     report = report or artifact.report
-    drawings: tuple[tuple[str, Callable[[Any, Compiled, Report], Any]], ...] = (
-        ("levels", _levels),
-        ("ranges", _ranges),
-        ("times", _times),
-        ("allocation", _allocation),
-    )
-    drawn = {name: draw(figure, artifact, report) for name, draw in drawings}
-    return {name: made for name, made in drawn.items() if made is not None}
+    found = report.figures
+    drawings = {"levels": [levels_svg(artifact_depth(artifact).rows, artifact.ring.levels)]}
+    if found.ranges:
+        drawings["ranges"] = [ranges_svg(found.ranges)]
+    if max([*report.predicted_ms_by_layer().values(), *(report.measured.get("ms_by_layer") or {}).values()], default=0):
+        drawings["times"] = [times_svg(report)]
+    if found.allocation is not None:
+        drawings["allocation"] = [curve_svg(found.allocation), degrees_svg(found.degrees)]
+    return {name: _drawn(parts) for name, parts in drawings.items()}
+
+
+def _drawn(svgs: Sequence[str]) -> Any:
+    """Drawings, one below the other, as a figure of matplotlib.
+
+    They consist of what report/drawing.py writes: rectangles, lines, circles, polygons, texts, and paths of straight lines.
+    """
+    roots = [ElementTree.fromstring(svg) for svg in svgs]
+    width = max(float(root.attrib["width"]) for root in roots)
+    height = sum(float(root.attrib["height"]) for root in roots)
+    figure = new_figure(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH, None)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    top = 0.0
+    for root in roots:
+        for element in root:
+            _draw(axes, element.tag.rpartition("}")[2], dict(element.attrib), element.text or "", top)
+        top += float(root.attrib["height"])
+    return figure
+
+
+def _draw(axes: Any, tag: str, given: dict[str, str], text: str, top: float) -> None:
+    """Draw an element of SVG, moved down by `top`."""
+    from matplotlib import patches
+
+    def at(x: str, y: str) -> tuple[float, float]:
+        return float(given[x]), float(given[y]) + top
+
+    style: dict[str, Any] = {
+        "facecolor": _colour(given.get("fill", "none")),
+        "edgecolor": _colour(given.get("stroke", "none")),
+        "linewidth": 0.72 * float(given.get("stroke-width", 1)),
+    }
+    if tag == "text":
+        size, align = _POINTS * float(given["font-size"]), _ALIGNMENTS[given["text-anchor"]]
+        axes.text(*at("x", "y"), text, fontsize=size, ha=align, color=style["facecolor"], parse_math=False)
+        return
+    if tag == "rect":
+        shape: Any = patches.Rectangle(at("x", "y"), float(given["width"]), float(given["height"]), **style)
+    elif tag == "circle":
+        shape = patches.Circle(at("cx", "cy"), float(given["r"]), **style)
+    elif tag == "polygon":
+        shape = patches.Polygon([(x, y + top) for x, y in _corners(given["points"])], **style)
+    elif tag == "line":
+        shape = patches.Polygon([at("x1", "y1"), at("x2", "y2")], closed=False, **style)
+    else:
+        assert tag == "path", tag
+        shape = patches.Polygon([(x, y + top) for x, y in _path(given["d"])], closed=False, **style)
+    axes.add_patch(shape)
+
+
+def _corners(text: str) -> list[tuple[float, float]]:
+    """The points of a polygon: x,y x,y ..."""
+    pairs = (pair.split(",") for pair in text.split())
+    return [(float(x), float(y)) for x, y in pairs]
+
+
+def _path(text: str) -> list[tuple[float, float]]:
+    """The points of a path of straight lines: Mx y, Lx y, Hx ..."""
+    points: list[tuple[float, float]] = []
+    for command, numbers in re.findall(r"([MLH])([-\d. ]+)", text):
+        x, *y = map(float, numbers.split())
+        points.append((x, points[-1][1] if command == "H" else y[0]))
+    return points
+
+
+def _colour(text: str) -> str:
+    """The colour of a drawing outside of a page, `var(--name, #rrggbb)`, as matplotlib has it."""
+    return text.rpartition(" ")[2].rstrip(")")
 
 
 def save_plots(artifact: Compiled, folder: str | Path, report: Report | None = None) -> list[Path]:
@@ -92,7 +156,7 @@ def save_certified_curve(
 
     `radii` are those that the votes of each input show, 0 where it abstained; `tested` is the certificate's own.
     """
-    figure = _pyplot()(figsize=(_WIDTH_INCHES, _WIDTH_INCHES / 1.8), layout="constrained")
+    figure = new_figure(_WIDTH_INCHES, _WIDTH_INCHES / 1.8)
     axes = figure.subplots()
     good = [radius if right else 0.0 for radius, right in zip(radii, correct or [True] * len(radii), strict=True)]
     ends = sorted({radius for radius in good if radius > 0.0})
@@ -107,147 +171,6 @@ def save_certified_curve(
     target = Path(path)
     figure.savefig(target, dpi=_DPI)
     return target
-
-
-def _levels(figure: Any, artifact: Compiled, report: Report) -> Any:
-    """Level and scale of each operation in program order; layers are bands, bootstraps lines."""
-    rows = artifact_depth(artifact).rows
-    drawn = figure(figsize=(_WIDTH_INCHES, 4.2), layout="constrained")
-    upper, lower = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
-    # Gives the last value a width too.
-    levels = [row.level for row in rows]
-    upper.step(range(len(rows) + 1), [*levels, *levels[-1:]], where="post", color=LEVEL, linewidth=1.3)
-    upper.set_ylabel("level", fontsize=8)
-    upper.locator_params(axis="y", integer=True)
-    upper.set_ylim(-0.04 * max(levels, default=1), 1.04 * max(levels, default=1) + 0.1)
-    # Points, not a line: values and products alternate, so a line would fill the plot.
-    lower.plot(
-        [place + 0.5 for place in range(len(rows))], [row.scale_bits for row in rows], ".", color=SCALE, markersize=2
-    )
-    lower.set_ylabel("scale, bits", fontsize=8)
-    lower.set_ylim(0, 1.15 * max((row.scale_bits for row in rows), default=1.0))
-    lower.set_xlabel("operation, in program order", fontsize=8)
-    for place, row in enumerate(rows):
-        if is_bootstrap(row):
-            upper.axvline(place, color=BOOTSTRAP, linewidth=1.0)
-            upper.annotate("bootstrap", (place, 1.0), (3, -9), **_ABOVE, color=BOOTSTRAP, fontsize=7)
-    ticks, names, last = [], [], -math.inf
-    for place, run in enumerate(runs(rows)):
-        if place % 2:
-            for axis in (upper, lower):
-                axis.axvspan(run.first, run.first + run.count, color="#f1f4f8", zorder=0, linewidth=0)
-        # Only if it does not overprint the previous one.
-        middle = run.first + run.count / 2
-        if middle - last >= 0.032 * len(rows):
-            ticks.append(middle)
-            names.append(ending(run.layer, 18))
-            last = middle
-    top = upper.secondary_xaxis("top")
-    top.set_xticks(ticks, names, rotation=40, ha="left", fontsize=7)
-    top.tick_params(length=0, pad=1)
-    upper.set_xlim(0, max(1, len(rows)))
-    for axis in (upper, lower):
-        axis.tick_params(labelsize=8)
-        axis.grid(axis="y", linewidth=0.4)
-    return drawn
-
-
-def _ranges(figure: Any, artifact: Compiled, report: Report) -> Any:
-    """Each polynomial's interval with what was proved and observed; values in units of the interval."""
-    ranges = report.figures.ranges
-    if not ranges:
-        return None
-    drawn = figure(figsize=(_WIDTH_INCHES, 1.2 + 0.42 * len(ranges)), layout="constrained")
-    axis = drawn.subplots()
-    shown: dict[str, Any] = {}
-    for position, entry in enumerate(ranges):
-        middle, half = (entry["low"] + entry["high"]) / 2, max((entry["high"] - entry["low"]) / 2, 1e-300)
-        shown["polynomial's interval"] = axis.barh(
-            position, 2, left=-1, height=0.62, color=INTERVAL, edgecolor=PREDICTED, linewidth=0.8
-        )
-        for key, shift, colour in (("proved", -0.14, PROVED), ("observed", 0.14, MEASURED)):
-            if entry.get(key):
-                low, high = ((value - middle) / half for value in entry[key])
-                cut_low, cut_high = max(low, -_REACH), min(high, _REACH)
-                shown[key] = axis.barh(position + shift, cut_high - cut_low, left=cut_low, height=0.14, color=colour)
-                # Anything that reaches beyond the plot ends in an arrow.
-                for beyond, place, marker in ((low < -_REACH, -_REACH, "<"), (high > _REACH, _REACH, ">")):
-                    if beyond:
-                        axis.plot([place], [position + shift], marker, color=colour, markersize=5, clip_on=False)
-    names = [ending(entry["layer"] or entry["function"], 26) for entry in ranges]
-    axis.set_yticks(range(len(ranges)), names, fontsize=8)
-    axis.set_ylim(len(ranges) - 0.5, -0.5)
-    texts = [f"{entry['source']}, {degrees_text(entry)}\n{largest_error_text(entry)}" for entry in ranges]
-    right = axis.secondary_yaxis("right")
-    right.set_yticks(range(len(ranges)), texts, fontsize=7)
-    right.tick_params(length=0)
-    axis.set_xlim(-_REACH - 0.05, _REACH + 0.05)
-    axis.set_xticks([-1, 0, 1])
-    axis.tick_params(axis="x", labelsize=8)
-    axis.set_xlabel("input, in units of the polynomial's interval", fontsize=8)
-    drawn.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=3, fontsize=8, frameon=False)
-    return drawn
-
-
-def _times(figure: Any, artifact: Compiled, report: Report) -> Any:
-    """Predicted, and measured where a run was given, milliseconds of each layer."""
-    predicted = report.predicted_ms_by_layer()
-    measured = report.measured.get("ms_by_layer") or {}
-    longest = max([0.0, *predicted.values(), *measured.values()])
-    layers = [
-        layer
-        for layer in dict.fromkeys((*predicted, *measured))
-        if max(predicted.get(layer, 0.0), measured.get(layer, 0.0)) > 1e-3 * longest
-    ]
-    if not layers:
-        return None
-    drawn = figure(figsize=(_WIDTH_INCHES, 0.9 + (0.36 if measured else 0.24) * len(layers)), layout="constrained")
-    axis = drawn.subplots()
-    height = 0.4 if measured else 0.7
-    shift = height / 2 if measured else 0.0
-    for label, times, colour, side in (("predicted", predicted, PREDICTED, -1), ("measured", measured, MEASURED, 1)):
-        if times:
-            values = [times.get(layer, 0.0) for layer in layers]
-            places = [place + side * shift for place in range(len(layers))]
-            bars = axis.barh(places, values, height, color=colour, label=label)
-            axis.bar_label(bars, [seconds_text(value / 1e3) for value in values], padding=3, fontsize=7)
-    axis.set_yticks(range(len(layers)), [ending(layer, 26) for layer in layers], fontsize=8)
-    axis.set_ylim(len(layers) - 0.5, -0.5)
-    axis.set_xlim(0, 1.12 * longest)
-    axis.tick_params(axis="x", labelsize=8)
-    axis.set_xlabel("milliseconds" if measured else "predicted milliseconds", fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    if measured:
-        drawn.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
-    return drawn
-
-
-def _allocation(figure: Any, artifact: Compiled, report: Report) -> Any:
-    """Predicted loss and measured share of changed classes against predicted time, and the degrees by layer."""
-    found, rows = report.figures.allocation, report.figures.degrees
-    if found is None:
-        return None
-    drawn = figure(figsize=(_WIDTH_INCHES, 3.4 + 0.22 * len(rows)), layout="constrained")
-    curve, bars = drawn.subplots(2, 1, height_ratios=(2.6, 0.8 + 0.22 * len(rows)))
-    shares = curve.twinx()
-    for axis, colour, points in (
-        (curve, PREDICTED, [(p.ms / 1e3, p.loss, p.chosen) for p in found.curve if p.loss > 0]),
-        (shares, MEASURED, [(p.ms / 1e3, 100 * p.measured, p.chosen) for p in found.curve if p.measured is not None]),
-    ):
-        axis.plot([x for x, _, _ in points], [y for _, y, _ in points], color=colour, marker="o", markersize=3)
-        chosen = [(x, y) for x, y, is_chosen in points if is_chosen]
-        axis.plot([x for x, _ in chosen], [y for _, y in chosen], "o", color=colour, markeredgecolor=INK, markersize=8)
-    curve.set_yscale("log")
-    curve.set_xlabel("predicted seconds (large: chosen)")
-    curve.set_ylabel("predicted loss", color=PREDICTED)
-    shares.set_ylabel("classes changed, %", color=MEASURED)
-    shares.axhline(100 * found.allowed, color=WARM, linewidth=0.8)
-    shares.set_ylim(bottom=0)
-    bars.barh(range(len(rows)), [row.degree for row in rows], 0.7, color=PREDICTED)
-    bars.set_yticks(range(len(rows)), [ending(row.layer or row.function, 24) for row in rows], fontsize=7)
-    bars.invert_yaxis()
-    bars.set_xlabel("degree")
-    return drawn
 
 
 def dot_text(artifact: Compiled) -> str:

@@ -18,6 +18,7 @@ from heliograph.ckks.sharing import (
     sharing_distance_bits,
 )
 from heliograph.ir.program import Comparison
+from heliograph.records import key_of, to_json
 from heliograph.report.figures import (
     Bootstrapping,
     Certified,
@@ -30,8 +31,6 @@ from heliograph.report.figures import (
     Unit,
     UnseenInputs,
     figure_of,
-    key_of,
-    to_json,
 )
 from heliograph.report.markup import badge, fragment, table, tiles
 from heliograph.rounding import upward_text

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, said
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (
@@ -15,7 +15,7 @@ _CGROUPS = (
     ("memory.max", "memory.current"),
 )
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-_HINT = "compile with a lower key_bytes or memory_bytes, use a larger machine, or pass check_memory=False"
+_HINT = said("compile with a lower {key_bytes} or {memory_bytes}, use a larger machine, or pass {check_memory=False}")
 _CGROUP_V1 = (_CGROUP_ROOT / "memory/memory.limit_in_bytes", _CGROUP_ROOT / "memory/memory.usage_in_bytes")
 
 

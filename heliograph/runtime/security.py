@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InsecureWarning, SecurityError
+from heliograph.errors import InsecureWarning, SecurityError, said
 
 REQUIRED_BITS = 128
 
@@ -21,7 +21,7 @@ def weakness(rings: Iterable[Ring]) -> str:
     """
     for ring in rings:
         if ring.security_bits is None:
-            return "it was compiled without security (security_bits=None)"
+            return said("it was compiled without security ({security_bits=None})")
         if ring.security_bits < REQUIRED_BITS:
             return f"it was compiled for {ring.security_bits} bits, and {REQUIRED_BITS} are asked for"
         if why := ring.weakness:
@@ -45,8 +45,10 @@ def require_security(artifact: Artifact | PublicArtifact, *, allow_insecure: boo
             f"artifact {name!r} has no security: anyone who sees the ciphertexts or evaluation keys can read everything",
             where=for_whom,
             why=why,
-            hint="use one that was compiled with security_bits=128; for a test without secrets, allow_insecure=True "
-            "(on the command line --insecure)",
+            hint=said(
+                "use one that was compiled {with security_bits=128|without --insecure}; for a test without secrets, "
+                "{allow_insecure=True (on the command line --insecure)|--insecure}"
+            ),
         )
     warnings.warn(
         f"artifact {name!r} has no security, what is encrypted for it can be read by everyone: {why}",

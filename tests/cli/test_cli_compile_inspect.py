@@ -23,9 +23,9 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli import doctor
 from heliograph.cli.compile import load_object
 from heliograph.cli.main import _COMMANDS, cli
+from heliograph.cli.options import in_flags
 from heliograph.cli.sections import SectionedCommand
-from heliograph.cli.wording import in_flags
-from heliograph.errors import MissingPackageError
+from heliograph.errors import Argument, MissingPackageError, said
 from heliograph.runtime.openfhe.context import make_context
 
 PACKAGE = Path(hg.__file__).parent
@@ -123,9 +123,9 @@ def test_compile_options_reach_the_compiler(call: Call, tmp_path: Path) -> None:
     assert deep["bootstraps"] == 0
     precise = call(*common, "--degree", 3, "--precision-bits", 5, "-o", tmp_path / "e").json
     assert precise["scale_bits"] <= plain["scale_bits"]
-    fixed = ("--log-ring", 12, "--scale-bits", 45, "--digits", 3, "--method", "interpolation")
+    fixed = ("--log-ring", 12, "--scale-bits", 45, "--method", "interpolation")
     found = call(*common, "--degree", 7, *fixed, "-o", tmp_path / "i").json
-    assert (found["ring_dim"], found["scale_bits"], found["digits"]) == (4096, 45, 3)
+    assert (found["ring_dim"], found["scale_bits"]) == (4096, 45)
     assert found["ranges"][0]["method"] == found["options"]["method"] == "interpolation"
     call(*common, "--degree", 3, "--dump-ir", tmp_path / "ir", "-o", tmp_path / "f")
     assert len(list((tmp_path / "ir").glob("*.ir"))) >= 8
@@ -220,15 +220,15 @@ def test_what_an_activation_lacks_is_said_in_flags(call: Call, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (hg.SecurityError("a 'security_bits=None' layer", hint="allow_insecure=True (on the command line --insecure)"),
+        (hg.SecurityError("a 'security_bits=None' layer", hint=said("{allow_insecure=True (here)|--insecure}")),
          "a 'security_bits=None' layer\n  try: --insecure"),
-        (hg.ProgramError("no key", hint="compile with a lower key_bytes, or pass check_memory=False"),
+        (hg.ProgramError("no key", hint=said("compile with a lower {key_bytes}, or pass {check_memory=False}")),
          "no key\n  try: compile with a lower --key-bytes, or pass --no-memory-check"),
-        (hg.PlanningError("it bootstraps, and bootstrap=False was asked for", where="Options.bootstrap"),
+        (hg.PlanningError(said("it bootstraps, and {bootstrap=False} was asked for"), where="Options.bootstrap"),
          "--bootstrap: it bootstraps, and --no-bootstrap was asked for"),
-        (hg.ProgramError("the degree is low, and batch and margin are words", where="net.py:3"),
-         "net.py:3: the degree is low, and batch and margin are words"),
-        (hg.ProgramError("errors={'a': 2.0, 'b': 1e-3} cannot be used", where="Options.errors"),
+        (hg.ProgramError("the degree is low, and batch and margin=3 are words", where="net.py:3"),
+         "net.py:3: the degree is low, and batch and margin=3 are words"),
+        (hg.ProgramError(said(Argument("errors", "{'a': 2.0, 'b': 1e-3}"), " cannot be used"), where="Options.errors"),
          "--error-of a=2.0,b=1e-3 cannot be used"),
     ],
 )  # fmt: skip
@@ -259,7 +259,7 @@ def test_compile_with_two_inputs(call: Call, tmp_path: Path) -> None:
         ("model.py:net", "the shape of the input is unknown"),
         ("model.py:net --example-shape 8x8", "is not a shape"),
         ("model.py:net --example-shape 8 --degree-of act", "is not LAYER=DEGREE"),
-        ("model.py:net --example-shape 8 --input-range -1 1 --degree 0 --insecure", "degrees lie between"),
+        ("model.py:net --example-shape 8 --input-range -1 1 --degree 0 --insecure", "a whole number from 1 to 511"),
         ("model.py:net --calibration nothing.npy", "nothing.npy cannot be read"),
         ("model.py:net --calibration model.py", "is not a .npy or .npz file"),
         ("model.py:net --calibration two.npz", "needed are 'x'"),

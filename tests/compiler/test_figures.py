@@ -15,8 +15,9 @@ from heliograph.artifact.figures import OPTIONAL, STORED, stored
 from heliograph.artifact.report_fields import check_report, read_stored
 from heliograph.compiler.reporting.held_out import Unseen
 from heliograph.errors import WireError
+from heliograph.records import key_of, to_json
 from heliograph.report.diff import _COMPARED, _find
-from heliograph.report.figures import Bootstrapping, Figures, KeyLoading, Predicted, Stored, figure_of, key_of, to_json
+from heliograph.report.figures import Bootstrapping, Figures, KeyLoading, Predicted, Stored, figure_of
 
 
 def on_file() -> dict[str, Any]:
@@ -24,7 +25,7 @@ def on_file() -> dict[str, Any]:
     report = json.loads(json.dumps(stored(toy_artifact().report.figures)))
     left = dataclasses.replace(toy_artifact().program.ranges[0], layer="act", location="model.py:5")
     apart = Unseen(8, 8, 1, (left,), (1.5,), (1,))
-    return {**report, "unseen": apart.to_dict(), "unbounded_ms": 3.0}
+    return {**report, "unseen": to_json(apart.figures()), "unbounded_ms": 3.0}
 
 
 def test_what_is_stored_is_read_again() -> None:

@@ -28,9 +28,10 @@ from heliograph.execution.interface import batch_of, input_shape, pack_inputs
 from heliograph.execution.loop import execute
 from heliograph.execution.memory import memory_bytes
 from heliograph.execution.simulator import Simulator
+from heliograph.records import to_json
 from heliograph.report.depth import artifact_depth
 from heliograph.report.diff import diff
-from heliograph.report.figures import Allocation, Certified, to_json
+from heliograph.report.figures import Allocation, Certified
 from heliograph.report.html import html_report
 from heliograph.report.inspection import inspection
 from heliograph.report.plots import dot_text
@@ -155,7 +156,7 @@ def _changes() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "depth_by_line", lambda f: f["report"]["depth_by_line"].pop()
     yield "errors_apart", lambda f: f["report"].update(errors_apart=not f["report"]["errors_apart"])
     yield "class_agreement", lambda f: f["report"].update(class_agreement={"samples": 9, "agree": 8})
-    yield "unseen", lambda f: f["report"].update(unseen=Unseen(8, 8, 0).to_dict())
+    yield "unseen", lambda f: f["report"].update(unseen=to_json(Unseen(8, 8, 0).figures()))
     yield "largest_output", lambda f: f["report"].update(largest_output=9.0)
     yield "savings", lambda f: f["report"]["savings"].clear()
     allocation = Allocation("plan", 0.005, 0.0, 256, (), ())

@@ -14,7 +14,7 @@ from heliograph.compiler.pipeline import front_passes
 from heliograph.compiler.reporting.bill import given_error
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program, Stage
-from heliograph.report.figures import LARGEST
+from heliograph.records import LARGEST
 
 
 class Of(nn.Module):

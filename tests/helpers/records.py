@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from heliograph.ir import Program
-from heliograph.ir.records import plain
 from heliograph.ir.text import parse_program
+from heliograph.records import plain
 
 _WORDS = ("input", "output", "carry", "chain", "path", "server", "range")
 

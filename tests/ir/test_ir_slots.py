@@ -22,6 +22,7 @@ from heliograph.ir.maps.diagonals import (
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.steps import pair_offsets
 from heliograph.passes.packing.bsgs import StepCosts, plan_steps
+from heliograph.records import record, to_json
 
 
 def apply_map(diagonals: DiagonalMap, vector: np.ndarray, out_period: int) -> np.ndarray:
@@ -152,7 +153,7 @@ def test_gap_layouts(channels: int, rows: int, columns: int, log_gap: int, seed:
     assert len(vectors) == layout.ciphertexts
     np.testing.assert_array_equal(layout.unpack(vectors), tensor)
     assert sum(np.count_nonzero(v) for v in vectors) == tensor.size
-    assert Layout.from_json(layout.to_json()) == layout
+    assert record(Layout, to_json(layout), "it") == layout
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4), (2, 1, 2, 2)])

@@ -24,6 +24,7 @@ from heliograph.passes.packing.products.fold import Fold
 from heliograph.passes.packing.products.matrix_products import Gather, MatrixProduct, Sizes, ways
 from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.simplify import Simplify
+from heliograph.records import record, to_json
 
 Array = NDArray[np.float64]
 
@@ -104,7 +105,7 @@ def test_places_of_split_layouts() -> None:
     layout = Layout((3, 5), 64, 64, split=(4, 1, 64, 2, 16, 4))
     places = layout.places().reshape(3, 5)
     assert places[1].tolist() == [1, 17, 5, 21, 9]
-    assert Layout.from_json(layout.to_json()) == layout
+    assert record(Layout, to_json(layout), "it") == layout
     values = np.arange(15.0).reshape(3, 5)
     assert (layout.unpack(layout.pack(values)) == values).all()
 

@@ -45,6 +45,7 @@ from heliograph.passes.packing.map_offsets import MapOffsets
 from heliograph.passes.packing.map_plans import MapPlans
 from heliograph.passes.packing.pack import Pack
 from heliograph.passes.ranges.calibrate import Calibrate
+from heliograph.records import record, to_json
 from heliograph.tools.simulate import simulate
 
 RING = Ring(7, 60, 45, 3, 2, None)
@@ -454,7 +455,7 @@ def test_layouts_pack_samples_side_by_side() -> None:
     assert vector[:12].tolist() == [0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]
     np.testing.assert_array_equal(layout.unpack([vector]), samples)
     np.testing.assert_array_equal(layout.copies(vector, 0)[:2], samples.reshape(2, -1))
-    assert Layout.from_json(layout.to_json()) == layout
+    assert record(Layout, to_json(layout), "it") == layout
 
 
 def test_ranges_and_layers_of_values_in_several_ciphertexts() -> None:

@@ -192,36 +192,41 @@ def test_every_number_in_a_plot_is_one_of_the_report(name):
         texts = [text.get_text() for text in figure.findobj(Text)]
         found = [token for text in texts if not _TICK.fullmatch(text) for token in numbers(text)]
         assert [token for token in found if not known(*token)] == []
-    level, scale = (axis.lines[0].get_ydata() for axis in drawn["levels"].axes)
-    assert list(level[:-1]) == [row.level for row in rows]
-    assert list(scale) == [row.scale_bits for row in rows]
-    predicted, measured = drawn["times"].axes[0].containers
-    for bars, times in ((predicted, report.predicted_ms_by_layer()), (measured, report.measured["ms_by_layer"])):
-        widths = [bar.get_width() for bar in bars]
-        assert widths == [time for layer, time in times.items() if layer in _names(drawn["times"])]
+    # A step for each operation, from level 0 at the lower end of the plot.
+    (path,) = [shape.get_xy() for shape in drawn["levels"].axes[0].patches if len(shape.get_xy()) == 2 * len(rows)]
+    most = max(made.ring.levels, 1)
+    assert path[::2, 1] == pytest.approx([24 + 170 * (1 - row.level / most) for row in rows], abs=0.01)
+    assert list(path[1::2, 1]) == list(path[::2, 1])
+    # The last two boxes are the legend's.
+    widths = [box.get_width() for box in _boxes(drawn["times"])[:-2]]
+    predicted, measured = report.predicted_ms_by_layer(), report.measured["ms_by_layer"]
+    longest = max(*predicted.values(), *measured.values())
+    both = [time for layer in predicted for time in (predicted[layer], measured[layer])]
+    assert widths == pytest.approx([590 * time / longest for time in both], abs=0.01)
     if report.figures.ranges:
-        _check_intervals(drawn["ranges"], report.figures.ranges)
+        _check_intervals(_boxes(drawn["ranges"]), report.figures.ranges)
 
 
-_TICK = re.compile(r"[−-]?\d+(\.\d+)?")
+_TICK = re.compile(r"[−-]?\d+(\.\d+)?|1e-?\d+")
 
 
-def _names(figure: Any) -> list[str]:
-    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+def _boxes(figure: Any) -> list[Any]:
+    return [shape for shape in figure.axes[0].patches if hasattr(shape, "get_width")]
 
 
-def _check_intervals(figure: Any, ranges: Any) -> None:
+def _check_intervals(boxes: list[Any], ranges: Any) -> None:
     """The bars end where the intervals of the report do, in halves of that of the polynomial, cut at 1.6."""
-    bars = iter(figure.axes[0].patches)
+    bars = iter(boxes)
     for entry in ranges:
         middle, half = (entry["low"] + entry["high"]) / 2, (entry["high"] - entry["low"]) / 2
         frame = next(bars)
-        assert (frame.get_x(), frame.get_width()) == (-1, 2)
         for key in ("proved", "observed"):
             if entry.get(key):
                 bar = next(bars)
                 ends = np.array([bar.get_x(), bar.get_x() + bar.get_width()])
-                assert ends == pytest.approx(np.clip((np.array(entry[key]) - middle) / half, -1.6, 1.6))
+                found = 2 * (ends - frame.get_x()) / frame.get_width() - 1
+                # No bar is narrower than a pixel.
+                assert found == pytest.approx(np.clip((np.array(entry[key]) - middle) / half, -1.6, 1.6), abs=0.01)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,7 +19,6 @@ import heliograph as hg
 from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import unpack
 from heliograph.artifact.validate import check_program
-from heliograph.artifact.wire import RAISING
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError, VerifyError, WireError
 from heliograph.execution.key_use import key_use
@@ -292,9 +291,9 @@ def test_texts_that_no_writer_wrote_are_refused(change: tuple[str, str]) -> None
 def test_lists_of_chains_that_cannot_be_are_refused(raising: object, artifact: hg.Artifact) -> None:
     public = artifact.public()
     container = unpack(public.to_bytes(), "public artifact", VERSION, 1 << 26, "it")
-    assert container.fields[RAISING] == [0]
+    assert container.fields["raising_chains"] == [0]
     with pytest.raises(WireError):
-        hg.PublicArtifact._read(replace(container, fields={**container.fields, RAISING: raising}), "it")
+        hg.PublicArtifact._read(replace(container, fields={**container.fields, "raising_chains": raising}), "it")
 
 
 def test_a_modulus_is_raised_only_in_a_chain_that_bootstraps() -> None:

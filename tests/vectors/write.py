@@ -26,6 +26,7 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.ir.maps.layout import Layout
+from heliograph.records import to_json
 from heliograph.report.figures import Certified
 from heliograph.runtime import residues
 from heliograph.runtime.client import keyfile
@@ -311,7 +312,8 @@ def _primes(ring: Ring) -> dict[str, Any]:
     special = special_primes(ring)
     every = dict.fromkeys((*ring.primes, *special, *sparse_primes(ring)))
     return {
-        "ring": replace(ring, chain_levels=None).to_json() | {"chain_levels": ring.chain_levels or ring.levels},
+        "ring": to_json(replace(ring, chain_levels=None, of_bootstrapping=False))
+        | {"chain_levels": ring.chain_levels or ring.levels},
         "chain": list(map(str, ring.primes)),
         "special": list(map(str, special)),
         "sparse": list(map(str, sparse_primes(ring))),
@@ -388,7 +390,7 @@ def _layout(layout: Layout) -> dict[str, Any]:
     tensor = np.arange(1.0, count + 1).reshape(shape)
     vectors = layout.pack(tensor)
     assert (layout.unpack(vectors) == tensor).all()
-    return {"layout": layout.to_json(), "ciphertexts": [vector.astype(int).tolist() for vector in vectors]}
+    return {"layout": to_json(layout), "ciphertexts": [vector.astype(int).tolist() for vector in vectors]}
 
 
 def _key(key: EvaluationKey) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from heliograph import rounding
 from heliograph.approx.fits.chebyshev import interpolate, points
 from heliograph.approx.fits.minimax import remez, rounded
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.functions import METHODS as METHODS
 
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
@@ -282,7 +282,7 @@ def _unreachable(low: float, high: float, target_error: float, max_degree: int, 
     return ProgramError(
         f"no polynomial of degree up to {max_degree} reaches error {target_error:g} on [{low:g}, {high:g}]",
         why=f"degree {best.degree} has error {best.max_error:.3g}",
-        hint="allow a larger target_error, or narrow the range by calibration",
+        hint=said("allow a larger {target_error}, or narrow the range by {calibration}"),
     )
 
 

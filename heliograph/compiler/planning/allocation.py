@@ -30,7 +30,7 @@ from heliograph.compiler.planning.plan import pack_samples, sample_inputs
 from heliograph.compiler.planning.planner import candidates, log_rings, reach_of
 from heliograph.compiler.reporting.bill import class_agreement
 from heliograph.compiler.reporting.held_out import Calibrated, apart_of, approximate_pass, setting_of
-from heliograph.errors import PlanningError, ProgramError
+from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Builder, Node, Program
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
@@ -139,7 +139,7 @@ class Allocator:
             raise ProgramError(
                 "degrees are allocated by what samples show, and there are none",
                 where="Options.allocate",
-                hint="pass calibration=samples to trace, or give degrees by layer",
+                hint=said("{pass calibration=samples to trace|give --calibration FILE}, or give degrees by layer"),
             )
         observed = Calibrate().run(fused)
         known = Trial.of(fused, options, observed)
@@ -422,7 +422,7 @@ def _plan(
         raise PlanningError(
             f"no ring carries {program.name!r}, whatever the degrees",
             why="" if failure is None else failure.what,
-            hint="fewer layers, or bootstrap=None so that values may be bootstrapped",
+            hint=said("fewer layers, or {bootstrap=None} so that values may be bootstrapped"),
         )
     return points, chains
 

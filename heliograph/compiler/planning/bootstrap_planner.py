@@ -18,7 +18,7 @@ from heliograph.compiler.pipeline import lower_passes, pack_passes, pair_passes
 from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.planning.plan import BITS_FINER, AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.planning.residency import within
-from heliograph.errors import PlanningError, RangeError
+from heliograph.errors import PlanningError, RangeError, said
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
 from heliograph.ir import Node, Program
@@ -539,7 +539,10 @@ def _too_large(choices: Sequence[_Choice], least_bytes: int | None, options: Opt
     """The error where memory holds none of these; `least_bytes` is what the smallest of those that were planned needs."""
     reserved = min(choice.reserved_bytes for choice in choices)
     return PlanningError(
-        f"the server would need {least_bytes or reserved} bytes at least, memory_bytes allows {options.memory_bytes}",
+        said(
+            f"the server would need {least_bytes or reserved} bytes at least, {{memory_bytes}} allows "
+            f"{options.memory_bytes}"
+        ),
         where="Options.memory_bytes",
         why=f"keys and tables of bootstraps alone take {reserved} bytes or more in this ring",
         hint="allow more, or lower degrees so that no value needs a bootstrap",

@@ -52,7 +52,7 @@ def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -
 def _chains(shape: Ring, options: Options, series: bool) -> Iterator[Ring]:
     """The chains of these levels, by rising digits: the first that is secure, then those that are finer or faster."""
     error = price = most = math.inf
-    for digits in range(2, shape.levels + 2) if options.digits is None else (options.digits,):
+    for digits in range(2, shape.levels + 2):
         ring = _chain(replace(shape, digits=digits), options.scale_bits, series)
         if ring is None:
             continue

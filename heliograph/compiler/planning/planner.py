@@ -26,7 +26,7 @@ from heliograph.compiler.planning.plan import (
     simulated,
 )
 from heliograph.compiler.planning.residency import within
-from heliograph.errors import PlanningError, RangeError
+from heliograph.errors import PlanningError, RangeError, said
 from heliograph.execution.interface import batch_of
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import call_ms, total_ms
@@ -51,7 +51,7 @@ def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> l
     scale, and one that saves a special prime where that costs a few bits of it.
     """
     found = []
-    for digits in range(1, levels + 2) if options.digits is None else (options.digits,):
+    for digits in range(1, levels + 2):
         scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
         finest: Ring | None = None
         for scale in scales:
@@ -135,7 +135,9 @@ def make_plan(
             "the polynomials overflow on the samples",
             where=f"program {program.name!r}",
             why="the error of one brings the operand of another far out of the interval that the samples showed",
-            hint="more calibration samples, or an input_range from which the intervals can be proved, or a larger margin",
+            hint=said(
+                "more calibration samples, or an {input_range} from which the intervals can be proved, or a larger {margin}"
+            ),
         )
     magnitude, headroom = reach_of(outputs)
     try:
@@ -177,7 +179,7 @@ def _plan(
     endless = bool(program.interface.carried) and spends_carried(program)
     if endless and options.bootstrap is False:
         raise PlanningError(
-            "the program carries values from run to run, and bootstrap=False was asked for",
+            said("the program carries values from run to run, and {bootstrap=False} was asked for"),
             where="Options.bootstrap",
             why="each run spends levels of them, and only a bootstrap gives levels back",
         )
@@ -328,10 +330,10 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         if fitting is None:
             least = least_server_bytes(executable, ring)
             raise PlanningError(
-                f"the server would need {least} bytes, memory_bytes allows {options.memory_bytes}",
+                said(f"the server would need {least} bytes, {{memory_bytes}} allows {options.memory_bytes}"),
                 where="Options.memory_bytes",
                 why="that is with keys that are read anew in every run",
-                hint="set key_bytes lower (slower, fewer keys), or allow more",
+                hint=said("set {key_bytes} lower (slower, fewer keys), or allow more"),
             )
         executable, loading = fitting
         price = total_ms(found.trace.calls, executable, options.costs)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from heliograph import rounding
 from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning.plan import Plan
-from heliograph.compiler.reporting.held_out import Observation, Unseen
+from heliograph.compiler.reporting.held_out import Observation
 from heliograph.compiler.reporting.savings import largest_difference, largest_of, savings
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Matrix, Program, Stage
@@ -22,16 +21,13 @@ from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
 from heliograph.passes.polynomials.approximate import degrees_by_layer
 from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.records import LARGEST
 from heliograph.report.figures import (
-    LARGEST,
     Allocation,
     ClassAgreement,
     Figures,
-    Saving,
     SpentLevels,
     Stored,
-    UnseenInputs,
-    WorstLayer,
 )
 
 # Variants are compiled for the report only if the linear maps have at most this many entries.
@@ -72,7 +68,7 @@ def bill(
             errors_apart=observation.trial is not None,
             given_error=given,
             given_samples=None if given is None else int(source.calibration[0].shape[0]),
-            unseen=_unseen(observation.unseen) if watched else None,
+            unseen=observation.unseen.figures() if watched else None,
             calibrated=bool(source.calibration),
             output_magnitude=rounding.nearest(plan.output_magnitude),
             unbounded_ms=plan.unbounded_ms,
@@ -82,16 +78,14 @@ def bill(
             # A slot program runs as its author wrote it: there is nothing for us to lower.
             savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
-            else _savings(
-                savings(
-                    fused,
-                    # Held-out samples show how the polynomials do on unseen inputs: they had no part in this program.
-                    polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
-                    options,
-                    observation.partly or observation.observed,
-                    samples,
-                    exact,
-                )
+            else savings(
+                fused,
+                # Held-out samples show how the polynomials do on unseen inputs: they had no part in this program.
+                polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
+                options,
+                observation.partly or observation.observed,
+                samples,
+                exact,
             ),
             allocation=allocation,
             comparison=source.comparison,
@@ -116,17 +110,6 @@ def given_error(source: Program, polynomial: Program) -> float | None:
         # A sample that leaves an interval may leave the numbers, too.
         largest = max(largest, found if found < LARGEST else LARGEST)
     return min(rounding.upward(largest, rounding.SEEN_BITS), LARGEST)
-
-
-def _unseen(unseen: Unseen) -> UnseenInputs:
-    found = unseen.to_dict()
-    worst = found.pop("worst")
-    return UnseenInputs(**found, worst=None if worst is None else WorstLayer(**worst))
-
-
-def _savings(found: Sequence[Mapping[str, Any]]) -> tuple[Saving, ...]:
-    lists = ("kinds", "layers", "locations")
-    return tuple(Saving(**{**entry, **{key: tuple(entry[key]) for key in lists}}) for entry in found)
 
 
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:

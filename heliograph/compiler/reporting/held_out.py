@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from heliograph.passes.polynomials.approximate import Approximate
 from heliograph.passes.polynomials.merge_activations import Offer
 from heliograph.passes.ranges.calibrate import Calibrate, Observed
 from heliograph.passes.ranges.margins import Chooser
+from heliograph.report.figures import UnseenInputs, WorstLayer
 
 CONFIDENCE = 0.95
 # Errors, including those of the variants that the report names, are measured on at most this many samples.
@@ -63,26 +64,19 @@ class Unseen:
     samples: tuple[Array, ...] = ()
     outputs: tuple[Array, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def figures(self) -> UnseenInputs:
         """As the report has it: the rate is bounded by Clopper and Pearson's one-sided interval."""
         worst = None
         if self.largest:
             place = max(range(len(self.largest)), key=lambda i: (self.left_by_entry[i], self.largest[i]))
-            worst = {
-                "layer": self.entries[place].layer or self.entries[place].function,
-                "location": self.entries[place].location,
-                "left": self.left_by_entry[place],
-                "largest": rounding.nearest(min(self.largest[place], 1e9), rounding.SEEN_BITS),
-                "rate_bound": rate_bound(self.left_by_entry[place], self.apart),
-            }
-        return {
-            "setting": self.setting,
-            "apart": self.apart,
-            "left": self.left,
-            "rate_bound": rate_bound(self.left, self.apart),
-            "confidence": CONFIDENCE,
-            "worst": worst,
-        }
+            worst = WorstLayer(
+                self.entries[place].layer or self.entries[place].function,
+                self.entries[place].location,
+                self.left_by_entry[place],
+                rounding.nearest(min(self.largest[place], 1e9), rounding.SEEN_BITS),
+                rate_bound(self.left_by_entry[place], self.apart),
+            )
+        return UnseenInputs(self.setting, self.apart, self.left, rate_bound(self.left, self.apart), CONFIDENCE, worst)
 
 
 def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:

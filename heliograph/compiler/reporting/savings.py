@@ -19,6 +19,7 @@ from heliograph.ir import Array, Node, Program
 from heliograph.ir.analysis.depth import critical_depth, depth_of_degree, node_depth, program_depth
 from heliograph.passes.polynomials.approximate import degrees_by_layer
 from heliograph.passes.ranges.calibrate import Observed
+from heliograph.report.figures import Saving
 
 # At most this many candidates are combined: the text shows three.
 _MAX_CANDIDATES = 24
@@ -98,7 +99,7 @@ def savings(
     observed: Mapping[Node, Observed],
     samples: Sequence[Array],
     exact: Sequence[Array],
-) -> list[dict[str, Any]]:
+) -> tuple[Saving, ...]:
     """The cheapest changes that save a level: each with its text, the depth and the error that it would have.
 
     `fused` is the tensor program that the approximation starts from, `exact` its outputs on `samples`. A single change
@@ -115,14 +116,14 @@ def savings(
         for group in itertools.combinations(changes, size):
             if critical_depth(polynomial, frozenset(change.node for change in group))[0] < depth:
                 made = _compiled(group, fused, polynomial, options, observed, samples, exact)
-                if made is not None and made["depth"] < depth:
+                if made is not None and made.depth < depth:
                     found.append(made)
             if len(found) >= (_SHOWN if large else _COMPARED):
                 break
         if found:
-            found.sort(key=lambda entry: (entry["approximation_error"], entry["change"]))
-            return found[:_SHOWN]
-    return []
+            found.sort(key=lambda saving: (saving.approximation_error, saving.change))
+            return tuple(found[:_SHOWN])
+    return ()
 
 
 def _compiled(
@@ -133,7 +134,7 @@ def _compiled(
     observed: Mapping[Node, Observed],
     samples: Sequence[Array],
     exact: Sequence[Array],
-) -> dict[str, Any] | None:
+) -> Saving | None:
     """The variant with these changes; None where it cannot be had."""
     chosen = degrees_by_layer(fused, options.degrees)
     degrees, texts, made = dict(chosen), [], polynomial
@@ -165,14 +166,14 @@ def _compiled(
     except HeliographError:
         return None
     error = largest_difference(exact, outputs, made.interface.scales)
-    return {
-        "change": " and ".join(texts),
-        "kinds": [change.kind for change in group],
-        "layers": [change.layer for change in group],
-        "locations": [change.node.loc.short for change in group],
-        "depth": program_depth(made),
-        "approximation_error": rounding.nearest(error),
-    }
+    return Saving(
+        " and ".join(texts),
+        tuple(change.kind for change in group),
+        tuple(change.layer for change in group),
+        tuple(change.node.loc.short for change in group),
+        program_depth(made),
+        rounding.nearest(error),
+    )
 
 
 def largest_of(outputs: Sequence[Array], scales: Sequence[float]) -> float:

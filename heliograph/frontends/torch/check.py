@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.frontends.torch.difference import Reading, fed, first_difference
 from heliograph.frontends.torch.graph import unchanged
 from heliograph.frontends.torch.inputs.examples import Example
@@ -433,5 +433,7 @@ class _Comparing:
             "the model was traced, but cannot be run to compare it with its program",
             where=self.reading.start,
             why=f"{type(failed).__name__}: {first}"[:300] if failed else "it gives finite numbers for no sample",
-            hint="see whether model(samples) runs; check=False leaves the comparison out, and the report says so",
+            hint=said(
+                "see whether model(samples) runs; {check=False} leaves the comparison out, and the report says so"
+            ),
         )

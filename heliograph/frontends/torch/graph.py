@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.frontends.torch.inputs.examples import EXAMPLE, Example
 from heliograph.frontends.torch.known import UNCOUNTED, numbers_known
 from heliograph.frontends.torch.refusals import (
@@ -189,7 +189,10 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         f"the model cannot be run on {examples.called}",
         where=where,
         why=f"{kind}: {first}"[:300],
-        hint="see whether model(example_input) runs; example_input needs a batch axis, and forward must use torch only"
+        hint=said(
+            "see whether {model(example_input) runs; example_input needs a batch axis|the model runs on it}, and forward "
+            "must use torch only"
+        )
         if examples.called == EXAMPLE
         else f"see whether model(samples) runs: they have shape {_shapes(examples)}, the axis of samples in front, and "
         "forward must use torch only",

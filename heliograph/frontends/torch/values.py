@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from heliograph import functions
-from heliograph.errors import UnsupportedError, at
+from heliograph.errors import UnsupportedError, at, said
 from heliograph.frontends.torch.inputs.reach import Reach
 from heliograph.ir import Builder, ConstantName, Location, Node
 
@@ -254,7 +254,7 @@ class Call:
             f"{self.user_name} mixes samples of the batch",
             where=self.loc,
             why=f"a program works on one sample at a time, and {detail}",
-            hint=hint or "keep axis 0, the batch axis, out of it (and give example_input a batch axis)",
+            hint=hint or said("keep axis 0, the batch axis, out of it (and give {example_input} a batch axis)"),
         )
 
     # ------------------------------------------------------------------ operands

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.maps.diagonals import positions_in_slots
 from heliograph.ir.node import Array
+from heliograph.records import bounds
+
+# The most elements of a tensor, and slots of a ciphertext, that files and texts may name.
+MOST_ELEMENTS = 1 << 22
+MOST_SLOTS = 1 << 16
 
 
 # Without slots: layouts are compared by the thousand, so what follows from the fields is kept.
@@ -31,16 +35,16 @@ class Layout:
     run count the slots of one sample.
     """
 
-    shape: tuple[int, ...]
-    slots: int
-    period: int
-    shift: int = 0
-    gap: int = 1
-    width: int = 0
-    block: int = 0
-    run: int = 0
-    stride: int = 1
-    split: tuple[int, ...] = ()
+    shape: tuple[int, ...] = field(metadata=bounds(1, MOST_ELEMENTS, most=8))
+    slots: int = field(metadata=bounds(1, MOST_SLOTS))
+    period: int = field(metadata=bounds(1, MOST_SLOTS))
+    shift: int = field(default=0, metadata=bounds(0, MOST_SLOTS))
+    gap: int = field(default=1, metadata=bounds(1, MOST_SLOTS))
+    width: int = field(default=0, metadata=bounds(0, MOST_ELEMENTS))
+    block: int = field(default=0, metadata=bounds(0, MOST_ELEMENTS))
+    run: int = field(default=0, metadata=bounds(0, MOST_SLOTS))
+    stride: int = field(default=1, metadata=bounds(1, MOST_SLOTS, optional=True))
+    split: tuple[int, ...] = field(default=(), metadata=bounds(most=6, optional=True))
 
     @property
     def size(self) -> int:
@@ -163,32 +167,3 @@ class Layout:
         flat = np.concatenate([vector[: self.period * self.stride].reshape(self.period, -1) for vector in vectors])
         samples = flat[self.places()].T
         return np.asarray(samples.reshape(self.shape if self.stride == 1 else (self.stride, *self.shape)))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "shape": list(self.shape),
-            "slots": self.slots,
-            "period": self.period,
-            "shift": self.shift,
-            "gap": self.gap,
-            "width": self.width,
-            "block": self.block,
-            "run": self.run,
-            **({"stride": self.stride} if self.stride > 1 else {}),
-            **({"split": list(self.split)} if self.split else {}),
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> Layout:
-        return Layout(
-            tuple(value["shape"]),
-            value["slots"],
-            value["period"],
-            value["shift"],
-            value["gap"],
-            value["width"],
-            value["block"],
-            value["run"],
-            value.get("stride", 1),
-            tuple(value.get("split", ())),
-        )

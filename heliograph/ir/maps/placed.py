@@ -19,6 +19,7 @@ from heliograph.errors import InternalError
 from heliograph.ir.maps.kronecker import KroneckerMatrix
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
+from heliograph.records import to_json
 
 # Of more pairs of channels, distances are not told apart to bound their number.
 _PAIRS_SORTED = 1 << 20
@@ -40,7 +41,7 @@ class PlacedMatrix(Matrix):
 
     @property
     def heading(self) -> str:
-        return f"{self.operand.to_json()} {self.result.to_json()} {self.block}"
+        return f"{to_json(self.operand)} {to_json(self.result)} {self.block}"
 
     @property
     def shape(self) -> tuple[int, int]:  # type: ignore[override]

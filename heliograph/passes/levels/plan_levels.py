@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError, PlanningError, ProgramError
+from heliograph.errors import InternalError, PlanningError, ProgramError, said
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.analysis.carried import carried_nodes, carried_outputs, carried_pairs, fits
 from heliograph.ir.location import Location
@@ -571,6 +571,6 @@ class _Emitter:
                     f"the scales of summands drift apart: {error.what}",
                     where=node.loc,
                     why="in a chain of products without a constant factor the distance from the nominal scale doubles",
-                    hint="another scale_bits or log_ring; or multiply by a constant between the products",
+                    hint=said("another {scale_bits} or {log_ring}; or multiply by a constant between the products"),
                 ) from None
         return builder.op(node.op, operands, node.loc, **attrs)

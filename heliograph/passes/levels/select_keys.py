@@ -12,7 +12,7 @@ import numpy as np
 from heliograph.ckks.chains import Chain, chain_at
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.errors import PlanningError
+from heliograph.errors import Argument, PlanningError, said
 from heliograph.ir import Builder, CipherType, Node, Program, Stage
 from heliograph.ir.bootstraps.asked import inside_bootstraps, place_of, refreshing
 from heliograph.ir.maps.steps import needed_keys, rotation_steps
@@ -197,7 +197,10 @@ class SelectKeys:
         keys = _reduce(amounts, self.ring.slots, max(room, 1)) if room < len(amounts) else sorted(amounts)
         if room < len(keys):
             raise PlanningError(
-                f"key_bytes={self.key_bytes} holds {max(room, 0)} rotation keys; this program needs {len(keys)}",
+                said(
+                    Argument("key_bytes", str(self.key_bytes)),
+                    f" holds {max(room, 0)} rotation keys; this program needs {len(keys)}",
+                ),
                 where="Options.key_bytes",
                 why=f"a key has {self.ring.rotation_key_bytes} bytes in this ring",
                 hint=f"allow at least {len(keys) * per_key + fixed} bytes",

@@ -17,7 +17,7 @@ import networkx
 import numpy as np
 
 from heliograph.ckks.ring import Ring
-from heliograph.errors import InternalError, PlanningError
+from heliograph.errors import InternalError, PlanningError, said
 from heliograph.ir import Array, Node, Program, TensorType, shape_of
 from heliograph.ir.analysis.carried import carried_pairs
 from heliograph.ir.analysis.depth import program_depth
@@ -163,7 +163,7 @@ def candidate_layouts(
             raise PlanningError(
                 f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are "
                 "supported",
-                hint="use a larger ring (Options.log_ring), or a smaller tensor",
+                hint=said("use a larger ring ({Options.log_ring}), or a smaller tensor"),
             )
         fitting = [layout for layout in distinct if layout.ciphertexts == fewest]
         fitting.sort(key=lambda layout: (layout.period, layout.gap, layout.block))

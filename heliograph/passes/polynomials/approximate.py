@@ -14,7 +14,7 @@ from heliograph import functions, rounding
 from heliograph.approx.fits.fit import Fit, Moments, fit, smallest_degree
 from heliograph.approx.fits.trigonometric import SeriesFit, fit_series
 from heliograph.approx.proofs.fit_proof import largest_error
-from heliograph.errors import ProgramError, at
+from heliograph.errors import ProgramError, at, said
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, Stage, size_of
 from heliograph.ir.ops.functions import ALONG_ROWS
@@ -159,7 +159,10 @@ class Approximate:
             f"nothing bounds the input of {node.op}",
             where=node.loc,
             why="a polynomial is only good on an interval, and neither calibration samples nor an input range were given",
-            hint="pass calibration=samples or input_range=(low, high) to trace, or a range for this layer",
+            hint=said(
+                "{pass calibration=samples or input_range=(low, high) to trace|give --calibration FILE or --input-range LOW "
+                "HIGH}, or a range for this layer"
+            ),
         )
 
     def fit(

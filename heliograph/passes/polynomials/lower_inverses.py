@@ -10,7 +10,7 @@ from heliograph import rounding
 from heliograph.approx.compositions.exp import exp
 from heliograph.approx.compositions.inverse import inverse
 from heliograph.approx.compositions.softmax import softmax
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.ir import Node, shape_of, size_of
 from heliograph.passes.polynomials.lower_functions import Argument, Lowering
 from heliograph.passes.ranges.calibrate import Observed
@@ -34,7 +34,9 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
     x, interval = argument.value, argument.interval
     rows, columns = shape_of(x)
     middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
-    hint = "a narrower range (leave masked places out instead of adding a large negative number), or target_error"
+    hint = said(
+        "a narrower range (leave masked places out instead of adding a large negative number), or {target_error}"
+    )
     with lowering.located(hint):
         plan = softmax(rows, limit, max_error=lowering.target_error or DEFAULT_SOFTMAX_ERROR)
     largest = plan.error - plan.rounding

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ops.functions import ALONG_ROWS
@@ -176,7 +176,7 @@ def _check(program: Program) -> int:
                 f"calibration sample {outside[0][0]} of input {name!r} holds {samples[tuple(outside[0])]:g}, "
                 f"outside its range [{low:g}, {high:g}]",
                 where=node.loc,
-                hint="widen input_range, or leave the sample out",
+                hint=said("widen {input_range}, or leave the sample out"),
             )
     if len(counts) > 1:
         raise ProgramError(f"calibration holds {' and '.join(map(str, sorted(counts)))} samples of different inputs")

@@ -10,7 +10,7 @@ import scipy.special
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.report.figures import CERTIFIED_KINDS, Certified, radius_of
 
 # If an output is further than this from an integer, some value left its range.
@@ -70,7 +70,9 @@ def certificate_of(artifact: Artifact | PublicArtifact) -> Certified:
     """What the answers of an artifact certify; a ProgramError where they do not."""
     found = artifact.public().certificate
     if found is None:
-        raise ProgramError(f"{artifact.name!r} certifies nothing", hint="compile it with hg.certify")
+        raise ProgramError(
+            f"{artifact.name!r} certifies nothing", hint=said("compile it with {hg.certify|heliograph certify}")
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
-from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
+from heliograph.errors import ProgramError, RangeError, SecurityError, WireError, said
 from heliograph.execution.interface import check_input, check_range, encrypted_input, given_as
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes
@@ -371,7 +371,7 @@ class Client:
                 "results of an artifact that bootstraps cannot be shared",
                 where="decrypt(share=True)",
                 why="what is known of a bootstrap's error is a fit to measurements, not a bound, and it depends on the key",
-                hint="compile with bootstrap=False if a ring is large enough, or keep the results",
+                hint=said("compile with {bootstrap=False} if a ring is large enough, or keep the results"),
             )
         count = sum(len(spec.log_scales) for spec in self.public.outputs)
         output.check_names([str(number) for number in range(count)])

@@ -19,17 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file
-from heliograph.artifact.public import CERTIFICATE, PublicArtifact, certificate_in, certificate_json
-from heliograph.artifact.validate import printable, real, refuse, whole
-from heliograph.artifact.wire import (
-    RAISING,
-    chains_json,
-    raising_json,
-    read_chains,
-    read_interface,
-    read_raising,
-    spec_json,
-)
+from heliograph.artifact.public import PublicArtifact
+from heliograph.artifact.validate import refuse
 from heliograph.errors import SecurityError, WireError
 from heliograph.files import write_file
 from heliograph.runtime.wire.messages import are_names
@@ -46,13 +37,8 @@ _MAX_SCRYPT_BYTES = 1 << 30
 _SALT_BYTES, _NONCE_BYTES, _KEY_BYTES, _TAG_BYTES = 16, 12, 32, 16
 _PROTECTION = {"scrypt", "nonce"}
 _FIELDS = {"artifact", "client", "shared", "interface"}
-# Later formats of public artifacts do not matter here.
-_INTERFACE = (
-    "name", "ring", "inputs", "outputs", "rotation_keys", "relinearization_key", "chains", "predicted", "conjugation_key",
-)  # fmt: skip
 # Predictions that the client uses; a file may hold others.
 _NEEDED = ("scheme_error", "output_magnitude")
-_MAX_PREDICTED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +65,7 @@ def write_key(
         "artifact": public.fingerprint,
         "client": client,
         "shared": shared,
-        "interface": _interface(public),
+        "interface": public.description,
     }
     if passphrase is not None:
         if not passphrase:
@@ -140,50 +126,16 @@ def _check_mode(path: str | Path) -> None:
         )
 
 
-def _interface(public: PublicArtifact) -> dict[str, Any]:
-    """What the client needs of its artifact, as JSON of this format."""
-    return {
-        "name": public.name,
-        **chains_json(public.chains),
-        "inputs": [spec_json(spec) for spec in public.inputs],
-        "outputs": [spec_json(spec) for spec in public.outputs],
-        **raising_json(public.raising_chains),
-        **certificate_json(public.certificate),
-        "conjugation_key": public.conjugation_key,
-        "predicted": dict(public.predicted),
-    }
-
-
 def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
     """The public artifact of such JSON; a WireError where it is none.
 
     Its security is not judged here: the table may have become stricter since the key was made.
     """
     try:
-        if not isinstance(interface, Mapping) or set(interface) - {RAISING, CERTIFICATE} != set(_INTERFACE):
-            raise refuse("its fields are not those of a key file")
-        chains = read_chains(interface, secure=False)
-        ring = chains[0].ring
-        if type(interface["conjugation_key"]) is not bool:
-            raise refuse("conjugation_key is malformed")
-        predicted = interface["predicted"]
-        whole(len(predicted), "the number of predictions", 0, _MAX_PREDICTED)
-        if not set(_NEEDED) <= set(predicted):
+        found = PublicArtifact.described(interface, "", secure=False, named=fingerprint)
+        if not set(_NEEDED) <= set(found.predicted):
             raise refuse("it lacks a prediction")
-        return PublicArtifact(
-            printable(interface["name"], "its name"),
-            "",
-            chains,
-            *read_interface(interface, ring),
-            {
-                printable(key, "a prediction"): real(value, "a prediction", 0.0, 1e18)
-                for key, value in predicted.items()
-            },
-            interface["conjugation_key"],
-            named=fingerprint,
-            raising_chains=read_raising(interface, chains),
-            certificate=certificate_in(interface),
-        )
+        return found
     except WireError as error:
         raise WireError(error.what, where=what, why=error.why, hint=error.hint) from None
     except Exception as error:

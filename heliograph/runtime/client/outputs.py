@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks.sharing import SHARE_MARGIN, flooding_std, sharing_cost_bits
-from heliograph.errors import ProgramError, RangeError, SecurityError
+from heliograph.errors import ProgramError, RangeError, SecurityError, said
 from heliograph.ir import Array
 from heliograph.ir.interface import TensorSpec
 from heliograph.runtime.noise import secure_normal
@@ -96,7 +96,7 @@ def check_sharing(
             f"output {name!r} cannot be shared: the noise that hides the key would be {std:.2g}, its values reach "
             f"{magnitude:.2g}",
             why=f"sharing costs {sharing_cost_bits(values):.1f} bits, and the error of encryption is {scheme_error:.2g}",
-            hint=f"compile with precision_bits of about {min(needed, 40)}, so that there are bits to spend",
+            hint=said(f"compile with {{precision_bits}} of about {min(needed, 40)}, so that there are bits to spend"),
         )
 
 

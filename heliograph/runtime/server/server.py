@@ -12,7 +12,7 @@ import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.validate import check_transforms
-from heliograph.errors import ProgramError, WireError
+from heliograph.errors import ProgramError, WireError, said
 from heliograph.execution.interface import plain_input
 from heliograph.execution.key_use import key_use
 from heliograph.execution.loop import Progress, Trace, execute
@@ -115,7 +115,7 @@ class Server:
         if check_memory:
             # Needed on top of what is already in memory: this process, and the key bytes that it holds.
             held = (0 if mapped else _held_bytes(planned, bound)) + planned["loading"]
-            hint = f"{_hint(isinstance(keys, KeyFolder))}, or pass check_memory=False"
+            hint = said(f"{_hint(isinstance(keys, KeyFolder))}, or pass {{check_memory=False}}")
             require_memory(planned["working"] + held, f"the server of {artifact.name!r}", hint)
         self.artifact = artifact
         self.client = keys.client
@@ -385,17 +385,17 @@ def _key_bound(artifact: Artifact, planned: Mapping[str, int], key_bytes: int | 
     least = key_use(artifact.program).least_bytes
     if key_bytes < least:
         raise ProgramError(
-            f"the program needs {least} bytes of its keys at once, key_bytes allows {key_bytes}",
+            said(f"the program needs {least} bytes of its keys at once, {{key_bytes}} allows {key_bytes}"),
             where="Server(key_bytes=...)",
             why="keys that are not of rotations stay in memory, and all keys of one operation are needed at the same time",
-            hint="allow more, or compile with a lower Options.memory_bytes or key_bytes",
+            hint=said("allow more, or compile with a lower {Options.memory_bytes} or {key_bytes}"),
         )
     return key_bytes
 
 
 def _hint(folder: bool) -> str:
     """What to try where a server has not the memory."""
-    compiled = "compile with Options(memory_bytes=...) or a lower key_bytes, use a larger machine"
+    compiled = "compile with {Options(memory_bytes=...)|--memory-bytes} or a lower {key_bytes}, use a larger machine"
     if folder:
         return compiled
     return (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from heliograph.artifact.container import Container, parts, read_file
-from heliograph.errors import HeliographError, WireError, raised_as
+from heliograph.errors import HeliographError, WireError, raised_as, said
 from heliograph.files import Bytes, lock, remove_parts, sync_folder, write_file
 from heliograph.runtime.wire.messages import EvaluationKeys, are_names, check_belongs, check_objects
 
@@ -209,5 +209,5 @@ def check_disk(folder: str | Path, needed: int) -> None:
     if needed > free:
         raise HeliographError(
             f"the evaluation keys need {needed / 1e6:.0f} MB in {folder}, and {free / 1e6:.0f} MB are free",
-            hint="give a folder on a larger disk, or compile with a lower key_bytes",
+            hint=said("give a folder on a larger disk, or compile with a lower {key_bytes}"),
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import BASE_BYTES, PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.runtime.memory import TooLittleMemoryError
@@ -50,7 +50,7 @@ def require_fit(name: str, taken: Room, worker_bytes: int, hint: str) -> None:
     if taken.least > worker_bytes:
         raise TooLittleMemoryError(
             f"a job of {name!r} needs {taken.least / 1e6:.0f} MB, and a worker has {worker_bytes / 1e6:.0f} MB",
-            hint=f"{hint}, or compile with a lower memory_bytes",
+            hint=said(f"{hint}, or compile with a lower {{memory_bytes}}"),
         )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from heliograph import errors
-from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
+from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError, said
 from heliograph.serving.remote.exchange import BoundedTransport, Exchange
 from heliograph.serving.remote.records import ERRORS
 from heliograph.strict_json import strict_json
@@ -77,7 +77,7 @@ class Transport:
             raise SecurityError(
                 f"{url} has no TLS: others on the way could read the token",
                 where="RemoteServer",
-                hint="use https; on a network of your own pass plain_http=True",
+                hint=said("use https; on a network of your own pass {plain_http=True}"),
             )
         if not _TOKEN.fullmatch(token):
             raise errors.ProgramError(
@@ -238,7 +238,9 @@ def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLCo
             raise SecurityError(
                 "verify=False checks no certificate: others on the way can read the token and answer for the server",
                 where="RemoteServer",
-                hint="give the file with the certificate to trust; for a test without secrets, allow_insecure=True",
+                hint=said(
+                    "give the file with the certificate to trust; for a test without secrets, {allow_insecure=True}"
+                ),
             )
         warnings.warn(
             "certificates are not checked: others on the way can read the token and answer for the server",

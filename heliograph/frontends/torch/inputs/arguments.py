@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import one_hot_rows
 from heliograph.frontends.torch.inputs.checks import calibration_arrays, ranges
 from heliograph.frontends.torch.inputs.examples import samples_of
@@ -85,7 +85,10 @@ class Arguments:
             given = tuple(example_input) if isinstance(example_input, list | tuple) else (example_input,)
             if [tuple(item.shape) for item in given] != shapes:
                 raise ProgramError(
-                    f"example_input has shapes {[tuple(item.shape) for item in given]}, the exported program {shapes}",
+                    said(
+                        f"{{example_input}} has shapes {[tuple(item.shape) for item in given]}, the exported program "
+                        f"{shapes}"
+                    ),
                     where=self.caller,
                 )
         check_bags(self.exported.graph_module, users, self.caller)
@@ -95,7 +98,7 @@ class Arguments:
                 f"the inputs have different batch sizes: shapes {' and '.join(map(str, shapes))}",
                 where=self.caller,
                 why="axis 0 of every input is the batch axis",
-                hint="give every example_input the same batch axis, for example x.unsqueeze(0)",
+                hint=said("give every {example_input} the same batch axis, for example x.unsqueeze(0)"),
             )
         names = [str(node.name) for node in users]
         unknown = sorted(self.plain - set(names))
@@ -173,7 +176,7 @@ class Arguments:
             raise ProgramError(
                 f"input {node.name!r} has no axes",
                 where=self.caller,
-                hint="give example_input a batch axis: x.reshape(1, ...)",
+                hint=said("give {example_input} a batch axis: x.reshape(1, ...)"),
             )
         return tuple(value.shape)
 
@@ -190,8 +193,10 @@ class Arguments:
                 f"input {node.name!r} holds {str(value.dtype).removeprefix('torch.')} values",
                 where=self.caller,
                 why="programs compute with real numbers, and no table is looked up at these whole numbers",
-                hint="give floating-point values: example_input.float(); what chooses rows of a table is looked up on the "
-                "client, and the model is given the vectors",
+                hint=said(
+                    "give floating-point values: {example_input}.float(); what chooses rows of a table is looked up on the "
+                    "client, and the model is given the vectors"
+                ),
             )
 
     def _argument(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heliograph.errors import ProgramError, RangeError
+from heliograph.errors import ProgramError, RangeError, said
 from heliograph.execution.interface import real_numbers
 from heliograph.ir import Location
 from heliograph.ir.node import Array
@@ -93,7 +93,7 @@ def _missing_axis(samples: tuple[int, ...], shape: tuple[int, ...]) -> str:
         return "add a leading sample axis: samples[np.newaxis]"
     if samples[2:] == shape:
         # The first axis of one sample was taken for the example's batch axis.
-        return "example_input needs a batch axis in front, also for one sample: example_input[None]"
+        return said("{example_input} needs a batch axis in front, also for one sample: {example_input[None]|x[None]}")
     return ""
 
 
@@ -109,7 +109,7 @@ def ranges(
         declared = _per_input(input_range, len(names))
     if len(declared) != len(names) or (not single and any(isinstance(item, int | float) for item in declared)):
         raise ProgramError(
-            f"input_range {input_range!r} does not give one (low, high) per input ({', '.join(names)})",
+            said("{input_range}", f" {input_range!r} does not give one (low, high) per input ({', '.join(names)})"),
             where=where,
             hint="give a tuple of pairs in argument order: ((low, high), (low, high)), None where there is none",
         )
@@ -128,7 +128,7 @@ def ranges(
                     f"all calibration samples of input {name!r} hold the one number {low:g}",
                     where=where,
                     why="the range of the input cannot be told from them",
-                    hint="give input_range=(low, high)",
+                    hint=said("give {input_range=(low, high)}"),
                 )
             result.append((low, high))
         else:
@@ -155,8 +155,10 @@ def _check_inside(name: str, samples: Array, bounds: tuple[float, float], where:
     if len(outside):
         sample, *element = (int(i) for i in outside[0])
         raise RangeError(
-            f"calibration of input {name!r} has {samples[tuple(outside[0])]:g} in sample {sample}, element "
-            f"{tuple(element)}, outside of input_range ({bounds[0]:g}, {bounds[1]:g})",
+            said(
+                f"calibration of input {name!r} has {samples[tuple(outside[0])]:g} in sample {sample}, element "
+                f"{tuple(element)}, outside of {{input_range}} ({bounds[0]:g}, {bounds[1]:g})"
+            ),
             where=where,
             why=f"{len(outside)} of {samples.size} elements lie outside; the polynomials are fitted to the range",
             hint=f"normalize the samples, or declare ({samples.min():g}, {samples.max():g})",

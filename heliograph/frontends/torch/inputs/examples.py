@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, said
 from heliograph.execution.interface import real_numbers
 from heliograph.ir import Location
 
@@ -101,7 +101,7 @@ def example_of(model: torch.nn.Module, given: Any, called: str = EXAMPLE) -> Exa
     """
     if given is None:
         raise ProgramError(
-            "trace needs example_input",
+            said("trace needs {example_input}"),
             hint="give one tensor, or a tuple of tensors, with a batch axis; or calibration samples for every input",
         )
     for path, parameter in model.named_parameters():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from heliograph.errors import said
 from heliograph.frontends.torch.values import Call, Value, changes_in, elementwise, rule, scalar, transposed_name
 from heliograph.frontends.torch.ways.linear import moved
 from heliograph.ir import Node
@@ -64,7 +65,7 @@ def spatial_input(call: Call, x: Any, rank: int) -> Node:
     if x.rank != rank + 2:
         raise call.refuse(
             f"its input {call.torch_shape(x)} has no batch axis; it must be (batch, channels, {rank} spatial axes)",
-            "give example_input a batch axis, for example x.unsqueeze(0)",
+            said("give {example_input} a batch axis, for example x.unsqueeze(0)"),
         )
     return call.first_axis(x)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.errors import PlanningError
+from heliograph.errors import PlanningError, said
 from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.rows import ROW_OPS
@@ -66,7 +66,7 @@ def choose_products(
             why="their values have other layouts for other operations"
             if options(node)
             else "one of them must have few rows, and a row of the other must fit into a ciphertext",
-            hint="use a larger ring (Options.log_ring), or copy one of them by a linear map",
+            hint=said("use a larger ring ({Options.log_ring}), or copy one of them by a linear map"),
         )
     made = {node: way.scaled(node.attrs.get("scale", 1.0)) for node, way in zip(nodes, search.best, strict=True)}
     return _cleaned(program, groups, made)
