@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heliograph.errors import HeliographError, ProgramError
+from heliograph.artifact.container import file_digest
+from heliograph.errors import ProgramError
 from heliograph.files import lock
 from heliograph.runtime.server.steps import StepInput
 from heliograph.runtime.wire.messages import EncryptedInput
@@ -23,8 +23,8 @@ from heliograph.serving.queue.keysets import KeySets
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.sweep import Sweep
 from heliograph.serving.queue.tenants import Tenants
-from heliograph.serving.queue.uploads import Uploads
-from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.queue.uploads import Upload, Uploads
+from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import JobRecord
 from heliograph.serving.turns import Crowd, Pace, Turns
 from heliograph.serving.work.engine import Work, bytes_each
@@ -80,9 +80,9 @@ class Site:
         )
         self.database = Database(self.places.database, upgrade=True)
         self.tenants = Tenants(self.database)
-        self.jobs = Jobs(self.database, self.places, self.limits)
-        self.uploads = Uploads(self.database, self.places, self.limits, self.catalog.largest_upload(self.limits))
-        self.keysets = KeySets(self.database, self.places, self.limits, self.uploads, self.jobs)
+        self.uploads = Uploads(self.database, self.places, self.limits)
+        self.jobs = Jobs(self.database, self.places, self.limits, self.uploads)
+        self.keysets = KeySets(self.database, self.places, self.limits, self.jobs)
         work = Work(
             home=str(settings.root.resolve()),
             paths=self.catalog.paths,
@@ -96,15 +96,15 @@ class Site:
         engine = make_engine(settings.engine, work, settings.workers)
         shared = Shared(engine, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell)
         self.pool = Pool(shared, settings.workers)
-        self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
+        self._sweep = Sweep(self.database, self.places, self.limits, self.keysets, self.jobs)
         # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()
         self.connections = Connections(self.limits.connections, self.limits.address_connections)
         self.crowd = Crowd(self.limits.requests)
         self.pace = Pace(_STRANGER_S, _STRANGERS, _LONGEST_S)
         self.turns = Turns(self.limits.turns, _TOGETHER)
-        # The slow work of requests: digests of uploads, checks of keys, checks of inputs.
-        self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
+        # The slow work of requests: checks of keys, checks of inputs.
+        self.taking, self.submitting = Turns(), Turns()
 
     def start(self) -> None:
         """Bring queue and files together, and start workers."""
@@ -121,40 +121,32 @@ class Site:
         os.close(self._lock)
         log("stopped")
 
-    def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord:
-        """Accept a job on an upload, once: the same request again gives the same job.
+    def expected(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | int:
+        """The job of that name where it was accepted before, or else the most bytes that its input may have.
 
-        Refused are artifacts that no worker can hold, clients without keys, and what is not an input of that client.
+        Refused are artifacts that no worker can hold and clients without keys.
         """
         served = self.catalog[artifact]
         known = self.jobs.known(tenant, id, artifact, client, digest)
         if known is not None:
-            # Sent again by a client that could not know that the job was accepted.
-            with contextlib.suppress(Refused):
-                self.uploads.delete(tenant, digest)
             return known
         served.require_fit()
+        self.keysets.for_job(tenant, artifact, client)
+        return served.record.input_bytes + self.limits.frame_bytes
+
+    def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str, upload: Upload) -> JobRecord:
+        """Accept a job on an upload, once: the same request again gives the same job.
+
+        Refused is what is not an input of that client, and what `expected` refuses.
+        """
+        served = self.catalog[artifact]
         folder = self.keysets.for_job(tenant, artifact, client)
-        upload = self.uploads.finished(tenant, digest)
-        largest = served.record.input_bytes + self.limits.frame_bytes
-        try:
-            size = upload.stat().st_size
-            if size > largest:
-                raise Refused(
-                    413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
-                )
-            with self._reading:
-                kind = StepInput if served.steps else EncryptedInput
-                kind.load(upload, max_bytes=largest).check(artifact, client)
-            record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
-        except (HeliographError, FileNotFoundError) as error:
-            # The same request may have succeeded meanwhile and have taken the upload away.
-            known = self.jobs.known(tenant, id, artifact, client, digest)
-            if known is not None:
-                return known
-            if isinstance(error, FileNotFoundError):
-                raise nothing_there("upload") from None
-            raise
+        kind = StepInput if served.steps else EncryptedInput
+        with self._reading:
+            kind.load(upload.path).check(artifact, client)
+        if file_digest(upload.path) != digest:
+            raise Refused(422, "the body is not the input that was announced: it ends with another digest")
+        record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
         self.pool.wake()
         return record
 

@@ -12,17 +12,15 @@ from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
 from heliograph.serving.turns import Lane
 
-MAX_BYTES = 1 << 40
-
 Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="an artifact: its fingerprint, 64 hex digits")]
 AskedFingerprint = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="an artifact's fingerprint")]
 ClientName = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="a client: the name of its key, 32 hex digits")]
 AskedClient = Annotated[str, Query(pattern="^[0-9a-f]{32}$", description="the name of a client's key")]
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="the SHA-256 of all bytes")]
-AskedDigest = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="the digest of a complete upload")]
+AskedDigest = Annotated[
+    str, Query(pattern="^[0-9a-f]{64}$", description="the last 32 bytes of the body, as 64 hexadecimal digits")
+]
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="32 hexadecimal digits that the client chose")]
-KeyName = Annotated[str, Query(pattern="^[a-z0-9]+(/[a-z0-9]+){0,2}$", max_length=60, description="an evaluation key")]
-Size = Annotated[int, Query(ge=0, le=MAX_BYTES)]
+KeyName = Annotated[str, Path(pattern="^[a-z0-9]+(/[a-z0-9]+){0,2}$", max_length=60, description="an evaluation key")]
 
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 BODY: dict[str, Any] = {"requestBody": {"content": _BINARY, "required": True}}

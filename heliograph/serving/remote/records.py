@@ -1,7 +1,7 @@
 """What the server says over HTTP, as records: their fields are the JSON, and the OpenAPI description.
 
 Times are seconds since 1970, sizes bytes. `artifact` is a fingerprint of 64 hexadecimal digits, `client` the name of a key
-of 32, `digest` a SHA-256 of 64.
+of 32.
 """
 
 from __future__ import annotations
@@ -67,16 +67,6 @@ class ArtifactRecord:
     worker_bytes: int
     fits: bool
     predicted_ms: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class UploadRecord:
-    """How much of an upload is here; a client that was interrupted resumes at `received`."""
-
-    digest: str
-    received: int
-    total: int
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)

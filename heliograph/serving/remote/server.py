@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from heliograph.artifact.container import digest_of
 from heliograph.artifact.public import MAX_PUBLIC_BYTES, PublicArtifact
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.loop import Progress
-from heliograph.files import Bytes, open_file
+from heliograph.files import open_file
 from heliograph.runtime.server.steps import StepInput, StepOutput
 from heliograph.runtime.wire.keyfolder import KeyFolder, key_parts
 from heliograph.runtime.wire.messages import (
@@ -25,12 +25,9 @@ from heliograph.runtime.wire.messages import (
     is_name,
 )
 from heliograph.serving.remote.records import DONE, ENDED, QUEUED, RUNNING, as_error
-from heliograph.serving.remote.transport import StatusError, Transport
+from heliograph.serving.remote.transport import Transport
 
-_BLOCK = 1 << 20
 _WAIT_S = 20.0
-# Parts of an upload that may be lost on the way, or sent by another process of the same client meanwhile.
-_SPARE_PARTS = 10
 _MAX_NAME = 200
 # Between two questions whether a job has ended, where the server answers at once.
 _PAUSE_S = 0.1
@@ -47,8 +44,8 @@ class RemoteServer:
         remote.register(client.evaluation_keys())
         answer = client.decrypt(remote.run(client.encrypt(sample)))
 
-    Everything is sent in parts of `part_bytes`. What has arrived stays on the server, so a call that failed, or a new
-    process with the same keys and inputs, resumes where it stopped. If the server is unreachable or busy, calls are
+    Keys and inputs are sent whole, one after the other. What has arrived stays on the server, so a call that failed, or a
+    new process with the same keys and inputs, sends only what is missing. If the server is unreachable or busy, calls are
     retried for `patience_s` seconds. A request may take `timeout_s` with its answer, and a second more for each 32 kB of
     them; an answer has at most `max_answer_bytes`. A job lasts as long as the server says, or `job_s` at most. `verify` is a
     file with the certificates to trust, or True for the usual ones; False, which checks none, only with
@@ -71,11 +68,8 @@ class RemoteServer:
         timeout_s: float = 60.0,
         patience_s: float = 300.0,
         job_s: float = math.inf,
-        part_bytes: int = 8 << 20,
         max_answer_bytes: int = 1 << 30,
     ) -> None:
-        if part_bytes < 1:
-            raise ProgramError(f"part_bytes = {part_bytes}: a part has at least one byte", where="RemoteServer")
         self._transport = Transport(
             url,
             token,
@@ -85,7 +79,7 @@ class RemoteServer:
             timeout_s=timeout_s,
             patience_s=patience_s,
         )
-        self._part_bytes, self._max_answer_bytes, self._job_s = part_bytes, max_answer_bytes, job_s
+        self._max_answer_bytes, self._job_s = max_answer_bytes, job_s
         # Of the time that an answer may take, half is left for the way.
         self._wait_s = min(_WAIT_S, timeout_s / 2)
 
@@ -150,8 +144,7 @@ class RemoteServer:
         for place, name in enumerate(sorted(missing)):
             if progress is not None:
                 progress("sending keys", len(here) - len(missing) + place, len(here))
-            digest = self._send_key(keys, name)
-            state = self._transport.json("POST", path, {"name": name, "upload": digest})
+            state = self._transport.json("PUT", f"{path}/{name}", data=_key_file(keys, name))
         if progress is not None:
             progress("sending keys", len(here), len(here))
         if not _flag(state, "complete"):
@@ -194,11 +187,11 @@ class RemoteServer:
 
     def _submitted(self, encrypted: EncryptedInput | StepInput, progress: Progress | None) -> str:
         data = encrypted.to_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        query = {"artifact": encrypted.artifact, "client": encrypted.client, "upload": digest}
-        path = f"/v1/jobs/{encrypted.request}"
-        self._send(digest, len(data), lambda offset, size: memoryview(data)[offset : offset + size], progress)
-        self._transport.json("PUT", path, query)
+        query = {"artifact": encrypted.artifact, "client": encrypted.client, "digest": digest_of(data)}
+        sent = None if progress is None else lambda done: progress("sending", done, len(data))
+        self._transport.json("PUT", f"/v1/jobs/{encrypted.request}", query, data, sent)
+        if sent is not None:
+            sent(len(data))
         return encrypted.request
 
     def result(self, job: str, progress: Progress | None = None) -> EncryptedOutput:
@@ -258,58 +251,17 @@ class RemoteServer:
             if time.monotonic() - begun < _PAUSE_S:
                 time.sleep(_PAUSE_S)
 
-    def _send_key(self, keys: EvaluationKeys | KeyFolder, name: str) -> str:
-        """Send one key's file; its digest."""
-        if isinstance(keys, KeyFolder):
-            path = keys.file(name)
-            try:
-                with open_file(path) as file:
-                    digest, size = hashlib.sha256(), 0
-                    while block := file.read(_BLOCK):
-                        digest.update(block)
-                        size += len(block)
 
-                    def read(offset: int, length: int) -> Bytes:
-                        file.seek(offset)
-                        return file.read(length)
-
-                    self._send(digest.hexdigest(), size, read)
-                    return digest.hexdigest()
-            except OSError as error:
-                raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
-        data = b"".join(key_parts(keys.artifact, keys.client, name, keys.blob(name)))
-        found = hashlib.sha256(data).hexdigest()
-        self._send(found, len(data), lambda offset, length: memoryview(data)[offset : offset + length])
-        return found
-
-    def _send(
-        self, digest: str, total: int, read: Callable[[int, int], Bytes], progress: Progress | None = None
-    ) -> None:
-        """Send what is not there yet of an upload, part by part. What is one part alone is sent without asking first."""
-        path = f"/v1/uploads/{digest}"
-        state: Any = {"received": 0, "complete": False}
-        if total > self._part_bytes:
-            state = self._transport.json("PUT", path, {"total": total})
-        rounds = -(-total // self._part_bytes) + _SPARE_PARTS
-        while not _flag(state, "complete"):
-            if not rounds:
-                raise HeliographError("an upload makes no progress", where=self._transport.url, hint="try again later")
-            rounds -= 1
-            offset = _number(state, "received", total)
-            if progress is not None:
-                progress("sending", offset, total)
-            try:
-                state = self._transport.json(
-                    "PUT", path, {"total": total, "offset": offset}, read(offset, self._part_bytes)
-                )
-            except StatusError as error:
-                # The server lost data that had not reached its disk, or another process of this client took over the
-                # upload.
-                if error.status not in (404, 409):
-                    raise
-                state = self._transport.json("PUT", path, {"total": total})
-        if progress is not None:
-            progress("sending", total, total)
+def _key_file(keys: EvaluationKeys | KeyFolder, name: str) -> bytes:
+    """The bytes of one key's file."""
+    if isinstance(keys, EvaluationKeys):
+        return b"".join(key_parts(keys.artifact, keys.client, name, keys.blob(name)))
+    path = keys.file(name)
+    try:
+        with open_file(path) as file:
+            return file.read()
+    except OSError as error:
+        raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
 
 
 def _require_inputs(encrypted: object) -> None:
