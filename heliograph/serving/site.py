@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,26 +10,27 @@ from pathlib import Path
 
 from heliograph.artifact.container import file_digest
 from heliograph.errors import ProgramError
-from heliograph.files import lock
+from heliograph.files import exclusive
 from heliograph.runtime.server.steps import StepInput
 from heliograph.runtime.wire.messages import EncryptedInput
 from heliograph.serving.connections import Connections
+from heliograph.serving.fairness import FairLock, RateLimit, RequestLimit
 from heliograph.serving.logs import log
-from heliograph.serving.queue.bell import Bell
 from heliograph.serving.queue.catalog import Catalog
 from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.keysets import KeySets
+from heliograph.serving.queue.notifier import Notifier
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.sweep import Sweep
 from heliograph.serving.queue.tenants import Tenants
 from heliograph.serving.queue.uploads import Upload, Uploads
 from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import JobRecord
-from heliograph.serving.turns import Crowd, Pace, Turns
 from heliograph.serving.work.engine import Work, bytes_each
 from heliograph.serving.work.engines import make_engine
-from heliograph.serving.work.pool import Pool, Shared
+from heliograph.serving.work.pool import Pool
+from heliograph.serving.work.queued import QueuedJobs
 
 # Answers to those without a token, for each address: so many at once, then one in so many seconds, after this long at most.
 _STRANGERS, _STRANGER_S, _LONGEST_S = 50, 0.02, 10.0
@@ -68,7 +69,12 @@ class Site:
         self.settings, self.limits = settings, settings.limits
         self.places = Places(settings.root)
         self.places.make()
-        self._lock = _taken(self.places)
+        self._lock = contextlib.ExitStack()
+        busy = ProgramError(
+            f"another process serves from {self.places.root}",
+            hint="stop it, or give this one its own folder (--data)",
+        )
+        self._lock.enter_context(exclusive(self.places.lock, busy))
         self.worker_bytes = bytes_each(settings.memory_bytes, settings.workers)
         self.catalog = Catalog(
             settings.artifacts,
@@ -92,24 +98,25 @@ class Site:
             allow_insecure=settings.allow_insecure,
             plaintexts=None if settings.plaintexts is None else str(settings.plaintexts.resolve()),
         )
-        self.bell = Bell()
+        self.notifier = Notifier()
+        self._queued = QueuedJobs(self.database, self.keysets, self.jobs, self.places, self.notifier)
         engine = make_engine(settings.engine, work, settings.workers)
-        shared = Shared(engine, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell)
-        self.pool = Pool(shared, settings.workers)
+        self.pool = Pool(engine, self._queued, settings.workers, self.limits.worker_s)
         self._sweep = Sweep(self.database, self.places, self.limits, self.keysets, self.jobs)
         # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()
         self.connections = Connections(self.limits.connections, self.limits.address_connections)
-        self.crowd = Crowd(self.limits.requests)
-        self.pace = Pace(_STRANGER_S, _STRANGERS, _LONGEST_S)
-        self.turns = Turns(self.limits.turns, _TOGETHER)
+        self.open_requests = RequestLimit(self.limits.requests)
+        self.rate_limit = RateLimit(_STRANGER_S, _STRANGERS, _LONGEST_S)
+        self.turns = FairLock(self.limits.turns, _TOGETHER)
         # The slow work of requests: checks of keys, checks of inputs.
-        self.taking, self.submitting = Turns(), Turns()
+        self.taking, self.submitting = FairLock(), FairLock()
 
     def start(self) -> None:
         """Bring queue and files together, and start workers."""
         self._sweep.settle()
         self.jobs.end_unserved([served.record.artifact for served in self.catalog])
+        self._queued.begin()
         self.pool.start()
         self._sweep.start()
         log("started", engine=self.settings.engine, workers=self.settings.workers, worker_bytes=self.worker_bytes)
@@ -118,7 +125,7 @@ class Site:
         self._sweep.close()
         self.pool.close()
         self.database.close()
-        os.close(self._lock)
+        self._lock.close()
         log("stopped")
 
     def expected(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | int:
@@ -149,18 +156,3 @@ class Site:
         record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
         self.pool.wake()
         return record
-
-
-def _taken(places: Places) -> int:
-    """The folder's lock, until the process ends."""
-    handle = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        lock(handle, wait=False)
-    except BlockingIOError:
-        os.close(handle)
-        raise ProgramError(
-            f"another process serves from {places.root}", hint="stop it, or give this one its own folder (--data)"
-        ) from None
-    except OSError:
-        pass  # A file system without locks: no way to tell whether there is another server.
-    return handle

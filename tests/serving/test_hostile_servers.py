@@ -201,7 +201,7 @@ def test_a_key_that_is_asked_for_many_times_is_sent_once() -> None:
     name = min(own.keys.names())
 
     def handle(method: str, target: str, body: bytes) -> object:
-        return own.answers["key"] if target.endswith(name) else {**own.answers["keys"], "missing": [name] * 100_000}
+        return own.answers["key"] if target.endswith(name) else {**own.answers["keys"], "missing": [name] * 50_000}
 
     with answering(handle, asked) as url, remote_of(url) as remote:
         remote.register(own.keys)

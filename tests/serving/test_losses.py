@@ -170,7 +170,7 @@ def test_a_queue_without_its_files_asks_for_them(
         again.keysets.for_job(1, MODEL, client.id)
     # The next `register` sends them, as for a set that was begun.
     expected_keys = again.catalog[MODEL].keys
-    assert again.keysets.begin(1, MODEL, client.id, expected_keys).missing == sorted(expected_keys)
+    assert again.keysets.begin(1, MODEL, client.id, expected_keys).missing == tuple(sorted(expected_keys))
     assert filled(again, client, keys)
 
 

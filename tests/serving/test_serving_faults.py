@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from heliograph.errors import HeliographError, InternalError, RangeError, WireEr
 from heliograph.files import open_file
 from heliograph.runtime.wire.keyfolder import KeyFolder, key_parts
 from heliograph.serving.connections import Connection
+from heliograph.serving.fairness import FairLock, RequestLimit
 from heliograph.serving.http import routes_jobs
 from heliograph.serving.http.app import make_app
 from heliograph.serving.http.routes_jobs import _opened
@@ -38,9 +40,8 @@ from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.settings import Limits
 from heliograph.serving.queue.tenants import stored_bytes
 from heliograph.serving.refusals import Refused
-from heliograph.serving.remote.records import ErrorRecord
+from heliograph.serving.remote.records import ErrorRecord, JobRecord
 from heliograph.serving.site import Site
-from heliograph.serving.turns import Crowd, Turns
 
 MODEL = toy_artifact().fingerprint
 DATA = b"some bytes"
@@ -96,7 +97,7 @@ def test_keys_that_were_taken_and_not_counted_are_counted(
     state = made.keysets.begin(1, MODEL, client.id, made.catalog[MODEL].keys)
     assert state.complete
     assert state.stored_bytes > 0
-    assert state.missing == []
+    assert state.missing == ()
 
 
 # ------------------------------------------------------------------------------------------------ races
@@ -242,13 +243,13 @@ def test_tenants_take_turns() -> None:
     """One with many requests that take long does not keep another one waiting for all of them."""
     done: list[str] = []
 
-    async def work(turns: Turns, tenant: int, name: str) -> None:
+    async def work(turns: FairLock, tenant: int, name: str) -> None:
         async with turns.of(tenant):
             await asyncio.sleep(0)
             done.append(name)
 
     async def all_of_them() -> None:
-        turns = Turns()
+        turns = FairLock()
         many = [asyncio.create_task(work(turns, 1, f"first {number}")) for number in range(10)]
         await asyncio.sleep(0)
         await asyncio.gather(*many, work(turns, 2, "second"))
@@ -261,18 +262,18 @@ def test_tenants_take_turns() -> None:
 def test_open_requests_of_a_tenant_are_bounded_and_counted_out(
     artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
 ) -> None:
-    crowd = Crowd(2)
-    crowd.enter(1)
-    crowd.enter(1)
+    limit = RequestLimit(2)
+    limit.enter(1)
+    limit.enter(1)
     with pytest.raises(Refused, match="2 requests") as refused:
-        crowd.enter(1)
+        limit.enter(1)
     assert refused.value.status == 429
-    crowd.enter(2)
-    crowd.leave(1)
-    crowd.enter(1)
+    limit.enter(2)
+    limit.leave(1)
+    limit.enter(1)
 
     made = site(artifact_file, tmp_path, Limits())
-    made.crowd = Crowd(1)
+    made.open_requests = RequestLimit(1)
     headers = {"Authorization": f"Bearer {made.tenants.add('first')}"}
     register(made, client, keys)
     data = client.encrypt(sample()).to_bytes()
@@ -289,8 +290,8 @@ def test_open_requests_of_a_tenant_are_bounded_and_counted_out(
                 assert (await http.get(path)).status_code == status, path
             sent = await http.put(f"/v1/jobs/{'a' * 32}?{query}", content=data)
             assert sent.json()["state"] == "queued"
-            assert not made.crowd._open
-            made.crowd.enter(1)
+            assert not made.open_requests._open
+            made.open_requests.enter(1)
             assert (await http.get("/v1/artifacts")).status_code == 429
             # It needs no token; no worker lives.
             assert (await http.get("/health")).status_code == 503
@@ -475,7 +476,11 @@ def test_the_error_of_a_job_is_raised_also_where_it_cannot_be_deleted(
     """The first answer to the deletion was lost, the job expired, or the server went away."""
     url, answers, asked = scripted
     job = "a" * 32
-    answers[f"GET /v1/jobs/{job}"] = 200, {"state": "failed", **refused("RangeError", "x is out of its range")}
+    error = ErrorRecord("RangeError", "x is out of its range", "", "its cause", "its hint")
+    answers[f"GET /v1/jobs/{job}"] = (
+        200,
+        asdict(JobRecord(job, MODEL, "c" * 32, "failed", 0, 5, 1.0, 2.0, 3.0, None, error)),
+    )
     answers[f"DELETE /v1/jobs/{job}"] = status, refused("ProgramError", "there is no such job")
     with hg.RemoteServer(url, "token", patience_s=0.5) as remote, pytest.raises(RangeError) as caught:
         remote.result(job)

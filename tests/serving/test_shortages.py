@@ -37,7 +37,7 @@ from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import DONE, ErrorRecord, JobRecord
 from heliograph.serving.site import Site
 from heliograph.serving.work import pool as pool_module
-from heliograph.serving.work.engine import AGAIN, Report, Seat, Task, Work, WorkerGone
+from heliograph.serving.work.engine import AGAIN, Report, Task, Work, WorkerGone, WorkerHandle
 from heliograph.serving.work.evaluation import Evaluation
 
 MODEL = toy_artifact().fingerprint
@@ -52,7 +52,7 @@ class Played:
         self.act, self.process, self.place, self.held, self.alive = act, 1, "here", dict[str, int](), True
         self._task: Task | None = None
 
-    def seat(self) -> Seat:
+    def start_worker(self) -> WorkerHandle:
         return self
 
     def begin(self, task: Task) -> None:

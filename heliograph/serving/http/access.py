@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPBearer
 
+from heliograph.serving.fairness import Lane
 from heliograph.serving.queue.tenants import Tenant
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
-from heliograph.serving.turns import Lane
 
 Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="an artifact: its fingerprint, 64 hex digits")]
 AskedFingerprint = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="an artifact's fingerprint")]

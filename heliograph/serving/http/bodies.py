@@ -9,11 +9,11 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from heliograph.serving.fairness import Lane
 from heliograph.serving.queue.tenants import Tenant
 from heliograph.serving.queue.uploads import Upload
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
-from heliograph.serving.turns import Lane
 
 
 @contextlib.asynccontextmanager

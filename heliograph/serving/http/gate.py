@@ -10,11 +10,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.serving.connections import Connection, place_of
+from heliograph.serving.fairness import Lane
 from heliograph.serving.http.answers import refusal
 from heliograph.serving.queue.tenants import Tenant
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
-from heliograph.serving.turns import Lane
 
 # What there is without a token.
 _PUBLIC = ("/health", "/openapi.json")
@@ -50,7 +50,7 @@ class Gate:
             return
         place = place_of(scope["client"][0]) if scope.get("client") else ""
         try:
-            await self._site.pace.wait((path, place))
+            await self._site.rate_limit.wait((path, place))
             if path is None:
                 raise Refused(
                     401,
@@ -67,10 +67,10 @@ class Gate:
     ) -> None:
         """Have a tenant's request answered, when it is its turn."""
         try:
-            self._site.crowd.enter(tenant.number)
+            self._site.open_requests.enter(tenant.number)
         except Refused as error:
             with contextlib.suppress(Refused):
-                await self._site.pace.wait(tenant.number)
+                await self._site.rate_limit.wait(tenant.number)
             await refusal(error)(scope, receive, send)
             return
         try:
@@ -79,7 +79,7 @@ class Gate:
                     scope["state"]["lane"] = lane
                     await self._app(scope, receive, _reading(send, lane, connection))
         finally:
-            self._site.crowd.leave(tenant.number)
+            self._site.open_requests.leave(tenant.number)
 
 
 def _closing(send: Send, headers: Headers, connection: Connection | None) -> Send:

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from heliograph.files import of_the_machine, open_file
+from heliograph.serving.fairness import Lane
 from heliograph.serving.http.access import (
     BODY,
     BYTES,
@@ -32,7 +33,6 @@ from heliograph.serving.http.bodies import received
 from heliograph.serving.queue.jobs import CURSOR, has_ended
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import JobRecord
-from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["jobs"])
 # How much of a result is in memory at once.
@@ -92,7 +92,7 @@ async def job(
     """How far a job is; with `wait` as soon as it has ended, or when the time is over."""
     end = time.monotonic() + wait
     while True:
-        with site.bell.listening() as ended:
+        with site.notifier.listening() as ended:
             record = await run_sync(site.jobs.record, known.number, id)
             left = end - time.monotonic()
             if has_ended(record) or left <= 0 or not site.tenants.stands(known):
@@ -114,7 +114,7 @@ async def events(site: Here, known: Known, turn: Turn, id: JobId) -> StreamingRe
         yield _event(record)
         while not has_ended(record) and site.tenants.stands(known):
             try:
-                with site.bell.listening() as ended:
+                with site.notifier.listening() as ended:
                     found = await run_sync(site.jobs.record, known.number, id)
                     if found == record:
                         await _until(ended, _WATCH_S, turn)

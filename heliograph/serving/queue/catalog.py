@@ -22,13 +22,12 @@ from heliograph.serving.remote.records import ArtifactRecord
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one client's server takes of a worker's memory: `bytes`, of which at most `key_bytes` are keys.
-
-    None where all keys stay. `least` is what it cannot do without.
-    """
+    """The memory of one client's server in a worker."""
 
     bytes: int
+    # The most bytes of keys in memory; None where all keys stay.
     key_bytes: int | None
+    # The least memory with which it runs.
     least: int
 
 

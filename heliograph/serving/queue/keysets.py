@@ -75,7 +75,7 @@ class KeySets:
         """What of the set is here."""
         row = self._required(tenant, artifact, client)
         there = set(KeyFolder(self._places.keyset(row.folder)).names())
-        missing = sorted(set(expected) - there)
+        missing = tuple(sorted(set(expected) - there))
         return KeysRecord(
             artifact,
             client,

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from heliograph.artifact.container import digest_of
@@ -21,17 +20,26 @@ from heliograph.runtime.wire.messages import (
     EncryptedInput,
     EncryptedOutput,
     EvaluationKeys,
-    are_names,
     is_name,
 )
-from heliograph.serving.remote.records import DONE, ENDED, QUEUED, RUNNING, as_error
+from heliograph.serving.remote.records import (
+    DONE,
+    ENDED,
+    QUEUED,
+    RUNNING,
+    ArtifactRecord,
+    ErrorRecord,
+    JobRecord,
+    KeysRecord,
+    as_error,
+    read_record,
+    strange,
+)
 from heliograph.serving.remote.transport import Transport
 
 _WAIT_S = 20.0
-_MAX_NAME = 200
 # Between two questions whether a job has ended, where the server answers at once.
 _PAUSE_S = 0.1
-_MOST = 1 << 53
 # Artifacts that an error names.
 _MOST_NAMED = 20
 
@@ -101,10 +109,10 @@ class RemoteServer:
 
     def artifacts(self) -> dict[str, str]:
         """The artifacts that are served: names by fingerprint."""
-        return {
-            _fingerprint(entry, "artifact"): _name(entry, "name")
-            for entry in _list(self._transport.json("GET", "/v1/artifacts"))
-        }
+        served = self._transport.json("GET", "/v1/artifacts")
+        if not isinstance(served, list):
+            raise strange()
+        return {entry.artifact: entry.name for entry in (read_record(ArtifactRecord, each) for each in served)}
 
     def public(self, artifact: str | None = None) -> PublicArtifact:
         """The public part of an artifact, by its fingerprint or name; of the only one if none is named.
@@ -137,17 +145,18 @@ class RemoteServer:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         path = f"/v1/keys/{keys.artifact}/{keys.client}"
-        state, here = self._transport.json("PUT", path), set(keys.names())
-        missing = {_checked(name, str) for name in _list(_field(state, "missing"))}
+        state, here = read_record(KeysRecord, self._transport.json("PUT", path)), set(keys.names())
+        missing = set(state.missing)
         if strange := missing - here:
             raise WireError(f"the server asks for the key {min(strange)[:60]!r}, which is not among these")
         for place, name in enumerate(sorted(missing)):
             if progress is not None:
                 progress("sending keys", len(here) - len(missing) + place, len(here))
-            state = self._transport.json("PUT", f"{path}/{name}", data=_key_file(keys, name))
+            answer = self._transport.json("PUT", f"{path}/{name}", data=_key_file(keys, name))
+            state = read_record(KeysRecord, answer)
         if progress is not None:
             progress("sending keys", len(here), len(here))
-        if not _flag(state, "complete"):
+        if not state.complete:
             raise WireError("the server does not have all keys, although they were sent", where=self._transport.url)
 
     def forget(self, keys: EvaluationKeys | KeyFolder | EncryptedInput) -> None:
@@ -207,15 +216,14 @@ class RemoteServer:
     def _result(self, job: str, kind: type[EncryptedOutput | StepOutput], progress: Progress | None) -> Any:
         """The outputs of a job, of that kind and checked."""
         path = f"/v1/jobs/{job}"
-        state = self._ended(path, progress)
-        if _text(state, "state") != DONE:
-            error = _field(state, "error")
+        ended = self._ended(path, progress)
+        if ended.state != DONE:
             self._delete(path)
-            raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
+            raise as_error(ended.error or ErrorRecord("", ""), f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
         output = kind.from_bytes(data, f"the answer of {self._transport.url}")
         (output if isinstance(output, EncryptedOutput) else output.halves()[0]).check_answers(job)
-        output.check(_fingerprint(state, "artifact"), _fingerprint(state, "client"))
+        output.check(ended.artifact, ended.client)
         self._delete(path)
         return output
 
@@ -224,24 +232,22 @@ class RemoteServer:
         with contextlib.suppress(HeliographError):
             self._transport.json("DELETE", path)
 
-    def _ended(self, path: str, progress: Progress | None) -> Mapping[str, Any]:
-        """The state of a job that has ended. A stream of events that breaks is begun anew."""
+    def _ended(self, path: str, progress: Progress | None) -> JobRecord:
+        """A job that has ended. A stream of events that breaks is begun anew."""
         end = time.monotonic() + self._job_s
         while True:
             begun = time.monotonic()
             if progress is not None:
-                for state in self._transport.events(f"{path}/events"):
-                    if isinstance(state, dict) and state.get("total"):
-                        total = _number(state, "total")
-                        progress("evaluate", _number(state, "done", total), total)
+                for event in self._transport.events(f"{path}/events"):
+                    # That of a job that is gone says nothing.
+                    if event and (job := read_record(JobRecord, event)).total:
+                        progress("evaluate", min(job.done, job.total), job.total)
             wait = 0.0 if progress is not None else min(self._wait_s, max(0.0, end - begun))
-            state = self._transport.json("GET", path, {"wait": wait})
-            said = _text(state, "state")
-            if said in ENDED:
-                found: Mapping[str, Any] = state
-                return found
-            if said not in (QUEUED, RUNNING):
-                raise _strange()
+            job = read_record(JobRecord, self._transport.json("GET", path, {"wait": wait}))
+            if job.state in ENDED:
+                return job
+            if job.state not in (QUEUED, RUNNING):
+                raise strange()
             if time.monotonic() >= end:
                 raise HeliographError(
                     f"the job has not ended within {self._job_s:g} s",
@@ -267,56 +273,3 @@ def _key_file(keys: EvaluationKeys | KeyFolder, name: str) -> bytes:
 def _require_inputs(encrypted: object) -> None:
     if not isinstance(encrypted, EncryptedInput):
         raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
-
-
-def _strange() -> WireError:
-    return WireError("the server does not answer like a Heliograph server")
-
-
-def _field(state: Any, name: str) -> Any:
-    if not isinstance(state, dict) or name not in state:
-        raise _strange()
-    return state[name]
-
-
-def _checked(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise _strange()
-    return value
-
-
-def _text(state: Any, name: str) -> str:
-    return str(_checked(_field(state, name), str))
-
-
-def _name(state: Any, name: str) -> str:
-    """A name that can be shown: no longer than those of artifacts, without control characters."""
-    found = _text(state, name)
-    if len(found) > _MAX_NAME or not found.isprintable():
-        raise _strange()
-    return found
-
-
-def _fingerprint(state: Any, name: str) -> str:
-    """An artifact's fingerprint or a client's name, which may stand in the path of a request."""
-    found = _text(state, name)
-    if not are_names({name: found}):
-        raise _strange()
-    return found
-
-
-def _flag(state: Any, name: str) -> bool:
-    return bool(_checked(_field(state, name), bool))
-
-
-def _number(state: Any, name: str, most: int = _MOST) -> int:
-    """A whole number from 0 to `most`."""
-    found = int(_checked(_field(state, name), int))
-    if not 0 <= found <= most:
-        raise _strange()
-    return found
-
-
-def _list(value: Any) -> list[Any]:
-    found: list[Any] = _checked(value, list)
-    return found

@@ -17,7 +17,7 @@ from heliograph import errors
 from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
 from heliograph.files import Bytes
 from heliograph.serving.remote.exchange import BoundedTransport, Exchange
-from heliograph.serving.remote.records import ERRORS
+from heliograph.serving.remote.records import ERRORS, ErrorRecord, RefusalRecord, as_error, read_record
 from heliograph.strict_json import strict_json
 from heliograph.texts import shown
 
@@ -140,7 +140,7 @@ class Transport:
                 with self._stream(method, path, max_bytes, params=query, content=content, headers=headers) as response:
                     if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
                         failed = failed or response.status_code == _FAULT
-                        rest(_said(response), _asked_s(response))
+                        rest(as_error(_said(response), ""), _asked_s(response))
                         continue
                     if not 200 <= response.status_code < 300:
                         raise self._refusal(response)
@@ -208,10 +208,10 @@ class Transport:
 
     def _refusal(self, response: httpx.Response) -> HeliographError:
         """The error that a refusal says."""
-        error = _said(response)
-        kind = ERRORS.get(error.where)
-        if kind is not None and response.status_code not in (401, 404, 409):
-            return kind(error.what, where=self.url, why=error.why, hint=error.hint)
+        said = _said(response)
+        error = as_error(said, self.url)
+        if said.kind in ERRORS and response.status_code not in (401, 404, 409):
+            return error
         return StatusError(response.status_code, error.what, where=self.url, why=error.why, hint=error.hint)
 
     def _strange(self) -> WireError:
@@ -238,19 +238,17 @@ def _asked_s(response: httpx.Response) -> float:
     return float(asked) if re.fullmatch("[0-9]{1,2}", asked) else 0.0
 
 
-def _said(response: httpx.Response) -> HeliographError:
-    """The words of a refusal, with the name of its class in `where`; of whatever else answers, its status."""
+def _said(response: httpx.Response) -> ErrorRecord:
+    """The error that a refusal says; of whatever else answers, its status."""
     text = bytearray()
     try:
         for block in _blocks(response):
             text += block
             if len(text) > _MAX_ERROR:
                 break
-        error = strict_json(bytes(text), _MAX_WORDS)["error"]
-        what, why, hint = (shown(str(error[name]), 2000) for name in ("what", "why", "hint"))
-        return HeliographError(what, where=shown(str(error["kind"]), 60), why=why, hint=hint)
-    except (ValueError, KeyError, TypeError, RecursionError, WireError):
-        return HeliographError(f"the server answers with status {response.status_code}")
+        return read_record(RefusalRecord, strict_json(bytes(text), _MAX_WORDS)).error
+    except (ValueError, WireError):
+        return ErrorRecord("", f"the server answers with status {response.status_code}")
 
 
 def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
