@@ -288,6 +288,10 @@ def test_open_requests_of_a_tenant_are_bounded_and_counted_out(
                 (f"/v1/artifacts/{MODEL}/public", 200), (f"/v1/jobs/{'a' * 32}/events", 404),
             ):  # fmt: skip
                 assert (await http.get(path)).status_code == status, path
+            for length in ("9" * 5000, "-1", "x", ""):
+                said = {"Content-Length": length}
+                answer = await http.put(f"/v1/jobs/{'a' * 32}?{query}", content=data, headers=said)
+                assert answer.status_code == 411
             sent = await http.put(f"/v1/jobs/{'a' * 32}?{query}", content=data)
             assert sent.json()["state"] == "queued"
             assert not made.open_requests._open

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 
 import anyio
@@ -23,7 +24,7 @@ async def received(request: Request, site: Site, known: Tenant, turn: Lane, most
     Refused are bodies of more than `most` bytes, those whose size is not said, and those that stop in the middle.
     """
     length = request.headers.get("content-length", "")
-    if not length.isdecimal():
+    if not re.fullmatch("[0-9]{1,18}", length):
         raise Refused(411, "the request does not say how many bytes its body has", hint="send Content-Length")
     upload = await run_sync(site.uploads.begin, known.number, int(length), most)
     try:
