@@ -1,4 +1,4 @@
-"""What routes take: the server, who asks, and parameters with their forms."""
+"""The parameters of routes, with their forms: the server, the tenant, names in paths and queries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Here = Annotated[Site, Depends(_site)]
 
 
 async def _tenant(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Tenant:
-    """Whose request it is, as the gate found."""
+    """The tenant whose token the request has (gate.py)."""
     tenant = request.state.tenant
     assert isinstance(tenant, Tenant)
     return tenant

@@ -1,4 +1,4 @@
-"""Who comes in: requests without a known token end here, before bodies, threads and the database; tenants take turns."""
+"""The gate: requests without a known token end here, before bodies, threads and the database; tenants take turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heliograph.serving.queue.tenants import Tenant
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
 
-# What there is without a token.
+# Paths that need no token.
 _PUBLIC = ("/health", "/openapi.json")
 # So many answers a connection has before a token that is known comes.
 _STRANGE_ANSWERS = 20
@@ -25,8 +25,8 @@ _STRANGE_ANSWERS = 20
 class Gate:
     """The tokens of requests, and the shares of the tenants that they name.
 
-    A request that passes has `tenant` and `lane` in its `state`. What is public is answered as to strangers, at their pace;
-    there is no `lane`, and a `tenant` only where the token is known.
+    A request that passes has `tenant` and `lane` in its `state`. Public paths have the rate limit of requests without a
+    token; their requests have no `lane`, and a `tenant` only where the token is known.
     """
 
     def __init__(self, app: ASGIApp, site: Site) -> None:

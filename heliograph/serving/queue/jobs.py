@@ -2,7 +2,7 @@
 
 A job is accepted when its row is committed, its input lies under its own name by then. A worker claims it by writing its
 own name into the row; only a row that is still running under that name can be ended by it, in the transaction
-that names the result's file. So a job that was given to another worker meanwhile ends once, whoever is late.
+that names the result's file. So a job that was given to another worker meanwhile ends once, and a late worker ends nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CURSOR = "^[0-9]{1,12}([.][0-9]{1,20})?-[0-9a-f]{32}$"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job as the worker that has it sees it."""
+    """A job that was given to a worker."""
 
     number: int
     id: str
@@ -222,8 +222,8 @@ class Jobs:
     def claim(self, worker: str, held: Collection[str] = ()) -> Claim | None:
         """The next job, for this worker from now on; None where none waits, or the disk has no room for its result.
 
-        Tenants take turns: first whoever has fewest jobs running. Then jobs of the key sets that the worker holds, unless
-        one has waited long; then the oldest.
+        Tenants take turns: the one with the fewest running jobs goes first. Then jobs of the key sets that the worker holds,
+        unless one has waited long; then the oldest.
         """
         now, free = self._database.clock.now(), shutil.disk_usage(self._places.results).free
         with self._database.writing() as connection:

@@ -57,7 +57,7 @@ class Tenants:
         return token
 
     def revoke(self, name: str) -> None:
-        """Let the tenant's token open nothing from now on; what it has stays until it expires."""
+        """Let the tenant's token open nothing from now on; its keys, jobs and results stay until they expire."""
         with self._database.writing() as connection:
             # The name becomes free; what belongs to the number now belongs to nobody.
             done = connection.execute(

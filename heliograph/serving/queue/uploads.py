@@ -1,8 +1,8 @@
 """Uploads: the bodies of requests, keys and inputs, on their way to the disk.
 
-Each is written to a file of its own in `uploads`, under a random name. Once it is whole it is checked and renamed, by
-whoever asked for it; otherwise the file is removed. An upload that was interrupted is sent again from its beginning. What a
-killed server leaves here is removed at the next start (files.py, `remove_parts`).
+Each is written to a file of its own in `uploads`, under a random name. A whole one is checked and renamed, as a key
+(keysets.py) or as an input (jobs.py); any other file is removed at the end of its request. An upload that was interrupted
+is sent again from its beginning. Files that a killed server leaves are removed at the next start (`files.remove_parts`).
 """
 
 from __future__ import annotations

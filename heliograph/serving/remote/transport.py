@@ -153,7 +153,7 @@ class Transport:
     def events(self, path: str) -> Iterator[Any]:
         """The data of server-sent events, until the stream ends or breaks; what broke it is not raised.
 
-        It breaks when its time is over too: whoever wants to hear more asks again.
+        It breaks when its time is over too: the caller asks again for more.
         """
         try:
             with self._stream("GET", path, _MAX_EVENTS) as response:

@@ -47,7 +47,7 @@ class Holding:
     def server(self, artifact: str, folder: str, path: Path) -> Server:
         """The server of an artifact on the keys in a folder, made where it is not here yet.
 
-        Raises WireError for keys that are gone or not those of the artifact, TooLittleMemoryError where the machine has no
+        Raises WireError for keys that are gone or belong to another artifact, TooLittleMemoryError where the machine has no
         room for it.
         """
         if folder in self._servers:

@@ -1,7 +1,7 @@
 """A pool of workers: each has a thread, which claims jobs for it, follows them, and starts another worker when it dies.
 
-Where jobs come from and what becomes of them is a `Jobs` object's business: that of a server's queue (`queued.py`) or of a
-list of files (`spread.py`).
+A `Jobs` object gives out jobs and notes how they end: for the queue of a server (`queued.py`), or for a list of files
+(`spread.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The engine on a Ray cluster: workers are actors on its machines; keys and artifacts are sent once to each machine.
 
-Ray starts the workers and carries the messages; which job goes where, and what becomes of the job of a dead worker, is
-decided as for the local engine. A worker on the machine of whoever has the jobs reads keys where they are. On
-another machine they lie in a folder of the user's own in its temporary directory, and its workers map them there.
+Ray starts the workers and carries the messages; the pool gives out the jobs, and the jobs of dead workers again, as for the
+local engine. Workers on the pool's own machine read keys where they are. On another machine copies of the keys lie in a
+folder of the user's own in its temporary directory, and its workers map them there.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def spread_files(
 
 @contextlib.contextmanager
 def _folder_of(keys: str | Path) -> Iterator[KeyFolder]:
-    """The keys in a folder, which workers take; those of a file in one that is temporary."""
+    """The folder of the keys; keys in one file are written into a temporary folder, since workers take folders."""
     loaded = load_keys(keys)
     if isinstance(loaded, KeyFolder):
         yield loaded

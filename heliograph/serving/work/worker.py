@@ -2,7 +2,7 @@
 
 It is started anew, not forked (OpenFHE's generator must not be copied), as `python -m heliograph.serving.work.worker`.
 Each line of its input is one message as JSON: first what to serve, then jobs, and the other calls of a
-`WorkerHandle`; each line of its output is a report. It ends when its input ends: whoever started it is gone then.
+`WorkerHandle`; each line of its output is a report. It ends when its input ends, since its pool is gone then.
 """
 
 from __future__ import annotations
