@@ -14,7 +14,7 @@ import resource
 import sys
 from collections import Counter
 
-KINDS = ("no token", "unknown job", "begin uploads", "begin key sets", "list jobs", "wait", "idle", "unread")
+KINDS = ("no token", "unknown job", "begin key sets", "list jobs", "wait", "idle", "unread")
 _REST_S = 0.2
 
 
@@ -27,7 +27,6 @@ def request(kind: str, token: str, artifact: str, connection: int, number: int) 
     method, path = {
         "no token": ("GET", "/v1/jobs"),
         "unknown job": ("GET", f"/v1/jobs/{'0' * 32}"),
-        "begin uploads": ("PUT", f"/v1/uploads/{_hex(connection, number % 8)}?total=10"),
         "begin key sets": ("PUT", f"/v1/keys/{artifact}/{_hex(connection, number)[:32]}"),
         "list jobs": ("GET", "/v1/jobs"),
         "wait": ("GET", f"/v1/jobs/{connection + 1:032x}?wait=30"),

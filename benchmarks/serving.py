@@ -164,37 +164,37 @@ def clocked(name: str, work: Work, workers: int, tasks: list[Task]) -> float:
     os.environ.update(one)
     engine = make_engine(name, work, workers)
     try:
-        seats = [engine.seat() for _ in range(workers)]
+        started = [engine.start_worker() for _ in range(workers)]
     finally:
         for each, value in before.items():
             os.environ.pop(each) if value is None else os.environ.update({each: value})
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     errors: list[str] = []
 
-    def drain(seat: Any) -> None:
+    def drain(worker: Any) -> None:
         while True:
             try:
                 task = waiting.get_nowait()
             except queue.Empty:
                 return
-            report = follow(seat, task, lambda report: True, SILENCE_S)
+            report = follow(worker, task, lambda report: True, SILENCE_S)
             if report.state != "done":
                 errors.append(f"{report.error}")
 
-    for seat in seats:
+    for worker in started:
         waiting.put(tasks[0])
-        drain(seat)
+        drain(worker)
     for task in tasks:
         waiting.put(task)
-    threads = [threading.Thread(target=drain, args=(seat,)) for seat in seats]
+    threads = [threading.Thread(target=drain, args=(worker,)) for worker in started]
     begun = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     seconds = time.perf_counter() - begun
-    for seat in seats:
-        seat.close()
+    for worker in started:
+        worker.close()
     engine.close()
     if errors:
         sys.exit(f"a job failed on {name}: {errors[0]}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from heliograph.errors import WireError, said
+from heliograph.errors import HeliographError, WireError, said
 
 # Bytes read from files and sockets; a view avoids a copy of blobs of hundreds of megabytes.
 Bytes = bytes | memoryview
@@ -206,15 +206,43 @@ def locked_folder(folder: str | Path, *, wait: bool) -> Iterator[None]:
 
     On Windows, which opens no folders, a file `.lock` in it has the lock.
     """
-    if sys.platform == "win32":
-        handle = os.open(Path(folder) / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    else:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = _open_to_lock(folder)
     try:
         lock(handle, wait=wait)
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def exclusive(path: str | Path, refused: HeliographError) -> Iterator[None]:
+    """Have a file, which is made where it is missing, or a folder for this process alone; a killed process has nothing.
+
+    Raises `refused` where another process has it, WireError where it cannot be opened. On a file system without locks
+    nothing tells whether another process has it.
+    """
+    try:
+        handle = _open_to_lock(path)
+    except OSError as error:
+        raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
+    try:
+        try:
+            lock(handle, wait=False)
+        except BlockingIOError:
+            raise refused from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_to_lock(path: str | Path) -> int:
+    if not os.path.isdir(path):
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if sys.platform == "win32":
+        return os.open(Path(path) / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def is_ours(found: os.stat_result, others: int) -> bool:

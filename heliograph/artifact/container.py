@@ -278,6 +278,18 @@ def _read_header(file: IO[bytes], path: Path) -> tuple[bytes, bytes, Mapping[str
     return fixed, text, _parsed(text, str(path))
 
 
+def digest_of(data: Bytes) -> str:
+    """The digest at the end of a container's bytes, unchecked, as 64 hexadecimal digits."""
+    return bytes(data[-_DIGEST:]).hex()
+
+
+def file_digest(path: str | Path) -> str:
+    """The digest at the end of a file, unchecked; an OSError where the file cannot be read."""
+    with open_file(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _DIGEST))
+        return digest_of(file.read())
+
+
 def file_kind(path: str | Path) -> str:
     """The kind that a file's header names, unchecked: for choosing the reader, which checks it."""
     path = Path(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 # For notebooks; their own rules stay as they are.
@@ -17,14 +17,28 @@ _STYLE = """
 """
 
 
-def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table with these cells, escaped."""
+class Html(str):
+    """A text that is HTML already and is not escaped."""
 
-    def cells(tag: str, row: tuple[str, ...]) -> str:
-        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
 
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>{body}</tbody></table>"
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], name: str = "") -> str:
+    """A table with these cells, escaped unless they are `Html`.
+
+    One with a `name` has it as its id, and each cell has the name of its column, for pages that are too narrow for columns.
+    """
+
+    def cells(row: tuple[str, ...]) -> str:
+        return "".join(
+            (f"<td data-name='{escape(column)}'>" if name else "<td>")
+            + (cell if isinstance(cell, Html) else escape(cell))
+            + "</td>"
+            for column, cell in zip(header, row, strict=True)
+        )
+
+    head = "".join(f"<th>{escape(column)}</th>" for column in header)
+    body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
+    start = f"<table id='{name}'>" if name else "<table>"
+    return f"{start}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:

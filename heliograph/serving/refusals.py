@@ -1,11 +1,11 @@
-"""What a server refuses: an error with the HTTP status that says so."""
+"""Refusals of a server: errors with their HTTP status."""
 
 from __future__ import annotations
 
 from heliograph.errors import HeliographError, ProgramError, SecurityError
 from heliograph.runtime.memory import TooLittleMemoryError
 
-# When a client whom the server has no room for now may come again, in seconds.
+# After so many seconds a client may come again that is refused only for now.
 RETRY_S = 1
 
 
@@ -18,7 +18,7 @@ class Refused(ProgramError):
 
 
 def status_of(error: HeliographError) -> int:
-    """The HTTP status of an error that a request led to."""
+    """The HTTP status of the answer that says an error."""
     if isinstance(error, Refused):
         return error.status
     if isinstance(error, SecurityError):
@@ -29,7 +29,7 @@ def status_of(error: HeliographError) -> int:
 
 
 def nothing_there(what: str) -> Refused:
-    """The same for what never was, what is over, and what another tenant has."""
+    """The refusal for a thing that never existed, is gone, or belongs to another tenant: the three cannot be told apart."""
     return Refused(
         404, f"there is no such {what}", hint="it may have expired, been deleted, or belong to another token"
     )

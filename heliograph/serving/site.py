@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heliograph.errors import HeliographError, ProgramError
-from heliograph.files import lock
+from heliograph.artifact.container import file_digest
+from heliograph.errors import ProgramError
+from heliograph.files import exclusive
 from heliograph.runtime.server.steps import StepInput
 from heliograph.runtime.wire.messages import EncryptedInput
 from heliograph.serving.connections import Connections
+from heliograph.serving.fairness import FairLock, RateLimit, RequestLimit
 from heliograph.serving.logs import log
-from heliograph.serving.queue.bell import Bell
 from heliograph.serving.queue.catalog import Catalog
 from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.keysets import KeySets
+from heliograph.serving.queue.notifier import Notifier
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.sweep import Sweep
 from heliograph.serving.queue.tenants import Tenants
-from heliograph.serving.queue.uploads import Uploads
-from heliograph.serving.refusals import Refused, nothing_there
+from heliograph.serving.queue.uploads import Upload, Uploads
+from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import JobRecord
-from heliograph.serving.turns import Crowd, Pace, Turns
 from heliograph.serving.work.engine import Work, bytes_each
 from heliograph.serving.work.engines import make_engine
-from heliograph.serving.work.pool import Pool, Shared
+from heliograph.serving.work.pool import Pool
+from heliograph.serving.work.queued import QueuedJobs
 
 # Answers to those without a token, for each address: so many at once, then one in so many seconds, after this long at most.
 _STRANGERS, _STRANGER_S, _LONGEST_S = 50, 0.02, 10.0
@@ -68,7 +69,12 @@ class Site:
         self.settings, self.limits = settings, settings.limits
         self.places = Places(settings.root)
         self.places.make()
-        self._lock = _taken(self.places)
+        self._lock = contextlib.ExitStack()
+        busy = ProgramError(
+            f"another process serves from {self.places.root}",
+            hint="stop it, or give this one its own folder (--data)",
+        )
+        self._lock.enter_context(exclusive(self.places.lock, busy))
         self.worker_bytes = bytes_each(settings.memory_bytes, settings.workers)
         self.catalog = Catalog(
             settings.artifacts,
@@ -80,9 +86,9 @@ class Site:
         )
         self.database = Database(self.places.database, upgrade=True)
         self.tenants = Tenants(self.database)
-        self.jobs = Jobs(self.database, self.places, self.limits)
-        self.uploads = Uploads(self.database, self.places, self.limits, self.catalog.largest_upload(self.limits))
-        self.keysets = KeySets(self.database, self.places, self.limits, self.uploads, self.jobs)
+        self.uploads = Uploads(self.database, self.places, self.limits)
+        self.jobs = Jobs(self.database, self.places, self.limits, self.uploads)
+        self.keysets = KeySets(self.database, self.places, self.limits, self.jobs)
         work = Work(
             home=str(settings.root.resolve()),
             paths=self.catalog.paths,
@@ -92,24 +98,25 @@ class Site:
             allow_insecure=settings.allow_insecure,
             plaintexts=None if settings.plaintexts is None else str(settings.plaintexts.resolve()),
         )
-        self.bell = Bell()
+        self.notifier = Notifier()
+        self._queued = QueuedJobs(self.database, self.keysets, self.jobs, self.places, self.notifier)
         engine = make_engine(settings.engine, work, settings.workers)
-        shared = Shared(engine, self.database, self.keysets, self.jobs, self.places, self.limits, self.bell)
-        self.pool = Pool(shared, settings.workers)
-        self._sweep = Sweep(self.database, self.places, self.limits, self.uploads, self.keysets, self.jobs)
+        self.pool = Pool(engine, self._queued, settings.workers, self.limits.worker_s)
+        self._sweep = Sweep(self.database, self.places, self.limits, self.keysets, self.jobs)
         # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
         self._reading = threading.Lock()
         self.connections = Connections(self.limits.connections, self.limits.address_connections)
-        self.crowd = Crowd(self.limits.requests)
-        self.pace = Pace(_STRANGER_S, _STRANGERS, _LONGEST_S)
-        self.turns = Turns(self.limits.turns, _TOGETHER)
-        # The slow work of requests: digests of uploads, checks of keys, checks of inputs.
-        self.digesting, self.taking, self.submitting = Turns(), Turns(), Turns()
+        self.open_requests = RequestLimit(self.limits.requests)
+        self.rate_limit = RateLimit(_STRANGER_S, _STRANGERS, _LONGEST_S)
+        self.turns = FairLock(self.limits.turns, _TOGETHER)
+        # The slow work of requests: checks of keys, checks of inputs.
+        self.taking, self.submitting = FairLock(), FairLock()
 
     def start(self) -> None:
         """Bring queue and files together, and start workers."""
         self._sweep.settle()
         self.jobs.end_unserved([served.record.artifact for served in self.catalog])
+        self._queued.begin()
         self.pool.start()
         self._sweep.start()
         log("started", engine=self.settings.engine, workers=self.settings.workers, worker_bytes=self.worker_bytes)
@@ -118,57 +125,34 @@ class Site:
         self._sweep.close()
         self.pool.close()
         self.database.close()
-        os.close(self._lock)
+        self._lock.close()
         log("stopped")
 
-    def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord:
-        """Accept a job on an upload, once: the same request again gives the same job.
+    def expected(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | int:
+        """The job of that name where it was accepted before, or else the most bytes that its input may have.
 
-        Refused are artifacts that no worker can hold, clients without keys, and what is not an input of that client.
+        Refused are artifacts that no worker can hold and clients without keys.
         """
         served = self.catalog[artifact]
         known = self.jobs.known(tenant, id, artifact, client, digest)
         if known is not None:
-            # Sent again by a client that could not know that the job was accepted.
-            with contextlib.suppress(Refused):
-                self.uploads.delete(tenant, digest)
             return known
         served.require_fit()
+        self.keysets.for_job(tenant, artifact, client)
+        return served.record.input_bytes + self.limits.frame_bytes
+
+    def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str, upload: Upload) -> JobRecord:
+        """Accept a job on an upload, once: the same request again gives the same job.
+
+        Refused is what is not an input of that client, and what `expected` refuses.
+        """
+        served = self.catalog[artifact]
         folder = self.keysets.for_job(tenant, artifact, client)
-        upload = self.uploads.finished(tenant, digest)
-        largest = served.record.input_bytes + self.limits.frame_bytes
-        try:
-            size = upload.stat().st_size
-            if size > largest:
-                raise Refused(
-                    413, f"the input has {size} bytes; by its bill {served.record.name!r} takes at most {largest}"
-                )
-            with self._reading:
-                kind = StepInput if served.steps else EncryptedInput
-                kind.load(upload, max_bytes=largest).check(artifact, client)
-            record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
-        except (HeliographError, FileNotFoundError) as error:
-            # The same request may have succeeded meanwhile and have taken the upload away.
-            known = self.jobs.known(tenant, id, artifact, client, digest)
-            if known is not None:
-                return known
-            if isinstance(error, FileNotFoundError):
-                raise nothing_there("upload") from None
-            raise
+        kind = StepInput if served.steps else EncryptedInput
+        with self._reading:
+            kind.load(upload.path).check(artifact, client)
+        if file_digest(upload.path) != digest:
+            raise Refused(422, "the body is not the input that was announced: it ends with another digest")
+        record = self.jobs.accept(tenant, id, artifact, client, folder, digest, upload, served.record.output_bytes)
         self.pool.wake()
         return record
-
-
-def _taken(places: Places) -> int:
-    """The folder's lock, until the process ends."""
-    handle = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        lock(handle, wait=False)
-    except BlockingIOError:
-        os.close(handle)
-        raise ProgramError(
-            f"another process serves from {places.root}", hint="stop it, or give this one its own folder (--data)"
-        ) from None
-    except OSError:
-        pass  # A file system without locks: no way to tell whether there is another server.
-    return handle

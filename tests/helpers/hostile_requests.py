@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import random
 from collections import Counter
@@ -15,6 +14,7 @@ from urllib.parse import unquote
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
+from heliograph.artifact.container import digest_of
 from heliograph.runtime.wire.keyfolder import key_parts
 from heliograph.serving.http.app import make_app
 from heliograph.serving.site import Site, SiteSettings
@@ -70,8 +70,9 @@ ODD = [
 def hostile_request(chance: random.Random, artifact: str, client: str, job: str, digest: str) -> tuple[str, str, bytes]:
     """Method, target and body of one request: a sound one with some of its parts altered, dropped or doubled."""
     paths = [
-        "/", "/metrics", "/health", "/openapi.json", "/v1/artifacts", "/v1/artifacts/{a}/public", "/v1/uploads/{d}",
-        "/v1/keys/{a}/{c}", "/v1/jobs", "/v1/jobs/{j}", "/v1/jobs/{j}/events", "/v1/jobs/{j}/result",
+        "/", "/metrics", "/health", "/openapi.json", "/v1/artifacts", "/v1/artifacts/{a}/public",
+        "/v1/keys/{a}/{c}", "/v1/keys/{a}/{c}/rotation/1",
+        "/v1/keys/{a}/{c}/{d}", "/v1/jobs", "/v1/jobs/{j}", "/v1/jobs/{j}/events", "/v1/jobs/{j}/result",
     ]  # fmt: skip
     known = {"a": artifact, "c": client, "j": job, "d": digest}
     if chance.random() < 0.6:
@@ -80,8 +81,7 @@ def hostile_request(chance: random.Random, artifact: str, client: str, job: str,
     for name, value in known.items():
         path = path.replace(f"{{{name}}}", value)
     query = {
-        "total": "10", "offset": "0", "name": "rotation/1", "upload": digest, "artifact": artifact, "client": client,
-        "wait": "0",
+        "digest": digest, "artifact": artifact, "client": client, "before": "1-" + job, "wait": "0",
     }  # fmt: skip
     pairs = [(name, value) for name, value in query.items() if chance.random() < 0.6]
     for _ in range(chance.randrange(3)):
@@ -112,24 +112,18 @@ class Target:
         keys, encrypted = client.evaluation_keys(), client.encrypt(sample())
         self._artifact, self._client, self._job = toy_artifact().fingerprint, client.id, encrypted.request
         data = encrypted.to_bytes()
-        self._digest = hashlib.sha256(data).hexdigest()
+        self._digest = digest_of(data)
         base = f"/v1/keys/{self._artifact}/{self._client}"
 
         async def prepare() -> None:
             assert (await self._call("PUT", base, b"", owner))[0] == 200
             for name in keys.names():
                 sent = b"".join(key_parts(self._artifact, self._client, name, keys.blob(name)))
-                digest = await self._upload(sent, owner)
-                assert (await self._call("POST", f"{base}?name={name}&upload={digest}", b"", owner))[0] == 200
-            query = f"artifact={self._artifact}&client={self._client}&upload={await self._upload(data, owner)}"
-            assert (await self._call("PUT", f"/v1/jobs/{self._job}?{query}", b"", owner))[0] < 300
+                assert (await self._call("PUT", f"{base}/{name}", sent, owner))[0] == 200
+            query = f"artifact={self._artifact}&client={self._client}&digest={self._digest}"
+            assert (await self._call("PUT", f"/v1/jobs/{self._job}?{query}", data, owner))[0] < 300
 
         asyncio.run(prepare())
-
-    async def _upload(self, data: bytes, token: str) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        assert (await self._call("PUT", f"/v1/uploads/{digest}?total={len(data)}", data, token))[0] == 200
-        return digest
 
     async def _call(self, method: str, target: str, body: bytes, token: str) -> tuple[int, bytes]:
         """Status and body of the answer to one request, whose target may hold anything."""

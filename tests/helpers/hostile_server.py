@@ -20,11 +20,10 @@ from runtime.support import sample, toy_artifact
 import heliograph as hg
 from heliograph.errors import HeliographError
 from heliograph.runtime.wire.keyfolder import KeyFolder
-from heliograph.serving.remote.records import DONE, ArtifactRecord, JobRecord, KeysRecord, UploadRecord
+from heliograph.serving.remote.records import DONE, ArtifactRecord, JobRecord, KeysRecord
 
 # More requests than any call makes, whatever it is answered.
 MOST_REQUESTS = 60
-_PART = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,6 @@ def good() -> Good:
             "keys": asdict(KeysRecord(print_, owner, len(names), names[:1], 1, False, 1.0)),
             "key": asdict(KeysRecord(print_, owner, len(names), [], 1, True, 1.0)),
             "forget": None,
-            "upload": asdict(UploadRecord("0" * 64, 0, 0, False)),
             "submit": asdict(job),
             "events": [asdict(job), {**asdict(job), "state": "running", "done": 1}],
             "job": asdict(job),
@@ -87,10 +85,8 @@ def request_name(method: str, path: str) -> str:
     _, _, kind, *rest = path.split("/")
     if kind == "artifacts":
         return "public" if rest else "artifacts"
-    if kind == "uploads":
-        return "upload"
     if kind == "keys":
-        return {"PUT": "keys", "POST": "key"}.get(method, "forget")
+        return "forget" if method == "DELETE" else "key" if rest[2:] else "keys"
     if rest[1:]:
         return rest[1]
     return {"PUT": "submit", "DELETE": "delete"}.get(method, "job")
@@ -207,10 +203,10 @@ def calls() -> dict[str, tuple[Call, tuple[str, ...]]]:
     own = good()
     return {
         "public": (lambda remote: remote.public(), ("artifacts", "public")),
-        "register": (lambda remote: remote.register(own.keys), ("keys", "upload", "key", "refusal")),
-        "register folder": (lambda remote: remote.register(own.folder), ("keys", "upload", "key")),
+        "register": (lambda remote: remote.register(own.keys), ("keys", "key", "refusal")),
+        "register folder": (lambda remote: remote.register(own.folder), ("keys", "key")),
         "forget": (lambda remote: remote.forget(own.keys), ("forget", "refusal")),
-        "submit": (lambda remote: remote.submit(own.encrypted), ("upload", "submit", "refusal")),
+        "submit": (lambda remote: remote.submit(own.encrypted), ("submit", "refusal")),
         "result": (
             lambda remote: remote.result(own.encrypted.request),
             ("job", "failed", "result", "delete", "refusal"),
@@ -221,49 +217,36 @@ def calls() -> dict[str, tuple[Call, tuple[str, ...]]]:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One call, and the name of the answer that is altered in it, the n-th of this name that is asked for."""
+    """One call, and the name of the answer that is altered in it."""
 
     call: str
     name: str
-    number: int
     answer: Answer
 
 
 def make_mutant(rng: random.Random) -> Mutant:
     call = rng.choice(list(calls()))
     name = rng.choice(calls()[call][1])
-    # Of an upload any part may be answered badly; of all else there is one answer.
-    number = rng.choice((1, 2)) if name == "upload" else 1
-    return Mutant(call, name, number, altered(rng, name, good().answers[name]))
+    return Mutant(call, name, altered(rng, name, good().answers[name]))
 
 
 class Answering:
     """The server: `mutant`'s answer where it is due, everywhere else the good one. It counts requests."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self._mutant, self._seen, self.requests = mutant, 0, 0
-        self._received = 0
+        self._mutant, self.requests = mutant, 0
 
     def __call__(self, method: str, path: str, body: bytes, query: dict[str, str]) -> Answer:
         self.requests += 1
         assert self.requests <= MOST_REQUESTS, "a call asks without end"
         name, mutant = request_name(method, path), self._mutant
         due = {"refusal": {"keys", "forget", "submit", "job"}, "failed": {"job"}}.get(mutant.name, {mutant.name})
-        if name in due:
-            self._seen += 1
-            if self._seen >= mutant.number:
-                return mutant.answer
-        found = good().answers[name]
-        if name == "upload":
-            self._received += len(body)
-            total = int(query["total"])
-            found = {**found, "total": total, "received": self._received, "complete": self._received >= total}
-        return answer_of(name, found)
+        return mutant.answer if name in due else answer_of(name, good().answers[name])
 
 
 def remote_of(url: str, **more: Any) -> hg.RemoteServer:
     """A client that does not wait."""
-    return hg.RemoteServer(url, "token", patience_s=0.0, job_s=0.0, part_bytes=_PART, **more)
+    return hg.RemoteServer(url, "token", patience_s=0.0, job_s=0.0, **more)
 
 
 def attempt(mutant: Mutant) -> int:

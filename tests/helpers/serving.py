@@ -95,6 +95,8 @@ class Running:
     def get(self, path: str, token: str | None = None) -> httpx.Response:
         return self.request("GET", path, token)
 
-    def request(self, method: str, path: str, token: str | None = None, **more: object) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
-        return httpx.request(method, self.url + path, headers=headers, timeout=60, **more)  # type: ignore[arg-type]
+    def request(
+        self, method: str, path: str, token: str | None = None, headers: dict[str, str] | None = None, **more: object
+    ) -> httpx.Response:
+        own = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
+        return httpx.request(method, self.url + path, headers=own, timeout=60, **more)  # type: ignore[arg-type]

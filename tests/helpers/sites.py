@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
+from heliograph.artifact.container import digest_of
 from heliograph.runtime.wire.keyfolder import key_parts
 from heliograph.serving.queue.settings import Limits
+from heliograph.serving.queue.uploads import Upload
 from heliograph.serving.site import Site, SiteSettings
 
 
@@ -20,27 +23,41 @@ def site(artifact_file: Path, folder: Path, limits: Limits) -> Site:
 
 def filled(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> str:
     """The job of a tenant 1 with keys, as requests would make it; no worker runs."""
+    register(site, client, keys)
+    return submit(site, client.encrypt(sample()))
+
+
+def register(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
+    """A tenant 1 sends all keys, of which none is there."""
     fingerprint = toy_artifact().fingerprint
     expected = site.catalog[fingerprint].keys
-    assert site.keysets.begin(1, fingerprint, client.id, expected).missing == sorted(expected)
+    assert site.keysets.begin(1, fingerprint, client.id, expected).missing == tuple(sorted(expected))
     for name in expected:
-        digest = put(site, b"".join(key_parts(fingerprint, client.id, name, keys.blob(name))))
-        record = site.keysets.take(1, fingerprint, client.id, name, digest, expected)
+        with put(site, b"".join(key_parts(fingerprint, client.id, name, keys.blob(name)))) as upload:
+            record = site.keysets.take(1, fingerprint, client.id, name, upload, expected)
     assert record.complete
-    encrypted = client.encrypt(sample())
-    digest = put(site, encrypted.to_bytes())
-    site.submit(1, encrypted.request, fingerprint, client.id, digest)
-    return encrypted.request
 
 
-def put(site: Site, data: bytes) -> str:
-    digest = hashlib.sha256(data).hexdigest()
-    site.uploads.begin(1, digest, len(data))
-    part = site.uploads.part(1, digest, 0)
-    part.write(data)
-    part.close()
-    assert site.uploads.complete(1, digest).complete
-    return digest
+def submit(site: Site, encrypted: hg.EncryptedInput, tenant: int = 1) -> str:
+    """The job of these inputs, as a request for it is answered."""
+    data = encrypted.to_bytes()
+    asked = tenant, encrypted.request, encrypted.artifact, encrypted.client, digest_of(data)
+    most = site.expected(*asked)
+    assert isinstance(most, int)
+    with put(site, data, tenant, most) as upload:
+        return site.submit(*asked, upload).id
+
+
+@contextlib.contextmanager
+def put(site: Site, data: bytes, tenant: int = 1, most: int = 1 << 30) -> Iterator[Upload]:
+    """The whole body of a request, as `received` has it."""
+    upload = site.uploads.begin(tenant, len(data), most)
+    try:
+        upload.write(data)
+        upload.finish()
+        yield upload
+    finally:
+        upload.close()
 
 
 def old_queue(path: Path) -> None:

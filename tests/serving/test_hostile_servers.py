@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -17,7 +16,6 @@ import pytest
 from helpers.certificates import write_certificate
 from helpers.fuzzing import fuzz
 from helpers.hostile_server import (
-    MOST_REQUESTS,
     Answering,
     Mutant,
     altered,
@@ -106,8 +104,7 @@ def test_altered_answers(call: str, name: str) -> None:
     """Values, bytes, status and headers of each answer in the course of a job."""
 
     def make(rng: random.Random) -> Mutant:
-        number = rng.choice((1, 2)) if name == "upload" else 1
-        return Mutant(call, name, number, altered(rng, name, good().answers[name]))
+        return Mutant(call, name, altered(rng, name, good().answers[name]))
 
     tally = fuzz(make, attempt, COUNT, 7)
     assert tally.failures == []
@@ -127,7 +124,7 @@ def test_altered_frames() -> None:
 
         def attempt(frame: bytes) -> int:
             current[:] = [frame]
-            return outcome(Mutant("public", "artifacts", 1, answer_of("", None)), remote)
+            return outcome(Mutant("public", "artifacts", answer_of("", None)), remote)
 
         tally = fuzz(altered_frame, attempt, COUNT, 8)
     assert tally.failures == []
@@ -181,7 +178,7 @@ def test_a_server_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch
     with listening(serve) as url, remote_of(url, timeout_s=0.5) as remote:
         begun = time.monotonic()
         with pytest.raises(HeliographError, match="does not answer"):
-            remote._transport.json("PUT", "/v1/uploads/x", data=bytes(50_000_000))
+            remote._transport.json("PUT", "/v1/keys/a/c/x", data=bytes(50_000_000))
         assert time.monotonic() - begun < 10
 
 
@@ -196,34 +193,7 @@ def test_a_job_that_does_not_end_is_waited_for_as_long_as_was_asked() -> None:
         remote.result(own.encrypted.request)
 
 
-# ------------------------------------------------------------------------------------------------ uploads
-
-
-def test_an_upload_ends_after_its_parts() -> None:
-    """Though each answer says that one byte more has arrived."""
-    own, count, asked = good(), itertools.count(), list[str]()
-
-    def handle(method: str, target: str, body: bytes) -> object:
-        if "/uploads/" in target:
-            return {"received": next(count), "complete": False}
-        return own.answers["keys"]
-
-    with answering(handle, asked) as url, remote_of(url) as remote, pytest.raises(HeliographError, match="no progress"):
-        remote.register(own.keys)
-    assert len(asked) <= MOST_REQUESTS
-
-
-@pytest.mark.parametrize("received", [2**63, -1, -(2**70), 2**53, True, 1.5, "5", None, 10**9])
-def test_what_was_received_is_between_nothing_and_all(received: object) -> None:
-    own = good()
-
-    def handle(method: str, target: str, body: bytes) -> object:
-        return {"received": received, "complete": False} if "/uploads/" in target else own.answers["keys"]
-
-    with answering(handle) as url, remote_of(url) as remote:
-        for keys in (own.keys, own.folder):
-            with pytest.raises(WireError, match="does not answer like"):
-                remote.register(keys)
+# ------------------------------------------------------------------------------------------------ keys
 
 
 def test_a_key_that_is_asked_for_many_times_is_sent_once() -> None:
@@ -231,13 +201,11 @@ def test_a_key_that_is_asked_for_many_times_is_sent_once() -> None:
     name = min(own.keys.names())
 
     def handle(method: str, target: str, body: bytes) -> object:
-        if "/uploads/" in target:
-            return {"received": 0, "complete": True}
-        return {"missing": [name] * 100_000, "complete": method == "POST"}
+        return own.answers["key"] if target.endswith(name) else {**own.answers["keys"], "missing": [name] * 50_000}
 
     with answering(handle, asked) as url, remote_of(url) as remote:
         remote.register(own.keys)
-    assert len(asked) == 3
+    assert len(asked) == 2
 
 
 # ------------------------------------------------------------------------------------------------ elsewhere
@@ -296,7 +264,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_the_good_server_is_used(tmp_path: Path) -> None:
     """What the altered ones differ from: all calls succeed."""
     for call, (use, _) in calls().items():
-        server = Answering(Mutant(call, "nothing", 1, answer_of("", None)))
+        server = Answering(Mutant(call, "nothing", answer_of("", None)))
         seen: set[str] = set()
 
         def handle(method: str, target: str, body: bytes, server: Answering = server, seen: set[str] = seen) -> object:

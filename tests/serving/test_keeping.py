@@ -1,14 +1,13 @@
-"""What a server keeps and lets go: servers in a worker's memory, uploads, keys and results on the disk."""
+"""What a server keeps and lets go: servers in a worker's memory, keys and results on the disk."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from helpers.sites import filled, put, site
+from helpers.sites import filled, site, submit
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
@@ -57,20 +56,16 @@ def files(site: Site) -> list[str]:
     ]
 
 
-def test_uploads_keys_and_results_expire(
+def test_keys_and_results_expire(
     artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
 ) -> None:
-    at_once = Limits(upload_s=0.0, keys_s=0.0, result_s=0.0)
+    at_once = Limits(keys_s=0.0, result_s=0.0)
     made = site(artifact_file, tmp_path / "data", at_once)
-    sweep = Sweep(made.database, made.places, at_once, made.uploads, made.keysets, made.jobs)
+    sweep = Sweep(made.database, made.places, at_once, made.keysets, made.jobs)
     job = filled(made, client, keys)
-    half = hashlib.sha256(b"half").hexdigest()
-    made.uploads.begin(1, half, 4)
     time.sleep(0.01)
     sweep.once()
     # Keys for which a job waits stay; so does the job.
-    with pytest.raises(Refused, match="no such upload"):
-        made.uploads.record(1, half)
     assert made.jobs.record(1, job).state == "queued"
     assert len(files(made)) == 2
     claim = made.jobs.claim("w")
@@ -116,10 +111,8 @@ def test_too_many_waiting_jobs_are_refused(
 ) -> None:
     made = site(artifact_file, tmp_path / "data", Limits(queued_jobs=1))
     filled(made, client, keys)
-    encrypted = client.encrypt(sample())
-    digest = put(made, encrypted.to_bytes())
     with pytest.raises(Refused, match="1 jobs of this token have not ended; at most 1 may wait") as caught:
-        made.submit(1, encrypted.request, encrypted.artifact, encrypted.client, digest)
+        submit(made, client.encrypt(sample()))
     assert caught.value.status == 429
 
 

@@ -1,12 +1,11 @@
 """A server is killed at each line that a client's way through it takes; the client comes back and gets its answer.
 
-The way is that of a client and a worker: keys, an upload, a job, its result, and its end. It is gone in a process that ends,
-as by kill -9, at the n-th line of `heliograph/serving`; then it is gone again from the start, as by a client that died too.
+The way is that of a client and a worker: keys, a job, its result, and its end. It is gone in a process that ends, as by
+kill -9, at the n-th line of `heliograph/serving`; then it is gone again from the start, as by a client that died too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import sys
@@ -15,10 +14,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from helpers.sites import put
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 import heliograph.serving
+from heliograph.artifact.container import digest_of
 from heliograph.files import write_file
 from heliograph.runtime.wire.keyfolder import key_parts
 from heliograph.serving.queue.settings import Limits
@@ -53,10 +54,15 @@ class Way:
         expected = {name: site.catalog[MODEL].keys[name] for name in self.keys}
         state = site.keysets.begin(1, MODEL, self.client, expected)
         for name in state.missing:
-            digest = self.send(site, self.keys[name])
-            state = site.keysets.take(1, MODEL, self.client, name, digest, expected)
+            assert site.keysets.taken(1, MODEL, self.client, name, expected) is None
+            with put(site, self.keys[name]) as upload:
+                state = site.keysets.take(1, MODEL, self.client, name, upload, expected)
         assert state.complete
-        record = site.submit(1, JOB, MODEL, self.client, self.send(site, self.input))
+        asked = 1, JOB, MODEL, self.client, digest_of(self.input)
+        record = site.expected(*asked)
+        if isinstance(record, int):
+            with put(site, self.input) as upload:
+                record = site.submit(*asked, upload)
         while record.state != "done":
             claim = site.jobs.claim("worker")
             assert claim is not None
@@ -71,18 +77,6 @@ class Way:
         assert site.jobs.result(1, JOB).read_bytes() == RESULT
         site.jobs.fetched(1, JOB)
         site.jobs.delete(1, JOB)
-
-    def send(self, site: Site, data: bytes) -> str:
-        """As `RemoteServer` sends what is one part."""
-        digest = hashlib.sha256(data).hexdigest()
-        record = site.uploads.begin(1, digest, len(data))
-        if not record.complete:
-            part = site.uploads.part(1, digest, record.received)
-            part.write(data[record.received :])
-            part.close()
-            record = site.uploads.complete(1, digest)
-        assert record.complete
-        return digest
 
 
 def lines_until(limit: int) -> Any:

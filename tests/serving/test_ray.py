@@ -95,16 +95,16 @@ def test_another_machine_is_sent_the_keys_once(tmp_path: Path, artifact_file: Pa
         paths, here = {fingerprint: str(artifact_file)}, tmp_path / "plaintexts"
         work = Work(str(tmp_path), paths, {}, 1 << 31, allow_insecure=True, plaintexts=str(here))
         engine = RayEngine(work, 2)
-        seats = [engine.seat(), engine.seat()]
+        workers = [engine.start_worker(), engine.start_worker()]
         copies, stamps = [], []
-        for number, seat in enumerate(seats):
+        for number, worker in enumerate(workers):
             encrypted = client.encrypt(sample(number))
             encrypted.save(tmp_path / "input.ct")
             output = tmp_path / f"output{number}.ct"
             task = task_of(fingerprint, tmp_path / "keys", tmp_path / "input.ct", output)
-            report = follow(seat, task, lambda report: True, 60.0)
+            report = follow(worker, task, lambda report: True, 60.0)
             assert (report.state, report.error) == ("done", None)
-            assert list(seat.held) == ["keys"]
+            assert list(worker.held) == ["keys"]
             answer = client.decrypt(hg.EncryptedOutput.load(output), of=encrypted)
             np.testing.assert_allclose(answer, expected(number), atol=TOLERANCE)
             found = sorted(away.glob("heliograph-ray-*/*/keys/keys/*.key"))
@@ -114,12 +114,12 @@ def test_another_machine_is_sent_the_keys_once(tmp_path: Path, artifact_file: Pa
         assert stamps[0] == stamps[1]
         assert [file.name for file in away.glob("heliograph-ray-*/*/plaintexts/*")] == [f"{fingerprint}.plaintexts"]
         assert not here.exists()
-        for seat in seats:
-            seat.drop(["keys"])
-        assert seats[0].held == {}
+        for worker in workers:
+            worker.drop(["keys"])
+        assert workers[0].held == {}
         assert not list(away.glob("heliograph-ray-*/*/keys/*"))
-        for seat in seats:
-            seat.close()
+        for worker in workers:
+            worker.close()
     finally:
         ray.shutdown()
         cluster.shutdown()

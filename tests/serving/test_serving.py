@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from helpers.serving import Running
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
+from heliograph.artifact.container import digest_of
 from heliograph.errors import WireError
+from heliograph.runtime.wire.keyfolder import key_parts
+from heliograph.serving.remote import transport
 from heliograph.serving.remote.transport import StatusError, Transport
 
 
@@ -25,6 +29,11 @@ from heliograph.serving.remote.transport import StatusError, Transport
 def right(answer: np.ndarray, seed: int) -> bool:
     """Whether it is the network's answer, and not that to another sample."""
     return bool(np.abs(answer - expected(seed)).max() < TOLERANCE)
+
+
+def job_path(client: hg.Client, data: bytes, job: str = "0" * 32) -> str:
+    """Where a job on this input is submitted."""
+    return f"/v1/jobs/{job}?artifact={toy_artifact().fingerprint}&client={client.id}&digest={digest_of(data)}"
 
 
 def test_the_three_lines(running: Running) -> None:
@@ -73,9 +82,12 @@ def test_many_answers_come_back_in_any_order(remote: hg.RemoteServer, client: hg
         client.decrypt_many([answers[place] for place in (3, 0, 2)], of=sent)
 
 
-def test_progress_of_keys_inputs_and_operations(running: Running, client: hg.Client, keys: hg.EvaluationKeys) -> None:
+def test_progress_of_keys_inputs_and_operations(
+    running: Running, client: hg.Client, keys: hg.EvaluationKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_PIECE", 1 << 14)
     seen: list[tuple[str, int, int]] = []
-    with hg.RemoteServer(running.url, running.tenants.add("watcher"), part_bytes=5000) as remote:
+    with hg.RemoteServer(running.url, running.tenants.add("watcher")) as remote:
         remote.register(keys, lambda *place: seen.append(place))
         count = len(keys.names())
         assert seen == [("sending keys", done, count) for done in range(count + 1)]
@@ -83,7 +95,7 @@ def test_progress_of_keys_inputs_and_operations(running: Running, client: hg.Cli
         remote.run(client.encrypt(sample()), lambda *place: seen.append(place))
     sent = [place for place in seen if place[0] == "sending"]
     size = sent[-1][1]
-    assert [done for _, done, _ in sent] == [*range(0, size, 5000), size]
+    assert [done for _, done, _ in sent] == [*range(0, size, 1 << 14), size]
     operations = [place for place in seen if place[0] == "evaluate"]
     assert operations[-1] == ("evaluate", *[len(toy_artifact().program.nodes)] * 2)
 
@@ -94,8 +106,6 @@ def test_a_job_is_accepted_once_and_forgotten_when_its_result_was_taken(
     encrypted = client.encrypt(sample(3))
     job = remote.submit(encrypted)
     assert remote.submit(encrypted) == job == encrypted.request
-    digest = hashlib.sha256(encrypted.to_bytes()).hexdigest()
-    assert running.get(f"/v1/uploads/{digest}").status_code == 404
     listed = [entry for entry in running.get("/v1/jobs").json() if entry["id"] == job]
     assert len(listed) == 1
     assert right(client.decrypt(remote.result(job)), 3)
@@ -132,44 +142,33 @@ def test_inputs_are_not_evaluated_with_the_keys_of_another_client(
 ) -> None:
     stranger = hg.Client(toy_artifact(), allow_insecure=True)
     data = stranger.encrypt(sample()).to_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    assert running.request("PUT", f"/v1/uploads/{digest}?total={len(data)}", content=data).json()["complete"]
-    query = f"artifact={toy_artifact().fingerprint}&client={client.id}&upload={digest}"
-    answer = running.request("PUT", f"/v1/jobs/{'0' * 32}?{query}")
+    answer = running.request("PUT", job_path(client, data), content=data)
     assert answer.status_code == 422
     assert answer.json()["error"]["kind"] == "WireError"
     assert "another client" in answer.json()["error"]["what"]
 
 
-def test_an_interrupted_upload_goes_on_where_it_stopped(
+def test_a_body_that_is_not_what_was_announced_is_no_job(
     remote: hg.RemoteServer, running: Running, client: hg.Client
 ) -> None:
     encrypted = client.encrypt(sample(5))
     data = encrypted.to_bytes()
-    digest, half = hashlib.sha256(data).hexdigest(), len(data) // 2
-    path = f"/v1/uploads/{digest}?total={len(data)}"
-    assert running.request("PUT", path, content=data[:half]).json()["received"] == half
-    # A gap is refused with the place where to go on.
-    answer = running.request("PUT", f"{path}&offset={half + 1}", content=data[half + 1 :])
-    assert (answer.status_code, answer.json()["error"]["hint"]) == (409, "resume where the upload stopped")
-    seen: list[int] = []
-    with hg.RemoteServer(running.url, running.token, part_bytes=half + 1) as again:
-        again.submit(encrypted, lambda stage, done, total: seen.append(done))
-    assert seen == [half, len(data)]
+    path = job_path(client, data, encrypted.request)
+    other = client.encrypt(sample(6)).to_bytes()
+    damaged = data[:500] + bytes([data[500] ^ 1]) + data[501:]
+    for body, said in ((other, "another digest"), (damaged, "damaged"), (data[:-1], "truncated"), (b"", "not a Helio")):
+        answer = running.request("PUT", path, content=body)
+        assert answer.status_code == 422
+        assert said in answer.json()["error"]["what"]
+        assert str(running.folder) not in answer.text
+    assert running.get(f"/v1/jobs/{encrypted.request}").status_code == 404
+    assert list(running.places.uploads.iterdir()) == []
+    assert running.request("PUT", path, content=data).json()["id"] == encrypted.request
+    # Once it is accepted, its input need not come again, and another one is refused.
+    assert running.request("PUT", path).json()["id"] == encrypted.request
+    answer = running.request("PUT", job_path(client, other, encrypted.request), content=other)
+    assert (answer.status_code, "for another input already" in answer.text) == (409, True)
     assert right(client.decrypt(remote.result(encrypted.request)), 5)
-
-
-def test_an_upload_of_other_bytes_than_announced_is_refused_and_forgotten(running: Running) -> None:
-    digest = hashlib.sha256(b"these").hexdigest()
-    path = f"/v1/uploads/{digest}"
-    answer = running.request("PUT", f"{path}?total=5", content=b"those")
-    assert answer.status_code == 422
-    assert "damaged" in answer.json()["error"]["what"]
-    assert running.get(path).status_code == 404
-    answer = running.request("PUT", f"{path}?total=4", content=b"these")
-    assert answer.status_code == 413
-    answer = running.request("DELETE", path)
-    assert answer.status_code == 204
 
 
 def test_a_key_that_is_none_is_refused(running: Running, keys: hg.EvaluationKeys) -> None:
@@ -177,11 +176,12 @@ def test_a_key_that_is_none_is_refused(running: Running, keys: hg.EvaluationKeys
     path = f"/v1/keys/{toy_artifact().fingerprint}/{stranger.id}"
     state = running.request("PUT", path).json()
     assert state["missing"] == sorted(keys.names())
-    digest = hashlib.sha256(b"no key").hexdigest()
-    running.request("PUT", f"/v1/uploads/{digest}?total=6", content=b"no key")
-    answer = running.request("POST", f"{path}?name={state['missing'][0]}&upload={digest}")
-    assert answer.status_code == 422
-    assert answer.json()["error"]["kind"] == "WireError"
+    name, another = state["missing"][:2]
+    for data in (b"", b"no key", b"".join(key_parts(toy_artifact().fingerprint, stranger.id, another, b"key"))):
+        answer = running.request("PUT", f"{path}/{name}", content=data)
+        assert answer.status_code == 422
+        assert answer.json()["error"]["kind"] == "WireError"
+    assert running.request("PUT", f"{path}/rotation/none", content=data).status_code == 404
     assert running.get(path).json()["missing"] == state["missing"]
     assert running.request("DELETE", path).status_code == 204
     assert running.get(path).status_code == 404
@@ -208,10 +208,7 @@ def test_a_tenant_sees_nothing_of_another(
 ) -> None:
     encrypted = client.encrypt(sample(6))
     job = remote.submit(encrypted)
-    data = b"some bytes"
-    digest = hashlib.sha256(data).hexdigest()
-    running.request("PUT", f"/v1/uploads/{digest}?total=100")
-    paths = [f"/v1/jobs/{job}", f"/v1/jobs/{job}/events", f"/v1/jobs/{job}/result", f"/v1/uploads/{digest}"]
+    paths = [f"/v1/jobs/{job}", f"/v1/jobs/{job}/events", f"/v1/jobs/{job}/result"]
     paths += [f"/v1/keys/{encrypted.artifact}/{encrypted.client}"]
     for path in paths:
         assert running.get(path, running.other).status_code == 404, path
@@ -221,7 +218,6 @@ def test_a_tenant_sees_nothing_of_another(
     with hg.RemoteServer(running.url, running.other) as other, pytest.raises(StatusError, match="not registered"):
         other.run(client.encrypt(sample()))
     assert right(client.decrypt(remote.result(job)), 6)
-    running.request("DELETE", f"/v1/uploads/{digest}")
 
 
 def test_a_revoked_token_opens_nothing(running: Running) -> None:
@@ -301,35 +297,43 @@ def test_a_tenant_has_a_quota(artifact_file: Path, tmp_path: Path, keys: hg.Eval
     assert running.stop() == 0
 
 
-def test_an_upload_beyond_the_bill_is_refused(running: Running) -> None:
-    answer = running.request("PUT", f"/v1/uploads/{'0' * 64}?total={1 << 30}")
-    assert answer.status_code == 413
-    assert re.search(r"the largest key or input of what is served here has \d+ bytes", answer.json()["error"]["why"])
+def begun(running: Running, client: hg.Client, job: int, size: int = 1000, body: bytes = b"begun") -> socket.socket:
+    """A connection on which an input of so many bytes has begun to come."""
+    connection = socket.create_connection(("127.0.0.1", running.port), timeout=30)
+    head = f"PUT {job_path(client, b'', f'{job:032x}')}{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+    connection.sendall(f"{head}Authorization: Bearer {running.token}\r\n\r\n".encode() + body)
+    return connection
 
 
-def test_half_uploads_do_not_hold_others_up(running: Running, remote: hg.RemoteServer, client: hg.Client) -> None:
-    held = []
-    for number in range(20):
-        digest = hashlib.sha256(bytes([number])).hexdigest()
-        connection = socket.create_connection(("127.0.0.1", running.port))
-        head = f"PUT /v1/uploads/{digest}?total=1000 HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
-        connection.sendall(f"{head}Authorization: Bearer {running.token}\r\n\r\nbegun".encode())
-        held.append(connection)
+def test_a_body_beyond_the_bill_is_refused(running: Running, remote: hg.RemoteServer, client: hg.Client) -> None:
+    with begun(running, client, 1, 1 << 30) as connection:
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert re.search(rb"by the bill of the artifact it has at most \d+ bytes", answer)
+
+
+def test_half_bodies_do_not_hold_others_up(running: Running, remote: hg.RemoteServer, client: hg.Client) -> None:
+    """What came before the client went away goes with it."""
+
+    def sizes() -> list[int]:
+        return [file.stat().st_size for file in running.places.uploads.iterdir()]
+
+    held = [begun(running, client, number) for number in range(20)]
     assert right(client.decrypt(remote.run(client.encrypt(sample(7)))), 7)
-    # What came before the client went away stays.
-    digest = hashlib.sha256(bytes([0])).hexdigest()
-    for _ in range(100):
-        if running.get(f"/v1/uploads/{digest}").status_code == 200:
-            break
-        time.sleep(0.05)
-    time.sleep(0.5)
+    until(lambda: sizes() == 20 * [5])
+    figures = running.get("/metrics", running.operator).text
+    assert "\nheliograph_uploads_bytes 20000\n" in figures
     for connection in held:
         connection.close()
-    for _ in range(100):
-        if running.get(f"/v1/uploads/{digest}").json()["received"] == 5:
-            break
-        time.sleep(0.05)
-    assert running.get(f"/v1/uploads/{digest}").json()["received"] == 5
+    until(lambda: sizes() == [])
+    assert "\nheliograph_uploads_bytes 0\n" in running.get("/metrics", running.operator).text
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_an_address_that_others_reach_needs_tls(artifact_file: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,16 @@ import httpx
 import pytest
 import uvicorn
 from helpers.serving import Running
+from helpers.sites import put, register, site, submit
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
+from heliograph.artifact.container import digest_of
 from heliograph.errors import HeliographError, InternalError, RangeError, WireError
 from heliograph.files import open_file
 from heliograph.runtime.wire.keyfolder import KeyFolder, key_parts
 from heliograph.serving.connections import Connection
+from heliograph.serving.fairness import FairLock, RequestLimit
 from heliograph.serving.http import routes_jobs
 from heliograph.serving.http.app import make_app
 from heliograph.serving.http.routes_jobs import _opened
@@ -37,43 +40,17 @@ from heliograph.serving.queue.database import Database
 from heliograph.serving.queue.settings import Limits
 from heliograph.serving.queue.tenants import stored_bytes
 from heliograph.serving.refusals import Refused
-from heliograph.serving.remote.records import ErrorRecord
-from heliograph.serving.site import Site, SiteSettings
-from heliograph.serving.turns import Crowd, Turns
+from heliograph.serving.remote.records import ErrorRecord, JobRecord
+from heliograph.serving.site import Site
 
 MODEL = toy_artifact().fingerprint
 DATA = b"some bytes"
-DIGEST = hashlib.sha256(DATA).hexdigest()
-
-
-def site_of(artifact_file: Path, folder: Path, limits: Limits | None = None) -> Site:
-    return Site(
-        SiteSettings([artifact_file], folder, memory_bytes=1 << 31, allow_insecure=True, limits=limits or Limits())
-    )
 
 
 @pytest.fixture
-def site(artifact_file: Path, tmp_path: Path) -> Site:
+def made(artifact_file: Path, tmp_path: Path) -> Site:
     """Of a server whose workers are not started."""
-    return site_of(artifact_file, tmp_path / "data")
-
-
-def put(site: Site, data: bytes, tenant: int = 1) -> str:
-    digest = hashlib.sha256(data).hexdigest()
-    site.uploads.begin(tenant, digest, len(data))
-    part = site.uploads.part(tenant, digest, 0)
-    part.write(data)
-    part.close()
-    assert site.uploads.complete(tenant, digest).complete
-    return digest
-
-
-def register(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
-    expected = site.catalog[MODEL].keys
-    site.keysets.begin(1, MODEL, client.id, expected)
-    for name in expected:
-        digest = put(site, b"".join(key_parts(MODEL, client.id, name, keys.blob(name))))
-        site.keysets.take(1, MODEL, client.id, name, digest, expected)
+    return site(artifact_file, tmp_path / "data", Limits())
 
 
 # ------------------------------------------------------------------------------------------------ the queue
@@ -110,101 +87,66 @@ def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ kills
 
 
-def test_an_upload_whose_file_went_is_begun_anew(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
-    """A server was killed between the file's removal and the end of the transaction."""
-    register(site, client, keys)
-    digest = put(site, DATA)
-    site.places.upload(1, digest).unlink()
-    with pytest.raises(Refused, match="not complete"):
-        site.submit(1, "a" * 32, MODEL, client.id, digest)
-    assert not site.uploads.begin(1, digest, len(DATA)).complete
-    put(site, DATA)
-
-
 def test_keys_that_were_taken_and_not_counted_are_counted(
-    site: Site, client: hg.Client, keys: hg.EvaluationKeys
+    made: Site, client: hg.Client, keys: hg.EvaluationKeys
 ) -> None:
     """A server was killed when the last key lay in its place; the client comes back as a new process."""
-    register(site, client, keys)
-    with site.database.writing() as connection:
+    register(made, client, keys)
+    with made.database.writing() as connection:
         connection.execute("UPDATE keysets SET complete = 0, bytes = 0")
-    state = site.keysets.begin(1, MODEL, client.id, site.catalog[MODEL].keys)
+    state = made.keysets.begin(1, MODEL, client.id, made.catalog[MODEL].keys)
     assert state.complete
     assert state.stored_bytes > 0
-    assert state.missing == []
+    assert state.missing == ()
 
 
 # ------------------------------------------------------------------------------------------------ races
 
 
-def test_bytes_that_are_sent_again_do_not_touch_a_jobs_input(
-    site: Site, client: hg.Client, keys: hg.EvaluationKeys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process of the client begins the same upload in the moment in which the job was accepted."""
-    register(site, client, keys)
-    data = client.encrypt(sample()).to_bytes()
-    digest = put(site, data)
-    real, begun = site.database.writing, list[str]()
-
-    @contextlib.contextmanager
-    def writing() -> Iterator[sqlite3.Connection]:
-        with real() as connection:
-            yield connection
-        if not begun:
-            begun.append(site.uploads.begin(1, digest, len(data)).digest)
-
-    monkeypatch.setattr(site.jobs, "_database", _With(site.database, writing))
-    path = site.uploads.finished(1, digest)
-    folder = site.keysets.for_job(1, MODEL, client.id)
-    record = site.jobs.accept(1, "b" * 32, MODEL, client.id, folder, digest, path)
-    assert begun
-    assert record.state == "queued"
-    (name,) = os.listdir(site.places.inputs)
-    assert (site.places.inputs / name).read_bytes() == data
-    # What was begun is there, and goes on.
-    part = site.uploads.part(1, digest, 0)
-    part.write(data)
-    part.close()
-    assert site.uploads.complete(1, digest).complete
-
-
-class _With:
-    """A database with another `writing`."""
-
-    def __init__(self, database: Database, writing: object) -> None:
-        self.reading, self.writing, self.clock = database.reading, writing, database.clock
-
-
 def test_two_submissions_of_one_job_are_both_answered_with_it(
-    site: Site, client: hg.Client, keys: hg.EvaluationKeys, monkeypatch: pytest.MonkeyPatch
+    made: Site, client: hg.Client, keys: hg.EvaluationKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second is carried out while the first is about to read the upload."""
-    register(site, client, keys)
+    """The second is carried out while the first one's input is checked, and each has sent it."""
+    register(made, client, keys)
     encrypted = client.encrypt(sample())
-    digest = put(site, encrypted.to_bytes())
-    given = (1, encrypted.request, MODEL, client.id, digest)
-    real = site.uploads.finished
+    real, ids = made.jobs.accept, list[str]()
 
-    def finished(tenant: int, digest: str) -> Path:
-        path = real(tenant, digest)
-        monkeypatch.setattr(site.uploads, "finished", real)
-        site.submit(*given)
-        return path
+    def accept(*given: Any) -> Any:
+        monkeypatch.setattr(made.jobs, "accept", real)
+        ids.append(submit(made, encrypted))
+        return real(*given)
 
-    monkeypatch.setattr(site.uploads, "finished", finished)
-    assert site.submit(*given).id == encrypted.request
-    assert len(site.jobs.records(1)[0]) == 1
+    monkeypatch.setattr(made.jobs, "accept", accept)
+    ids.append(submit(made, encrypted))
+    assert ids == 2 * [encrypted.request]
+    assert len(made.jobs.records(1)[0]) == 1
+    (name,) = os.listdir(made.places.inputs)
+    assert (made.places.inputs / name).read_bytes() == encrypted.to_bytes()
+    assert os.listdir(made.places.uploads) == []
 
 
-def test_what_was_used_meanwhile_does_not_expire(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
-    register(site, client, keys)
-    folder, before = site.keysets.for_job(1, MODEL, client.id), time.time() - 100
-    site.keysets._delete(folder, "its evaluation keys expired", before)
-    assert site.keysets.for_job(1, MODEL, client.id) == folder
-    digest = put(site, DATA)
-    with pytest.raises(Refused):
-        site.uploads.delete(1, digest, before=before)
-    assert site.uploads.record(1, digest).complete
+def test_a_key_that_is_sent_twice_at_once_is_taken_once(made: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
+    expected = made.catalog[MODEL].keys
+    made.keysets.begin(1, MODEL, client.id, expected)
+    name = min(expected)
+    data = b"".join(key_parts(MODEL, client.id, name, keys.blob(name)))
+    with put(made, data) as first, put(made, data) as second:
+        assert made.uploads.announced_bytes(1) == 2 * len(data)
+        for upload in (first, second):
+            record = made.keysets.take(1, MODEL, client.id, name, upload, expected)
+            assert (name in record.missing, record.stored_bytes) == (False, len(data))
+    assert made.uploads.announced_bytes() == 0
+    again = made.keysets.taken(1, MODEL, client.id, name, expected)
+    assert again is not None
+    assert again.missing == record.missing
+    assert os.listdir(made.places.uploads) == []
+
+
+def test_what_was_used_meanwhile_does_not_expire(made: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
+    register(made, client, keys)
+    folder, before = made.keysets.for_job(1, MODEL, client.id), time.time() - 100
+    made.keysets._delete(folder, "its evaluation keys expired", before)
+    assert made.keysets.for_job(1, MODEL, client.id) == folder
 
 
 # ------------------------------------------------------------------------------------------------ shares
@@ -213,55 +155,68 @@ def test_what_was_used_meanwhile_does_not_expire(site: Site, client: hg.Client, 
 def test_small_things_are_counted_too(
     artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
 ) -> None:
-    """Of one byte each, uploads fit into any quota; their files and rows are the server's."""
-    site = site_of(artifact_file, tmp_path, Limits(kept_uploads=3, kept_jobs=2, kept_keysets=2))
-    register(site, client, keys)
-    for number in range(2):
-        site.uploads.begin(1, f"{number:064}", 1)
-        encrypted = client.encrypt(sample())
-        site.submit(1, encrypted.request, MODEL, client.id, put(site, encrypted.to_bytes()))
-    site.uploads.begin(1, "a" * 64, 1)
-    with pytest.raises(Refused, match="3 uploads") as refused:
-        site.uploads.begin(1, "b" * 64, 1)
-    assert refused.value.status == 413
-    site.uploads.begin(2, "b" * 64, 1)
-    site.uploads.delete(1, "a" * 64)
-    encrypted = client.encrypt(sample())
-    digest = put(site, encrypted.to_bytes())
+    """Small ones fit into any quota; their files and rows are the server's."""
+    made = site(artifact_file, tmp_path, Limits(kept_jobs=2, kept_keysets=2))
+    register(made, client, keys)
+    for _ in range(2):
+        submit(made, client.encrypt(sample()))
     with pytest.raises(Refused, match="2 jobs"):
-        site.submit(1, encrypted.request, MODEL, client.id, digest)
-    site.keysets.begin(1, MODEL, "c" * 32, {})
+        submit(made, client.encrypt(sample()))
+    made.keysets.begin(1, MODEL, "c" * 32, {})
     with pytest.raises(Refused, match="2 keysets"):
-        site.keysets.begin(1, MODEL, "d" * 32, {})
-    assert len(os.listdir(site.places.keys)) == 2
+        made.keysets.begin(1, MODEL, "d" * 32, {})
+    assert len(os.listdir(made.places.keys)) == 2
+    assert os.listdir(made.places.uploads) == []
 
 
-def test_results_count_before_they_are_there(site: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
+def test_results_count_before_they_are_there(made: Site, client: hg.Client, keys: hg.EvaluationKeys) -> None:
     """Or else many jobs could be accepted whose results go beyond the quota together."""
-    register(site, client, keys)
-    before = stored_bytes(site.database.reading(), 1)
+    register(made, client, keys)
+    before = stored_bytes(made.database.reading(), 1)
     encrypted = client.encrypt(sample())
-    data = encrypted.to_bytes()
-    record = site.submit(1, encrypted.request, MODEL, client.id, put(site, data))
-    expected = site.catalog[MODEL].record.output_bytes
+    job = submit(made, encrypted)
+    expected = made.catalog[MODEL].record.output_bytes
     assert expected > 0
-    assert stored_bytes(site.database.reading(), 1) == before + len(data) + expected
-    assert record.result_bytes is None
-    with site.database.writing() as connection:
+    assert stored_bytes(made.database.reading(), 1) == before + len(encrypted.to_bytes()) + expected
+    assert made.jobs.record(1, job).result_bytes is None
+    with made.database.writing() as connection:
         row = connection.execute("SELECT folder FROM jobs").fetchone()
-        site.jobs.end_all(connection, row["folder"], ErrorRecord("ProgramError", "over"))
-    assert stored_bytes(site.database.reading(), 1) == before
+        made.jobs.end_all(connection, row["folder"], ErrorRecord("ProgramError", "over"))
+    assert stored_bytes(made.database.reading(), 1) == before
 
 
-def test_uploads_that_were_begun_together_leave_the_disk_its_room(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.uploads.begin(1, DIGEST, len(DATA))
-    part = site.uploads.part(1, DIGEST, 0)
-    usage = shutil.disk_usage(site.places.root)
+def test_uploads_count_from_their_beginning_to_their_end(artifact_file: Path, tmp_path: Path) -> None:
+    """Each by what it announced, beside what the tenant has on the disk; nothing of it is left, however it ends."""
+    made = site(artifact_file, tmp_path, Limits(tenant_bytes=100))
+    with pytest.raises(Refused, match="an upload of 31 bytes is refused") as refused:
+        made.uploads.begin(1, 31, 30)
+    assert refused.value.status == 413
+    first, second = (made.uploads.begin(1, 45, 45) for _ in range(2))
+    with pytest.raises(Refused, match="quota of this token"):
+        made.uploads.begin(1, 11, 45)
+    made.uploads.begin(2, 100, 100).close()
+    first.write(bytes(40))
+    with pytest.raises(Refused, match="beyond the 45 bytes"):
+        first.write(bytes(6))
+    with pytest.raises(Refused, match="40 bytes of the 45"):
+        first.finish()
+    first.close()
+    first.close()
+    assert (made.uploads.announced_bytes(1), len(os.listdir(made.places.uploads))) == (45, 1)
+    third = made.uploads.begin(1, 55, 55)
+    for each in (second, third):
+        each.close()
+    assert (made.uploads.announced_bytes(), os.listdir(made.places.uploads)) == (0, [])
+
+
+def test_uploads_that_were_begun_together_leave_the_disk_its_room(made: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = made.uploads.begin(1, len(DATA), len(DATA))
+    usage = shutil.disk_usage(made.places.root)
     monkeypatch.setattr(uploads.shutil, "disk_usage", lambda path: usage._replace(free=Limits().free_bytes + 5))
     with pytest.raises(Refused, match="no room") as refused:
-        part.write(DATA)
+        upload.write(DATA)
     assert refused.value.status == 507
-    part.close()
+    upload.close()
 
 
 def test_a_result_that_is_deleted_while_it_is_opened_is_sent_or_is_not_there(
@@ -288,13 +243,13 @@ def test_tenants_take_turns() -> None:
     """One with many requests that take long does not keep another one waiting for all of them."""
     done: list[str] = []
 
-    async def work(turns: Turns, tenant: int, name: str) -> None:
+    async def work(turns: FairLock, tenant: int, name: str) -> None:
         async with turns.of(tenant):
             await asyncio.sleep(0)
             done.append(name)
 
     async def all_of_them() -> None:
-        turns = Turns()
+        turns = FairLock()
         many = [asyncio.create_task(work(turns, 1, f"first {number}")) for number in range(10)]
         await asyncio.sleep(0)
         await asyncio.gather(*many, work(turns, 2, "second"))
@@ -304,34 +259,43 @@ def test_tenants_take_turns() -> None:
     assert len(done) == 11
 
 
-def test_open_requests_of_a_tenant_are_bounded_and_counted_out(artifact_file: Path, tmp_path: Path) -> None:
-    crowd = Crowd(2)
-    crowd.enter(1)
-    crowd.enter(1)
+def test_open_requests_of_a_tenant_are_bounded_and_counted_out(
+    artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
+) -> None:
+    limit = RequestLimit(2)
+    limit.enter(1)
+    limit.enter(1)
     with pytest.raises(Refused, match="2 requests") as refused:
-        crowd.enter(1)
+        limit.enter(1)
     assert refused.value.status == 429
-    crowd.enter(2)
-    crowd.leave(1)
-    crowd.enter(1)
+    limit.enter(2)
+    limit.leave(1)
+    limit.enter(1)
 
-    site = site_of(artifact_file, tmp_path)
-    site.crowd = Crowd(1)
-    headers = {"Authorization": f"Bearer {site.tenants.add('first')}"}
+    made = site(artifact_file, tmp_path, Limits())
+    made.open_requests = RequestLimit(1)
+    headers = {"Authorization": f"Bearer {made.tenants.add('first')}"}
+    register(made, client, keys)
+    data = client.encrypt(sample()).to_bytes()
+    query = f"artifact={MODEL}&client={client.id}&digest={digest_of(data)}"
 
     async def ask() -> None:
         # Without the application's lifespan: no worker is needed.
-        transport = httpx.ASGITransport(make_app(site))
+        transport = httpx.ASGITransport(make_app(made))
         async with httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as http:
             for path, status in (
                 ("/v1/artifacts", 200), ("/v1/jobs", 200), ("/", 403), ("/v1/jobs/x", 422), (f"/v1/jobs/{'a' * 32}", 404),
                 (f"/v1/artifacts/{MODEL}/public", 200), (f"/v1/jobs/{'a' * 32}/events", 404),
             ):  # fmt: skip
                 assert (await http.get(path)).status_code == status, path
-            sent = await http.put(f"/v1/uploads/{DIGEST}?total={len(DATA)}", content=DATA)
-            assert sent.json()["complete"]
-            assert not site.crowd._open
-            site.crowd.enter(1)
+            for length in ("9" * 5000, "-1", "x", ""):
+                said = {"Content-Length": length}
+                answer = await http.put(f"/v1/jobs/{'a' * 32}?{query}", content=data, headers=said)
+                assert answer.status_code == 411
+            sent = await http.put(f"/v1/jobs/{'a' * 32}?{query}", content=data)
+            assert sent.json()["state"] == "queued"
+            assert not made.open_requests._open
+            made.open_requests.enter(1)
             assert (await http.get("/v1/artifacts")).status_code == 429
             # It needs no token; no worker lives.
             assert (await http.get("/health")).status_code == 503
@@ -380,10 +344,8 @@ def test_errors_name_no_files_of_the_server(
     running: Running, client: hg.Client, keys: hg.EvaluationKeys, remote: hg.RemoteServer
 ) -> None:
     """Neither what is refused at once nor what a job ended with."""
-    sent = running.request("PUT", f"/v1/uploads/{DIGEST}?total={len(DATA)}", content=DATA)
-    assert sent.json()["complete"]
-    query = f"artifact={MODEL}&client={client.id}&upload={DIGEST}"
-    refused = running.request("PUT", f"/v1/jobs/{'c' * 32}?{query}")
+    query = f"artifact={MODEL}&client={client.id}&digest={'0' * 64}"
+    refused = running.request("PUT", f"/v1/jobs/{'c' * 32}?{query}", content=DATA)
     assert refused.status_code == 422
     assert "what was sent" in refused.text
     other = hg.Client(toy_artifact(), allow_insecure=True)
@@ -518,7 +480,11 @@ def test_the_error_of_a_job_is_raised_also_where_it_cannot_be_deleted(
     """The first answer to the deletion was lost, the job expired, or the server went away."""
     url, answers, asked = scripted
     job = "a" * 32
-    answers[f"GET /v1/jobs/{job}"] = 200, {"state": "failed", **refused("RangeError", "x is out of its range")}
+    error = ErrorRecord("RangeError", "x is out of its range", "", "its cause", "its hint")
+    answers[f"GET /v1/jobs/{job}"] = (
+        200,
+        asdict(JobRecord(job, MODEL, "c" * 32, "failed", 0, 5, 1.0, 2.0, 3.0, None, error)),
+    )
     answers[f"DELETE /v1/jobs/{job}"] = status, refused("ProgramError", "there is no such job")
     with hg.RemoteServer(url, "token", patience_s=0.5) as remote, pytest.raises(RangeError) as caught:
         remote.result(job)

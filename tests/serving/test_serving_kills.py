@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
+import socket
 import sqlite3
 import threading
 import time
@@ -18,6 +18,12 @@ from helpers.serving import Running
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
+from heliograph.artifact.container import digest_of
+from heliograph.serving.queue.database import Database
+from heliograph.serving.queue.jobs import Jobs
+from heliograph.serving.queue.settings import Limits
+from heliograph.serving.queue.uploads import Uploads
+from heliograph.serving.remote.records import ErrorRecord
 
 
 def counter(running: Running, name: str) -> float:
@@ -88,20 +94,25 @@ def test_every_job_ends_once_with_the_right_answer(artifact_file: Path, tmp_path
     assert running.stop() == 0
 
 
-def test_a_job_that_kills_its_workers_is_given_up(artifact_file: Path, tmp_path: Path) -> None:
-    from heliograph.serving.queue.database import Database
-    from heliograph.serving.queue.jobs import Jobs
-    from heliograph.serving.queue.settings import Limits
-
-    running = Running(tmp_path / "data", [artifact_file])
-    limits = Limits(deaths=3)
-    jobs = Jobs(Database(running.places.database), running.places, limits)
-    upload = running.places.upload(1, "0" * 64)
-    upload.write_bytes(b"an input")
+def waiting(running: Running, limits: Limits) -> Jobs:
+    """The queue of a server that does not run, with a job "j"."""
     database = Database(running.places.database)
     with database.writing() as connection:
         connection.execute("INSERT INTO keysets VALUES ('f', 1, 'a', 'c', 0, 1, 0)")
+    uploads = Uploads(database, running.places, limits)
+    jobs = Jobs(database, running.places, limits, uploads)
+    upload = uploads.begin(1, 8, 8)
+    upload.write(b"an input")
     jobs.accept(1, "j", "a", "c", "f", "0" * 64, upload)
+    upload.close()
+    return jobs
+
+
+def test_a_job_that_kills_its_workers_is_given_up(artifact_file: Path, tmp_path: Path) -> None:
+    running = Running(tmp_path / "data", [artifact_file])
+    limits = Limits(deaths=3)
+    jobs = waiting(running, limits)
+    database = Database(running.places.database)
 
     def lost(seconds: float, died: bool = True) -> None:
         """A worker has the job for so long, and is gone."""
@@ -128,18 +139,8 @@ def test_a_job_that_kills_its_workers_is_given_up(artifact_file: Path, tmp_path:
 
 def test_who_is_late_ends_nothing(artifact_file: Path, tmp_path: Path) -> None:
     """A worker that lost its job can neither end it nor say how far it is; the one that has it can, once."""
-    from heliograph.serving.queue.database import Database
-    from heliograph.serving.queue.jobs import Jobs
-    from heliograph.serving.queue.settings import Limits
-    from heliograph.serving.remote.records import ErrorRecord
-
     running = Running(tmp_path / "data", [artifact_file])
-    jobs = Jobs(Database(running.places.database), running.places, Limits())
-    upload = running.places.upload(1, "0" * 64)
-    upload.write_bytes(b"an input")
-    with Database(running.places.database).writing() as connection:
-        connection.execute("INSERT INTO keysets VALUES ('f', 1, 'a', 'c', 0, 1, 0)")
-    jobs.accept(1, "j", "a", "c", "f", "0" * 64, upload)
+    jobs = waiting(running, Limits())
     first = jobs.claim("first")
     assert first is not None
     assert jobs.release("first") == 1
@@ -155,24 +156,26 @@ def test_who_is_late_ends_nothing(artifact_file: Path, tmp_path: Path) -> None:
     assert jobs.record(1, "j").state == "done"
 
 
-def test_an_upload_goes_on_after_a_kill(
+def test_an_input_that_was_on_its_way_is_sent_again_after_a_kill(
     artifact_file: Path, tmp_path: Path, client: hg.Client, keys: hg.EvaluationKeys
 ) -> None:
     running = Running(tmp_path / "data", [artifact_file]).start()
-    with hg.RemoteServer(running.url, running.token) as remote:
+    with hg.RemoteServer(running.url, running.token, patience_s=60) as remote:
         remote.register(keys)
         encrypted = client.encrypt(sample(8))
         data = encrypted.to_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        path = f"/v1/uploads/{digest}?total={len(data)}"
-        assert running.request("PUT", path, content=data[:1000]).json()["received"] == 1000
-        running.kill()
+        query = f"artifact={encrypted.artifact}&client={encrypted.client}&digest={digest_of(data)}"
+        head = f"PUT /v1/jobs/{encrypted.request}?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        with socket.create_connection(("127.0.0.1", running.port)) as connection:
+            connection.sendall(f"{head}Authorization: Bearer {running.token}\r\n\r\n".encode() + data[:1000])
+            end = time.monotonic() + 20
+            while not [file for file in running.places.uploads.iterdir() if file.stat().st_size == 1000]:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            running.kill()
         running.start()
-        seen: list[int] = []
-        again = hg.RemoteServer(running.url, running.token, part_bytes=1000)
-        again.submit(encrypted, lambda stage, done, total: seen.append(done))
-        assert seen[0] == 1000
-        assert np.abs(client.decrypt(remote.result(encrypted.request)) - expected(8)).max() < TOLERANCE
+        assert list(running.places.uploads.iterdir()) == list(running.places.lost.iterdir()) == []
+        assert np.abs(client.decrypt(remote.run(encrypted)) - expected(8)).max() < TOLERANCE
     assert running.stop() == 0
 
 

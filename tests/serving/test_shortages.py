@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -19,11 +18,12 @@ import numpy as np
 import pytest
 from helpers.answers import TOLERANCE, expected
 from helpers.serving import Running
-from helpers.sites import filled, put, site
+from helpers.sites import filled, put, register, site
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph import files
+from heliograph.artifact.container import digest_of
 from heliograph.errors import HeliographError, WireError
 from heliograph.files import write_file
 from heliograph.runtime.wire.keyfolder import KeyFolder
@@ -37,7 +37,7 @@ from heliograph.serving.refusals import Refused
 from heliograph.serving.remote.records import DONE, ErrorRecord, JobRecord
 from heliograph.serving.site import Site
 from heliograph.serving.work import pool as pool_module
-from heliograph.serving.work.engine import AGAIN, Report, Seat, Task, Work, WorkerGone
+from heliograph.serving.work.engine import AGAIN, Report, Task, Work, WorkerGone, WorkerHandle
 from heliograph.serving.work.evaluation import Evaluation
 
 MODEL = toy_artifact().fingerprint
@@ -52,7 +52,7 @@ class Played:
         self.act, self.process, self.place, self.held, self.alive = act, 1, "here", dict[str, int](), True
         self._task: Task | None = None
 
-    def seat(self) -> Seat:
+    def start_worker(self) -> WorkerHandle:
         return self
 
     def begin(self, task: Task) -> None:
@@ -167,28 +167,33 @@ def test_room_for_results_is_kept_from_acceptance_on(
     made = site(artifact_file, tmp_path / "data", Limits())
     filled(made, client, keys)
     encrypted = client.encrypt(sample())
-    digest = put(made, encrypted.to_bytes())
     output = made.catalog[MODEL].record.output_bytes
     usage = shutil.disk_usage(made.places.root)
     free = [0]
     monkeypatch.setattr(uploads.shutil, "disk_usage", lambda path: usage._replace(free=Limits().free_bytes + free[0]))
-    # One result is to come; this would be the second.
-    free[0] = 2 * output - 1
+    # One result is to come. No upload may take its room, neither when it is begun nor when it comes.
+    free[0] = output + 9
     with pytest.raises(Refused, match="no room") as refused:
-        made.submit(1, encrypted.request, MODEL, client.id, digest)
+        made.uploads.begin(1, 10, 10)
     assert refused.value.status == 507
-    # Nor may an upload take that room, when it is begun or when it comes.
-    with pytest.raises(Refused, match="no room"):
-        made.uploads.begin(1, "a" * 64, output)
-    free[0] = 2 * output
-    made.uploads.begin(1, "a" * 64, output)
-    part = made.uploads.part(1, "a" * 64, 0)
+    free[0] = output + 10
+    upload = made.uploads.begin(1, 10, 10)
     free[0] = output + 9
     with pytest.raises(Refused, match="no room"):
-        part.write(bytes(10))
-    part.close()
-    free[0] = 2 * output
-    assert made.submit(1, encrypted.request, MODEL, client.id, digest).state == "queued"
+        upload.write(bytes(10))
+    upload.close()
+    # Nor a second result.
+    data = encrypted.to_bytes()
+    asked = 1, encrypted.request, MODEL, client.id, digest_of(data)
+    for room in (2 * output - 1, 2 * output):
+        free[0] = 2 * output + len(data)
+        with put(made, data) as upload:
+            free[0] = room
+            if room < 2 * output:
+                with pytest.raises(Refused, match="no room"):
+                    made.submit(*asked, upload)
+            else:
+                assert made.submit(*asked, upload).state == "queued"
 
 
 def test_a_worker_whose_death_cannot_be_written_down_is_not_counted(
@@ -229,13 +234,18 @@ def test_a_worker_whose_death_cannot_be_written_down_is_not_counted(
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_too_many_open_files_say_nothing_of_a_file(
-    artifact_file: Path, tmp_path: Path, client: hg.Client, monkeypatch: pytest.MonkeyPatch, number: int
+    artifact_file: Path,
+    tmp_path: Path,
+    client: hg.Client,
+    keys: hg.EvaluationKeys,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
 ) -> None:
     """Neither that it is damaged nor that it is not there."""
     made = site(artifact_file, tmp_path, Limits())
     headers = {"Authorization": f"Bearer {made.tenants.add('first')}"}
+    register(made, client, keys)
     data = client.encrypt(sample()).to_bytes()
-    digest = hashlib.sha256(data).hexdigest()
     short = threading.Event()
     real = os.open
 
@@ -250,32 +260,27 @@ def test_too_many_open_files_say_nothing_of_a_file(
     async def ask() -> None:
         transport = httpx.ASGITransport(make_app(made))
         async with httpx.AsyncClient(transport=transport, base_url="http://here", headers=headers) as http:
-            path = f"/v1/uploads/{digest}?total={len(data)}"
-            assert (await http.put(path)).status_code == 200
+            path = f"/v1/jobs/{'a' * 32}?artifact={MODEL}&client={client.id}&digest={digest_of(data)}"
             monkeypatch.setattr(os, "open", opened)
-            short.set()
-            answer = await http.put(path, content=data)
-            assert (answer.status_code, answer.json()["error"]["what"]) == (503, "the server has too many files open")
-            short.clear()
-            part = made.uploads.part(1, digest, 0)
-            part.write(data)
-            part.close()
-            # When its digest is taken, a good upload is not thrown away.
-            only_reading.set()
-            short.set()
-            assert (await http.put(path + f"&offset={len(data)}")).status_code == 503
-            short.clear()
-            assert (await http.get(f"/v1/uploads/{digest}")).json()["received"] == len(data)
-            assert (await http.put(path + f"&offset={len(data)}")).json()["complete"]
+            # When the input's file is made, and when it is checked.
+            for each in (only_reading.clear, only_reading.set):
+                each()
+                short.set()
+                answer = await http.put(path, content=data)
+                said = answer.json()["error"]["what"]
+                assert (answer.status_code, said) == (503, "the server has too many files open")
+                short.clear()
+            assert (await http.put(path, content=data)).json()["state"] == "queued"
 
     asyncio.run(ask())
+    assert os.listdir(made.places.uploads) == []
     only_reading.clear()
-    made.uploads.begin(1, digest, len(data))
     short.set()
     with pytest.raises(OSError, match=os.strerror(number)):
-        made.uploads.part(1, digest, 0)
+        made.uploads.begin(1, 1, 1)
     with pytest.raises(OSError, match=os.strerror(number)):
         routes_jobs._opened(made.places.result("r"))
+    short.clear()
 
 
 def test_a_worker_without_files_gives_its_job_back(

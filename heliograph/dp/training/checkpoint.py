@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
-from heliograph.files import BINARY, locked_folder, open_file, sync_folder
+from heliograph.files import BINARY, exclusive, open_file, sync_folder
 
 _VERSION = 3
 
@@ -44,19 +44,13 @@ class Checkpoint:
 
         Two that went on from one state would release twice and report one.
         """
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked_folder(self.folder, wait=False))
-            except BlockingIOError:
-                raise ProgramError(
-                    "another run is using this checkpoint",
-                    where=self.folder,
-                    why="both would release values from one state, and report the releases of one",
-                    hint="let it end, or take another folder, and add up the epsilons",
-                ) from None
-            except OSError:
-                # A file system without locks: nothing can be done.
-                pass
+        busy = ProgramError(
+            "another run is using this checkpoint",
+            where=self.folder,
+            why="both would release values from one state, and report the releases of one",
+            hint="let it end, or take another folder, and add up the epsilons",
+        )
+        with exclusive(self.folder, busy):
             yield
 
     def append(self, release: Release) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.loop import Progress
-from heliograph.files import lock, remove_parts, write_file
+from heliograph.files import exclusive, remove_parts, write_file
 from heliograph.runtime.server.server import Server
 from heliograph.runtime.wire.messages import CarriedValues, EncryptedInput, EncryptedOutput
 
@@ -47,7 +47,9 @@ class Session:
         self._server, self._kept = server, kept
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._taken()
+        self._lock = contextlib.ExitStack()
+        busy = ProgramError(f"another process is using {self.folder}", where="Session")
+        self._lock.enter_context(exclusive(self.folder / _LOCK, busy))
         remove_parts(self.folder)
         done = self._rounds("carried")
         self._round = max(done, default=-1)
@@ -62,9 +64,7 @@ class Session:
 
     def close(self) -> None:
         """Release the folder for other processes; nothing in it changes."""
-        with contextlib.suppress(OSError):
-            os.close(self._lock)
-        self._lock = -1
+        self._lock.close()
 
     @property
     def started(self) -> bool:
@@ -164,14 +164,3 @@ class Session:
             for number in self._rounds(kind):
                 if number < least and number not in marked:
                     self._path(number, kind).unlink(missing_ok=True)
-
-    def _taken(self) -> int:
-        handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            lock(handle, wait=False)
-        except BlockingIOError:
-            os.close(handle)
-            raise ProgramError(f"another process is using {self.folder}", where="Session") from None
-        except OSError:
-            pass  # A file system without locks.
-        return handle

@@ -9,7 +9,6 @@ holds all of them twice, and what was finished before a crash stays: the same cl
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from typing import ClassVar
 
 from heliograph.artifact.container import Container, parts, read_file
 from heliograph.errors import HeliographError, WireError, raised_as, said
-from heliograph.files import Bytes, lock, remove_parts, sync_folder, write_file
+from heliograph.files import Bytes, exclusive, remove_parts, sync_folder, write_file
 from heliograph.runtime.wire.messages import EvaluationKeys, are_names, check_belongs, check_objects
 
 _INDEX, _KEY = "an index of evaluation keys", "an evaluation key"
@@ -119,7 +118,11 @@ def write_keys(
     except OSError as error:
         raise WireError(f"{folder} cannot be written", why=error.strerror or str(error)) from None
     keys = _begun(folder, artifact, client)
-    with _locked(folder):
+    busy = WireError(
+        f"another process is writing keys into {folder}",
+        hint="wait for it to end, or give another folder; the next run resumes where this one stopped",
+    )
+    with exclusive(folder / _INDEX_FILE, busy):
         remove_parts(folder)
         missing = [name for name in sizes if not _intact(keys, name)]
         check_disk(folder, sum(sizes[name] for name in missing))
@@ -159,26 +162,6 @@ def write_index(folder: Path, artifact: str, client: str, *, overwrite: bool = T
     """Write down whose keys a folder holds."""
     contents = Container(_INDEX, _INDEX_VERSION, {"artifact": artifact, "client": client})
     write_file(folder / _INDEX_FILE, parts(contents), overwrite=overwrite)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """While this process writes into the folder; a WireError where another one does. A killed process holds no lock."""
-    try:
-        file = (folder / _INDEX_FILE).open("rb+")
-    except OSError as error:
-        raise WireError(f"{folder} cannot be written", why=error.strerror or str(error)) from None
-    with file:
-        try:
-            lock(file.fileno(), wait=False)
-        except BlockingIOError:
-            raise WireError(
-                f"another process is writing keys into {folder}",
-                hint="wait for it to end, or give another folder; the next run resumes where this one stopped",
-            ) from None
-        except OSError:
-            pass  # A file system without locks: no way to tell whether another process writes.
-        yield
 
 
 def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:

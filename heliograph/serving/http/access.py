@@ -1,4 +1,4 @@
-"""What routes take: the server, who asks, and parameters with their forms."""
+"""The parameters of routes, with their forms: the server, the tenant, names in paths and queries."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPBearer
 
+from heliograph.serving.fairness import Lane
 from heliograph.serving.queue.tenants import Tenant
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
-from heliograph.serving.turns import Lane
-
-MAX_BYTES = 1 << 40
 
 Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="an artifact: its fingerprint, 64 hex digits")]
 AskedFingerprint = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="an artifact's fingerprint")]
 ClientName = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="a client: the name of its key, 32 hex digits")]
 AskedClient = Annotated[str, Query(pattern="^[0-9a-f]{32}$", description="the name of a client's key")]
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="the SHA-256 of all bytes")]
-AskedDigest = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="the digest of a complete upload")]
+AskedDigest = Annotated[
+    str, Query(pattern="^[0-9a-f]{64}$", description="the last 32 bytes of the body, as 64 hexadecimal digits")
+]
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="32 hexadecimal digits that the client chose")]
-KeyName = Annotated[str, Query(pattern="^[a-z0-9]+(/[a-z0-9]+){0,2}$", max_length=60, description="an evaluation key")]
-Size = Annotated[int, Query(ge=0, le=MAX_BYTES)]
+KeyName = Annotated[str, Path(pattern="^[a-z0-9]+(/[a-z0-9]+){0,2}$", max_length=60, description="an evaluation key")]
 
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 BODY: dict[str, Any] = {"requestBody": {"content": _BINARY, "required": True}}
@@ -41,7 +39,7 @@ Here = Annotated[Site, Depends(_site)]
 
 
 async def _tenant(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Tenant:
-    """Whose request it is, as the gate found."""
+    """The tenant whose token the request has (gate.py)."""
     tenant = request.state.tenant
     assert isinstance(tenant, Tenant)
     return tenant

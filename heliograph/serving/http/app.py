@@ -1,7 +1,7 @@
 """The HTTP application (FastAPI): what a client of a server can ask for. /openapi.json describes it.
 
-Only uploads have bodies, which are streamed to the disk; everything else is in paths and queries, which are short. No
-answer depends on other tenants, except for operators /health, the page and /metrics.
+Only keys and inputs have bodies, which are streamed to the disk; everything else is in paths and queries, which are
+short. No answer depends on other tenants, except for operators /health, the page and /metrics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 
-from heliograph.serving.http import metrics, routes_jobs, routes_keys, routes_uploads
+from heliograph.serving.http import metrics, routes_jobs, routes_keys
 from heliograph.serving.http.access import BYTES, Fingerprint, Here, Known, Operator
 from heliograph.serving.http.answers import REFUSALS, Outermost, add_handlers
 from heliograph.serving.http.gate import Gate
@@ -60,7 +60,7 @@ def make_app(site: Site) -> FastAPI:
     add_handlers(app)
     app.add_middleware(Gate, site=site)
     app.add_middleware(Outermost)
-    for each in (router, routes_uploads.router, routes_keys.router, routes_jobs.router):
+    for each in (router, routes_keys.router, routes_jobs.router):
         app.include_router(each)
     return app
 

@@ -1,4 +1,4 @@
-"""Who comes in: requests without a known token end here, before bodies, threads and the database; tenants take turns."""
+"""The gate: requests without a known token end here, before bodies, threads and the database; tenants take turns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.serving.connections import Connection, place_of
+from heliograph.serving.fairness import Lane
 from heliograph.serving.http.answers import refusal
 from heliograph.serving.queue.tenants import Tenant
 from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
-from heliograph.serving.turns import Lane
 
-# What there is without a token.
+# Paths that need no token.
 _PUBLIC = ("/health", "/openapi.json")
 # So many answers a connection has before a token that is known comes.
 _STRANGE_ANSWERS = 20
@@ -25,8 +25,8 @@ _STRANGE_ANSWERS = 20
 class Gate:
     """The tokens of requests, and the shares of the tenants that they name.
 
-    A request that passes has `tenant` and `lane` in its `state`. What is public is answered as to strangers, at their pace;
-    there is no `lane`, and a `tenant` only where the token is known.
+    A request that passes has `tenant` and `lane` in its `state`. Public paths have the rate limit of requests without a
+    token; their requests have no `lane`, and a `tenant` only where the token is known.
     """
 
     def __init__(self, app: ASGIApp, site: Site) -> None:
@@ -50,7 +50,7 @@ class Gate:
             return
         place = place_of(scope["client"][0]) if scope.get("client") else ""
         try:
-            await self._site.pace.wait((path, place))
+            await self._site.rate_limit.wait((path, place))
             if path is None:
                 raise Refused(
                     401,
@@ -67,10 +67,10 @@ class Gate:
     ) -> None:
         """Have a tenant's request answered, when it is its turn."""
         try:
-            self._site.crowd.enter(tenant.number)
+            self._site.open_requests.enter(tenant.number)
         except Refused as error:
             with contextlib.suppress(Refused):
-                await self._site.pace.wait(tenant.number)
+                await self._site.rate_limit.wait(tenant.number)
             await refusal(error)(scope, receive, send)
             return
         try:
@@ -79,7 +79,7 @@ class Gate:
                     scope["state"]["lane"] = lane
                     await self._app(scope, receive, _reading(send, lane, connection))
         finally:
-            self._site.crowd.leave(tenant.number)
+            self._site.open_requests.leave(tenant.number)
 
 
 def _closing(send: Send, headers: Headers, connection: Connection | None) -> Send:

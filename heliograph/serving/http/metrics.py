@@ -47,10 +47,9 @@ def text(site: Site) -> str:
     say("servers_bytes", "gauge", "What they take by the bills.", {"": held})
     say("workers_limit_bytes", "gauge", "What all workers may take.", {"": site.worker_bytes * site.settings.workers})
     say("connections", "gauge", "Connections that are open.", {"": len(site.connections)})
-    for table in ("uploads", "keysets"):
-        column = "total" if table == "uploads" else "bytes"
-        number, size = reading.execute(f"SELECT COUNT(*), COALESCE(SUM({column}), 0) FROM {table}").fetchone()
-        say(table, "gauge", f"{table.capitalize()} on the disk.", {"": number})
-        say(f"{table}_bytes", "gauge", f"Bytes of {table} on the disk.", {"": size})
+    say("uploads_bytes", "gauge", "Bytes of uploads that are on their way.", {"": site.uploads.announced_bytes()})
+    number, size = reading.execute("SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM keysets").fetchone()
+    say("keysets", "gauge", "Key sets on the disk.", {"": number})
+    say("keysets_bytes", "gauge", "Bytes of key sets on the disk.", {"": size})
     say("disk_free_bytes", "gauge", "Free bytes on the disk.", {"": shutil.disk_usage(site.places.root).free})
     return "\n".join(lines) + "\n"

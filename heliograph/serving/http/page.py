@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
-
+from heliograph.report.markup import Html, table
+from heliograph.report.text import bytes_text
 from heliograph.serving.http.metrics import jobs_by_state
 from heliograph.serving.site import Site
 
@@ -51,8 +50,7 @@ def page(site: Site) -> str:
         f"<p id='summary'>{', '.join(f'{number} {state}' for state, number in states.items())}; "
         f"{site.pool.alive} of {site.settings.workers} workers live</p>",
         "<h2>Artifacts</h2>",
-        _table(
-            "artifacts",
+        table(
             (
                 "name",
                 "fingerprint",
@@ -64,66 +62,50 @@ def page(site: Site) -> str:
             ),
             (
                 (
-                    escape(record.name),
-                    f"<code>{record.artifact}</code>",
+                    record.name,
+                    Html(f"<code>{record.artifact}</code>"),
                     "none" if record.security_bits is None else f"{record.security_bits} bits",
-                    _size(record.sent_key_bytes),
-                    _size(record.sent_input_bytes),
-                    _size(record.server_bytes) + ("" if record.fits else " (does not fit)"),
-                    _size(record.worker_bytes),
+                    bytes_text(record.sent_key_bytes),
+                    bytes_text(record.sent_input_bytes),
+                    bytes_text(record.server_bytes) + ("" if record.fits else " (does not fit)"),
+                    bytes_text(record.worker_bytes),
                 )
                 for record in (served.record for served in site.catalog)
             ),
+            "artifacts",
         ),
         "<h2>Workers</h2>",
-        _table(
-            "workers",
+        table(
             ("worker", "machine", "process", "last seen between jobs", "key sets held", "memory by the bill"),
             (
                 (
-                    f"<code>{row['name']}</code>",
-                    escape(row["place"]),
+                    Html(f"<code>{row['name']}</code>"),
+                    row["place"],
                     str(row["process"]),
                     f"{now - row['beat']:.0f} s ago",
                     str(row["servers"]),
-                    _size(row["bytes"]),
+                    bytes_text(row["bytes"]),
                 )
                 for row in workers
             ),
+            "workers",
         ),
         "<h2>Jobs</h2>",
-        _table(
-            "jobs",
+        table(
             ("job", "tenant", "artifact", "state", "progress", "seconds"),
             (
                 (
-                    f"<code>{row['id']}</code>",
-                    escape(row["tenant_name"]),
-                    escape(names.get(row["artifact"], row["artifact"])),
+                    Html(f"<code>{row['id']}</code>"),
+                    row["tenant_name"],
+                    names.get(row["artifact"], row["artifact"]),
                     row["state"],
-                    f"<progress max='{max(row['total'], 1)}' value='{row['done']}'></progress>",
+                    Html(f"<progress max='{max(row['total'], 1)}' value='{row['done']}'></progress>"),
                     "" if row["started"] is None else f"{(row['ended'] or now) - row['started']:.2f}",
                 )
                 for row in jobs
             ),
+            "jobs",
         ),
         "</body></html>",
     ]
     return "\n".join(parts)
-
-
-def _table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts that are HTML already."""
-    body = "\n".join(
-        "<tr>"
-        + "".join(f"<td data-name='{escape(n)}'>{cell}</td>" for n, cell in zip(heads, row, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    return f"<table id='{name}'><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
-
-
-def _size(size: int) -> str:
-    unit, name = next(((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if size >= unit), (1e3, "kB"))
-    return f"{size / unit:.1f} {name}"

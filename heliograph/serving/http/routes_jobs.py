@@ -13,15 +13,26 @@ from typing import IO, Annotated, Any
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from heliograph.files import of_the_machine, open_file
-from heliograph.serving.http.access import BYTES, AskedClient, AskedDigest, AskedFingerprint, Here, JobId, Known, Turn
+from heliograph.serving.fairness import Lane
+from heliograph.serving.http.access import (
+    BODY,
+    BYTES,
+    AskedClient,
+    AskedDigest,
+    AskedFingerprint,
+    Here,
+    JobId,
+    Known,
+    Turn,
+)
+from heliograph.serving.http.bodies import received
 from heliograph.serving.queue.jobs import CURSOR, has_ended
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import JobRecord
-from heliograph.serving.turns import Lane
 
 router = APIRouter(tags=["jobs"])
 # How much of a result is in memory at once.
@@ -37,19 +48,23 @@ _LINKED: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.put("/v1/jobs/{id}")
+@router.put("/v1/jobs/{id}", openapi_extra=BODY)
 async def submit(
+    request: Request,
     site: Here,
     known: Known,
     turn: Turn,
     id: JobId,
     artifact: AskedFingerprint,
     client: AskedClient,
-    upload: AskedDigest,
+    digest: AskedDigest,
 ) -> JobRecord:
-    """Accept a job on a complete upload of encrypted inputs. The same request again is answered with the same job."""
-    async with turn.away(), site.submitting.of(known.number):
-        return await run_sync(site.submit, known.number, id, artifact, client, upload)
+    """Accept a job on the encrypted inputs in the body. The same request again is answered with the same job."""
+    found = await run_sync(site.expected, known.number, id, artifact, client, digest)
+    if isinstance(found, JobRecord):
+        return found
+    async with received(request, site, known, turn, found) as upload, turn.away(), site.submitting.of(known.number):
+        return await run_sync(site.submit, known.number, id, artifact, client, digest, upload)
 
 
 @router.get("/v1/jobs", responses=_LINKED)
@@ -77,7 +92,7 @@ async def job(
     """How far a job is; with `wait` as soon as it has ended, or when the time is over."""
     end = time.monotonic() + wait
     while True:
-        with site.bell.listening() as ended:
+        with site.notifier.listening() as ended:
             record = await run_sync(site.jobs.record, known.number, id)
             left = end - time.monotonic()
             if has_ended(record) or left <= 0 or not site.tenants.stands(known):
@@ -99,7 +114,7 @@ async def events(site: Here, known: Known, turn: Turn, id: JobId) -> StreamingRe
         yield _event(record)
         while not has_ended(record) and site.tenants.stands(known):
             try:
-                with site.bell.listening() as ended:
+                with site.notifier.listening() as ended:
                     found = await run_sync(site.jobs.record, known.number, id)
                     if found == record:
                         await _until(ended, _WATCH_S, turn)

@@ -1,11 +1,12 @@
-"""Evaluation keys over HTTP: a set for each client and artifact, each key from an upload of its file."""
+"""Evaluation keys over HTTP: a set for each client and artifact, each key sent as its file."""
 
 from __future__ import annotations
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
-from heliograph.serving.http.access import AskedDigest, ClientName, Fingerprint, Here, KeyName, Known, Turn
+from heliograph.serving.http.access import BODY, ClientName, Fingerprint, Here, KeyName, Known, Turn
+from heliograph.serving.http.bodies import received
 from heliograph.serving.remote.records import KeysRecord
 
 router = APIRouter(tags=["keys"])
@@ -25,19 +26,23 @@ async def keys(site: Here, known: Known, artifact: Fingerprint, client: ClientNa
     return await run_sync(site.keysets.record, known.number, artifact, client, site.catalog[artifact].keys)
 
 
-@router.post("/v1/keys/{artifact}/{client}")
+@router.put("/v1/keys/{artifact}/{client}/{name:path}", openapi_extra=BODY)
 async def take_key(
+    request: Request,
     site: Here,
     known: Known,
     turn: Turn,
     artifact: Fingerprint,
     client: ClientName,
     name: KeyName,
-    upload: AskedDigest,
 ) -> KeysRecord:
-    """Make a complete upload the key of that name."""
+    """Make the body the key of that name; one that is here already stays."""
     expected = site.catalog[artifact].keys
-    async with turn.away(), site.taking.of(known.number):
+    found = await run_sync(site.keysets.taken, known.number, artifact, client, name, expected)
+    if found is not None:
+        return found
+    most = expected[name].bytes + site.limits.frame_bytes
+    async with received(request, site, known, turn, most) as upload, turn.away(), site.taking.of(known.number):
         return await run_sync(site.keysets.take, known.number, artifact, client, name, upload, expected)
 
 

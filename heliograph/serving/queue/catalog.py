@@ -16,20 +16,18 @@ from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.security import require_security
 from heliograph.runtime.server.server import given_inputs
 from heliograph.serving.queue.plaintexts import require_plaintexts
-from heliograph.serving.queue.settings import Limits
 from heliograph.serving.refusals import nothing_there
 from heliograph.serving.remote.records import ArtifactRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one client's server takes of a worker's memory: `bytes`, of which at most `key_bytes` are keys.
-
-    None where all keys stay. `least` is what it cannot do without.
-    """
+    """The memory of one client's server in a worker."""
 
     bytes: int
+    # The most bytes of keys in memory; None where all keys stay.
     key_bytes: int | None
+    # The least memory with which it runs.
     least: int
 
 
@@ -131,12 +129,6 @@ class Catalog:
     def paths(self) -> dict[str, str]:
         """The file of each artifact by its fingerprint."""
         return {artifact: str(served.path) for artifact, served in self._served.items()}
-
-    def largest_upload(self, limits: Limits) -> int:
-        """The most that a key or an input of what is served here can have."""
-        sizes = [key.bytes for served in self._served.values() for key in served.keys.values()]
-        sizes += [served.record.input_bytes for served in self._served.values()]
-        return max(sizes, default=0) + limits.frame_bytes
 
 
 def _require_servable(artifact: Artifact, path: str | Path, plain: Mapping[str, str]) -> None:

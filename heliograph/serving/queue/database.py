@@ -13,16 +13,13 @@ from heliograph.errors import WireError
 from heliograph.files import open_file
 from heliograph.serving.queue.clock import Clock
 
-_VERSION = 2
+_VERSION = 3
 # By these tables a file is known as one of ours, of whatever version.
-_OURS = {"tenants", "uploads", "keysets", "jobs"}
+_OURS = {"tenants", "keysets", "jobs"}
 _TABLES = """
 CREATE TABLE tenants (
   number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, token TEXT NOT NULL UNIQUE, operator INTEGER NOT NULL,
   created REAL NOT NULL);
-CREATE TABLE uploads (
-  tenant INTEGER NOT NULL, digest TEXT NOT NULL, total INTEGER NOT NULL, complete INTEGER NOT NULL DEFAULT 0,
-  touched REAL NOT NULL, PRIMARY KEY (tenant, digest));
 CREATE TABLE keysets (
   folder TEXT PRIMARY KEY, tenant INTEGER NOT NULL, artifact TEXT NOT NULL, client TEXT NOT NULL,
   bytes INTEGER NOT NULL DEFAULT 0, complete INTEGER NOT NULL DEFAULT 0, used REAL NOT NULL,
@@ -41,8 +38,8 @@ CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL);
 """
 _LATEST = """
 SELECT MAX(moment) FROM (
-  SELECT MAX(touched) AS moment FROM uploads UNION ALL SELECT MAX(used) FROM keysets UNION ALL
-  SELECT MAX(created) FROM jobs UNION ALL SELECT MAX(ended) FROM jobs UNION ALL SELECT MAX(fetched) FROM jobs)
+  SELECT MAX(used) AS moment FROM keysets UNION ALL SELECT MAX(created) FROM jobs UNION ALL
+  SELECT MAX(ended) FROM jobs UNION ALL SELECT MAX(fetched) FROM jobs)
 """
 # The names of what `note_time` writes.
 _LAST, _SKEW = "clock", "clock skew"
@@ -52,6 +49,7 @@ _DAMAGED = (
 )
 _MAGIC = b"SQLite format 3\0"
 # How to upgrade a queue from one version to the next. 1: leases no longer exist, and workers (none at a start) have places.
+# 2: uploads are not resumed.
 _STEPS = {
     1: """
 ALTER TABLE jobs DROP COLUMN lease;
@@ -59,6 +57,7 @@ DROP TABLE workers;
 CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEXT NOT NULL, beat REAL NOT NULL,
   bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
 """,
+    2: "DROP TABLE uploads",
 }
 
 

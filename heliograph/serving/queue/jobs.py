@@ -2,7 +2,7 @@
 
 A job is accepted when its row is committed, its input lies under its own name by then. A worker claims it by writing its
 own name into the row; only a row that is still running under that name can be ended by it, in the transaction
-that names the result's file. So a job that was given to another worker meanwhile ends once, whoever is late.
+that names the result's file. So a job that was given to another worker meanwhile ends once, and a late worker ends nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.serving.logs import log
 from heliograph.serving.queue.database import Database, count
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.tenants import require_few, require_room, reserved_bytes
-from heliograph.serving.queue.uploads import require_free, unlink_forgotten
+from heliograph.serving.queue.uploads import Upload, Uploads, require_free
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord, reworded
 
@@ -35,7 +35,7 @@ CURSOR = "^[0-9]{1,12}([.][0-9]{1,20})?-[0-9a-f]{32}$"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job as the worker that has it sees it."""
+    """A job that was given to a worker."""
 
     number: int
     id: str
@@ -48,8 +48,8 @@ class Claim:
 class Jobs:
     """The jobs of all tenants, as server and workers see them."""
 
-    def __init__(self, database: Database, places: Places, limits: Limits) -> None:
-        self._database, self._places, self._limits = database, places, limits
+    def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads) -> None:
+        self._database, self._places, self._limits, self._uploads = database, places, limits, uploads
 
     # ------------------------------------------------------------------------------------- what the server does
 
@@ -70,28 +70,26 @@ class Jobs:
         client: str,
         folder: str,
         digest: str,
-        upload: Path,
+        upload: Upload,
         result_bytes: int = 0,
     ) -> JobRecord:
         """Accept a job on an upload that was checked: it will end. A refusal where too many wait already.
 
-        `result_bytes`, what the result will take, counts from now on as the tenant's, and is kept free on the disk.
+        `digest` names the input: the same job that was accepted meanwhile is answered as it is. `result_bytes`, what the
+        result will take, counts from now on as the tenant's, and is kept free on the disk.
         """
         name = secrets.token_hex(16)
         path = self._places.input(name)
+        os.rename(upload.path, path)
         try:
-            # A name of its own, so that the upload can be deleted without the job losing its input.
-            os.link(upload, path)
-        except FileNotFoundError:
-            raise nothing_there("upload") from None
-        sync_folder(self._places.inputs)
-        size = path.stat().st_size
-        try:
+            sync_folder(self._places.inputs)
             with self._database.writing() as connection:
+                if (known := self.known(tenant, id, artifact, client, digest)) is not None:
+                    path.unlink()
+                    return known
                 self._require_place(connection, tenant)
                 require_few(connection, tenant, "jobs", self._limits.kept_jobs)
-                connection.execute("DELETE FROM uploads WHERE tenant = ? AND digest = ?", (tenant, digest))
-                require_room(connection, tenant, size + result_bytes, self._limits)
+                require_room(connection, tenant, self._uploads.announced_bytes(tenant) + result_bytes, self._limits)
                 left = self._limits.free_bytes + reserved_bytes(connection)
                 require_free(self._places.results, result_bytes, left)
                 complete = connection.execute("SELECT complete FROM keysets WHERE folder = ?", (folder,)).fetchone()
@@ -101,20 +99,13 @@ class Jobs:
                 connection.execute(
                     "INSERT INTO jobs (tenant, id, artifact, client, folder, digest, input, bytes, state, created,"
                     " result_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (tenant, id, artifact, client, folder, digest, name, size, QUEUED, now, result_bytes),
+                    (tenant, id, artifact, client, folder, digest, name, upload.size, QUEUED, now, result_bytes),
                 )
                 count(connection, "jobs_accepted")
-        except sqlite3.IntegrityError:
-            # Accepted meanwhile through another connection.
-            path.unlink(missing_ok=True)
-            found = self.known(tenant, id, artifact, client, digest)
-            if found is None:
-                raise nothing_there("job") from None
-            return found
+                upload.uncount()
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        unlink_forgotten(self._database, self._places, tenant, digest)
         return self.record(tenant, id)
 
     def record(self, tenant: int, id: str) -> JobRecord:
@@ -231,8 +222,8 @@ class Jobs:
     def claim(self, worker: str, held: Collection[str] = ()) -> Claim | None:
         """The next job, for this worker from now on; None where none waits, or the disk has no room for its result.
 
-        Tenants take turns: first whoever has fewest jobs running. Then jobs of the key sets that the worker holds, unless
-        one has waited long; then the oldest.
+        Tenants take turns: the one with the fewest running jobs goes first. Then jobs of the key sets that the worker holds,
+        unless one has waited long; then the oldest.
         """
         now, free = self._database.clock.now(), shutil.disk_usage(self._places.results).free
         with self._database.writing() as connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -17,7 +16,7 @@ from heliograph.serving.queue.database import Database, count
 from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.tenants import require_few
-from heliograph.serving.queue.uploads import Uploads
+from heliograph.serving.queue.uploads import Upload
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import ErrorRecord, KeysRecord
 
@@ -35,9 +34,8 @@ class _Row:
 class KeySets:
     """The key sets of all tenants."""
 
-    def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads, jobs: Jobs) -> None:
-        self._database, self._places, self._limits = database, places, limits
-        self._uploads, self._jobs = uploads, jobs
+    def __init__(self, database: Database, places: Places, limits: Limits, jobs: Jobs) -> None:
+        self._database, self._places, self._limits, self._jobs = database, places, limits, jobs
         # Only one key at a time is read for its check, because keys are large.
         self._reading = threading.Lock()
 
@@ -77,7 +75,7 @@ class KeySets:
         """What of the set is here."""
         row = self._required(tenant, artifact, client)
         there = set(KeyFolder(self._places.keyset(row.folder)).names())
-        missing = sorted(set(expected) - there)
+        missing = tuple(sorted(set(expected) - there))
         return KeysRecord(
             artifact,
             client,
@@ -88,31 +86,37 @@ class KeySets:
             self._database.clock.shown(row.used + self._limits.keys_s),
         )
 
-    def take(self, tenant: int, artifact: str, client: str, name: str, digest: str, expected: Expected) -> KeysRecord:
-        """Make an upload the key of that name; a key that is here already stays, and the upload goes.
+    def taken(self, tenant: int, artifact: str, client: str, name: str, expected: Expected) -> KeysRecord | None:
+        """The set where the key of that name is here already; None where it is to be sent.
 
-        Raises a WireError for an upload that is not that key of that client and artifact.
+        Refused are names of no key, and sets that were not begun.
         """
         if name not in expected:
             raise Refused(404, f"the artifact has no evaluation key {name[:60]!r}")
         row = self._required(tenant, artifact, client)
+        if name not in KeyFolder(self._places.keyset(row.folder)).names():
+            return None
+        # A killed server may have taken the key and have had no time to count it.
+        self._count(row.folder, expected)
+        return self.record(tenant, artifact, client, expected)
+
+    def take(
+        self, tenant: int, artifact: str, client: str, name: str, upload: Upload, expected: Expected
+    ) -> KeysRecord:
+        """Make an upload the key of that name; one that came meanwhile stays.
+
+        Raises a WireError for an upload that is not that key of that client and artifact.
+        """
+        row = self._required(tenant, artifact, client)
         keys = KeyFolder(self._places.keyset(row.folder))
         with self._reading:
             if name not in keys.names():
-                path = self._uploads.finished(tenant, digest)
-                size = path.stat().st_size
-                largest = expected[name].bytes + self._limits.frame_bytes
-                if size > largest:
-                    raise Refused(413, f"the key {name} has {size} bytes, at most {largest} are taken")
-                keys.adopt(name, path)
-        # Counted as a key before it stops being an upload, so that it is always counted.
-        self._count(row.folder, expected, taken=1)
-        with contextlib.suppress(Refused):
-            self._uploads.delete(tenant, digest)
+                keys.adopt(name, upload.path)
+        self._count(row.folder, expected, upload)
         return self.record(tenant, artifact, client, expected)
 
-    def _count(self, folder: str, expected: Expected, *, taken: int = 0) -> None:
-        """Write down which keys of a set are here."""
+    def _count(self, folder: str, expected: Expected, upload: Upload | None = None) -> None:
+        """Write down which keys of a set are here; one of them is no longer an upload."""
         keys = KeyFolder(self._places.keyset(folder))
         with self._database.writing() as connection:
             there = set(keys.names())
@@ -120,8 +124,9 @@ class KeySets:
                 "UPDATE keysets SET bytes = ?, complete = ?, used = ? WHERE folder = ?",
                 (_size(keys), int(there == set(expected)), self._database.clock.now(), folder),
             )
-            if taken:
-                count(connection, "keys_taken", taken)
+            if upload is not None:
+                count(connection, "keys_taken")
+                upload.uncount()
 
     def for_job(self, tenant: int, artifact: str, client: str) -> str:
         """The folder of a complete set; a refusal where there is none."""

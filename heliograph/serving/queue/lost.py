@@ -31,8 +31,9 @@ class Lost:
 
     def sort(self) -> None:
         """Put aside what the queue does not own, take back what it does; only where nobody else is at work in the folder."""
-        # What a killed worker had begun is no result.
+        # What a killed worker had begun is no result, and what a killed server had not taken is sent again.
         remove_parts(self._places.results)
+        remove_parts(self._places.uploads)
         for folder, owned in self._owned().items():
             there = set(os.listdir(folder))
             for name in owned - there:
@@ -61,12 +62,12 @@ class Lost:
         read = self._database.reading().execute
         inputs = read("SELECT input FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)).fetchall()
         results = read("SELECT result FROM jobs WHERE state = ?", (DONE,)).fetchall()
-        uploads = read("SELECT tenant, digest FROM uploads").fetchall()
         return {
             self._places.inputs: {row["input"] for row in inputs},
             self._places.results: {row["result"] for row in results},
             self._places.keys: {row["folder"] for row in read("SELECT folder FROM keysets").fetchall()},
-            self._places.uploads: {self._places.upload(row["tenant"], row["digest"]).name for row in uploads},
+            # An earlier version left some there.
+            self._places.uploads: set(),
         }
 
     def _take_back(self, folder: Path, name: str) -> None:

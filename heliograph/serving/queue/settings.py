@@ -26,37 +26,33 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what clients may send and keep. Times in seconds, sizes in bytes.
+    """Bounds on what clients may send and keep. Times in seconds, sizes in bytes."""
 
-    `tenant_bytes` is what one tenant may have on the disk at once: uploads, keys, inputs, and results, which count as the
-    bill says until they are there. `queued_jobs` may wait for one tenant. It may have `kept_jobs`, with those that have
-    ended, `kept_uploads` and `kept_keysets`: small ones take files and rows too. `requests` of it may be open at once, of
-    which `turns` are worked on. There are `connections` at most, and `address_connections` of one address.
-
-    Uploads that nobody goes on with, keys that no job reads and results that nobody fetches go after their times; a result
-    that was fetched goes after `fetched_s`. A worker that gives no sign of life for `worker_s` is ended and its job goes to
-    another one, a job that lost `deaths` workers ends with an error; eight that died within `quick_s` of the job's start
-    count as one. `free_bytes` of the disk are left free. A job of keys
-    that a worker holds goes before others until one has waited for `patience_s`.
-    """
-
+    # What one tenant may have on the disk: uploads, keys, inputs, and results, by the bill until they are there.
     tenant_bytes: int = 64 * 1024**3
+    # Jobs of one tenant that wait.
     queued_jobs: int = 2000
+    # Jobs and key sets of one tenant, those that ended included: small ones take files and rows too.
     kept_jobs: int = 20_000
-    kept_uploads: int = 2000
     kept_keysets: int = 2000
+    # Open requests of one tenant, and how many of them are worked on.
     requests: int = 250
     turns: int = 2
+    # Connections, and those of one address.
     connections: int = 1000
     address_connections: int = 500
+    # What is left free on the disk.
     free_bytes: int = 1 << 28
-    upload_s: float = _DAY
+    # How long keys stay that no job reads, results that nobody fetches, and results that were fetched.
     keys_s: float = 30 * _DAY
     result_s: float = 7 * _DAY
     fetched_s: float = 600.0
+    # A worker that is silent for so long is ended, and its job given to another one.
     worker_s: float = 120.0
+    # A job over which so many workers died ends with an error; eight deaths within `quick_s` of its start count as one.
     deaths: int = 5
     quick_s: float = 5.0
+    # How long jobs whose keys a worker holds go before others.
     patience_s: float = 30.0
     # A client that sends nothing for this long in the middle of a body is dropped.
     silence_s: float = 60.0
@@ -93,9 +89,6 @@ class Places:
     @property
     def uploads(self) -> Path:
         return self.root / "uploads"
-
-    def upload(self, tenant: int, digest: str) -> Path:
-        return self.uploads / f"{tenant}-{digest}"
 
     @property
     def lost(self) -> Path:

@@ -1,8 +1,7 @@
-"""What goes by itself: uploads, keys and results whose time is over; and how queue and files come together at a start."""
+"""What goes by itself: keys and results whose time is over; and how queue and files come together at a start."""
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import threading
 
@@ -12,8 +11,6 @@ from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.keysets import KeySets
 from heliograph.serving.queue.lost import Lost
 from heliograph.serving.queue.settings import Limits, Places
-from heliograph.serving.queue.uploads import Uploads
-from heliograph.serving.refusals import Refused
 
 _EVERY_S = 15.0
 
@@ -21,11 +18,8 @@ _EVERY_S = 15.0
 class Sweep:
     """A thread that removes what has expired; `once` does it now."""
 
-    def __init__(
-        self, database: Database, places: Places, limits: Limits, uploads: Uploads, keysets: KeySets, jobs: Jobs
-    ) -> None:
-        self._database, self._places, self._limits = database, places, limits
-        self._uploads, self._keysets, self._jobs = uploads, keysets, jobs
+    def __init__(self, database: Database, places: Places, limits: Limits, keysets: KeySets, jobs: Jobs) -> None:
+        self._database, self._keysets, self._jobs = database, keysets, jobs
         self._lost = Lost(database, places, limits)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heliograph-sweep", daemon=True)
@@ -40,11 +34,6 @@ class Sweep:
 
     def once(self) -> None:
         """Remove what has expired."""
-        before = self._database.clock.now() - self._limits.upload_s
-        rows = self._database.reading().execute("SELECT tenant, digest FROM uploads WHERE touched < ?", (before,))
-        for row in rows.fetchall():
-            with contextlib.suppress(Refused):
-                self._uploads.delete(row["tenant"], row["digest"], before=before)
         self._keysets.expire()
         self._jobs.expire()
         self._lost.expire()
@@ -53,10 +42,6 @@ class Sweep:
     def settle(self) -> None:
         """Bring queue and files together: after a kill, or after one of the two was put back. Before workers are started."""
         self._lost.sort()
-        for row in self._database.reading().execute("SELECT tenant, digest FROM uploads").fetchall():
-            if not self._places.upload(row["tenant"], row["digest"]).exists():
-                # It was taken as a key, or deleted.
-                self._uploads.delete(row["tenant"], row["digest"])
         self._keysets.settle()
         self._jobs.settle()
 

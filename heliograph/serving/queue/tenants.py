@@ -57,7 +57,7 @@ class Tenants:
         return token
 
     def revoke(self, name: str) -> None:
-        """Let the tenant's token open nothing from now on; what it has stays until it expires."""
+        """Let the tenant's token open nothing from now on; its keys, jobs and results stay until they expire."""
         with self._database.writing() as connection:
             # The name becomes free; what belongs to the number now belongs to nobody.
             done = connection.execute(
@@ -94,10 +94,9 @@ def _hashed(token: str) -> str:
 
 
 def stored_bytes(connection: sqlite3.Connection, tenant: int) -> int:
-    """What a tenant has on the disk, uploads that are still coming counted in full."""
+    """What a tenant has on the disk, but for uploads."""
     (found,) = connection.execute(
-        "SELECT (SELECT COALESCE(SUM(total), 0) FROM uploads WHERE tenant = :t)"
-        " + (SELECT COALESCE(SUM(bytes), 0) FROM keysets WHERE tenant = :t)"
+        "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM keysets WHERE tenant = :t)"
         " + (SELECT COALESCE(SUM(bytes + COALESCE(result_bytes, 0)), 0) FROM jobs WHERE tenant = :t)",
         {"t": tenant},
     ).fetchone()
@@ -131,5 +130,5 @@ def require_room(connection: sqlite3.Connection, tenant: int, more: int, limits:
             413,
             f"{more} bytes do not fit into the quota of this token",
             why=f"it has {has} of {limits.tenant_bytes} bytes",
-            hint="delete keys, uploads or results that are no longer needed",
+            hint="delete keys or results that are no longer needed",
         )

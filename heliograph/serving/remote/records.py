@@ -1,19 +1,21 @@
 """What the server says over HTTP, as records: their fields are the JSON, and the OpenAPI description.
 
 Times are seconds since 1970, sizes bytes. `artifact` is a fingerprint of 64 hexadecimal digits, `client` the name of a key
-of 32, `digest` a SHA-256 of 64.
+of 32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from heliograph import errors
-from heliograph.errors import HeliographError
+from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.ir.records import record
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.wire.keyfolder import KeysError
+from heliograph.runtime.wire.messages import is_fingerprint, is_name
 from heliograph.texts import shown
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
@@ -28,7 +30,15 @@ ERRORS: dict[str, type[HeliographError]] = {
     "KeysError": KeysError,
     "TooLittleMemoryError": TooLittleMemoryError,
 }
-_MAX_WORDS = 2000
+_MAX_WORDS, _MAX_NAME = 2000, 200
+_MOST = 1 << 53
+R = TypeVar("R")
+# What texts of these names hold: they may stand in the path of a request, or be shown.
+_TEXTS: dict[str, Callable[[str], bool]] = {
+    "artifact": is_fingerprint,
+    "client": is_name,
+    "name": lambda text: len(text) <= _MAX_NAME and text.isprintable(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,11 @@ class RefusalRecord:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord:
-    """One artifact that is served, with figures of its bill; `server_bytes` is what a worker needs for one client."""
+    """One artifact that is served, with figures of its bill.
+
+    server_bytes: the memory that a worker needs for one client.
+    worker_bytes: the memory that a worker has.
+    """
 
     artifact: str
     name: str
@@ -70,26 +84,18 @@ class ArtifactRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadRecord:
-    """How much of an upload is here; a client that was interrupted resumes at `received`."""
-
-    digest: str
-    received: int
-    total: int
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
 class KeysRecord:
-    """The evaluation keys of one client for one artifact; a job is accepted once `complete`.
+    """The evaluation keys of one client for one artifact.
 
-    `missing` are names of keys that are not here yet.
+    keys: how many there are in all.
+    missing: the names of those that are not here yet.
+    complete: whether jobs are accepted.
     """
 
     artifact: str
     client: str
     keys: int
-    missing: list[str]
+    missing: tuple[str, ...]
     stored_bytes: int
     complete: bool
     expires: float
@@ -97,11 +103,12 @@ class KeysRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job; `state` is "queued", "running", "done" or "failed".
+    """One job.
 
-    `error` is there for the last, and says what a queued job waits for where that is not a worker.
-
-    `ahead` counts the token's queued jobs that were accepted before it. `done` of `total` operations are evaluated.
+    state: "queued", "running", "done" or "failed".
+    done, total: operations that are evaluated, and all of them.
+    error: why it failed, or what a queued job waits for besides a worker.
+    ahead: the token's queued jobs that were accepted before it.
     """
 
     id: str
@@ -120,7 +127,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class HealthRecord:
-    """`status` is "ok" while workers live. `jobs` counts those of all tenants, for operators only."""
+    """The health of a server.
+
+    status: "ok" while workers live.
+    jobs: the jobs of all tenants by state, for operators only.
+    """
 
     status: str
     workers: int
@@ -138,8 +149,37 @@ def reworded(record: ErrorRecord, word: Callable[[str], str]) -> ErrorRecord:
     return ErrorRecord(record.kind, *map(word, (record.what, record.where, record.why, record.hint)))
 
 
-def as_error(record: Mapping[str, Any], where: str) -> HeliographError:
-    """The error that the fields of an ErrorRecord describe; they may be a stranger's."""
-    given = {name: record.get(name) for name in ("kind", "what", "why", "hint")}
-    kind, what, why, hint = (shown(text, _MAX_WORDS) if isinstance(text, str) else "" for text in given.values())
-    return ERRORS.get(kind, HeliographError)(what or "an error without words", where=where, why=why, hint=hint)
+def as_error(record: ErrorRecord, where: str) -> HeliographError:
+    """The error that a record describes; it may be a stranger's."""
+    what, why, hint = (shown(text, _MAX_WORDS) for text in (record.what, record.why, record.hint))
+    return ERRORS.get(record.kind, HeliographError)(what or "an error without words", where=where, why=why, hint=hint)
+
+
+def read_record(kind: type[R], answer: object) -> R:
+    """The record that the JSON of an answer describes; fields that a later server has are left out.
+
+    Raises WireError for what no server of ours answers: fields of other types, names that are none, numbers out of bounds.
+    """
+    try:
+        if not isinstance(answer, Mapping):
+            raise ProgramError("it is no record")
+        found = record(kind, _known(kind, answer), "the answer")
+        values = {entry.name: getattr(found, entry.name) for entry in fields(found)}  # type: ignore[arg-type]
+        numbers = all(0 <= value <= _MOST for value in values.values() if type(value) is int)
+        if not numbers or not all(_TEXTS[name](value) for name, value in values.items() if name in _TEXTS):
+            raise ProgramError("it is out of bounds")
+    except ProgramError:
+        raise strange() from None
+    return found
+
+
+def _known(kind: type, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What an answer says of the fields that are known here."""
+    found = {entry.name: answer[entry.name] for entry in fields(kind) if entry.name in answer}
+    if isinstance(found.get("error"), Mapping):
+        found["error"] = _known(ErrorRecord, found["error"])
+    return found
+
+
+def strange() -> WireError:
+    return WireError("the server does not answer like a Heliograph server", hint="look at the address")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
+from heliograph.artifact.container import digest_of
 from heliograph.artifact.public import MAX_PUBLIC_BYTES, PublicArtifact
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.execution.loop import Progress
-from heliograph.files import Bytes, open_file
+from heliograph.files import open_file
 from heliograph.runtime.server.steps import StepInput, StepOutput
 from heliograph.runtime.wire.keyfolder import KeyFolder, key_parts
 from heliograph.runtime.wire.messages import (
@@ -21,20 +20,26 @@ from heliograph.runtime.wire.messages import (
     EncryptedInput,
     EncryptedOutput,
     EvaluationKeys,
-    are_names,
     is_name,
 )
-from heliograph.serving.remote.records import DONE, ENDED, QUEUED, RUNNING, as_error
-from heliograph.serving.remote.transport import StatusError, Transport
+from heliograph.serving.remote.records import (
+    DONE,
+    ENDED,
+    QUEUED,
+    RUNNING,
+    ArtifactRecord,
+    ErrorRecord,
+    JobRecord,
+    KeysRecord,
+    as_error,
+    read_record,
+    strange,
+)
+from heliograph.serving.remote.transport import Transport
 
-_BLOCK = 1 << 20
 _WAIT_S = 20.0
-# Parts of an upload that may be lost on the way, or sent by another process of the same client meanwhile.
-_SPARE_PARTS = 10
-_MAX_NAME = 200
 # Between two questions whether a job has ended, where the server answers at once.
 _PAUSE_S = 0.1
-_MOST = 1 << 53
 # Artifacts that an error names.
 _MOST_NAMED = 20
 
@@ -47,8 +52,8 @@ class RemoteServer:
         remote.register(client.evaluation_keys())
         answer = client.decrypt(remote.run(client.encrypt(sample)))
 
-    Everything is sent in parts of `part_bytes`. What has arrived stays on the server, so a call that failed, or a new
-    process with the same keys and inputs, resumes where it stopped. If the server is unreachable or busy, calls are
+    Keys and inputs are sent whole, one after the other. What has arrived stays on the server, so a call that failed, or a
+    new process with the same keys and inputs, sends only what is missing. If the server is unreachable or busy, calls are
     retried for `patience_s` seconds. A request may take `timeout_s` with its answer, and a second more for each 32 kB of
     them; an answer has at most `max_answer_bytes`. A job lasts as long as the server says, or `job_s` at most. `verify` is a
     file with the certificates to trust, or True for the usual ones; False, which checks none, only with
@@ -71,11 +76,8 @@ class RemoteServer:
         timeout_s: float = 60.0,
         patience_s: float = 300.0,
         job_s: float = math.inf,
-        part_bytes: int = 8 << 20,
         max_answer_bytes: int = 1 << 30,
     ) -> None:
-        if part_bytes < 1:
-            raise ProgramError(f"part_bytes = {part_bytes}: a part has at least one byte", where="RemoteServer")
         self._transport = Transport(
             url,
             token,
@@ -85,7 +87,7 @@ class RemoteServer:
             timeout_s=timeout_s,
             patience_s=patience_s,
         )
-        self._part_bytes, self._max_answer_bytes, self._job_s = part_bytes, max_answer_bytes, job_s
+        self._max_answer_bytes, self._job_s = max_answer_bytes, job_s
         # Of the time that an answer may take, half is left for the way.
         self._wait_s = min(_WAIT_S, timeout_s / 2)
 
@@ -107,10 +109,10 @@ class RemoteServer:
 
     def artifacts(self) -> dict[str, str]:
         """The artifacts that are served: names by fingerprint."""
-        return {
-            _fingerprint(entry, "artifact"): _name(entry, "name")
-            for entry in _list(self._transport.json("GET", "/v1/artifacts"))
-        }
+        served = self._transport.json("GET", "/v1/artifacts")
+        if not isinstance(served, list):
+            raise strange()
+        return {entry.artifact: entry.name for entry in (read_record(ArtifactRecord, each) for each in served)}
 
     def public(self, artifact: str | None = None) -> PublicArtifact:
         """The public part of an artifact, by its fingerprint or name; of the only one if none is named.
@@ -143,18 +145,18 @@ class RemoteServer:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
         path = f"/v1/keys/{keys.artifact}/{keys.client}"
-        state, here = self._transport.json("PUT", path), set(keys.names())
-        missing = {_checked(name, str) for name in _list(_field(state, "missing"))}
+        state, here = read_record(KeysRecord, self._transport.json("PUT", path)), set(keys.names())
+        missing = set(state.missing)
         if strange := missing - here:
             raise WireError(f"the server asks for the key {min(strange)[:60]!r}, which is not among these")
         for place, name in enumerate(sorted(missing)):
             if progress is not None:
                 progress("sending keys", len(here) - len(missing) + place, len(here))
-            digest = self._send_key(keys, name)
-            state = self._transport.json("POST", path, {"name": name, "upload": digest})
+            answer = self._transport.json("PUT", f"{path}/{name}", data=_key_file(keys, name))
+            state = read_record(KeysRecord, answer)
         if progress is not None:
             progress("sending keys", len(here), len(here))
-        if not _flag(state, "complete"):
+        if not state.complete:
             raise WireError("the server does not have all keys, although they were sent", where=self._transport.url)
 
     def forget(self, keys: EvaluationKeys | KeyFolder | EncryptedInput) -> None:
@@ -194,11 +196,11 @@ class RemoteServer:
 
     def _submitted(self, encrypted: EncryptedInput | StepInput, progress: Progress | None) -> str:
         data = encrypted.to_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        query = {"artifact": encrypted.artifact, "client": encrypted.client, "upload": digest}
-        path = f"/v1/jobs/{encrypted.request}"
-        self._send(digest, len(data), lambda offset, size: memoryview(data)[offset : offset + size], progress)
-        self._transport.json("PUT", path, query)
+        query = {"artifact": encrypted.artifact, "client": encrypted.client, "digest": digest_of(data)}
+        sent = None if progress is None else lambda done: progress("sending", done, len(data))
+        self._transport.json("PUT", f"/v1/jobs/{encrypted.request}", query, data, sent)
+        if sent is not None:
+            sent(len(data))
         return encrypted.request
 
     def result(self, job: str, progress: Progress | None = None) -> EncryptedOutput:
@@ -214,15 +216,14 @@ class RemoteServer:
     def _result(self, job: str, kind: type[EncryptedOutput | StepOutput], progress: Progress | None) -> Any:
         """The outputs of a job, of that kind and checked."""
         path = f"/v1/jobs/{job}"
-        state = self._ended(path, progress)
-        if _text(state, "state") != DONE:
-            error = _field(state, "error")
+        ended = self._ended(path, progress)
+        if ended.state != DONE:
             self._delete(path)
-            raise as_error(error if isinstance(error, dict) else {}, f"{self._transport.url}, job {job}")
+            raise as_error(ended.error or ErrorRecord("", ""), f"{self._transport.url}, job {job}")
         data = self._transport.read("GET", f"{path}/result", max_bytes=self._max_answer_bytes)
         output = kind.from_bytes(data, f"the answer of {self._transport.url}")
         (output if isinstance(output, EncryptedOutput) else output.halves()[0]).check_answers(job)
-        output.check(_fingerprint(state, "artifact"), _fingerprint(state, "client"))
+        output.check(ended.artifact, ended.client)
         self._delete(path)
         return output
 
@@ -231,24 +232,22 @@ class RemoteServer:
         with contextlib.suppress(HeliographError):
             self._transport.json("DELETE", path)
 
-    def _ended(self, path: str, progress: Progress | None) -> Mapping[str, Any]:
-        """The state of a job that has ended. A stream of events that breaks is begun anew."""
+    def _ended(self, path: str, progress: Progress | None) -> JobRecord:
+        """A job that has ended. A stream of events that breaks is begun anew."""
         end = time.monotonic() + self._job_s
         while True:
             begun = time.monotonic()
             if progress is not None:
-                for state in self._transport.events(f"{path}/events"):
-                    if isinstance(state, dict) and state.get("total"):
-                        total = _number(state, "total")
-                        progress("evaluate", _number(state, "done", total), total)
+                for event in self._transport.events(f"{path}/events"):
+                    # That of a job that is gone says nothing.
+                    if event and (job := read_record(JobRecord, event)).total:
+                        progress("evaluate", min(job.done, job.total), job.total)
             wait = 0.0 if progress is not None else min(self._wait_s, max(0.0, end - begun))
-            state = self._transport.json("GET", path, {"wait": wait})
-            said = _text(state, "state")
-            if said in ENDED:
-                found: Mapping[str, Any] = state
-                return found
-            if said not in (QUEUED, RUNNING):
-                raise _strange()
+            job = read_record(JobRecord, self._transport.json("GET", path, {"wait": wait}))
+            if job.state in ENDED:
+                return job
+            if job.state not in (QUEUED, RUNNING):
+                raise strange()
             if time.monotonic() >= end:
                 raise HeliographError(
                     f"the job has not ended within {self._job_s:g} s",
@@ -258,113 +257,19 @@ class RemoteServer:
             if time.monotonic() - begun < _PAUSE_S:
                 time.sleep(_PAUSE_S)
 
-    def _send_key(self, keys: EvaluationKeys | KeyFolder, name: str) -> str:
-        """Send one key's file; its digest."""
-        if isinstance(keys, KeyFolder):
-            path = keys.file(name)
-            try:
-                with open_file(path) as file:
-                    digest, size = hashlib.sha256(), 0
-                    while block := file.read(_BLOCK):
-                        digest.update(block)
-                        size += len(block)
 
-                    def read(offset: int, length: int) -> Bytes:
-                        file.seek(offset)
-                        return file.read(length)
-
-                    self._send(digest.hexdigest(), size, read)
-                    return digest.hexdigest()
-            except OSError as error:
-                raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
-        data = b"".join(key_parts(keys.artifact, keys.client, name, keys.blob(name)))
-        found = hashlib.sha256(data).hexdigest()
-        self._send(found, len(data), lambda offset, length: memoryview(data)[offset : offset + length])
-        return found
-
-    def _send(
-        self, digest: str, total: int, read: Callable[[int, int], Bytes], progress: Progress | None = None
-    ) -> None:
-        """Send what is not there yet of an upload, part by part. What is one part alone is sent without asking first."""
-        path = f"/v1/uploads/{digest}"
-        state: Any = {"received": 0, "complete": False}
-        if total > self._part_bytes:
-            state = self._transport.json("PUT", path, {"total": total})
-        rounds = -(-total // self._part_bytes) + _SPARE_PARTS
-        while not _flag(state, "complete"):
-            if not rounds:
-                raise HeliographError("an upload makes no progress", where=self._transport.url, hint="try again later")
-            rounds -= 1
-            offset = _number(state, "received", total)
-            if progress is not None:
-                progress("sending", offset, total)
-            try:
-                state = self._transport.json(
-                    "PUT", path, {"total": total, "offset": offset}, read(offset, self._part_bytes)
-                )
-            except StatusError as error:
-                # The server lost data that had not reached its disk, or another process of this client took over the
-                # upload.
-                if error.status not in (404, 409):
-                    raise
-                state = self._transport.json("PUT", path, {"total": total})
-        if progress is not None:
-            progress("sending", total, total)
+def _key_file(keys: EvaluationKeys | KeyFolder, name: str) -> bytes:
+    """The bytes of one key's file."""
+    if isinstance(keys, EvaluationKeys):
+        return b"".join(key_parts(keys.artifact, keys.client, name, keys.blob(name)))
+    path = keys.file(name)
+    try:
+        with open_file(path) as file:
+            return file.read()
+    except OSError as error:
+        raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
 
 
 def _require_inputs(encrypted: object) -> None:
     if not isinstance(encrypted, EncryptedInput):
         raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
-
-
-def _strange() -> WireError:
-    return WireError("the server does not answer like a Heliograph server")
-
-
-def _field(state: Any, name: str) -> Any:
-    if not isinstance(state, dict) or name not in state:
-        raise _strange()
-    return state[name]
-
-
-def _checked(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise _strange()
-    return value
-
-
-def _text(state: Any, name: str) -> str:
-    return str(_checked(_field(state, name), str))
-
-
-def _name(state: Any, name: str) -> str:
-    """A name that can be shown: no longer than those of artifacts, without control characters."""
-    found = _text(state, name)
-    if len(found) > _MAX_NAME or not found.isprintable():
-        raise _strange()
-    return found
-
-
-def _fingerprint(state: Any, name: str) -> str:
-    """An artifact's fingerprint or a client's name, which may stand in the path of a request."""
-    found = _text(state, name)
-    if not are_names({name: found}):
-        raise _strange()
-    return found
-
-
-def _flag(state: Any, name: str) -> bool:
-    return bool(_checked(_field(state, name), bool))
-
-
-def _number(state: Any, name: str, most: int = _MOST) -> int:
-    """A whole number from 0 to `most`."""
-    found = int(_checked(_field(state, name), int))
-    if not 0 <= found <= most:
-        raise _strange()
-    return found
-
-
-def _list(value: Any) -> list[Any]:
-    found: list[Any] = _checked(value, list)
-    return found

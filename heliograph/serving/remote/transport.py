@@ -7,7 +7,7 @@ import re
 import ssl
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,8 +15,9 @@ import httpx
 
 from heliograph import errors
 from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError, said
+from heliograph.files import Bytes
 from heliograph.serving.remote.exchange import BoundedTransport, Exchange
-from heliograph.serving.remote.records import ERRORS
+from heliograph.serving.remote.records import ERRORS, ErrorRecord, RefusalRecord, as_error, read_record
 from heliograph.strict_json import strict_json
 from heliograph.texts import shown
 
@@ -24,11 +25,13 @@ from heliograph.texts import shown
 _MAX_JSON, _MAX_VALUES = 1 << 22, 1 << 18
 _MAX_EVENTS, _MAX_EVENT = 1 << 20, 1 << 14
 _MAX_ERROR, _MAX_WORDS = 1 << 16, 1000
+# Bytes that are sent at once.
+_PIECE = 1 << 18
 # Characters of what the connection's own errors say, which quote the server.
 _MAX_WHY = 300
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
-# Statuses for which another try may succeed. A part that was also taken elsewhere (409) is left to the upload to handle.
+# Statuses for which another try may succeed.
 _AGAIN = (408, 429, 502, 503, 504)
 # A fault of the server is tried once more: most of them come again each time.
 _FAULT = 500
@@ -101,9 +104,19 @@ class Transport:
     def close(self) -> None:
         self._client.close()
 
-    def json(self, method: str, path: str, query: Query | None = None, data: bytes | memoryview | None = None) -> Any:
-        """The JSON that the server answers, None where it answers nothing."""
-        text = self.read(method, path, query, data, _MAX_JSON)
+    def json(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        data: Bytes | None = None,
+        sent: Callable[[int], None] | None = None,
+    ) -> Any:
+        """The JSON that the server answers, None where it answers nothing.
+
+        `data` is sent whole, and whole again where the request is tried again; `sent` hears how many bytes are on their way.
+        """
+        text = self.read(method, path, query, data, sent)
         try:
             return strict_json(text, _MAX_VALUES) if text else None
         except ValueError:
@@ -114,18 +127,20 @@ class Transport:
         method: str,
         path: str,
         query: Query | None = None,
-        data: bytes | memoryview | None = None,
+        data: Bytes | None = None,
+        sent: Callable[[int], None] | None = None,
         max_bytes: int = _MAX_JSON,
     ) -> bytes:
-        """The bytes that the server answers, at most this many."""
+        """The bytes that the server answers, at most this many; see `json`."""
+        headers = None if data is None else {"Content-Length": str(len(data))}
         failed = False
         for rest in self._rests(f"{method} {path}"):
             try:
-                content = None if data is None else bytes(data)
-                with self._stream(method, path, max_bytes, params=query, content=content) as response:
+                content = None if data is None else _pieces(data, sent)
+                with self._stream(method, path, max_bytes, params=query, content=content, headers=headers) as response:
                     if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
                         failed = failed or response.status_code == _FAULT
-                        rest(_said(response), _asked_s(response))
+                        rest(as_error(_said(response), ""), _asked_s(response))
                         continue
                     if not 200 <= response.status_code < 300:
                         raise self._refusal(response)
@@ -138,7 +153,7 @@ class Transport:
     def events(self, path: str) -> Iterator[Any]:
         """The data of server-sent events, until the stream ends or breaks; what broke it is not raised.
 
-        It breaks when its time is over too: whoever wants to hear more asks again.
+        It breaks when its time is over too: the caller asks again for more.
         """
         try:
             with self._stream("GET", path, _MAX_EVENTS) as response:
@@ -174,7 +189,7 @@ class Transport:
                 raise HeliographError(
                     f"{error.what} ({what}, tried for {self._patience_s:g} s)",
                     why=error.why,
-                    hint=error.hint or "what was sent stays there; call again to resume",
+                    hint=error.hint or "what was sent stays there; call again to send the rest",
                 ) from None
             # Pauses are random, so that many clients do not all come back at once after an outage.
             time.sleep(max(pause * random.uniform(0.5, 1.0), asked * random.uniform(1.0, 1.5)))
@@ -193,14 +208,21 @@ class Transport:
 
     def _refusal(self, response: httpx.Response) -> HeliographError:
         """The error that a refusal says."""
-        error = _said(response)
-        kind = ERRORS.get(error.where)
-        if kind is not None and response.status_code not in (401, 404, 409):
-            return kind(error.what, where=self.url, why=error.why, hint=error.hint)
+        said = _said(response)
+        error = as_error(said, self.url)
+        if said.kind in ERRORS and response.status_code not in (401, 404, 409):
+            return error
         return StatusError(response.status_code, error.what, where=self.url, why=error.why, hint=error.hint)
 
     def _strange(self) -> WireError:
         return WireError(f"{self.url} does not answer like a Heliograph server", hint="look at the address")
+
+
+def _pieces(data: Bytes, sent: Callable[[int], None] | None) -> Iterator[bytes]:
+    for start in range(0, len(data), _PIECE):
+        if sent is not None:
+            sent(start)
+        yield bytes(data[start : start + _PIECE])
 
 
 def _blocks(response: httpx.Response) -> Iterator[bytes]:
@@ -216,19 +238,17 @@ def _asked_s(response: httpx.Response) -> float:
     return float(asked) if re.fullmatch("[0-9]{1,2}", asked) else 0.0
 
 
-def _said(response: httpx.Response) -> HeliographError:
-    """The words of a refusal, with the name of its class in `where`; of whatever else answers, its status."""
+def _said(response: httpx.Response) -> ErrorRecord:
+    """The error that a refusal says; of whatever else answers, its status."""
     text = bytearray()
     try:
         for block in _blocks(response):
             text += block
             if len(text) > _MAX_ERROR:
                 break
-        error = strict_json(bytes(text), _MAX_WORDS)["error"]
-        what, why, hint = (shown(str(error[name]), 2000) for name in ("what", "why", "hint"))
-        return HeliographError(what, where=shown(str(error["kind"]), 60), why=why, hint=hint)
-    except (ValueError, KeyError, TypeError, RecursionError, WireError):
-        return HeliographError(f"the server answers with status {response.status_code}")
+        return read_record(RefusalRecord, strict_json(bytes(text), _MAX_WORDS)).error
+    except (ValueError, WireError):
+        return ErrorRecord("", f"the server answers with status {response.status_code}")
 
 
 def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:

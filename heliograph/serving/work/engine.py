@@ -1,8 +1,8 @@
 """Engines: what evaluates jobs beside the process that has them. A worker is given artifacts, a key set, and jobs.
 
-An engine starts workers; each sits at a `Seat`, takes one job at a time and says how far it is. Whoever has the jobs
-(`pool`, for the queue of a server) gives them out, and gives the job of a worker that died to another. So every engine keeps
-the same promises. `local` spawns processes, `ray_engine` makes actors on a Ray cluster.
+An engine starts workers; each takes one job at a time and says how far it is, through its `WorkerHandle`. The pool
+(`pool.py`) gives jobs out, and gives the job of a worker that died to another one. So every engine keeps the same promises.
+`local` spawns processes, `ray_engine` makes actors on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _SHARE, _UNKNOWN_BYTES = 0.8, 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each worker is told. `paths` are the artifacts' files by fingerprint, `plain` files of plain inputs by name.
+    """The settings of each worker."""
 
-    `worker_bytes` is what one worker may have; `home` the folder of whoever has the jobs. `plaintexts` is the folder of
-    encoded plaintexts of all workers, where they keep any.
-    """
-
+    # The folder of the server, or of the keys.
     home: str
+    # Files of artifacts by fingerprint, and of plain inputs by the name of the artifact.
     paths: Mapping[str, str]
     plain: Mapping[str, str]
+    # The memory of one worker.
     worker_bytes: int
     backend: str | None = None
     allow_insecure: bool = False
+    # The folder of encoded plaintexts of all workers, where they keep any.
     plaintexts: str | None = None
 
 
@@ -54,18 +54,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a job is: "running", or ended as "done", "failed" (with `error`), "stopped" or "again".
+    """The state of a job: how far it is, or how it ended."""
 
-    The last is of a job that can be evaluated once the machine has room again; `error` says what it lacks.
-    `fault` is for the operator's log alone: what happened where nobody expected it. `held` is what the worker has in memory
-    after the job: the names of the folders whose keys it holds, and the bytes that each takes by its bill.
-    """
-
+    # "running", or "done", "failed", "stopped", or "again": to be evaluated when the machine has room.
     state: str = RUNNING
+    # Operations.
     done: int = 0
     total: int = 0
+    # Why it failed, or what the machine lacks.
     error: ErrorRecord | None = None
+    # An unexpected failure, for the operator's log alone.
     fault: str = ""
+    # The key sets in the worker's memory after the job, by the names of their folders, and their bytes by the bill.
     held: dict[str, int] = field(default_factory=dict)
 
 
@@ -77,9 +77,10 @@ class WorkerGone(Exception):
         self.how, self.killed = how, killed
 
 
-class Seat(Protocol):
-    """One worker. Used by one thread, but for `kill`. `process` is its process id, `place` the machine it is on."""
+class WorkerHandle(Protocol):
+    """One worker that was started. Used by one thread, but for `kill`."""
 
+    # Its process id, the machine it is on, and what it holds after its last job (`Report.held`).
     process: int
     place: str
     held: dict[str, int]
@@ -111,34 +112,34 @@ class Engine(Protocol):
 
     name: str
 
-    def seat(self) -> Seat:
+    def start_worker(self) -> WorkerHandle:
         """A new worker. WorkerGone where none can be had now; that may take as long as `close` is not called."""
 
     def close(self) -> None:
-        """No more workers; those that sit are closed by whoever has them."""
+        """No more workers are started; those that run are closed by the pool."""
 
 
-def follow(seat: Seat, task: Task, going_on: Callable[[Report], bool], silence_s: float) -> Report:
-    """Have a seat evaluate a job: the report of its end.
+def follow(handle: WorkerHandle, task: Task, going_on: Callable[[Report], bool], silence_s: float) -> Report:
+    """Have a worker evaluate a job: the report of its end.
 
     `going_on` hears of each report on the way, about every `BEAT_S` seconds, and says whether the job is still wanted.
     WorkerGone where the worker died, or said nothing for `silence_s`; it is killed then.
     """
-    seat.begin(task)
+    handle.begin(task)
     silent = 0.0
     while True:
-        report = seat.poll(BEAT_S)
+        report = handle.poll(BEAT_S)
         if report is None:
             silent += BEAT_S
             if silent > silence_s:
-                seat.kill()
+                handle.kill()
                 raise WorkerGone(f"no sign of life for {silence_s:g} s", killed=True)
             continue
         silent = 0.0
         if report.state != RUNNING:
             return report
         if not going_on(report):
-            seat.stop()
+            handle.stop()
 
 
 def ended_by(error: HeliographError) -> Report:

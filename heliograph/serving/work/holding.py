@@ -23,14 +23,14 @@ from heliograph.serving.work.engine import Work
 
 
 class OwnFilesError(HeliographError):
-    """The operator's files, artifacts or plain inputs, cannot be used; the text is for the operator, not for clients."""
+    """An artifact or plain inputs of the operator cannot be used; the text is for the operator, not for clients."""
 
 
 class Holding:
-    """Servers by the folder of their keys; the one that was used longest ago goes first where memory is short.
+    """The servers of one worker, one for each key set; the least recently used one is dropped where memory is short.
 
-    What a server takes is what the bill predicts (`room`); what Python and libraries take is counted once. The free
-    memory of the machine is looked at too, before a server is made.
+    The memory of a server is the bill's (`room`); the memory of Python and libraries is counted once. Before a server is
+    made the machine's free memory is checked too.
     """
 
     def __init__(self, work: Work) -> None:
@@ -41,13 +41,13 @@ class Holding:
 
     @property
     def held(self) -> dict[str, int]:
-        """The names of the folders whose keys are here, and what the server of each takes by its bill."""
+        """The bytes of each server by its bill, by the name of the folder of its keys."""
         return {folder: size for folder, (_, size) in self._servers.items()}
 
     def server(self, artifact: str, folder: str, path: Path) -> Server:
         """The server of an artifact on the keys in a folder, made where it is not here yet.
 
-        Raises WireError for keys that are gone or not those of the artifact, TooLittleMemoryError where the machine has no
+        Raises WireError for keys that are gone or belong to another artifact, TooLittleMemoryError where the machine has no
         room for it.
         """
         if folder in self._servers:

@@ -16,7 +16,7 @@ from typing import Any
 
 from heliograph.machine import usable_cores
 from heliograph.serving.remote.records import ErrorRecord
-from heliograph.serving.work.engine import Report, Seat, Task, Work, WorkerGone
+from heliograph.serving.work.engine import Report, Task, Work, WorkerGone, WorkerHandle
 
 _GRACE_S = 5.0
 
@@ -31,7 +31,7 @@ class LocalEngine:
         threads = str(max(1, usable_cores() // workers))
         self._threads = {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
 
-    def seat(self) -> Seat:
+    def start_worker(self) -> WorkerHandle:
         return _Process(self._work, {**self._threads, **os.environ})
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The engine on a Ray cluster: workers are actors on its machines; keys and artifacts are sent once to each machine.
 
-Ray starts the workers and carries the messages; which job goes where, and what becomes of the job of a dead worker, is
-decided as for the local engine. A worker on the machine of whoever has the jobs reads keys where they are. On
-another machine they lie in a folder of the user's own in its temporary directory, and its workers map them there.
+Ray starts the workers and carries the messages; the pool gives out the jobs, and the jobs of dead workers again, as for the
+local engine. Workers on the pool's own machine read keys where they are. On another machine copies of the keys lie in a
+folder of the user's own in its temporary directory, and its workers map them there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heliograph.errors import HeliographError, ProgramError
 from heliograph.files import of_the_machine, open_file, write_file
 from heliograph.serving.logs import log
 from heliograph.serving.remote.records import FAILED, ErrorRecord
-from heliograph.serving.work.engine import AGAIN, Report, Seat, Task, Work, WorkerGone, ended_by
+from heliograph.serving.work.engine import AGAIN, Report, Task, Work, WorkerGone, WorkerHandle, ended_by
 from heliograph.serving.work.evaluation import Evaluation, Output
 
 # How long a machine may take for a small call, and for receiving a file.
@@ -66,7 +66,7 @@ class RayEngine:
         self._home = hashlib.sha256(f"{socket.gethostname()}\0{work.home}".encode()).hexdigest()[:32]
         self._sending: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def seat(self) -> Seat:
+    def start_worker(self) -> WorkerHandle:
         try:
             handle = self._actor.remote()
             waiting, said = handle.hello.remote(self._home), time.monotonic()
@@ -86,9 +86,9 @@ class RayEngine:
                 f"the machine {hello['place']} has Heliograph {hello['version']}, and this one {version('heliograph')}",
                 hint="install the same version on all machines of the cluster",
             )
-        seat = _Actor(self._ray, handle, hello, self._sending[hello["node"]], here=hello["node"] == self.node)
-        seat.prepare(self._work)
-        return seat
+        worker = _Actor(self._ray, handle, hello, self._sending[hello["node"]], here=hello["node"] == self.node)
+        worker.prepare(self._work)
+        return worker
 
     def close(self) -> None:
         self._closed.set()
@@ -185,7 +185,7 @@ class RayWorker:
             shutil.rmtree(self._copies / "keys" / folder, ignore_errors=True)
 
     def _local(self, path: str) -> Path:
-        """A path as it was said: that of a copy, or of a file on the machine of whoever has the jobs, which is this one."""
+        """The file of a path from the pool: a relative one lies among the copies, an absolute one where it says."""
         return Path(path) if os.path.isabs(path) else self._copies / path
 
 

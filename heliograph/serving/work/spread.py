@@ -10,9 +10,9 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heliograph.array_files import read_by_name
@@ -27,11 +27,9 @@ from heliograph.serving.queue.catalog import require_fit, room
 from heliograph.serving.queue.plaintexts import require_plaintexts
 from heliograph.serving.queue.settings import Limits
 from heliograph.serving.remote.records import DONE, as_error
-from heliograph.serving.work.engine import STOPPED, Engine, Report, Task, Work, WorkerGone, bytes_each, follow, task_of
+from heliograph.serving.work.engine import Report, Task, Work, WorkerGone, WorkerHandle, bytes_each, task_of
 from heliograph.serving.work.engines import make_engine
-
-# A worker that died at once is restarted only after a pause.
-_REST_S = 1.0
+from heliograph.serving.work.pool import Pool
 
 
 def spread_files(
@@ -79,13 +77,20 @@ def spread_files(
             plaintexts=None if plaintexts is None else str(Path(plaintexts).resolve()),
         )
         made = make_engine(engine, work, min(workers, len(targets)))
-        crew = _Crew(made, artifact.fingerprint, folder.path, targets, outputs, progress, finished)
-        crew.run(min(workers, len(targets)))
+        files = _FileJobs(artifact.fingerprint, folder.path, targets, outputs, progress, finished)
+        pool = Pool(made, files, min(workers, len(targets)), Limits().worker_s)
+        pool.start()
+        try:
+            pool.join()
+        finally:
+            # After Ctrl-C workers abandon what they have begun.
+            pool.close()
+        files.raise_error()
 
 
 @contextlib.contextmanager
 def _folder_of(keys: str | Path) -> Iterator[KeyFolder]:
-    """The keys in a folder, which workers take; those of a file in one that is temporary."""
+    """The folder of the keys; keys in one file are written into a temporary folder, since workers take folders."""
     loaded = load_keys(keys)
     if isinstance(loaded, KeyFolder):
         yield loaded
@@ -95,12 +100,22 @@ def _folder_of(keys: str | Path) -> Iterator[KeyFolder]:
         yield write_keys(name, loaded.artifact, loaded.client, sizes, loaded.blob)
 
 
-class _Crew:
-    """Workers and the inputs that wait for them; a thread for each worker."""
+@dataclass(frozen=True, slots=True)
+class _FileJob:
+    """An input in a file that is to be evaluated."""
+
+    file: Path
+    encrypted: EncryptedInput
+    task: Task
+    # When it was given to a worker, by the monotonic clock.
+    begun: float = 0.0
+
+
+class _FileJobs:
+    """Inputs in files, for a pool (`pool.Jobs`). The first error ends it when what runs has ended."""
 
     def __init__(
         self,
-        engine: Engine,
         artifact: str,
         keys: Path,
         targets: Mapping[Path, Path],
@@ -108,125 +123,103 @@ class _Crew:
         progress: Progress | None,
         finished: Callable[[Path, float | None], None] | None,
     ) -> None:
-        self._engine, self._artifact, self._keys, self._outputs = engine, artifact, keys, outputs
+        self._artifact, self._keys, self._outputs = artifact, keys, outputs
         self._progress, self._finished = progress, finished
-        self._limits = Limits()
-        self._targets, self._waiting = targets, deque(targets)
-        self._deaths = dict.fromkeys(targets, 0)
-        # Operations done so far for each running input, and the operations of one whole input.
+        # Files that were not looked at, inputs that wait for a worker, and those that a worker has.
+        self._targets, self._files = targets, deque(targets)
+        self._waiting: deque[_FileJob] = deque()
+        self._running: dict[str, _FileJob] = {}
+        self._deaths: Counter[Path] = Counter()
+        # Operations done of each input that runs, and the operations of a whole input.
         self._places: dict[Path, int] = {}
         self._ended, self._each = 0, 0
-        self._left = len(targets)
-        self._error: BaseException | None = None
-        self._over, self._lock = threading.Event(), threading.Lock()
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
 
-    def run(self, workers: int) -> None:
-        """Evaluate all of them; raises the first error when what runs has ended."""
-        threads = [threading.Thread(target=self._work, name="heliograph-spread", daemon=True) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException:
-            # Ctrl-C: workers abandon what they have begun.
-            self._over.set()
-            self._engine.close()
-            for thread in threads:
-                thread.join()
-            raise
-        self._engine.close()
+    def raise_error(self) -> None:
+        """Raise what ended it, if anything did."""
         if self._error is not None:
             raise self._error
 
-    def _work(self) -> None:
-        """One worker after the other, until nothing waits."""
-        try:
-            while not self._done():
-                begun = time.monotonic()
-                try:
-                    self._with_worker()
-                except WorkerGone as gone:
-                    if not gone.killed and time.monotonic() - begun < _REST_S:
-                        self._over.wait(_REST_S)
-        except BaseException as error:
-            self._fail(error)
-
-    def _with_worker(self) -> None:
-        """What one worker does. WorkerGone where it died."""
-        seat = None
-        try:
-            while (file := self._next()) is not None:
-                try:
-                    encrypted = EncryptedInput.load(file)
-                    target = self._targets[file]
-                    if self._outputs is not None and self._outputs.is_done(encrypted, target):
-                        self._end(file, None)
-                        continue
-                    if seat is None:
-                        seat = self._engine.seat()
-                    begun = time.monotonic()
-                    report = follow(seat, self._task(file), self._going_on(file), self._limits.worker_s)
-                except WorkerGone as gone:
-                    self._again(file, gone)
-                    raise
-                if report.state == STOPPED:
-                    return
-                if report.error is not None:
-                    # Whoever runs the command is the operator too.
-                    why = report.fault or report.error.why
-                    raise as_error({**asdict(report.error), "why": why}, str(file))
-                assert report.state == DONE
-                if self._outputs is not None:
-                    self._outputs.mark(encrypted, target)
-                self._end(file, time.monotonic() - begun, report.total)
-        finally:
-            if seat is not None:
-                seat.close()
-
-    def _task(self, file: Path) -> Task:
-        return task_of(self._artifact, self._keys, file, self._targets[file])
-
-    def _going_on(self, file: Path) -> Callable[[Report], bool]:
-        def heard(report: Report) -> bool:
-            with self._lock:
-                self._places[file], self._each = report.done, max(self._each, report.total)
-                self._show()
-            return not self._over.is_set()
-
-        return heard
-
-    def _done(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether nothing waits or runs any more. Inputs whose outputs are there are passed over: they need no worker."""
+        job = self._next()
         with self._lock:
-            return self._over.is_set() or self._error is not None or self._left == 0
+            if job is not None:
+                self._waiting.appendleft(job)
+            return self._error is not None or self._ended == len(self._targets)
 
-    def _next(self) -> Path | None:
-        """The next input; waits where others may yet give one back. None where there is nothing more to do."""
-        while not self._done():
+    def claim(self, worker: str, handle: WorkerHandle) -> _FileJob | None:
+        job = self._next()
+        if job is not None:
+            with self._lock:
+                self._running[worker] = job = replace(job, begun=time.monotonic())
+        return job
+
+    def beat(self, worker: str, job: _FileJob, report: Report) -> bool:
+        with self._lock:
+            self._places[job.file], self._each = report.done, max(self._each, report.total)
+            self._show()
+        return True
+
+    def end(self, worker: str, job: _FileJob, report: Report) -> None:
+        with self._lock:
+            self._running.pop(worker)
+        if report.error is not None:
+            # Whoever runs the command is the operator too.
+            error = replace(report.error, why=report.fault or report.error.why)
+            self._fail(as_error(error, str(job.file)))
+            return
+        assert report.state == DONE
+        if self._outputs is not None:
+            self._outputs.mark(job.encrypted, self._targets[job.file])
+        self._finish(job.file, time.monotonic() - job.begun, report.total)
+
+    def release(self, worker: str, cause: Exception | None) -> int:
+        """Give back the input of a dead worker; an InternalError ends it where too many died over one."""
+        with self._lock:
+            job = self._running.pop(worker, None)
+            if job is not None:
+                self._places.pop(job.file, None)
+                self._waiting.appendleft(job)
+        if cause is not None and not isinstance(cause, WorkerGone):
+            self._fail(cause)
+        elif cause is not None and job is not None:
+            self._deaths[job.file] += 1
+            if self._deaths[job.file] >= Limits().deaths:
+                error = InternalError(
+                    f"{Limits().deaths} workers died or went silent over {job.file}",
+                    why=cause.how,
+                    hint="the machine may have too little memory: use fewer --workers",
+                )
+                self._fail(error)
+        return int(job is not None)
+
+    def close(self) -> None:
+        """Nothing belongs to a thread."""
+
+    def _next(self) -> _FileJob | None:
+        """The next input that is to be evaluated; None where none waits."""
+        while self._error is None:
             with self._lock:
                 if self._waiting:
                     return self._waiting.popleft()
-            self._over.wait(0.05)
+                if not self._files:
+                    return None
+                file = self._files.popleft()
+            try:
+                encrypted, target = EncryptedInput.load(file), self._targets[file]
+                if self._outputs is None or not self._outputs.is_done(encrypted, target):
+                    return _FileJob(file, encrypted, task_of(self._artifact, self._keys, file, target))
+                self._finish(file, None)
+            except Exception as error:
+                self._fail(error)
         return None
 
-    def _again(self, file: Path, gone: WorkerGone) -> None:
-        """Give the input of a dead worker back; an InternalError where too many died over it."""
-        with self._lock:
-            self._deaths[file] += 1
-            self._places.pop(file, None)
-            if self._deaths[file] >= self._limits.deaths:
-                raise InternalError(
-                    f"{self._limits.deaths} workers died or went silent over {file}",
-                    why=gone.how,
-                    hint="the machine may have too little memory: use fewer --workers",
-                )
-            self._waiting.appendleft(file)
-
-    def _end(self, file: Path, seconds: float | None, operations: int = 0) -> None:
+    def _finish(self, file: Path, seconds: float | None, operations: int = 0) -> None:
         with self._lock:
             self._places.pop(file, None)
             self._each = max(self._each, operations)
-            self._left -= 1
             self._ended += 1
             self._show()
             if self._finished is not None:
@@ -237,7 +230,7 @@ class _Crew:
             done = self._ended * self._each + sum(self._places.values())
             self._progress("evaluate", done, len(self._targets) * self._each)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
         """Note the first error: nothing more is begun."""
         with self._lock:
             if self._error is None:

@@ -1,8 +1,8 @@
 """A worker process of the local engine: takes jobs from its standard input and evaluates them, one at a time.
 
 It is started anew, not forked (OpenFHE's generator must not be copied), as `python -m heliograph.serving.work.worker`.
-Each line of its input is one message as JSON: first what to serve, then jobs, and what else a `Seat` says; each line of
-its output is a report. When the input ends whoever started it is gone, and it goes too.
+Each line of its input is one message as JSON: first what to serve, then jobs, and the other calls of a
+`WorkerHandle`; each line of its output is a report. It ends when its input ends, since its pool is gone then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from heliograph.serving.work.engine import BEAT_S, Report, Task, Work
 from heliograph.serving.work.evaluation import Evaluation
 
 
-class Voice:
-    """Says reports: those of ends from the thread that evaluates, those on the way from one of its own."""
+class Reporter:
+    """Writes reports: the one of a job's end from the thread that evaluates, those on the way from a thread of its own."""
 
     def __init__(self, handle: int, evaluation: Evaluation) -> None:
         self._file, self._evaluation = os.fdopen(handle, "w", buffering=1), evaluation
@@ -61,7 +61,7 @@ def main() -> None:
     handle = os.dup(1)
     os.dup2(2, 1)
     evaluation = Evaluation(work)
-    voice = Voice(handle, evaluation)
+    reporter = Reporter(handle, evaluation)
     messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(evaluation, messages), daemon=True).start()
     while True:
@@ -70,8 +70,8 @@ def main() -> None:
             evaluation.drop(message["drop"])
             continue
         task = Task(**message["task"])
-        voice.begin()
-        voice.end(
+        reporter.begin()
+        reporter.end(
             evaluation.run(
                 task.artifact,
                 Path(task.keys),

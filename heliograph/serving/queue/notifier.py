@@ -1,4 +1,4 @@
-"""The end of a job, heard at once by requests that wait for it."""
+"""The end of a job, told at once to requests that wait for it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import threading
 from collections.abc import Iterator
 
 
-class Bell:
-    """Rung by threads of workers when a job has ended; who waits in an event loop then looks whether it was theirs."""
+class Notifier:
+    """Wakes the requests that wait, in an event loop, whenever a job has ended; each looks whether it was its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._heard: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
+        """Wake all that wait; from any thread."""
         with self._lock:
-            heard, self._heard = self._heard, set()
-        for loop, event in heard:
+            waiting, self._waiting = self._waiting, set()
+        for loop, event in waiting:
             # Nobody waits on a loop that was closed meanwhile.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(event.set)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that the next ring sets; look whether there is anything to wait for inside, so that no ring is missed."""
+        """An event that the next `notify` sets. Look at the job inside, so that none is missed."""
         entry = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
-            self._heard.add(entry)
+            self._waiting.add(entry)
         try:
             yield entry[1]
         finally:
             with self._lock:
-                self._heard.discard(entry)
+                self._waiting.discard(entry)

@@ -1,4 +1,4 @@
-"""Fair shares of one server's time and connections among its tenants, and a bounded rate for those who are none."""
+"""Fair shares of a server's time and connections among its tenants, and a rate limit for requests without a token."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from functools import partial
 
 from heliograph.serving.refusals import Refused
 
-# Whoever is due by now is forgotten when there are so many.
+# When a rate limit knows so many clients, those that need not wait are forgotten.
 _MANY = 4096
 
 
-class Turns:
-    """Work of requests, `together` at a time, `each` of one tenant: its rest waits behind these, not before other tenants.
+class FairLock:
+    """A lock that `together` requests may have at once, `each` of one tenant.
 
-    Who waits takes no thread. Used from one event loop.
+    A tenant's further requests queue behind its own first ones, not before those of other tenants. Waiting takes no thread.
+    Used from one event loop.
     """
 
     def __init__(self, each: int = 1, together: int = 1) -> None:
@@ -28,7 +29,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def of(self, tenant: int) -> AsyncIterator[None]:
-        """While it is this tenant's turn."""
+        """Hold the lock for a request of this tenant."""
         await self.enter(tenant)
         try:
             yield
@@ -49,9 +50,9 @@ class Turns:
 
 
 class Lane:
-    """The turn of one request, from its beginning to its end, except while it is `away`."""
+    """One request's hold of a fair lock, from its beginning to its end, except while it is `away`."""
 
-    def __init__(self, turns: Turns, tenant: int) -> None:
+    def __init__(self, turns: FairLock, tenant: int) -> None:
         self._turns, self._tenant = turns, tenant
         self._has, self._over = False, False
 
@@ -65,7 +66,7 @@ class Lane:
 
     @contextlib.asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
-        """While the request waits: for its client, for a job, for another turn."""
+        """Release the lock while the request waits: for its client, for a job, for another lock."""
         self._leave()
         try:
             yield
@@ -83,8 +84,8 @@ class Lane:
             self._turns.leave(self._tenant)
 
 
-class Crowd:
-    """The requests of each tenant that are open: slow ones of one tenant must not take the connections of all."""
+class RequestLimit:
+    """A limit on the open requests of each tenant: slow ones of one tenant must not take the connections of all."""
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, threading.Lock()
@@ -106,10 +107,10 @@ class Crowd:
                 del self._open[tenant]
 
 
-class Pace:
-    """Answers at a bounded rate to each of those who ask: `burst` at once, then one in `every` seconds.
+class RateLimit:
+    """A limit on the rate of answers to each client: `burst` at once, then one in `every` seconds.
 
-    Who asks faster waits for each answer, `longest` seconds at most.
+    A client that asks faster waits for each answer, `longest` seconds at most.
     """
 
     def __init__(self, every: float, burst: int, longest: float) -> None:
