@@ -26,7 +26,8 @@ from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.security import MAX_LOG_PQ_128
 from heliograph.errors import HeliographError, SecurityError, WireError
-from heliograph.runtime.client.client import Client, keyfile, shares
+from heliograph.runtime.client import keyfile, shares
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.wire import keyfolder, messages
 from heliograph.runtime.wire.forms import read_ciphertext
 from heliograph.runtime.wire.keyfolder import KeyFolder

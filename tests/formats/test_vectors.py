@@ -19,7 +19,8 @@ from heliograph.artifact.container import pack, unpack
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.ring import Ring
 from heliograph.errors import WireError
-from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client import keyfile
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic
 from heliograph.runtime.wire.keyfolder import KeyFolder, write_index
 from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput

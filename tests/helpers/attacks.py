@@ -40,7 +40,8 @@ from heliograph.errors import HeliographError
 from heliograph.execution.interface import batch_of, input_shape
 from heliograph.files import Bytes
 from heliograph.ir.text import parse_program
-from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client import keyfile
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.server.server import Server
 from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput, EvaluationKeys

@@ -19,7 +19,7 @@ from heliograph.execution.ranges import RangeWatch, polynomial_inputs, range_lay
 from heliograph.execution.simulator import Simulator
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir.interface import TensorSpec
-from heliograph.runtime.client.client import outputs
+from heliograph.runtime.client import outputs
 
 CASES = [(Net, (16,)), (SmallConv, (1, 8, 8)), (TwoOutputs, (16,))]
 

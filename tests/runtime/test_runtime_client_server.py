@@ -21,7 +21,8 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack, read_file
 from heliograph.errors import HeliographError, ProgramError, RangeError, SecurityError, WireError
 from heliograph.runtime import memory
-from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client import keyfile
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.openfhe import registry
 from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.server.server import Server

@@ -22,7 +22,8 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks import sharing
 from heliograph.ckks.noise import encryption_std, rescale_std
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError
-from heliograph.runtime.client.client import Client, outputs, shares
+from heliograph.runtime.client import outputs, shares
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.wire.messages import EncryptedOutput
 
 
@@ -240,7 +241,7 @@ _SHARE = """
     warnings.simplefilter("ignore")
     import heliograph as hg
     from heliograph.errors import SecurityError
-    from heliograph.runtime.client.client import client as module
+    from heliograph.runtime.client import client as module
     client = hg.Client.load("key", allow_insecure=True)
     output = hg.EncryptedOutput.load("output")
     if sys.argv[1] == "killed":

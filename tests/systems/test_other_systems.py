@@ -28,7 +28,7 @@ from heliograph.cli.doctor import _cores
 from heliograph.cli.serve import serve_command
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.runtime import memory
-from heliograph.runtime.client.client import keyfile
+from heliograph.runtime.client import keyfile
 from heliograph.runtime.client.shares import Shares
 from heliograph.runtime.measuring.calibrate import Calibration, Sample, machine_name
 from heliograph.tools.measure import peak_rss_bytes

@@ -28,7 +28,8 @@ from heliograph.ir import Array
 from heliograph.ir.maps.layout import Layout
 from heliograph.report.figures import Certified
 from heliograph.runtime import residues
-from heliograph.runtime.client.client import Client, keyfile
+from heliograph.runtime.client import keyfile
+from heliograph.runtime.client.client import Client
 from heliograph.runtime.client.cryptor import cryptor as cryptors
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
