@@ -1,0 +1,89 @@
+"""The memory of a process of the tests: what modules leave behind is freed, and the peak is told at the end of a run."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.runtime.native.warm import warm_up
+
+TESTS = str(Path(__file__).resolve().parents[1])
+# A process that holds more at the end of a module frees what it can.
+SPARE_BYTES = 700_000_000
+# More than this in one process is a failure of the run.
+MOST_BYTES = 2_000_000_000
+
+
+def memory_bytes() -> tuple[int, int]:
+    """What this process holds, and the most that it held; zeros where the system does not say."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return 1024 * int(lines["VmRSS"].split()[0]), 1024 * int(lines["VmHWM"].split()[0])
+    except (OSError, KeyError):
+        return 0, 0
+
+
+def free() -> None:
+    """Empty the functions' caches in the package and the tests, and give what they held back to the system."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None) or ""
+        if module.__name__.startswith("heliograph.") or path.startswith(TESTS):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear") and value is not warm_up:
+                    value.cache_clear()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Memory(config), "memory")
+
+
+class _Memory:
+    """Frees memory at the end of modules; gathers the peaks of all processes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        # The most that a process held, and the module in which it did.
+        self.peak = (0, "")
+        self.peaks: list[tuple[int, str]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+        result = yield
+        if nextitem is None or nextitem.path != item.path:
+            held, peak = memory_bytes()
+            if peak > self.peak[0]:
+                self.peak = peak, item.nodeid.partition("::")[0]
+            if held > SPARE_BYTES:
+                free()
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["peak"] = self.peak
+            return
+        if self.peak[0]:
+            self.peaks.append(self.peak)
+        if any(peak > MOST_BYTES for peak, _ in self.peaks) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker of pytest-xdist has ended."""
+        peak = getattr(node, "workeroutput", {}).get("peak")
+        if peak and peak[0]:
+            self.peaks.append(tuple(peak))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for peak, module in sorted(self.peaks, reverse=True):
+            much = f", more than {MOST_BYTES / 1e9:g} GB" if peak > MOST_BYTES else ""
+            terminalreporter.line(f"most memory of a process: {peak / 1e9:.2f} GB{much}, in {module}")
