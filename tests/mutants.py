@@ -1,4 +1,4 @@
-"""How many changes of the package the tests notice: `python tests/mutants.py --out FILE [--count 60] [--seed 1]`.
+"""How many changes of the package the tests notice: `python tests/mutants.py --out FILE [--count 60]`.
 
 A mutant is the package with one place changed: a comparison, a number, a sign, or a statement that is left out. For each,
 the tests that are about its room run: those of the quick tier and, where none fails, the rest. A test that fails with the
@@ -148,11 +148,12 @@ def _is_text(node: ast.BinOp) -> bool:
     return text(node.left) or text(node.right)
 
 
-def drawn(count: int, seed: int) -> list[Mutant]:
-    """As many of each kind as of the others, places drawn from all rooms."""
+def drawn(count: int, seed: int, under: str = "") -> list[Mutant]:
+    """As many of each kind as of the others, at places that are drawn from all files whose names begin with `under`."""
     kinds: dict[str, list[Mutant]] = {"comparison": [], "number": [], "sign": [], "statement": []}
     for path in sorted((ROOT / "heliograph").rglob("*.py")):
-        if not path.as_posix().endswith(LEFT_OUT):
+        name = path.relative_to(ROOT / "heliograph").as_posix()
+        if name.startswith(under) and name not in LEFT_OUT:
             for mutant in mutants(path):
                 kinds[mutant.kind].append(mutant)
     rng = random.Random(seed)
@@ -262,10 +263,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where the results are, one line each")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--under", default="", help="only files that begin with this, such as dsl/")
     parser.add_argument("--workers", default="auto", help="processes of tests at a time")
     parser.add_argument("--list", action="store_true", help="print the mutants and do nothing")
     given = parser.parse_args()
-    chosen = drawn(given.count, given.seed)
+    chosen = drawn(given.count, given.seed, given.under)
     if given.list:
         print(*chosen, sep="\n")
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
 from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
+
+# Of the keys of a program.
+LARGE_BYTES = 100_000_000
 
 
 @dataclass(slots=True)
@@ -45,13 +50,16 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = (), keys: 
     """
     pytest.importorskip("openfhe")
     from heliograph.runtime.native.ciphertext import read_key as native_key
-    from heliograph.runtime.openfhe import serial
+    from heliograph.runtime.openfhe import registry, serial
     from heliograph.runtime.openfhe.backend import _raising
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
     from heliograph.runtime.openfhe.tags import chain_tag
 
     ring, tag = program.ring, secrets.token_hex(16)
     sparse: dict[Ring, Any] = {}
+    if sum(key.bytes for key in program_keys(program)) > LARGE_BYTES:
+        # Evaluators refer to themselves: those that nobody has any more are still there, with their keys.
+        gc.collect()
     keys = keys or ring_keys(ring)
     cryptor, evaluator = keys.cryptor, OpenFHEEvaluator(program, tag, raising=_raising(program, sparse))
     for key in program_keys(program):
@@ -60,6 +68,8 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = (), keys: 
             sparse[key.ring] = native_key(data, key, cryptor.tag)
         elif key.kind != "rotation" or key.amount not in without:
             serial.install_key(key, serial.read_key(data, key, cryptor.tag), chain_tag(tag, ring, key.ring))
+    for chain in program.planned.chains:
+        weakref.finalize(evaluator, registry.release, chain_tag(tag, ring, chain.ring))
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:

@@ -14,8 +14,10 @@ import pytest
 from heliograph.runtime.native.warm import warm_up
 
 TESTS = str(Path(__file__).resolve().parents[1])
+# A test that leaves this much more behind has its garbage collected: objects of OpenFHE are few for Python, but large.
+GROWTH_BYTES = 200_000_000
 # A process that holds more at the end of a module frees what it can.
-SPARE_BYTES = 700_000_000
+SPARE_BYTES = 900_000_000
 # More than this in one process is a failure of the run.
 MOST_BYTES = 2_000_000_000
 
@@ -29,17 +31,21 @@ def memory_bytes() -> tuple[int, int]:
         return 0, 0
 
 
-def free() -> None:
-    """Empty the functions' caches in the package and the tests, and give what they held back to the system."""
+def collect() -> None:
+    """Give what nobody holds any more back to the system."""
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def clear_caches() -> None:
+    """Empty the caches of functions in the package and in the tests."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None) or ""
         if module.__name__.startswith("heliograph.") or path.startswith(TESTS):
             for value in list(vars(module).values()):
                 if hasattr(value, "cache_clear") and value is not warm_up:
                     value.cache_clear()
-    gc.collect()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,16 +60,20 @@ class _Memory:
         # The most that a process held, and the module in which it did.
         self.peak = (0, "")
         self.peaks: list[tuple[int, str]] = []
+        self._held = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         result = yield
-        if nextitem is None or nextitem.path != item.path:
-            held, peak = memory_bytes()
-            if peak > self.peak[0]:
-                self.peak = peak, item.nodeid.partition("::")[0]
-            if held > SPARE_BYTES:
-                free()
+        held, peak = memory_bytes()
+        if peak > self.peak[0]:
+            self.peak = peak, item.nodeid.partition("::")[0]
+        ended = nextitem is None or nextitem.path != item.path
+        if ended and held > SPARE_BYTES:
+            clear_caches()
+        if held > self._held + GROWTH_BYTES or (ended and held > SPARE_BYTES):
+            collect()
+            self._held, _ = memory_bytes()
         return result
 
     @pytest.hookimpl(trylast=True)
