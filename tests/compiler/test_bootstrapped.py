@@ -270,6 +270,7 @@ def test_the_layers_add_up_to_the_prediction() -> None:
     assert sum(row["ms"] for row in rows) == pytest.approx(report["predicted_ms"], rel=1e-12)
 
 
+@pytest.mark.front
 def test_the_author_of_a_program_may_bootstrap() -> None:
     pytest.importorskip("openfhe")
     artifact, client, keys = keyed(REFRESH, hg.Options(security_bits=None, log_ring=11))

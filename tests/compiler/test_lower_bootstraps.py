@@ -245,7 +245,8 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
     hg.Client(public, allow_insecure=True).save(tmp_path / "client.key")
     client = hg.Client.load(tmp_path / "client.key", allow_insecure=True)
     assert client.public.evaluation_keys == public.evaluation_keys
-    client.evaluation_keys().save(tmp_path / "all.keys")
+    made = client.evaluation_keys()
+    made.save(tmp_path / "all.keys")
     client.write_evaluation_keys(tmp_path / "keys")
     x = np.random.default_rng(2).uniform(-1, 1, SIZE)
     exact, least = interpret(program, x), key_use(program).least_bytes
@@ -259,11 +260,11 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
             found = client.decrypt(server.run(client.encrypt(x)))
         np.testing.assert_allclose(found, exact, atol=2.0**-14)
     with pytest.raises(hg.SecurityError, match="bootstraps cannot be shared"):
-        client.decrypt(server_output(loaded, client, x), share=True)
+        client.decrypt(server_output(loaded, client, made, x), share=True)
 
 
-def server_output(loaded: hg.Artifact, client: hg.Client, x: Array) -> object:
-    with hg.Server(loaded, client.evaluation_keys(), allow_insecure=True) as server:
+def server_output(loaded: hg.Artifact, client: hg.Client, keys: EvaluationKeys, x: Array) -> object:
+    with hg.Server(loaded, keys, allow_insecure=True) as server:
         return server.run(client.encrypt(x))
 
 

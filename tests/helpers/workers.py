@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.runtime.native.warm import warm_up
-
 TESTS = str(Path(__file__).resolve().parents[1])
+# Remembers that the kernels were called once.
+WARM = "heliograph.runtime.native.warm"
 # A test that leaves this much more behind has its garbage collected: objects of OpenFHE are few for Python, but large.
 GROWTH_BYTES = 200_000_000
 # A process that holds more at the end of a module frees what it can.
@@ -34,17 +35,18 @@ def memory_bytes() -> tuple[int, int]:
 def collect() -> None:
     """Give what nobody holds any more back to the system."""
     gc.collect()
-    if sys.platform == "linux":
+    # Of glibc.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def clear_caches() -> None:
     """Empty the caches of functions in the package and in the tests."""
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None) or ""
-        if module.__name__.startswith("heliograph.") or path.startswith(TESTS):
+    for name, module in list(sys.modules.items()):
+        ours = name.startswith("heliograph.") or str(getattr(module, "__file__", "")).startswith(TESTS)
+        if ours and name != WARM:
             for value in list(vars(module).values()):
-                if hasattr(value, "cache_clear") and value is not warm_up:
+                if hasattr(value, "cache_clear"):
                     value.cache_clear()
 
 

@@ -27,6 +27,7 @@ def right(answer: np.ndarray, seed: int) -> bool:
     return bool(np.abs(answer - expected(seed)).max() < TOLERANCE)
 
 
+@pytest.mark.front
 def test_the_three_lines(running: Running) -> None:
     with hg.RemoteServer(running.url, running.token) as remote:
         client = hg.Client(remote.public(), allow_insecure=True)

@@ -176,6 +176,7 @@ def test_an_upload_goes_on_after_a_kill(
     assert running.stop() == 0
 
 
+@pytest.mark.front
 def test_workers_go_with_their_server(artifact_file: Path, tmp_path: Path) -> None:
     running = Running(tmp_path / "data", [artifact_file]).start()
     workers = running.workers()
