@@ -24,7 +24,7 @@ from heliograph.runtime.wire.messages import EvaluationKeys
 # Without security, as most programs of tests are compiled.
 TOY = Options(security_bits=None)
 # Of all rings together; those that were used longest ago are dropped.
-MOST_BYTES = 300_000_000
+MOST_BYTES = 150_000_000
 
 
 class RingKeys:
