@@ -61,6 +61,8 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="),
 }  # fmt: skip
 TIERS = {"quick": "not slow and not whole", "whole": "whole and not slow"}
+# A module that more files of tests than this name is one that they only use.
+MANY = 8
 # Seconds for a test; for all tests of a mutant in a tier.
 TEST_S, TIER_S = 200, 2400
 
@@ -226,12 +228,14 @@ class Copy:
 
 
 def tests_of(mutant: Mutant) -> list[str]:
-    """Files of tests: those that name the mutant's module, and then the others that are about its room."""
+    """Files of tests: those that name the mutant's module, unless most do, and then the others that are about its room."""
     room = mutant.file.partition("/")[0] if "/" in mutant.file else ""
     module = "heliograph." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     everything = sorted((ROOT / "tests").rglob("test_*.py"))
-    naming = [path for path in everything if re.search(rf"\b{re.escape(module)}\b", path.read_text())]
     about = [path for path in everything if path.parent.name in ABOUT[room]]
+    naming = [path for path in everything if re.search(rf"\b{re.escape(module)}\b", path.read_text())]
+    if len(naming) > MANY:
+        naming = [path for path in naming if path in about]
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*naming, *about])]
 
 

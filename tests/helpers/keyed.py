@@ -81,3 +81,9 @@ def keyed(program: str | Program | Artifact, options: Options = TOY) -> Keyed:
     client = Client(artifact, allow_insecure=True, cryptor=made.cryptor)
     blobs = {key.name: made.key_bytes(key) for key in artifact.evaluation_keys}
     return Keyed(artifact, client, EvaluationKeys(artifact.fingerprint, client.id, blobs))
+
+
+def cache_clear() -> None:
+    """Forget all that is kept here (helpers/workers.py)."""
+    _rings.clear()
+    _artifacts.clear()
