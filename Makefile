@@ -9,25 +9,39 @@ FIND  := for p in python$$v $$(ls -d $(PYENV)/$$v.*/bin/python 2>/dev/null); do 
 # whose last command was not found.)
 PYTHON ?= $(firstword $(shell for v in 3.10 3.12 3.11 3.13 3.14; do $(FIND); done; true))
 
-.PHONY: demo test test-all test-quick test-pythons bench docs lint install lock sbom clean
+.PHONY: demo test test-all test-slow test-quick test-pythons durations bench docs lint install lock sbom clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/heliograph demo
 
-# One OpenMP thread for each of the workers: they share the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+# Lint runs beside the tests; where it fails, it says so at once and at the end. Kernels are compiled before the workers of the
+# tests start, and each worker gets tests that stand together, so that it makes what a module shares once. One OpenMP thread for
+# each of the workers: they share the cores.
+WARM   := from heliograph.runtime.native.warm import warm_up; warm_up()
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+CHECK   = log=$(VENV)/lint.log; { $(MAKE) --no-print-directory lint > $$log 2>&1 || { echo; cat $$log; exit 1; }; } & lint=$$!; \
+	$(BIN)/python -c '$(WARM)'; $(PYTEST) -n auto --dist worksteal --durations=15 -m "$(1)"; tests=$$?; \
+	wait $$lint || { echo "lint failed:"; tail -n 30 $$log; exit 1; }; exit $$tests
 
-test: lint
-	$(PYTEST)
+# Tests that take long by tests/durations.json are marked `whole`; those marked `slow` take minutes.
+test: $(VENV)/dev.stamp
+	@$(call CHECK,not slow and not whole)
 
-test-all: lint
-	$(PYTEST) -m "slow or not slow"
+test-all: $(VENV)/dev.stamp
+	@$(call CHECK,not slow)
+
+test-slow: $(VENV)/dev.stamp
+	$(PYTEST) -n auto --timeout 3600 -m slow
+
+# On a machine with nothing else to do.
+durations: $(VENV)/dev.stamp
+	$(PYTEST) -n auto --dist worksteal --store-durations
 
 # What depends on Python and its packages: a minute or two, without lint and without torch.
 QUICK := tests/formats tests/ir tests/dsl/test_meaning.py tests/execution/test_conformance.py tests/systems tests/serving/test_serving.py
 
 test-quick: $(VENV)/quick.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not compiles" $(QUICK)
+	$(PYTEST) -q -m "not slow and not whole" $(QUICK)
 
 # The quick tests on every Python that is here, each in an environment of its own.
 test-pythons:

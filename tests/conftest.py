@@ -14,6 +14,8 @@ from helpers.data import folder as data_folder
 
 from heliograph.errors import MissingPackageError
 
+pytest_plugins = ["helpers.tiers", "helpers.workers"]
+
 # Golden texts must not depend on what was measured on the machine that runs them.
 os.environ["HELIOGRAPH_COSTS"] = "built-in"
 

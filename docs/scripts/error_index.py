@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,9 +94,12 @@ def _inner(name: str) -> bool:
     return name.startswith("_") or name in vars(builtins)
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+@functools.cache
+def _modules() -> tuple[tuple[str, ast.Module], ...]:
+    """The name and the tree of each module."""
+    return tuple(
+        (path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))
+    )
 
 
 def _texts_of(tree: ast.Module) -> dict[str, ast.expr]:

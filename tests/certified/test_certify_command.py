@@ -81,6 +81,7 @@ def test_an_artifact_runs_as_any_other(artifact: hg.Artifact, tmp_path: Path, bl
     assert "certificate" in shown.stdout
 
 
+@pytest.mark.front
 def test_two_machines_get_the_answer_by_files(artifact: hg.Artifact, folder: Path, blobs: Blobs) -> None:
     """Keys, encryption, evaluation and decryption by command: the client reads class and certificate."""
     artifact.save("blobs.helio")

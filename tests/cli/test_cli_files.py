@@ -35,6 +35,7 @@ def heliograph(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.front
 def test_client_and_server_as_separate_processes(folder: Path, tmp_path: Path) -> None:
     client, server = tmp_path / "client", tmp_path / "server"
     client.mkdir()

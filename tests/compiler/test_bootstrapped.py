@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.keyed import compiled, keyed
 
 import heliograph as hg
 from heliograph.compiler.planning import planner
@@ -71,9 +72,9 @@ def test_every_value_is_where_the_chain_holds_it(artifact: hg.Artifact) -> None:
 
 def test_it_runs_on_real_ciphertexts(program: hg.Program, artifact: hg.Artifact) -> None:
     pytest.importorskip("openfhe")
-    client = hg.Client(artifact.public(), allow_insecure=True)
+    _, client, keys = keyed(artifact)
     predicted = artifact.report.to_dict()
-    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+    with hg.Server(artifact, keys, allow_insecure=True) as server:
         for x in images(2, seed=3):
             measured = client.decrypt(server.run(client.encrypt(x)))
             simulated = hg.simulate(artifact, x)
@@ -215,12 +216,13 @@ def test_sizes_that_were_observed_say_so() -> None:
     half = builder.op("constant", (), value=builder.constant(np.full(16, 0.5), "half"))
     for _ in range(20):
         h = builder.op("sub", (half, builder.op("mul", (builder.op("mul", (h, half)), h))))
-    artifact = hg.compile(builder.finish([h]), hg.Options(security_bits=None, log_ring=11, bootstrap=True))
+    options = hg.Options(security_bits=None, log_ring=11, bootstrap=True)
+    artifact, client, keys = keyed(builder.finish([h]), options)
     report = artifact.report.to_dict()
     assert report["bootstrapping"]["observed"] == report["bootstraps"] > 0
     assert "bootstrapped values were observed" in " ".join(report["assumed"])
-    client, x = hg.Client(artifact.public(), allow_insecure=True), np.random.default_rng(8).uniform(-1, 1, 16)
-    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+    x = np.random.default_rng(8).uniform(-1, 1, 16)
+    with hg.Server(artifact, keys, allow_insecure=True) as server:
         found = np.asarray(client.decrypt(server.run(client.encrypt(x))))
     for _ in range(20):
         x = 0.5 - 0.5 * x * x
@@ -238,7 +240,7 @@ def test_several_samples_share_the_bootstraps() -> None:
         h = builder.op("tanh", (builder.op("linear", (h,), weight=weight),), degree=7)
     program = builder.finish([h])
     options = hg.Options(security_bits=None, log_ring=11, bootstrap=True, batch=4)
-    artifact = hg.compile(program, options)
+    artifact, client, keys = keyed(program, options)
     report = artifact.report.to_dict()
     assert report["batch"] == 4
     # Four samples of eight entries fill 32 slots, and a bootstrap takes no more.
@@ -246,8 +248,7 @@ def test_several_samples_share_the_bootstraps() -> None:
     assert report["predicted"]["evaluate_sample_ms"] * 4 == pytest.approx(report["predicted"]["evaluate_ms"])
     assert "evaluation per sample" in str(artifact.report)
     x = random.uniform(-1, 1, (4, 8))
-    client = hg.Client(artifact.public(), allow_insecure=True)
-    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+    with hg.Server(artifact, keys, allow_insecure=True) as server:
         found = np.asarray(client.decrypt(server.run(client.encrypt(x))))
     exact = [interpret(program, row) for row in x]
     np.testing.assert_allclose(found, exact, atol=4 * report["predicted_max_abs_error"])
@@ -263,21 +264,22 @@ output z = y * y - rotate(y, 1)
 
 def test_the_layers_add_up_to_the_prediction() -> None:
     options = hg.Options(security_bits=None, log_ring=11)
-    report = hg.compile(hg.parse(REFRESH), options).report.to_dict()
+    report = compiled(REFRESH, options).report.to_dict()
     rows = report["predicted_ms_by_layer"]
     assert [row["layer"] for row in rows] == ["y", "z"]
     assert sum(row["ms"] for row in rows) == pytest.approx(report["predicted_ms"], rel=1e-12)
 
 
+@pytest.mark.front
 def test_the_author_of_a_program_may_bootstrap() -> None:
     pytest.importorskip("openfhe")
-    artifact = hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, log_ring=11))
+    artifact, client, keys = keyed(REFRESH, hg.Options(security_bits=None, log_ring=11))
     (node,) = bootstraps(artifact.program)
     # Values up to three take a scale two bits smaller.
     assert node.attrs["size_bits"] == 2
-    client, x = hg.Client(artifact.public(), allow_insecure=True), np.random.default_rng(5).uniform(-1, 1, 16)
+    x = np.random.default_rng(5).uniform(-1, 1, 16)
     y = 3 * x * x
-    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+    with hg.Server(artifact, keys, allow_insecure=True) as server:
         assert client.decrypt(server.run(client.encrypt(x))) == pytest.approx(y * y - np.roll(y, -1), abs=1e-3)
     with pytest.raises(PlanningError, match="bootstrap=False"):
         hg.compile(hg.parse(REFRESH), hg.Options(security_bits=None, bootstrap=False))
@@ -293,10 +295,10 @@ def test_bootstraps_are_as_fine_as_they_must_be() -> None:
     for scale, bits in ((36, 8.0), (44, 12.0), (None, 16.0)):
         artifact = hg.compile(hg.parse(REFRESH), replace(options, precision_bits=bits, scale_bits=scale))
         artifact = hg.Artifact.from_bytes(artifact.to_bytes())
-        client, x = hg.Client(artifact.public(), allow_insecure=True), random.uniform(-1, 1, 16)
+        (_, client, keys), x = keyed(artifact), random.uniform(-1, 1, 16)
         y = 3 * x * x
         for backend in ("native", "openfhe"):
-            with hg.Server(artifact, client.evaluation_keys(), backend=backend, allow_insecure=True) as server:
+            with hg.Server(artifact, keys, backend=backend, allow_insecure=True) as server:
                 found = client.decrypt(server.run(client.encrypt(x)))
             assert np.abs(found - (y * y - np.roll(y, -1))).max() < 8 * 2.0**-bits
     for bits, scale in ((16.0, 36), (26.0, None)):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.backends import native, openfhe, run, simulator
+from helpers.keyed import RingKeys, keyed
 from runtime.bootstrapped import lowered
 from runtime.support import toy_artifact
 
@@ -171,9 +172,10 @@ def test_a_bootstrap_is_as_precise_in_a_lower_chain(log_ring: int, slots: int, c
     lower = whole.lower(16, 3, bootstraps=True)
     squares: dict[bool, list[float]] = {False: [], True: []}
     for key in range(2):
+        keys = RingKeys(whole)
         for low in squares:
             program = refreshed(whole, lower if low else None, slots, count)
-            session = openfhe(program)
+            session = openfhe(program, keys=keys)
             for seed in range(2):
                 x = list(np.random.default_rng((key, seed)).uniform(-1, 1, (count, slots)))
                 found, calls = run(program, x, session)
@@ -186,6 +188,8 @@ def test_a_bootstrap_is_as_precise_in_a_lower_chain(log_ring: int, slots: int, c
             (predicted, *_), planned = run(program, x, simulator(program))
             assert planned == calls
             assert 1 / 4 < np.std(predicted - x[0]) / np.sqrt(np.mean(squares[low])) < 4
+            # Its keys take hundreds of megabytes.
+            del session
     assert 1 / 2 < np.sqrt(np.mean(squares[True]) / np.mean(squares[False])) < 2
 
 
@@ -243,7 +247,8 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
     hg.Client(public, allow_insecure=True).save(tmp_path / "client.key")
     client = hg.Client.load(tmp_path / "client.key", allow_insecure=True)
     assert client.public.evaluation_keys == public.evaluation_keys
-    client.evaluation_keys().save(tmp_path / "all.keys")
+    made = client.evaluation_keys()
+    made.save(tmp_path / "all.keys")
     client.write_evaluation_keys(tmp_path / "keys")
     x = np.random.default_rng(2).uniform(-1, 1, SIZE)
     exact, least = interpret(program, x), key_use(program).least_bytes
@@ -257,11 +262,11 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
             found = client.decrypt(server.run(client.encrypt(x)))
         np.testing.assert_allclose(found, exact, atol=2.0**-14)
     with pytest.raises(hg.SecurityError, match="bootstraps cannot be shared"):
-        client.decrypt(server_output(loaded, client, x), share=True)
+        client.decrypt(server_output(loaded, client, made, x), share=True)
 
 
-def server_output(loaded: hg.Artifact, client: hg.Client, x: Array) -> object:
-    with hg.Server(loaded, client.evaluation_keys(), allow_insecure=True) as server:
+def server_output(loaded: hg.Artifact, client: hg.Client, keys: EvaluationKeys, x: Array) -> object:
+    with hg.Server(loaded, keys, allow_insecure=True) as server:
         return server.run(client.encrypt(x))
 
 
@@ -286,8 +291,7 @@ def test_servers_of_other_chains_keep_their_keys() -> None:
 @pytest.mark.parametrize("name", ["chain16/bootstrap/encapsulation", "chain16/conjugation"])
 def test_a_missing_key_of_the_lower_chain_is_named_before_anything_runs(name: str) -> None:
     made = artifact(compiled(LOWER))
-    client = hg.Client(made, allow_insecure=True)
-    keys = client.evaluation_keys()
+    _, _, keys = keyed(made)
     del keys.blobs[name]
     with pytest.raises(WireError, match=name):
         hg.Server(made, keys, allow_insecure=True)
@@ -300,8 +304,7 @@ def test_prices_and_bytes_are_those_of_each_chain() -> None:
     assert at[0].level == at[1].level == 0
     assert call_ms(at[1], LOWER, BUILT_IN) < call_ms(at[1], RING, BUILT_IN)
     assert table_bytes(program) > table_bytes(compiled())
-    client = hg.Client(artifact(program), allow_insecure=True)
-    made = client.evaluation_keys()
+    _, client, made = keyed(artifact(program))
     memory = memory_bytes(program, program.ring)
     predicted = memory["sent_keys"]
     assert client.evaluation_key_bytes == predicted == sum(key.sent_bytes for key in program_keys(program))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.backends import native, openfhe, run, simulator
+from helpers.keyed import keyed
 from helpers.ranges import unchecked
 
 import heliograph as hg
@@ -133,11 +134,10 @@ def test_vectors_that_fill_part_of_their_slots_share_a_bootstrap(backend: str) -
         "program both\ninput x: secret slots[64] in [-1, 1]\ninput y: secret slots[64] in [-0.5, 0.5]\n"
         "a = bootstrap(x)\nb = bootstrap(y)\noutput c = a * b\noutput d = a - b * b\n"
     )
-    artifact = hg.compile(hg.parse(source), TOY)
+    artifact, client, keys = keyed(source, TOY)
     assert [len(bootstrapped(node)) for node in every_bootstrap(artifact.program)] == [2]
     x, y = np.random.default_rng(1).uniform(-0.5, 0.5, (2, 64))
-    client = hg.Client(artifact.public(), allow_insecure=True)
-    with hg.Server(artifact, client.evaluation_keys(), backend=backend, allow_insecure=True) as server:
+    with hg.Server(artifact, keys, backend=backend, allow_insecure=True) as server:
         encrypted = client.encrypt(x, y)
         c, d = client.decrypt(server.run(encrypted))
         # What a run costs at least is taken of pairs too.

@@ -64,6 +64,13 @@ def check(seed: int, steps: int) -> None:
     assert print_program(parse_program(text, program.constants)) == text
 
 
+@pytest.mark.front
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 12))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_few_compiled_programs_mean_what_their_source_means(seed: int, steps: int) -> None:
+    check(seed, steps)
+
+
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 12))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_compiled_programs_mean_what_their_source_means(seed: int, steps: int) -> None:

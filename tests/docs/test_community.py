@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.pages import ROOT
+from helpers.tiers import known
 
 import heliograph as hg
 
@@ -52,3 +53,13 @@ def test_templates_have_what_a_host_asks_for() -> None:
         assert {"name", "about"} <= set(yaml.safe_load(head))
         assert body.strip()
     assert len(list(folder.glob("*.md"))) >= 2
+
+
+def test_durations_are_those_of_tests_that_are_there() -> None:
+    texts = {name: (ROOT / name).read_text() for name in {test.partition("::")[0] for test in known()}}
+    gone = [test for test in known() if f"def {function(test)}(" not in texts[test.partition("::")[0]]]
+    assert gone == [], "`make durations` measures anew; a test with another name keeps its line under the new one"
+
+
+def function(test: str) -> str:
+    return test.partition("[")[0].rpartition("::")[2]

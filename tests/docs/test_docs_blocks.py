@@ -71,6 +71,7 @@ def test_a_sampler_is_given_to_the_trainer() -> None:
     assert names["trainer"].fit() is not None
 
 
+@pytest.mark.front
 def test_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openfhe")
     monkeypatch.chdir(tmp_path)

@@ -51,6 +51,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.front
 @pytest.mark.parametrize("method", ["dpis", "dp_sgd"])
 def test_train_verify_audit(method: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"

@@ -73,6 +73,7 @@ CASES = {
 }
 
 
+@pytest.mark.front
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_learns_and_its_report_stands(case: str, tmp_path: Path) -> None:
     run = trainer(public_set=data(200, seed=9), **CASES[case])

@@ -32,6 +32,7 @@ def test_readme_shows_the_first_program() -> None:
     assert block.group(1) in (ROOT / "examples/first_program.py").read_text()
 
 
+@pytest.mark.front
 def test_first_program_prints_what_the_readme_says() -> None:
     """The lines of the bill that the README picks are printed, in that order, and the result in words."""
     marks = "key-switching digits", "encrypted, 0 in the clear"
@@ -122,6 +123,7 @@ def test_readme_commands_exist_with_their_options() -> None:
             assert re.search(rf"(^|\s|,){re.escape(option)}\b", result.output), (line, option)
 
 
+@pytest.mark.front
 def test_readme_commands_run(tmp_path: Path) -> None:
     """The block from a model to a decrypted answer, in its order, on a model of one's own."""
     pytest.importorskip("openfhe")

@@ -43,6 +43,7 @@ def layers(program: Program, op: str) -> list[str]:
     return [node.loc.layer for node in program.nodes if node.op == op]
 
 
+@pytest.mark.front
 @pytest.mark.parametrize("batch", [1, 2])
 def test_models_agree_with_torch(batch: int) -> None:
     agree(fill(SmallCNN()), (1, 7, 7), batch=batch)

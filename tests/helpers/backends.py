@@ -1,8 +1,10 @@
-"""Run an executable program on a backend with fresh keys; the same words for the simulator and for OpenFHE."""
+"""Run an executable program on a backend; the same words for the simulator, for OpenFHE and for our kernels."""
 
 from __future__ import annotations
 
+import gc
 import secrets
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.keyed import RingKeys, ring_keys
 
 from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs, unpack_outputs
@@ -21,6 +24,9 @@ from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Node, Program
 from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
+
+# Of the keys of a program.
+LARGE_BYTES = 100_000_000
 
 
 @dataclass(slots=True)
@@ -37,24 +43,33 @@ def simulator(program: Program, seed: int = 0, noisy: bool = True) -> Session:
     return Session(made, made.encrypt, lambda value, log_scale: made.decrypt(value))
 
 
-def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
-    """OpenFHE with the program's own rotation keys, less those in `without`; OpenFHE tells clients apart by key tag."""
+def openfhe(program: Program, seed: int = 0, without: Sequence[int] = (), keys: RingKeys | None = None) -> Session:
+    """OpenFHE with the program's own rotation keys, less those in `without`; OpenFHE tells clients apart by key tag.
+
+    `keys` are those of the ring that all tests share, unless others are given.
+    """
     pytest.importorskip("openfhe")
     from heliograph.runtime.native.ciphertext import read_key as native_key
-    from heliograph.runtime.openfhe import serial
+    from heliograph.runtime.openfhe import registry, serial
     from heliograph.runtime.openfhe.backend import _raising
     from heliograph.runtime.openfhe.evaluator import OpenFHEEvaluator
     from heliograph.runtime.openfhe.tags import chain_tag
 
     ring, tag = program.ring, secrets.token_hex(16)
     sparse: dict[Ring, Any] = {}
-    cryptor, evaluator = Cryptor(ring), OpenFHEEvaluator(program, tag, raising=_raising(program, sparse))
+    if sum(key.bytes for key in program_keys(program)) > LARGE_BYTES:
+        # Evaluators refer to themselves: those that nobody has any more are still there, with their keys.
+        gc.collect()
+    keys = keys or ring_keys(ring)
+    cryptor, evaluator = keys.cryptor, OpenFHEEvaluator(program, tag, raising=_raising(program, sparse))
     for key in program_keys(program):
-        data = cryptor.evaluation_key_bytes(key)
+        data = keys.key_bytes(key)
         if key.kind == "encapsulation":
             sparse[key.ring] = native_key(data, key, cryptor.tag)
         elif key.kind != "rotation" or key.amount not in without:
             serial.install_key(key, serial.read_key(data, key, cryptor.tag), chain_tag(tag, ring, key.ring))
+    for chain in program.planned.chains:
+        weakref.finalize(evaluator, registry.release, chain_tag(tag, ring, chain.ring))
     evaluator.prepare()
 
     def encrypt(vector: Array, level: int, log_scale: float) -> Any:
@@ -64,16 +79,17 @@ def openfhe(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Ses
     return Session(evaluator, encrypt, lambda value, log_scale: _decrypted(cryptor, evaluator, value, log_scale))
 
 
-def native(program: Program, seed: int = 0, without: Sequence[int] = ()) -> Session:
+def native(program: Program, seed: int = 0, without: Sequence[int] = (), keys: RingKeys | None = None) -> Session:
     """The same on our own kernels."""
     pytest.importorskip("numba")
     from heliograph.runtime.native.backend import KeyTable, NativeEvaluator, place_of, tables_of
     from heliograph.runtime.native.ciphertext import read_ciphertext, read_key
 
-    ring, table, cryptor = program.ring, KeyTable(), Cryptor(program.ring)
+    ring, table, keys = program.ring, KeyTable(), keys or ring_keys(program.ring)
+    cryptor = keys.cryptor
     for key in program_keys(program):
         if key.kind != "rotation" or key.amount not in without:
-            table[place_of(key)] = read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
+            table[place_of(key)] = read_key(keys.key_bytes(key), key, cryptor.tag)
     evaluator = NativeEvaluator(program, tables_of(program), table, {}, PLAINTEXT_CACHE_BYTES)
     evaluator.prepare()
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from helpers.keyed import keyed
 from helpers.random_executables import random_executable, samples
 from runtime.support import toy_artifact
 
 from heliograph.artifact.artifact import Artifact
-from heliograph.ckks.ring import Ring
 from heliograph.errors import HeliographError, InternalError
 from heliograph.execution.interface import pack_inputs, unpack_outputs
 from heliograph.execution.loop import execute
 from heliograph.execution.simulator import Simulator
 from heliograph.ir import Array, Program
 from heliograph.ir.analysis.carried import carried_on
-from heliograph.runtime.client.client import Client
 from heliograph.runtime.server.server import Server
-from heliograph.runtime.wire.messages import EvaluationKeys
 
 BACKENDS = ("native", "openfhe")
 # How many times the largest error of three simulated runs is still one that the scheme makes: each has hundreds of slots,
@@ -32,26 +29,6 @@ BEYOND = 16.0
 LEAST = 2.0**-20
 
 
-class _Keys:
-    """One secret key for all programs on a ring, and the evaluation keys that were made with it."""
-
-    def __init__(self, ring: Ring) -> None:
-        self.client: Client | None = None
-        self.made: dict[tuple[Ring, str, int], bytes] = {}
-
-    def of(self, artifact: Artifact) -> tuple[Client, EvaluationKeys]:
-        if self.client is None:
-            self.client = Client(artifact, allow_insecure=True)
-        client, keys = self.client.for_artifact(artifact, allow_insecure=True), {}
-        for key in artifact.evaluation_keys:
-            what = key.ring, key.kind, key.amount
-            if what not in self.made:
-                self.made[what] = client._cryptor.evaluation_key_bytes(key)
-            keys[key.name] = self.made[what]
-        return client, EvaluationKeys(artifact.fingerprint, client.id, keys)
-
-
-_keys = functools.cache(_Keys)
 # For each run of a program the tensors that came out.
 Runs = list[list[Array]]
 
@@ -130,7 +107,7 @@ def _execute(program: Program, seed: int, tally: Tally) -> None:
 
 def _run(artifact: Artifact, given: Mapping[str, Array], backend: str) -> Runs:
     """The outputs of one run; of a program that carries values those of two."""
-    client, keys = _keys(artifact.ring).of(artifact)
+    _, client, keys = keyed(artifact)
     carried = artifact.program.interface.carried_inputs
     encrypted = client.encrypt(*(given[spec.name] for spec in client.public.given))
     plain = {name: given[name] for name in artifact.plain_inputs}

@@ -37,6 +37,7 @@ def test_inspect_prints_the_work_of_each_layer(files):
     assert len(rows) == len(report["work_by_layer"])
 
 
+@pytest.mark.front
 def test_inspect_writes_page_graph_and_plots(files):
     pytest.importorskip("matplotlib", reason="plots need matplotlib (the extra `plot`)")
     run(

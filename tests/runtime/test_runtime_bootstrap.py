@@ -31,6 +31,7 @@ pytest.importorskip("openfhe")
 Backend = Callable[[Program], Session]
 
 
+@pytest.mark.front
 @pytest.mark.parametrize("backend", [native, openfhe])
 @pytest.mark.parametrize("chains", [True, False])
 def test_a_bootstrapped_program_means_what_it_says(chains: bool, backend: Backend) -> None:

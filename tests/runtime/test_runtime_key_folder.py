@@ -65,6 +65,7 @@ def check(client: Client, server: Server, seed: int) -> None:
         np.testing.assert_allclose(found, expected, atol=2.0**-bits)
 
 
+@pytest.mark.front
 def test_a_server_reads_the_folder_and_serves(client: Client, server: Server, folder: KeyFolder) -> None:
     check(client, server, 1)
     check(client, server, 2)

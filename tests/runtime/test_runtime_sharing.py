@@ -241,7 +241,7 @@ _SHARE = """
     warnings.simplefilter("ignore")
     import heliograph as hg
     from heliograph.errors import SecurityError
-    from heliograph.runtime.client.client import client as module
+    from heliograph.runtime.client import client as module
     client = hg.Client.load("key", allow_insecure=True)
     output = hg.EncryptedOutput.load("output")
     if sys.argv[1] == "killed":

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from helpers.fuzzing import fuzz
 from helpers.hostile_messages import attempt, forged
+from helpers.keyed import keyed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime import bootstrapped
@@ -244,9 +245,7 @@ def test_what_openfhe_encrypts_decrypts_to_the_same(cryptor: Cryptor, level: int
 
 @pytest.mark.parametrize("backend", ["native", "openfhe"])
 def test_bootstraps_take_keys_with_seeds(backend: str) -> None:
-    artifact, x = bootstrapped.artifact(), bootstrapped.sample(3)
-    client = Client(artifact, allow_insecure=True)
-    keys = client.evaluation_keys()
+    (artifact, client, keys), x = keyed(bootstrapped.artifact()), bootstrapped.sample(3)
     with Server(artifact, keys, backend=backend, allow_insecure=True) as server:
         found = client.decrypt(server.run(client.encrypt(x)))
     for part, expected, bits in zip(found, bootstrapped.meaning(x), (22, 35), strict=True):

@@ -63,6 +63,7 @@ def served(artifact: hg.Artifact) -> Iterator[tuple[hg.Client, hg.Server]]:
         yield client, server
 
 
+@pytest.mark.front
 def test_rounds_go_on_from_each_other_and_are_found_again(tmp_path: Path, client: hg.Client, server: hg.Server) -> None:
     total = START
     with hg.Session(server, tmp_path) as session:

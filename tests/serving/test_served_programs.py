@@ -185,6 +185,7 @@ def test_steps_go_on_from_each_other(remote: hg.RemoteServer, counter: hg.Client
             carried = hg.CarriedValues.load(tmp_path / "carried")
 
 
+@pytest.mark.front
 def test_a_step_survives_kills_and_is_taken_up(served: Running, counter: hg.Client) -> None:
     """The server is killed when the step is accepted, and its client is another process: the same job, the same answer."""
     encrypted, carried = counter.encrypt(GIVEN), counter.encrypt_carried(total=START)

@@ -36,6 +36,7 @@ def job_path(client: hg.Client, data: bytes, job: str = "0" * 32) -> str:
     return f"/v1/jobs/{job}?artifact={toy_artifact().fingerprint}&client={client.id}&digest={digest_of(data)}"
 
 
+@pytest.mark.front
 def test_the_three_lines(running: Running) -> None:
     with hg.RemoteServer(running.url, running.token) as remote:
         client = hg.Client(remote.public(), allow_insecure=True)

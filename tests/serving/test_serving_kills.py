@@ -179,6 +179,7 @@ def test_an_input_that_was_on_its_way_is_sent_again_after_a_kill(
     assert running.stop() == 0
 
 
+@pytest.mark.front
 def test_workers_go_with_their_server(artifact_file: Path, tmp_path: Path) -> None:
     running = Running(tmp_path / "data", [artifact_file]).start()
     workers = running.workers()

@@ -235,6 +235,7 @@ def run(folder: Path, **options: Any) -> float:
         return float(client.decrypt(server.run(client.encrypt([0.25, -0.75])), share=True))
 
 
+@pytest.mark.front
 def test_windows_from_key_to_answer(windows: Msvcrt, tmp_path: Path) -> None:
     pytest.importorskip("numba")
     assert run(tmp_path) == pytest.approx(-0.5, abs=1e-2)

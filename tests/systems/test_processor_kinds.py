@@ -69,7 +69,6 @@ def here() -> dict[str, Any]:
     return digests()
 
 
-@pytest.mark.compiles
 @pytest.mark.parametrize(
     "forced",
     [

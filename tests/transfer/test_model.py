@@ -31,6 +31,7 @@ def insecure_server(artifact: hg.Artifact, keys: object) -> hg.Server:
         return hg.Server(artifact, keys, allow_insecure=True)  # type: ignore[arg-type]
 
 
+@pytest.mark.front
 def test_a_trained_model_is_served_without_being_decrypted(
     tmp_path: Path, artifact: hg.Artifact, blobs_data: TransferData, settings: TransferSettings
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_training_is_begun_gone_on_with_and_looked_at(
     assert run_json(capsys, "transfer", "evaluate", folder, str(npz))["accuracy"] > 0.8
 
 
+@pytest.mark.front
 def test_a_simulated_training_needs_no_keys(npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated = [str(npz), "--folder", str(tmp_path / "t"), *OPTIONS, "--most-epochs", "2", "--simulate"]
     code, out, err = run(capsys, "transfer", "train", *simulated)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from heliograph import errors
 from heliograph.errors import HeliographError, ProgramError, WireError
-from heliograph.ir.records import record
+from heliograph.records import record
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.wire.keyfolder import KeysError
 from heliograph.runtime.wire.messages import is_fingerprint, is_name
