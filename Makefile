@@ -48,8 +48,10 @@ bench: $(VENV)/dev.stamp
 	@for script in $(BENCHMARKS) "benchmarks/residual_gelu.py --network wide64"; do \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# The site, in site/: strict, so that a link or an anchor that leads nowhere is an error.
+# The site, in site/: strict, so that a link or an anchor that leads nowhere is an error; and so is a table whose figures are not
+# those of benchmarks/records.
 docs: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks tables --check
 	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "the site is in site/: open site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
 
