@@ -34,13 +34,16 @@ def names() -> list[str]:
 
 
 def loaded(name: str) -> tuple[Benchmark | None, str]:
-    """A benchmark and why it cannot run here, if it cannot; it is None where a package is missing that it imports."""
+    """A benchmark and why it cannot run here, if it cannot; it is None where its file cannot be loaded."""
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        return None, f"{error.name} is not installed"
+    except ModuleNotFoundError as error:
+        return None, f"skipped: {error.name} is not installed"
+    except Exception as error:  # the others are to run all the same
+        return None, f"failed: {type(error).__name__}: {error}"
     found = next(value for value in vars(module).values() if isinstance(value, Benchmark) and value.name == name)
-    return found, found.missing()
+    missing = found.missing()
+    return found, missing and f"skipped: {missing}"
 
 
 def listed() -> Iterator[tuple[str, Benchmark | None, str]]:
@@ -53,7 +56,7 @@ def show() -> int:
     for name, found, reason in listed():
         about = found.description.strip().splitlines()[0] if found else ""
         minutes, memory = (f"{found.minutes:g}", f"{found.memory_gb:g}") if found else ("", "")
-        print(f"{name:<22}{minutes:>8}{memory:>6}  {about}" + (f"\n{'':<38}skipped: {reason}" if reason else ""))
+        print(f"{name:<22}{minutes:>8}{memory:>6}  {about}" + (f"\n{'':<38}{reason}" if reason else ""))
     return 0
 
 
@@ -63,9 +66,9 @@ def run_all(most_minutes: float | None) -> int:
     ended: list[tuple[str, str]] = []
     for name, found, reason in listed():
         if found and not reason and most_minutes is not None and found.minutes > most_minutes:
-            reason = f"it takes about {found.minutes:g} minutes"
+            reason = f"skipped: it takes about {found.minutes:g} minutes"
         if reason or found is None:
-            ended.append((name, f"skipped: {reason}"))
+            ended.append((name, reason))
             continue
         for words in found.runs:
             title = " ".join((name, *words))
@@ -103,8 +106,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return tables.main(given.check, given.prose)
     found, reason = loaded(given.name)
     if found is None:
-        print(f"skipped: {reason}", file=sys.stderr)
-        return 0
+        print(reason, file=sys.stderr)
+        return int(reason.startswith("failed"))
     found.main(given.words)
     return 0
 

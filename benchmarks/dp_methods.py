@@ -3,50 +3,38 @@
 A perceptron (784-64-10) on the pixels of 20,000 images of MNIST and Fashion-MNIST, a bag of embeddings (10,000 x 8, mean)
 under a linear layer on 20,000 reviews of IMDb; batches of 256, three epochs, delta 1e-5, the number of records public. Every
 method gets the same model, optimizer, steps, clipping bound and epsilon. Small, so that all of it takes some minutes;
-dpis.py has the networks of the literature. Seconds are the processor's, on one thread, so that what else runs on the machine
-counts less; planning and Opacus' loader are left out. Results are written one by one to --out and are not made again.
-
-    python benchmarks/dp_methods.py [--datasets mnist,fmnist,imdb] [--epsilons 1,4] [--seeds 3] [--opacus] [--out FILE]
-    python benchmarks/dp_methods.py --networks
-
-The second times a few steps of the networks of dpis.py, all methods in one process.
+dpis.py has the networks of the literature; `--networks` times a few steps of these. Seconds are the processor's, on one
+thread, so that what else runs on the machine counts less; planning and Opacus' loader are left out.
 """
 
 from __future__ import annotations
 
-import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
+import heliograph  # noqa: F401  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
-import argparse
-import json
-import os
-import statistics
-import tempfile
 import time
 import types
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import dpis
-from common import data, machine
-from dpis_models import SETTINGS
+from common import mnist
+from harness import Run, benchmark, option
+from models.dpis import SETTINGS
 from heliograph.dp.calibrate import noise_multiplier
 from heliograph.dp.training import DPTrainer
 from heliograph.dp.training import trainer as trainer_module
 from heliograph.errors import CompositionWarning
 
 RECORDS, BATCH, EPOCHS, DELTA = 20_000, 256, 3, 1e-5
-METHODS = {
-    "sgd": "SGD, no privacy",
-    "dp_sgd": "DP-SGD",
-    "dpis": "DPIS",
-    "band_mf": "BandMF, 4 bands",
-    "opacus": "Opacus",
-}
+METHODS = ("sgd", "dp_sgd", "dpis", "band_mf", "opacus")
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,11 +45,9 @@ def loaded(dataset: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training and test data."""
     if dataset == "imdb":
         return SETTINGS["imdb"].load(Path(), RECORDS)
-    with np.load(data(f"{ {'mnist': 'mnist', 'fmnist': 'fashion_mnist'}[dataset] }.npz"), allow_pickle=False) as file:
-        found = []
-        for part, most in (("train", RECORDS), ("test", 10_000)):
-            pixels = file[f"x_{part}"][:most].reshape(-1, 784).astype(np.float32) / 255
-            found += [torch.from_numpy(pixels), torch.from_numpy(file[f"y_{part}"][:most].astype(np.int64))]
+    x, y, x_test, y_test = mnist("fashion_mnist" if dataset == "fmnist" else dataset)
+    x, x_test = x[:RECORDS].reshape(-1, 784), x_test.reshape(-1, 784)
+    found = [torch.from_numpy(each) for each in (x, y[:RECORDS], x_test, y_test)]
     return found[0], found[1], found[2], found[3]
 
 
@@ -136,7 +122,15 @@ def ours(job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[nn.Module, float, f
     return module, report.seconds, report.epsilon_upper
 
 
-def run(job: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
+@contextmanager
+def processor_clock() -> Iterator[None]:
+    """The clocks of the trainer and of dpis.py leave out the time of other processes."""
+    clock = types.SimpleNamespace(perf_counter=time.process_time)
+    with mock.patch.object(trainer_module, "time", clock), mock.patch.object(dpis, "time", clock):
+        yield
+
+
+def trained(job: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
     """One training."""
     if job["dataset"] not in held:
         held.clear()
@@ -149,99 +143,77 @@ def run(job: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
     module.eval()
     with torch.no_grad():
         right = float((module(x_test).argmax(1) == y_test).double().mean())
-    return {
-        **job,
-        "accuracy": right,
-        "seconds": seconds,
-        "proved": proved,
-        "load_average": round(os.getloadavg()[0], 1),
-    }
+    return {"accuracy": right, "seconds": seconds, "proved": proved}
 
 
-def tables(rows: list[dict[str, Any]]) -> None:
-    """Markdown: accuracy, then time."""
-    groups: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["dataset"], row["epsilon"], row["method"]), []).append(row)
-    print(
-        f"{machine()}; load average {min(r['load_average'] for r in rows)} to {max(r['load_average'] for r in rows)}\n"
-    )
-    print("| data | epsilon | method | accuracy %, runs | proved epsilon at most |")
-    print("|---|---|---|---|---|")
-    for (dataset, eps, method), group in sorted(
-        groups.items(), key=lambda item: (*item[0][:2], list(METHODS).index(item[0][2]))
-    ):
-        values = [100 * row["accuracy"] for row in group]
-        shown = f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
-        label = "-" if method == "sgd" else f"{eps:g}"
-        proved = "-" if method in ("sgd", "opacus") else f"{max(row['proved'] for row in group):.4f}"
-        print(f"| {dataset} | {label} | {METHODS[method]} | {shown}, {len(values)} | {proved} |")
-    print("\n| data | method | processor ms a step | over SGD | over DP-SGD | over Opacus |")
-    print("|---|---|---|---|---|---|")
+LABELS = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "imdb": "IMDb"}
+MODELS = {
+    "mnist": "perceptron, MNIST", "fmnist": "perceptron, Fashion-MNIST", "imdb": "bag of embeddings, IMDb",
+}  # fmt: skip
+
+
+def summarized(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The rows of the tables of docs/privacy.md: accuracy of all seeds, and times of the steps over each other."""
+    for (dataset, eps), group in dpis.groups(rows, "dataset", "epsilon").items():
+        methods = dpis.groups(group, "method")
+        values = {method: dpis.spread([row["accuracy"] for row in own]) for (method,), own in methods.items()}
+        run.derived({"part": "accuracy", "data": LABELS[dataset], "epsilon": eps}, values)
     steps = RECORDS // BATCH * EPOCHS
-    for dataset in dict.fromkeys(row["dataset"] for row in rows):
-        least: dict[str, float] = {}
-        for row in rows:
-            if row["dataset"] == dataset:
-                least[row["method"]] = min(row["seconds"], least.get(row["method"], float("inf")))
-        for method in [m for m in METHODS if m in least]:
-            over = " | ".join(
-                f"{least[method] / least[to]:.2f}" if to in least else "-" for to in ("sgd", "dp_sgd", "opacus")
-            )
-            print(f"| {dataset} | {METHODS[method]} | {1e3 * least[method] / steps:.1f} | {over} |")
+    for (dataset,), group in dpis.groups(rows, "dataset").items():
+        least = {method: min(row["seconds"] for row in own) for (method,), own in dpis.groups(group, "method").items()}
+        pairs = (("dp_sgd", "sgd"), ("dpis", "dp_sgd"), ("band_mf", "dp_sgd"), ("dp_sgd", "opacus"))
+        run.derived(
+            {"part": "steps", "model": MODELS[dataset]},
+            {
+                **{f"{of}_over_{to}": least[of] / least[to] if {of, to} <= set(least) else "-" for of, to in pairs},
+                **{f"{method}_ms": 1e3 * seconds / steps for method, seconds in least.items()},
+            },
+        )
 
 
-def networks() -> None:
-    """Processor time of a few steps of each method on the networks of dpis.py."""
-    print(f"{machine()}; load average {os.getloadavg()[0]:.1f}\n")
-    print("| network | method | processor ms a step |\n|---|---|---|")
-    for dataset, records in (("mnist", 10_000), ("imdb", 5_000)):
-        for method in METHODS:
-            job = {"dataset": dataset, "method": method, "epsilon": 4.0, "seed": 0, "epochs": 2, "records": records}
-            row = dpis.run(job)
-            print(f"| {dataset} | {METHODS[method]} | {1e3 * row['seconds'] / row['steps']:.1f} |", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", default="mnist,fmnist,imdb")
-    parser.add_argument("--epsilons", default="1,4")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--opacus", action="store_true", help="Opacus too, with the first seed and epsilon: for the time"
+def step_ms(dataset: str, method: str, records: int) -> dict[str, Any]:
+    """Processor time of a step on a network of dpis.py."""
+    found = dpis.trained(
+        {"dataset": dataset, "method": method, "epsilon": 4.0, "seed": 0, "epochs": 2, "records": records}
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path(tempfile.gettempdir()) / "heliograph-benchmarks" / "dp_methods.jsonl"
-    )
-    parser.add_argument("--networks", action="store_true", help="time the networks of dpis.py instead")
-    options = parser.parse_args()
+    return {"step_ms": 1e3 * found["seconds"] / found["steps"]}
+
+
+@benchmark(
+    option("--datasets", nargs="*", choices=tuple(LABELS), default=list(LABELS)),
+    option("--epsilons", nargs="*", type=dpis.number, default=[1, 4]),
+    option("--seeds", type=int, default=3, selects=True),
+    option(
+        "--opacus", action="store_true", selects=True, help="Opacus too, with the first seed and epsilon: for the time"
+    ),
+    option("--networks", action="store_true", selects=True, help="time the networks of dpis.py instead"),
+    data=("mnist.npz", "fashion_mnist.npz", "imdb_tokens_top10k.npz"),
+    memory_gb=4,
+    minutes=15,
+)
+def dp_methods(run: Run) -> None:
+    given = run.options
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", CompositionWarning)
-    # The clocks of trainer and benchmark, without the time of other processes.
-    trainer_module.time = types.SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
-    dpis.time = trainer_module.time
-    if options.networks:
-        networks()
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    held: dict[str, Any] = {}
-    epsilons = [float(each) for each in options.epsilons.split(",")]
-    for dataset in options.datasets.split(","):
-        for seed in range(options.seeds):
-            for eps in epsilons:
-                first = eps == epsilons[0]
-                methods = ["sgd"] * first + ["dp_sgd", "dpis", "band_mf"]
-                for method in methods + ["opacus"] * (options.opacus and first and seed == 0):
-                    job = {"dataset": dataset, "method": method, "epsilon": eps, "seed": seed}
-                    if any(all(row[name] == value for name, value in job.items()) for row in rows):
-                        continue
-                    rows.append(run(job, held))
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(rows[-1]) + "\n")
-    tables(rows)
-    print("\n" + json.dumps({"heliograph": hg.__version__, "machine": machine()}))
+    with processor_clock():
+        if given.networks:
+            for dataset, records in (("mnist", 10_000), ("imdb", 5_000)):
+                for method in METHODS:
+                    key = {"part": "networks", "network": dataset, "method": method}
+                    run.row(key, partial(step_ms, dataset, method, records))
+            return
+        held: dict[str, Any] = {}
+        rows = []
+        for dataset in given.datasets:
+            for seed in range(given.seeds):
+                for eps in given.epsilons:
+                    first = eps == given.epsilons[0]
+                    methods = ["sgd"] * first + ["dp_sgd", "dpis", "band_mf"]
+                    for method in methods + ["opacus"] * (given.opacus and first and seed == 0):
+                        job = {"dataset": dataset, "method": method, "epsilon": eps, "seed": seed}
+                        rows.append({**job, **run.row({"part": "run", **job}, partial(trained, job, held))})
+        summarized(run, rows)
 
 
 if __name__ == "__main__":
-    main()
+    dp_methods.main()

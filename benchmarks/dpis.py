@@ -6,35 +6,28 @@ the numerical bracket holds.
 Each run is a process of its own on one thread. N is public (the data sets' sizes are); delta is 1e-5. All methods get the
 same model, optimizer, batch size, clipping bound, number of steps and epsilon; Opacus gets the multiplier that our bracket
 gives for that epsilon. Its seconds leave its data loader out; ours hold the gathering of records and the pass over all
-norms. The table of times has the fastest run of each method, which other processes disturbed least. Results are written one
-by one to --out, and runs that are there already are not made again; the tables are printed from that file, so that a killed
-run goes on.
+norms. Times a step are those of the fastest run of each method, which other processes disturbed least.
 
-    python benchmarks/dpis.py [--datasets mnist,fmnist,imdb] [--methods sgd,dp_sgd,dpis,planned,band_mf,opacus]
-                              [--epsilons 0.5,1,2,4] [--seeds 1] [--epochs E] [--records N] [--out FILE] [--tables]
+    python benchmarks/dpis.py --datasets mnist fmnist imdb --methods sgd dp_sgd dpis planned band_mf opacus --epsilons 0.5 1
 """
 
 from __future__ import annotations
 
-import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
+import heliograph  # noqa: F401  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
-import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from common import machine
-from dpis_models import SETTINGS, ReviewRNN, Setting
+from harness import BUILD, Run, apart, benchmark, option
+from models.dpis import SETTINGS, ReviewRNN, Setting
 from heliograph.dp.accounting import epsilon as bracket_of
 from heliograph.dp.calibrate import noise_multiplier
 from heliograph.dp.mechanisms import SampledGaussian
@@ -44,7 +37,6 @@ from heliograph.dp.training.gradients import GradientEngine
 DELTA = 1e-5
 PHYSICAL = 250
 BANDS = 4
-CACHE = Path(tempfile.gettempdir()) / "heliograph-benchmarks"
 SIZES = {"mnist": 60_000, "fmnist": 60_000, "imdb": 25_000}
 METHODS = {
     "sgd": "SGD, no privacy",
@@ -202,11 +194,11 @@ def fresh_peak() -> int:
     return peak()
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
+def trained(job: dict[str, Any]) -> dict[str, Any]:
     """One run in this process, and what it showed."""
     torch.set_num_threads(1)
     setting = SETTINGS[job["dataset"]]
-    x, y, x_test, y_test = setting.load(CACHE, job["records"])
+    x, y, x_test, y_test = setting.load(BUILD, job["records"])
     torch.manual_seed(job["seed"])
     # What libraries load at first use is not what training takes.
     import opacus as _  # noqa: F401
@@ -215,117 +207,103 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     before, load = fresh_peak(), os.getloadavg()[0]
     module, found = {"opacus": opacus, "sgd": sgd}.get(job["method"], ours)(setting, job, x, y)
     found["memory"] = peak() - before
-    return {**job, **found, "accuracy": accuracy(module, x_test, y_test), "load_average": round(load, 2)}
-
-
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("dataset", "method", "epsilon", "seed", "epochs", "records"))
-
-
-def made(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return {**found, "accuracy": accuracy(module, x_test, y_test), "load_average": round(load, 2)}
 
 
 def spread(values: list[float]) -> str:
-    return f"{100 * statistics.mean(values):.1f}" + (
-        f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    )
+    """The mean in per cent, with the deviation where there are several."""
+    deviation = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.mean(values):.1f}{deviation}"
 
 
-def tables(rows: list[dict[str, Any]]) -> None:
-    """Markdown: accuracy beside epsilon, then time and memory."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+def groups(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by some of their fields."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[n] for n in ("dataset", "records", "epochs", "epsilon", "method")), []).append(row)
-    print(f"Machine: {machine()}; one thread a run.\n")
-    print("| data, records, epochs | epsilon | method | accuracy % | runs | bracket of epsilon | paper: DPIS, DP-SGD |")
-    print("|---|---|---|---|---|---|---|")
-    for (dataset, records, epochs, eps, method), group in sorted(groups.items(), key=lambda item: str(item[0])):
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def summarized(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The rows of the tables of docs/privacy.md: accuracy beside epsilon, several seeds, time and memory."""
+    for row in rows:
+        row["data"] = f"{row['dataset']}, {row['records']:,}, {row['epochs']}"
+    for (data, eps, method), group in groups(rows, "data", "epsilon", "method").items():
         lower, upper = group[0]["epsilon_lower"], group[0]["epsilon_upper"]
-        bracket = f"[{'-' if lower is None else f'{lower:.3f}'}, {upper:.3f}]"
-        paper = "{}, {}".format(*SETTINGS[dataset].published[eps]) if eps in SETTINGS[dataset].published else ""
-        shown = spread([row["accuracy"] for row in group])
-        what = f"{dataset}, {records:,}, {epochs} | {eps:g} | {METHODS[method]}"
-        print(f"| {what} | {shown} | {len(group)} | {bracket} | {paper} |")
-    print(
-        "\n| data, records, epochs | method | ms a step | over SGD | over Opacus | passes a record of a batch | memory MB |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    costs: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        costs.setdefault((row["dataset"], row["records"], row["epochs"]), {}).setdefault(row["method"], []).append(row)
-    for (dataset, records, epochs), methods in sorted(costs.items()):
-        each = {m: min(1e3 * r["seconds"] / max(r["steps"], 1) for r in g) for m, g in methods.items()}
-        for method, group in sorted(methods.items()):
-            ratio = " | ".join(f"{each[method] / each[to]:.2f}" if to in each else "-" for to in ("sgd", "opacus"))
-            passes = statistics.mean(r["records_seen"] / r["steps"] / SETTINGS[dataset].batch_size for r in group)
-            memory = statistics.median(r["memory"] for r in group) / 1e6
-            print(
-                f"| {dataset}, {records:,}, {epochs} | {METHODS[method]} | {each[method]:.0f} | {ratio} | {passes:.2f} |"
-                f" {memory:.0f} |"
-            )
+        published = SETTINGS[group[0]["dataset"]].published
+        values = {
+            "accuracy": spread([row["accuracy"] for row in group]),
+            "runs": len(group),
+            "bracket": f"[{'-' if lower is None else f'{lower:.3f}'}, {upper:.3f}]",
+            "paper": "{}, {}".format(*published[eps]) if eps in published else "",
+        }
+        run.derived({"part": "accuracy", "data": data, "epsilon": eps, "method": METHODS[method]}, values)
+    for (data, eps), group in groups(rows, "data", "epsilon").items():
+        methods = {method: [row["accuracy"] for row in own] for (method,), own in groups(group, "method").items()}
+        if max(map(len, methods.values())) > 1:
+            values = {method: spread(found) for method, found in methods.items()}
+            run.derived({"part": "seeds", "data": data, "epsilon": eps}, values)
+    for (data,), group in groups(rows, "data").items():
+        ways = {method: own for (method,), own in groups(group, "method").items()}
+        each = {m: min(1e3 * row["seconds"] / max(row["steps"], 1) for row in own) for m, own in ways.items()}
+        batch_size = SETTINGS[group[0]["dataset"]].batch_size
+        for method, own in ways.items():
+            values = {
+                "ms": each[method],
+                **{f"over_{to}": each[method] / each[to] if to in each else "-" for to in ("sgd", "opacus")},
+                "passes": statistics.mean(row["records_seen"] / row["steps"] / batch_size for row in own),
+                "memory": statistics.median(row["memory"] for row in own),
+            }
+            run.derived({"part": "steps", "data": data, "method": METHODS[method]}, values)
 
 
-def noise_table(epsilons: list[float], shares: tuple[float, ...] = (1.0, 0.5, 0.25)) -> None:
+def noise(eps: float, setting: Setting, size: int) -> dict[str, float]:
     """What importance sampling can save: the noise over C that an epsilon takes where K~ is a share of N C throughout."""
-    print("\n| data | epsilon | " + " | ".join("DP-SGD" if s == 1 else f"K~ = {s:g} N C" for s in shares) + " |")
-    print("|---|---|" + "---|" * len(shares))
-    for dataset, setting in SETTINGS.items():
-        p, steps = setting.batch_size / SIZES[dataset], SIZES[dataset] // setting.batch_size * setting.epochs
-        for eps in epsilons:
-            found = [share * noise_multiplier(eps, DELTA, p=p / share, steps=steps).value for share in shares]
-            print(f"| {dataset} | {eps:g} | " + " | ".join(f"{sigma:.3f}" for sigma in found) + " |")
+    p, steps = setting.batch_size / size, size // setting.batch_size * setting.epochs
+    return {
+        f"share_{share}".replace(".", "_"): share * noise_multiplier(eps, DELTA, p=p / share, steps=steps).value
+        for share in (1, 0.5, 0.25)
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", default="mnist,fmnist,imdb")
-    parser.add_argument("--methods", default="dp_sgd,dpis,planned,band_mf,opacus")
-    parser.add_argument("--epsilons", default="0.5,1,2,4")
-    parser.add_argument("--seeds", type=int, default=1, help="how many runs of each")
-    parser.add_argument("--epochs", type=int, help="instead of each setting's own")
-    parser.add_argument("--records", type=int, default=10**9, help="at most this many training records")
-    parser.add_argument("--out", type=Path, default=CACHE / "dpis.jsonl", help="where results are kept, one a line")
-    parser.add_argument("--tables", action="store_true", help="only print the tables of what was run")
-    parser.add_argument("--run", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.run:
-        print(json.dumps(run(json.loads(options.run))))
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {key(row) for row in made(options.out)}
-    for dataset in options.datasets.split(","):
-        for seed in range(options.seeds):
-            for eps in map(float, options.epsilons.split(",")):
-                for method in options.methods.split(","):
+def number(text: str) -> float:
+    return int(text) if text.isdecimal() else float(text)
+
+
+@benchmark(
+    option("--datasets", nargs="*", choices=tuple(SIZES), default=list(SIZES)),
+    option("--methods", nargs="*", choices=tuple(METHODS), default=["dp_sgd", "dpis", "planned", "band_mf", "opacus"]),
+    option("--epsilons", nargs="*", type=number, default=[0.5, 1, 2, 4]),
+    option("--seeds", type=int, default=1, selects=True, help="how many runs of each"),
+    option("--epochs", type=int, selects=True, help="instead of each setting's own"),
+    option("--records", type=int, default=10**9, dest="most", selects=True, help="at most this many training records"),
+    data=("mnist.npz", "fashion_mnist.npz", "imdb_tokens_top10k.npz"),
+    packages=("opacus",),
+    memory_gb=6,
+    minutes=600,
+)
+def dpis(run: Run) -> None:
+    given, rows = run.options, []
+    for dataset in given.datasets:
+        for seed in range(given.seeds):
+            for eps in given.epsilons:
+                for method in given.methods:
                     job = {
                         "dataset": dataset,
                         "method": method,
                         "epsilon": eps,
                         "seed": seed,
-                        "epochs": options.epochs or SETTINGS[dataset].epochs,
-                        "records": min(SIZES[dataset], options.records),
+                        "epochs": given.epochs or SETTINGS[dataset].epochs,
+                        "records": min(SIZES[dataset], given.most),
                     }
-                    if options.tables or key(job) in done:
-                        continue
-                    command = [sys.executable, __file__, "--run", json.dumps(job)]
-                    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-                    if not output:
-                        # Its data are absent, and it has said so.
-                        continue
-                    row = json.loads(output.splitlines()[-1])
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                    print(
-                        f"{dataset} {method} epsilon {eps:g}: {100 * row['accuracy']:.2f} %, {row['seconds']:.1f} s,"
-                        f" {row['steps']} steps",
-                        file=sys.stderr,
-                    )
-    rows = made(options.out)
-    tables(rows)
-    noise_table([0.5, 1.0, 2.0, 4.0])
-    print("\n" + json.dumps({"heliograph": hg.__version__, "machine": machine(), "runs": rows}))
+                    found = run.row({"part": "run", **job}, partial(apart, "dpis:trained", job, threads=1))
+                    rows.append({**job, **found})
+    summarized(run, rows)
+    for dataset in given.datasets:
+        for eps in given.epsilons:
+            key = {"part": "noise", "data": dataset, "epsilon": eps}
+            run.row(key, partial(noise, eps, SETTINGS[dataset], SIZES[dataset]))
 
 
 if __name__ == "__main__":
-    main()
+    dpis.main()

@@ -50,8 +50,10 @@ RECORDS = HERE / "records"
 # Above this load average other work slows a measurement.
 BUSY = 0.5
 _PACKAGES = ("heliograph", "numpy", "numba", "torch", "openfhe", "opacus", "dp-accounting", "prv-accountant", "ray")
+# Of a printed table; one that is wider is printed as blocks.
+_WIDTH = 150
 # Options that say how to run, not what is measured.
-_HARNESS = ("json", "keep", "again", "records")
+_HARNESS = ("json", "keep", "again", "into")
 
 
 class Skip(Exception):
@@ -209,9 +211,7 @@ class Benchmark:
         made.add_argument("--json", action="store_true", help="print one JSON object only")
         made.add_argument("--keep", action="store_true", help="record in benchmarks/records, for the documentation")
         made.add_argument("--again", action="store_true", help="measure rows again that are recorded")
-        made.add_argument(
-            "--records", type=Path, default=BUILD / "records", help="the folder of records without --keep"
-        )
+        made.add_argument("--into", type=Path, default=BUILD / "records", help="the folder of records without --keep")
         return made
 
     def main(self, words: Sequence[str] | None = None) -> None:
@@ -263,7 +263,7 @@ class Run:
     """What makes the run's exit status that of a failure."""
 
     def __post_init__(self) -> None:
-        folder = RECORDS if self.options.keep else self.options.records
+        folder = RECORDS if self.options.keep else self.options.into
         self.records = Records(folder / f"{self.benchmark.name}.jsonl")
 
     def settings(self) -> dict[str, Any]:
@@ -292,32 +292,48 @@ class Run:
         record = self.found(key)
         if record is None:
             load, begun = os.getloadavg()[0], time.perf_counter()
-            values = make()
-            if lacking := [name for name in self.benchmark.columns if name not in values]:
-                raise KeyError(f"{self.benchmark.name}: the row {dict(key)} has no {', '.join(lacking)}")
-            self.records.add(
-                {
-                    "benchmark": self.benchmark.name,
-                    "key": key,
-                    "settings": self.settings(),
-                    "values": values,
-                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                    "seconds": round(time.perf_counter() - begun, 2),
-                    "load_before": round(load, 2),
-                    "commit": commit(),
-                    "code": code(),
-                    "machine": machine(),
-                    "versions": versions(),
-                }
-            )
-            record = self.records.entries[-1]
+            record = self._record(key, make(), load, begun)
         else:
             self.say(f"recorded on {record['time']}: {text_of(record['key'])}")
         self.rows.append(record)
+        self.say(f"{text_of(record['key'])}: {text_of(self._shown(record), self.benchmark.columns)}")
+        return dict(record["values"])
+
+    def derived(self, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """A row that follows from others; it is recorded where it is another than before."""
+        record = self.found(key)
+        if record is None or record["values"] != json.loads(json.dumps(values, default=plain)):
+            record = self._record(key, values, os.getloadavg()[0], time.perf_counter())
+        self.rows.append(record)
+
+    def _record(self, key: Mapping[str, Any], values: Mapping[str, Any], load: float, begun: float) -> dict[str, Any]:
+        if lacking := [name for name in self.benchmark.columns if name not in values]:
+            raise KeyError(f"{self.benchmark.name}: the row {dict(key)} has no {', '.join(lacking)}")
+        self.records.add(
+            {
+                "benchmark": self.benchmark.name,
+                "key": key,
+                "settings": self.settings(),
+                "values": values,
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "seconds": round(time.perf_counter() - begun, 2),
+                "load_before": round(load, 2),
+                "commit": commit(),
+                "code": code(),
+                "machine": machine(),
+                "versions": versions(),
+            }
+        )
+        return self.records.entries[-1]
+
+    def _shown(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that are printed: the columns, or where none are declared all values that are no lists or mappings."""
         values = record["values"]
-        shown = {name: values[name] for name in self.benchmark.columns if not isinstance(values[name], (dict, list))}
-        self.say(f"{text_of(record['key'])}: {text_of(shown, self.benchmark.columns)}")
-        return dict(values)
+        return {
+            name: values[name]
+            for name in self.benchmark.columns or values
+            if self.benchmark.columns or not isinstance(values[name], (dict, list))
+        }
 
     def show(self) -> None:
         """Print the rows: a table where it fits, else a block for each; or one JSON object."""
@@ -330,20 +346,22 @@ class Run:
         busy = ", a busy machine" if max(loads) > BUSY else ""
         print(f"{cpu_name()}, {cores()} cores, Python {platform.python_version()}; load average {min(loads):.2f} to "
               f"{max(loads):.2f}{busy}")  # fmt: skip
-        columns = self.benchmark.columns
-        table = [
-            [*map(str, row["key"].values()), *(shown(row["values"][name]) for name in columns)] for row in self.rows
-        ]
-        head = [*(self.rows[0]["key"] if self.rows else ()), *(heading(*item) for item in columns.items())]
-        widths = [max(map(len, cells)) for cells in zip(head, *table, strict=True)] if table else []
-        if sum(widths) + 2 * len(widths) <= 150:
-            for cells in (head, *table) if table else ():
-                print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-            return
-        for cells in table:
+        tables: dict[tuple[str, ...], list[list[str]]] = {}
+        for row in self.rows:
+            values = self._shown(row)
+            head = (*row["key"], *(heading(name, self.benchmark.columns.get(name, "")) for name in values))
+            tables.setdefault(head, []).append([shown(value) for value in (*row["key"].values(), *values.values())])
+        for head, table in tables.items():
             print()
-            for name, cell in zip(head, cells, strict=True):
-                print(f"  {name:<{max(map(len, head))}}  {cell}")
+            widths = [max(map(len, cells)) for cells in zip(head, *table, strict=True)]
+            if sum(widths) + 2 * len(widths) <= _WIDTH:
+                for cells in (head, *table):
+                    print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+                continue
+            for cells in table:
+                for name, cell in zip(head, cells, strict=True):
+                    print(f"{name:<{max(map(len, head))}}  {cell}")
+                print()
 
 
 def heading(name: str, unit: str) -> str:
@@ -372,12 +390,13 @@ def absent(name: str) -> str:
 # ------------------------------------------------------------------------------------------- other processes
 
 
-def apart(function: str, *given: Any, threads: int | None = None, variables: Mapping[str, str] | None = None) -> Any:
+def apart(function: str, *given: Any, threads: int | None = None) -> Any:
     """What the function `module:name` returns in a fresh process, where the peak of memory is its own.
 
-    It imports that module alone. Arguments and result go through JSON. `threads` are those of OpenMP and numba.
+    It imports that module alone, from where this process would. Arguments and result go through JSON. `threads` are those of
+    OpenMP and numba.
     """
-    environment = {**os.environ, **(variables or {})}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if threads is not None:
         environment |= {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:

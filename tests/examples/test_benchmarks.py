@@ -50,7 +50,7 @@ def example(measured: list[str]) -> Benchmark:
 
 def run(example: Benchmark, folder: Path, *words: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        example.main(["--records", str(folder), *words])
+        example.main(["--into", str(folder), *words])
     assert ended.value.code == 0
 
 
@@ -77,7 +77,7 @@ def test_a_stopped_run_goes_on_with_the_same_code_and_settings(
     example: Benchmark, measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        example.main(["--records", str(tmp_path), "--rows", "a", "stop", "b"])
+        example.main(["--into", str(tmp_path), "--rows", "a", "stop", "b"])
     run(example, tmp_path, "--minutes", "5")
     assert measured == ["a", "b"]
     run(example, tmp_path, "--factor", "2", "--rows", "a")
@@ -93,7 +93,7 @@ def test_text_has_the_rows_with_their_units(
 ) -> None:
     run(example, tmp_path)
     printed = capsys.readouterr()
-    machine, head, *rows = printed.out.splitlines()
+    machine, _, head, *rows = printed.out.splitlines()
     assert "load average" in machine
     assert head.split() == ["row", "seconds,", "s"]
     assert [row.split() for row in rows] == [["a", "1.5"], ["b", "1.5"]]
@@ -106,7 +106,7 @@ def test_a_row_without_a_column_is_no_record(tmp_path: Path) -> None:
         run.row({}, lambda: {"seconds": 1})
 
     with pytest.raises(KeyError, match="has no bytes"):
-        lacking.main(["--records", str(tmp_path)])
+        lacking.main(["--into", str(tmp_path)])
     assert not Records(tmp_path / "test_benchmarks.jsonl").entries
 
 
@@ -176,7 +176,7 @@ def test_a_process_apart_has_its_threads_and_says_its_result(tmp_path: Path, mon
         "import os\n\n\ndef told(numbers, path):\n"
         "    return {'pid': os.getpid(), 'threads': os.environ['OMP_NUM_THREADS'], 'sum': sum(numbers), 'path': path}\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     found = harness.apart("apart_example:told", [1, 2], tmp_path, threads=3)
     assert found.pop("pid") != __import__("os").getpid()
     assert found == {"threads": "3", "sum": 3, "path": str(tmp_path)}
