@@ -53,17 +53,14 @@ test-pythons:
 		echo "$$v  $${said:-failed before the tests}" >> $(VENV)/pythons/table; done; \
 	echo; cat $(VENV)/pythons/table; exit $$failed
 
-# Those that run by themselves; encrypted_images.py is started by the benchmarks of deep networks, fetch.py gets the data.
-BENCHMARKS = $(filter-out benchmarks/encrypted_images.py benchmarks/fetch.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py))
-
-# Those whose data are missing are skipped; what is missing, and how to get it, is said first.
+# Each benchmark that can run here; those that lack data, packages or memory are skipped, and one that fails does not stop the others.
 bench: $(VENV)/dev.stamp
-	@$(BIN)/python benchmarks/fetch.py --check || true
-	@for script in $(BENCHMARKS) "benchmarks/residual_gelu.py --network wide64"; do \
-		echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@$(BIN)/python -m benchmarks all
 
-# The site, in site/: strict, so that a link or an anchor that leads nowhere is an error.
+# The site, in site/: strict, so that a link or an anchor that leads nowhere is an error; and so is a table whose figures are not
+# those of benchmarks/records.
 docs: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks tables --check
 	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "the site is in site/: open site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
 

@@ -1,29 +1,24 @@
 """Ours beside the published accountants: width and seconds on a grid of compositions, and who is right where they differ.
 
 Runs everything in one process, one thread. Peers (extra `peers`: prv-accountant, dp-accounting, opacus) that are not
-installed are left out and said to be. Prints tables and writes accounting.json beside the script's --out.
-
-    python benchmarks/accounting.py [--out DIR] [--quick] [--limit SECONDS] [--samplers]
+installed are left out and said to be.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib.util
 import io
 import itertools
-import json
 import logging
 import math
-import os
-import platform
 import signal
-import sys
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import mpmath
@@ -31,6 +26,7 @@ import threadpoolctl
 from mpmath import mp, mpf
 
 from accounting_samplers import samplers
+from harness import Run, benchmark, option
 from heliograph.dp.accounting import Tolerance, epsilon
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, SampledGaussian
@@ -315,51 +311,9 @@ def mixtures() -> list[tuple[str, Composition, float]]:
     ]
 
 
-def shown(result: Result | None) -> str:
-    if result is None:
-        return "-"
-    if result.note and result.lower is None and result.upper is None:
-        return result.note[:28]
-    low = "" if result.lower is None else f"{result.lower:.4f}"
-    high = "" if result.upper is None else f"{result.upper:.4f}"
-    return f"[{low}, {high}] {result.seconds:.3f}s"
-
-
-def written(rows: list[dict[str, Any]], folder: Path | None) -> None:
-    """Keep the rows as accounting.json in a folder."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "accounting.json").write_text(json.dumps(rows, indent=1, default=str) + "\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=None, help="where accounting.json goes")
-    parser.add_argument("--quick", action="store_true", help="a small grid")
-    parser.add_argument("--limit", type=float, default=20.0, help="seconds a peer may take on one composition")
-    parser.add_argument("--samplers", action="store_true", help="only the samplers' part")
-    options = parser.parse_args()
-    logging.disable(logging.WARNING)
-    load = os.getloadavg()[0]
-    mark = " (above 0.5: times are not to be trusted)" if load > 0.5 else ""
-    print(f"python {platform.python_version()}, load average {load:.2f}{mark}")
-    peers = {}
-    for name, (module, call) in PEERS.items():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                __import__(module)
-            peers[name] = call
-        except ImportError:
-            print(f"{name}: not installed, left out")
-    rows: list[dict[str, Any]] = []
-    samplers(rows, "dp-accounting" in peers)
-    if options.samplers:
-        written(rows, options.out)
-        return
+def on_the_grid(quick: bool) -> dict[str, Any]:
+    """Ours on the full grid at the default tolerance: how many are within it, and seconds."""
     ours(Composition.of(SampledGaussian(0.01, 1.0) * 10), 1e-5)  # the first call pays imports
-
-    print("\n## Ours on the full grid, default tolerance")
     grid = list(
         itertools.product(
             (1e-4, 1e-3, 0.01, 0.05, 0.2),
@@ -368,98 +322,120 @@ def main() -> None:
             (1e-5, 1e-8, 1e-12),
         )
     )
-    if options.quick:
+    if quick:
         grid = grid[:: len(grid) // 24]
-    missed, slowest, times = 0, (0.0, ""), []
+    missed, times = [], []
     for p, multiplier, steps, delta in grid:
         found = ours(Composition.of(SampledGaussian(p, multiplier) * steps), delta)
         assert found.lower is not None
-        allowed = max(1e-3, 1e-4 * found.lower)
         label = f"p={p:g} noise={multiplier:g} steps={steps} delta={delta:g}"
-        times.append(found.seconds)
-        if found.width > allowed:
-            missed += 1
-            print(f"  not within tolerance: {label}: width {found.width:.3g}")
-        slowest = max(slowest, (found.seconds, label))
-        rows.append({"grid": label, "ours": vars(found), "width": found.width, "allowed": allowed})
-    times.sort()
-    print(f"{len(grid)} compositions, {missed} not within max(1e-3, 1e-4 epsilon)")
-    print(f"seconds: median {times[len(times) // 2]:.4f}, worst {slowest[0]:.4f} ({slowest[1]})")
+        times.append((found.seconds, label))
+        if found.width > max(1e-3, 1e-4 * found.lower):
+            missed.append(f"{label}: width {found.width:.3g}")
+    slowest = max(times)
+    return {
+        "compositions": len(grid),
+        "not_within_tolerance": len(missed),
+        "median_s": statistics.median(seconds for seconds, _ in times),
+        "slowest_s": slowest[0],
+        "slowest": slowest[1],
+        "missed": missed,
+    }
 
-    print("\n## Beside the peers (theirs at eps_error 0.01: width 0.02; ours also at their width)")
-    beside = [
-        (f"p={p:g} s={s:g} k={k} d={d:g}", Composition.of(SampledGaussian(p, s) * k), d)
-        for p, s, k, d in [
-            (1e-4, 0.5, 1000, 1e-5),
-            (1e-4, 0.5, 100_000, 1e-12),
-            (1e-3, 0.8, 10_000, 1e-5),
-            (0.01, 0.5, 1000, 1e-5),
-            (0.01, 1.0, 1000, 1e-5),
-            (0.01, 1.0, 10_000, 1e-5),
-            (0.01, 1.0, 100_000, 1e-5),
-            (0.01, 1.0, 1000, 1e-12),
-            (0.01, 10.0, 10_000, 1e-8),
-            (0.05, 1.0, 100, 1e-5),
-            (0.05, 4.0, 10_000, 1e-5),
-            (0.2, 1.0, 1, 1e-5),
-            (0.2, 4.0, 10_000, 1e-5),
-            (0.2, 10.0, 100_000, 1e-12),
+
+# (p, noise multiplier, steps, delta)
+SINGLE = (
+    (0.01, 1.0, 1000, 1e-5),
+    (0.05, 1.0, 100, 1e-5),
+    (0.2, 1.0, 1, 1e-5),
+    (1e-4, 0.5, 1000, 1e-5),
+    (1e-4, 0.5, 100_000, 1e-12),
+    (1e-3, 0.8, 10_000, 1e-5),
+    (0.01, 0.5, 1000, 1e-5),
+    (0.01, 1.0, 10_000, 1e-5),
+    (0.01, 1.0, 100_000, 1e-5),
+    (0.01, 1.0, 1000, 1e-12),
+    (0.01, 10.0, 10_000, 1e-8),
+    (0.05, 4.0, 10_000, 1e-5),
+    (0.2, 4.0, 10_000, 1e-5),
+    (0.2, 10.0, 100_000, 1e-12),
+)
+
+
+def beside(composition: Composition, delta: float, peers: dict[str, Any], limit: float) -> dict[str, Any]:
+    """Ours beside the peers (theirs at eps_error 0.01: width 0.02; ours also at their width)."""
+    best, coarse = ours(composition, delta), ours(composition, delta, 0.02)
+    row: dict[str, Any] = {
+        "lower": best.lower, "upper": best.upper, "width": best.width, "seconds": best.seconds, "method": best.note,
+        "seconds at 0.02": coarse.seconds,
+    }  # fmt: skip
+    for name, call in peers.items():
+        found = timed(partial(call, composition, delta), limit)
+        apart = (found.upper is not None and found.upper < (best.lower or 0.0)) or (
+            found.lower is not None and found.lower > (best.upper or math.inf)
+        )
+        verdict = judged(composition, delta, found, best) if apart else ""
+        row[name] = " ".join(filter(None, (bracket_text(found), verdict)))
+        row[f"{name}_seconds"] = found.seconds
+        if name == "prv-accountant" and (found.upper is not None or "time limit" in found.note):
+            row["prv-accountant over ours"] = found.seconds / coarse.seconds
+    return row
+
+
+def bracket_text(result: Result) -> str:
+    if result.note and result.lower is None and result.upper is None:
+        return result.note[:28]
+    low, high = ("" if end is None else f"{end:.4f}" for end in (result.lower, result.upper))
+    return f"[{low}, {high}]"
+
+
+def cost(composition: Composition) -> dict[str, Any]:
+    """Seconds and width of both of our methods at delta 1e-8."""
+    row: dict[str, Any] = {}
+    for method in ("pld", "inversion"):
+        try:
+            each = []
+            for _ in range(3):
+                started = time.perf_counter()
+                bracket = epsilon(composition, 1e-8, method=method)
+                each.append(time.perf_counter() - started)
+            row |= {f"{method}_s": min(each), f"{method}_width": bracket.width}
+        except HeliographError:
+            row |= {f"{method}_s": "refuses", f"{method}_width": ""}
+    return row
+
+
+@benchmark(
+    option("--quick", action="store_true", help="a small grid"),
+    option("--limit", type=float, default=20.0, help="seconds a peer may take on one composition"),
+    option("--samplers", action="store_true", selects=True, help="only the samplers' part"),
+    memory_gb=4,
+    minutes=30,
+)
+def accounting(run: Run) -> None:
+    given = run.options
+    logging.disable(logging.WARNING)
+    peers = {name: call for name, (module, call) in PEERS.items() if importlib.util.find_spec(module)}
+    for name in PEERS.keys() - peers.keys():
+        run.say(f"{name}: not installed, left out")
+    with threadpoolctl.threadpool_limits(1):
+        samplers(run, "dp-accounting" in peers)
+        if given.samplers:
+            return
+        run.row({"part": "grid"}, partial(on_the_grid, given.quick))
+        entries = [
+            (f"p={p:g} s={s:g} k={k} d={d:g}", Composition.of(SampledGaussian(p, s) * k), d)
+            for p, s, k, d in SINGLE[: 3 if given.quick else None]
         ]
-    ]
-    if options.quick:
-        beside = beside[2:13:4]
-    ratios: dict[str, list[float]] = {"single": [], "mixed": []}
-    for kind, entries in (("single", beside), ("mixed", [(f"mix {n}", c, d) for n, c, d in mixtures()])):
+        entries += [(f"mix {name}", composition, delta) for name, composition, delta in mixtures()]
         for label, composition, delta in entries:
-            best = ours(composition, delta)
-            coarse = ours(composition, delta, 0.02)
-            print(
-                f"{label}: ours {shown(best)} width {best.width:.1e} by {best.note}; at width 0.02 {coarse.seconds:.4f}s"
-            )
-            record: dict[str, Any] = {"composition": label, "ours": vars(best), "ours at 0.02": vars(coarse)}
-            for name, call in peers.items():
-                found = timed(lambda call=call, c=composition, d=delta: call(c, d), options.limit)  # type: ignore[misc]
-                verdict = ""
-                low, high = best.lower or 0.0, best.upper or math.inf
-                apart = (found.upper is not None and found.upper < low) or (
-                    found.lower is not None and found.lower > high
-                )
-                if apart:
-                    verdict = judged(composition, delta, found, best)
-                if name == "prv-accountant" and (found.upper is not None or "time limit" in found.note):
-                    ratios[kind].append(found.seconds / coarse.seconds)
-                print(f"    {name:15s} {shown(found)} {verdict}")
-                record[name] = vars(found) | {"verdict": verdict}
-            rows.append(record)
-            sys.stdout.flush()
-    for kind, values in ratios.items():
-        if values:
-            values.sort()
-            print(
-                f"prv-accountant / ours at equal width, {kind}: least {values[0]:.1f}, median {values[len(values) // 2]:.1f}"
-            )
-
-    print("\n## Cost against steps (p = 0.01, noise 1, delta 1e-8), ours by FFT and by inversion")
-    print("## and p = 0.2, noise 10, delta 1e-8")
-    for p, s in ((0.01, 1.0), (0.2, 10.0)):
-        for steps in (100, 1000, 10_000, 100_000, 1_000_000):
-            composition = Composition.of(SampledGaussian(p, s) * steps)
-            line = f"p={p:g} s={s:g} steps={steps}"
-            for method in ("pld", "inversion"):
-                try:
-                    each = []
-                    for _ in range(3):
-                        started = time.perf_counter()
-                        bracket = epsilon(composition, 1e-8, method=method)
-                        each.append(time.perf_counter() - started)
-                    line += f"  {method} {min(each):.4f}s width {bracket.width:.1e}"
-                    rows.append({"cost": [p, s, steps, method], "seconds": min(each), "width": bracket.width})
-                except HeliographError:
-                    line += f"  {method} refuses"
-            print(line)
-    written(rows, options.out)
+            key = {"part": "peers", "composition": label, "among": sorted(peers)}
+            run.row(key, partial(beside, composition, delta, peers, given.limit))
+        for p, s in ((0.01, 1.0), (0.2, 10.0)):
+            for steps in (100, 1000, 10_000, 100_000, 1_000_000):
+                key = {"part": "cost", "p": p, "noise": s, "steps": steps}
+                run.row(key, partial(cost, Composition.of(SampledGaussian(p, s) * steps)))
 
 
 if __name__ == "__main__":
-    with threadpoolctl.threadpool_limits(1):
-        main()
+    accounting.main()

@@ -4,18 +4,20 @@
 Renyi bound, the paper's accountant and the central-limit estimate. `error_mesh.png`: the error of delta at epsilon
 against the mesh for one law, first-order rounding up and down beside the second-order discretizations.
 
-    python benchmarks/accounting_figures.py [--out DIR]
+They are drawn into `--out`.
 """
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from harness import ROOT, Run, benchmark, option
 from heliograph.dp.accounting import Tolerance, delta, epsilon
 from heliograph.dp.accounting.convolve import compose
 from heliograph.dp.accounting.discretize import Mesh, merging_offset, offset_for, optimistic, pessimistic
@@ -24,16 +26,13 @@ from heliograph.dp.accounting.prv import PrivacyRandomVariables
 from heliograph.dp.mechanisms import SampledGaussian
 
 
-def steps_figure(path: Path) -> None:
+def steps_figure(path: Path) -> dict[str, Any]:
     step, at = SampledGaussian(0.01, 0.8), 1e-6
     counts = [10, 30, 100, 300, 1000, 2000, 4000, 7000, 10_000]
     brackets = [epsilon(step * k, at) for k in counts]
     renyi = [epsilon(step * k, at, method="rdp").upper for k in counts]
     central = [epsilon(step * k, at, method="gdp").estimate for k in counts]
     published = [epsilon(step * k, at, method=PrivacyRandomVariables(eps_error=0.1)) for k in counts]
-    print("steps, proved lower, proved upper, paper's lower, paper's upper, Renyi, central limit")
-    for k, b, p, r, c in zip(counts, brackets, published, renyi, central, strict=True):
-        print(f"{k}, {b.lower:.5f}, {b.upper:.5f}, {p.lower:.5f}, {p.upper:.5f}, {r:.5f}, {c:.5f}")
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -50,9 +49,15 @@ def steps_figure(path: Path) -> None:
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
+    ends = {"proved": brackets, "paper": published}
+    return {
+        "steps": counts, "renyi": renyi, "central_limit": central,
+        **{f"{name}_lower": [each.lower for each in found] for name, found in ends.items()},
+        **{f"{name}_upper": [each.upper for each in found] for name, found in ends.items()},
+    }  # fmt: skip
 
 
-def mesh_figure(path: Path) -> None:
+def mesh_figure(path: Path) -> dict[str, Any]:
     mechanism, steps, at = SampledGaussian(0.01, 0.8), 1000, 1.5
     pair = mechanism.pair("remove")
     true = delta(mechanism * steps, at, tolerance=Tolerance(delta_share=2e-5)).directions["remove"].estimate
@@ -76,9 +81,6 @@ def mesh_figure(path: Path) -> None:
             rounded = type(above)(above.index + moved, cells.a, mesh, above.offset, 0.0, 0.0)
             value = compose([(rounded, steps)], theta, at, np.log(true)).delta_at(at)
             rows[name].append(abs(value[1] - true))
-    print("mesh, " + ", ".join(rows))
-    for i, mesh in enumerate(meshes):
-        print(f"{mesh:g}, " + ", ".join(f"{rows[name][i]:.3e}" for name in rows))
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -91,17 +93,23 @@ def mesh_figure(path: Path) -> None:
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
+    return {"mesh": meshes, **rows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("build/figures"))
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    steps_figure(options.out / "epsilon_steps.png")
-    mesh_figure(options.out / "error_mesh.png")
-    print(f"drawn to {options.out}")
+@benchmark(
+    option("--out", type=Path, default=ROOT / "build" / "figures"),
+    packages=("matplotlib",),
+    minutes=2,
+)
+def accounting_figures(run: Run) -> None:
+    """The points of the lines are in the records."""
+    out = run.options.out
+    out.mkdir(parents=True, exist_ok=True)
+    for name, draw in (("epsilon_steps.png", steps_figure), ("error_mesh.png", mesh_figure)):
+        # A picture that is gone is drawn again.
+        run.options.again |= not (out / name).exists()
+        run.row({"picture": name}, partial(draw, out / name))
 
 
 if __name__ == "__main__":
-    main()
+    accounting_figures.main()

@@ -6,30 +6,21 @@ both of its ends, which must not contradict it. (For references with 50 digits, 
 accounting.py and tests/dp.) The bracket on delta may be a tenth wide, and takes three seconds: it is there to contradict,
 not to be quoted.
 
-    python benchmarks/accounting_random.py [--count 2000] [--first 0] [--seed 1] [--minutes M] [--budget 300] [--out FILE]
-
-Every composition has a number, and its parameters follow from seed and number. It is computed in a process of its own
-behind this one, which is ended after --budget seconds (bracket and checks together) and may hold 4 GB. Seconds are those of
-the processor, so that what else runs does not count; one thread. Results are written
-one by one to --out, and those that are there already are not made again, so that a run of hours can be made in parts of
---minutes. Printed are a line for each composition that is wrong, or above 30 s or 2 GB, and the summary of what is in the
-file.
+Every composition has a number, and its parameters follow from seed and number. It is computed in a process of its own, which
+is ended after --budget seconds (bracket and checks together) and may hold 4 GB. Seconds are those of the processor, so that
+what else runs does not count; one thread. A run of hours can be made in parts of --minutes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import multiprocessing
 import random
-import resource
-import tempfile
 import time
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness import Run, benchmark, limited, option
 from heliograph.dp.accounting import Tolerance, delta, epsilon
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, SampledGaussian, SampledLaplace
@@ -95,49 +86,25 @@ def judged(composition: Composition, at: float) -> dict[str, Any]:
     return row
 
 
-def work(jobs: Connection, seed: int) -> None:
-    """Answer numbers with rows, in a process of its own."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    while True:
-        try:
-            number = jobs.recv()
-        except EOFError:
-            return
-        try:
-            jobs.send(judged(*drawn(seed, number)))
-        except Exception as error:  # whatever it raises is what is looked for
-            jobs.send({"problems": [f"{type(error).__name__}: {error}"[:300]]})
+def _caught(composition: Composition, at: float) -> dict[str, Any]:
+    try:
+        return judged(composition, at)
+    except Exception as error:  # whatever it raises is what is looked for
+        return {"problems": [f"{type(error).__name__}: {error}"[:300]]}
 
 
-class Worker:
-    """The process that computes, begun anew after it was ended."""
-
-    def __init__(self, seed: int, budget: float) -> None:
-        self.seed, self.budget = seed, budget
-        self.process: Any = None
-
-    def judge(self, number: int) -> dict[str, Any]:
-        if self.process is None:
-            context = multiprocessing.get_context("spawn")
-            self.jobs, other = context.Pipe()
-            self.process = context.Process(target=work, args=(other, self.seed), daemon=True)
-            self.process.start()
-            other.close()
-        self.jobs.send(number)
-        try:
-            if self.jobs.poll(self.budget):
-                return self.jobs.recv()  # type: ignore[no-any-return]
-            row = {"problems": [], "left_out": f"not ended after {self.budget:g} s"}
-        except EOFError:
-            row = {"problems": ["its process ended"]}
-        self.process.kill()
-        self.process.join()
-        self.process = None
-        return row
+def row(seed: int, number: int, budget: float) -> dict[str, Any]:
+    """A composition, and what became of it in a process of its own."""
+    composition, at = drawn(seed, number)
+    found, why = limited(_caught, composition, at, seconds=budget, memory_bytes=MOST_MEMORY)
+    if found is None:
+        late = why.startswith("not within")
+        found = {"problems": [] if late else [why], **({"left_out": why} if late else {})}
+    return {"text": composition.text(), "delta": at, **found}
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """What the file shows, in words."""
+    """What the rows show, in words."""
     done = [row for row in rows if "seconds" in row]
     wrong, left_out = sum(bool(row["problems"]) for row in rows), sum("left_out" in row for row in rows)
     reached, slow = sum(row["reached"] for row in done), sum(row["seconds"] > 30 for row in done)
@@ -150,33 +117,24 @@ def summary(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, help="begin with this number (several may write one file)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no composition after this many")
-    parser.add_argument("--budget", type=float, default=300, help="seconds for one composition and its checks")
-    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "accounting_random.jsonl")
-    chosen = parser.parse_args()
-    lines = chosen.out.read_text().splitlines() if chosen.out.exists() else []
-    rows = [row for row in map(json.loads, lines) if row["seed"] == chosen.seed and row["number"] < chosen.count]
-    done, began = {row["number"] for row in rows}, time.perf_counter()
-    worker = Worker(chosen.seed, chosen.budget)
-    for number in range(chosen.first, chosen.count):
-        if number in done:
-            continue
-        if time.perf_counter() - began > 60 * chosen.minutes:
+@benchmark(
+    option("--count", type=int, default=2000, selects=True),
+    option("--first", type=int, default=0, selects=True, help="begin with this number"),
+    option("--seed", type=int, default=1),
+    option("--minutes", type=float, default=math.inf, selects=True, help="begin no composition after this many"),
+    option("--budget", type=float, default=300.0, help="seconds of the processor for a composition and its checks"),
+    memory_gb=5,
+    minutes=150,
+)
+def accounting_random(run: Run) -> None:
+    given, began, rows = run.options, time.perf_counter(), []
+    for number in range(given.first, given.count):
+        if time.perf_counter() - began > 60 * given.minutes:
             break
-        composition, at = drawn(chosen.seed, number)
-        row = {"seed": chosen.seed, "number": number, "text": composition.text(), "delta": at, **worker.judge(number)}
-        rows.append(row)
-        with chosen.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        if row["problems"] or "left_out" in row or row["seconds"] > 30 or row["memory"] > 2e9:
-            print(json.dumps(row), flush=True)
-    print(summary(rows))
+        rows.append(run.row({"number": number}, partial(row, given.seed, number, given.budget)))
+    run.say(summary(rows))
+    run.failures += [f"{each['text']}: {problem}" for each in rows for problem in each["problems"]]
 
 
 if __name__ == "__main__":
-    main()
+    accounting_random.main()

@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
+from harness import Run
 from heliograph.dp.accounting import delta, epsilon
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import Composition
@@ -117,8 +118,17 @@ def two_batches(s: float, e: float) -> float:
 Cases = list[tuple[Mechanism, int, Callable[[tuple[float, ...]], Law], bool]]
 
 
-def enumeration(rows: list[dict[str, Any]]) -> None:
-    """Brackets on delta beside the largest delta of all small data sets."""
+# What docs/samplers.md calls them.
+LABELS = {
+    ("FixedSizeGaussian", "add_remove"): "fixed size, added or removed",
+    ("FixedSizeGaussian", "replace"): "fixed size, replaced",
+    ("WithReplacementGaussian", "add_remove"): "with replacement",
+    ("TruncatedGaussian", "add_remove"): "truncated Poisson (2 of 4 records: much is cut off)",
+}
+
+
+def enumeration() -> dict[str, dict[str, Any]]:
+    """Brackets on delta beside the largest delta of all small data sets, by sampler."""
     cases: Cases = []
     for s in (0.8, 1.7, 4.0):
         cases += [
@@ -128,8 +138,18 @@ def enumeration(rows: list[dict[str, Any]]) -> None:
             (WithReplacementGaussian(3, 3, s), 3, lambda data: with_replacement(data, 3), True),
             (TruncatedGaussian(0.3, s, 2, 4), 4, lambda data: truncated(data, 0.3, 2), False),
         ]
-    wrong = checked = 0
-    widest: dict[str, float] = {}
+    found_of: dict[str, dict[str, Any]] = {}
+
+    def compared(name: str, mechanism: Mechanism, e: float, worst: float, found: Any, tight: bool) -> None:
+        assert found.lower is not None
+        assert found.upper is not None
+        holds = worst <= found.upper + 1e-12 and (not tight or found.lower <= worst + 1e-12)
+        row = found_of.setdefault(name, {"checked": 0, "wrong": 0, "most": 0.0, "values": []})
+        row["checked"] += 1
+        row["wrong"] += not holds
+        row["most"] = max(row["most"], found.upper - worst)
+        row["values"].append([mechanism.text(), e, worst, found.lower, found.upper])
+
     for mechanism, count, law, tight in cases:
         s = mechanism.arguments()["noise_multiplier"]
         relations = [("add_remove", added)]
@@ -140,31 +160,13 @@ def enumeration(rows: list[dict[str, Any]]) -> None:
             for e in (0.0, 0.4, 1.3):
                 found = delta(mechanism, e, neighboring=relation)  # type: ignore[arg-type]
                 worst = max(hockey_stick(*pair, s, e) for a, b in laws for pair in ((a, b), (b, a)))
-                assert found.lower is not None
-                assert found.upper is not None
-                holds = worst <= found.upper + 1e-12 and (not tight or found.lower <= worst + 1e-12)
-                wrong, checked = wrong + (not holds), checked + 1
-                name = f"{type(mechanism).__name__}, {relation}"
-                widest[name] = max(widest.get(name, 0.0), found.upper - worst)
-                row = {"enumerated": mechanism.text(), "relation": relation, "epsilon": e, "delta": worst}
-                rows.append(row | {"lower": found.lower, "upper": found.upper, "holds": holds})
-                if not holds:
-                    print(f"  WRONG: {rows[-1]}")
+                compared(LABELS[type(mechanism).__name__, relation], mechanism, e, worst, found, tight)
     for s in (0.6, 1.0, 3.0):
         for e in (0.0, 0.3, 1.0):
-            found, worst = delta(AllocatedGaussian(2, s), e, method="pld"), two_batches(s, e)
-            assert found.lower is not None
-            assert found.upper is not None
-            holds = found.lower <= worst + 1e-12 and worst - 1e-12 <= found.upper
-            wrong, checked = wrong + (not holds), checked + 1
-            name = "AllocatedGaussian of two batches, add_remove"
-            widest[name] = max(widest.get(name, 0.0), found.upper - worst)
-            rows.append({"enumerated": AllocatedGaussian(2, s).text(), "epsilon": e, "delta": worst, "holds": holds})
-    print(
-        f"{checked} values of delta by enumeration or quadrature: {wrong} wrong. Upper bound above the truth by at most:"
-    )
-    for name, most in widest.items():
-        print(f"  {name}: {most:.2g}")
+            mechanism = AllocatedGaussian(2, s)
+            found = delta(mechanism, e, method="pld")
+            compared("random allocation, two batches", mechanism, e, two_batches(s, e), found, True)
+    return found_of
 
 
 def theirs(event: Any, relation: str, at: float, moments: bool = False) -> float:
@@ -182,8 +184,8 @@ def theirs(event: Any, relation: str, at: float, moments: bool = False) -> float
     return float(accountant.compose(event).get_epsilon(at))
 
 
-def beside_dp_accounting(rows: list[dict[str, Any]]) -> None:
-    """Epsilon at 1e-5 beside that of dp-accounting, where it has the sampler."""
+def beside_dp_accounting(run: Run) -> None:
+    """Epsilon at 1e-5 beside that of dp-accounting, where it has the sampler (it has no random allocation)."""
     from dp_accounting import dp_event as events
 
     steps, at = 1000, 1e-5
@@ -191,76 +193,91 @@ def beside_dp_accounting(rows: list[dict[str, Any]]) -> None:
     def repeated(event: Any) -> Any:
         return events.SelfComposedDpEvent(event, steps)
 
-    fixed, drawn = FixedSizeGaussian(600, 60_000, 2.0), WithReplacementGaussian(600, 60_000, 2.0)
+    def added_to(event: Any) -> float:
+        return theirs(repeated(event), "ADD_OR_REMOVE_ONE", at)
+
+    def replaced_by(multiplier: float) -> float:
+        """By Renyi moments; the multiplier is of C, or of the distance 2 C."""
+        once = events.SampledWithoutReplacementDpEvent(60_000, 600, events.GaussianDpEvent(multiplier))
+        return theirs(repeated(once), "REPLACE_ONE", at, moments=True)
+
     ks = range(12)
     weights = [float(binom.pmf(k, 600, 1 / 60_000)) for k in ks]
     weights[0] += 1 - sum(weights)
-
-    def replaced_by(multiplier: float) -> Callable[[], float]:
-        once = events.SampledWithoutReplacementDpEvent(60_000, 600, events.GaussianDpEvent(multiplier))
-        return lambda: theirs(repeated(once), "REPLACE_ONE", at, moments=True)
-
-    cases: list[tuple[str, Mechanism, str, Callable[[], float]]] = [
+    fixed, drawn = FixedSizeGaussian(600, 60_000, 2.0), WithReplacementGaussian(600, 60_000, 2.0)
+    cases: list[tuple[str, Mechanism, str, dict[str, Callable[[], float]]]] = [
         (
             f"truncated Poisson, at most {most}",
             TruncatedGaussian(0.01, 1.0, most, 60_000),
             "add_remove",
-            lambda most=most: theirs(
-                repeated(events.TruncatedSubsampledGaussianDpEvent(60_000, 0.01, most, 1.0)), "ADD_OR_REMOVE_ONE", at
-            ),
+            {"": lambda most=most: added_to(events.TruncatedSubsampledGaussianDpEvent(60_000, 0.01, most, 1.0))},  # type: ignore[misc]
         )
         for most in (800, 765, 600)
-    ] + [
+    ]
+    cases += [
         (
-            "fixed size, a record added or removed; theirs: that pair as a mixture",
+            "fixed size, added or removed",
             fixed,
             "add_remove",
-            lambda: theirs(
-                repeated(events.MixtureOfGaussiansDpEvent(2.0, [0.0, 2.0], [0.99, 0.01])), "ADD_OR_REMOVE_ONE", at
-            ),
+            {
+                " (that pair, as a mixture of Gaussians)": lambda: added_to(
+                    events.MixtureOfGaussiansDpEvent(2.0, [0.0, 2.0], [0.99, 0.01])
+                )
+            },
         ),
         (
-            "fixed size, a record replaced; theirs: Renyi, noise over C",
+            "fixed size, replaced",
             fixed,
             "replace",
-            replaced_by(2.0),
+            {
+                f" (Renyi, multiplier {multiplier:g})": lambda multiplier=multiplier: replaced_by(multiplier)  # type: ignore[misc]
+                for multiplier in (2.0, 1.0)
+            },
         ),
         (
-            "fixed size, a record replaced; theirs: Renyi, noise over the distance 2 C",
-            fixed,
-            "replace",
-            replaced_by(1.0),
-        ),
-        (
-            "with replacement; theirs: the same mixture",
+            "with replacement",
             drawn,
             "add_remove",
-            lambda: theirs(
-                repeated(events.MixtureOfGaussiansDpEvent(2.0, [2.0 * k for k in ks], weights)), "ADD_OR_REMOVE_ONE", at
-            ),
+            {
+                " (the same mixture)": lambda: added_to(
+                    events.MixtureOfGaussiansDpEvent(2.0, [2.0 * k for k in ks], weights)
+                )
+            },
         ),
     ]
-    for name, mechanism, relation, other in cases:
-        began = time.perf_counter()
-        found = epsilon(Composition.of(mechanism * steps), at, neighboring=relation)  # type: ignore[arg-type]
-        seconds = time.perf_counter() - began
-        began = time.perf_counter()
-        try:
-            value, note = other(), ""
-        except Exception as error:  # a peer may fail in any way; the table says how
-            value, note = math.nan, f" {type(error).__name__}: {str(error)[:80]}"
-        their_seconds = time.perf_counter() - began
-        print(
-            f"  {name}, {steps} steps: ours [{found.lower:.4f}, {found.upper:.4f}] {seconds:.2f} s,"
-            f" dp-accounting {value:.4f} {their_seconds:.2f} s{note}"
-        )
-        rows.append({"sampler": name, "lower": found.lower, "upper": found.upper, "dp-accounting": value})
+    for name, mechanism, relation, others in cases:
+
+        def make(
+            mechanism: Mechanism = mechanism, relation: str = relation, others: dict[str, Any] = others
+        ) -> dict[str, Any]:
+            began = time.perf_counter()
+            found = epsilon(Composition.of(mechanism * steps), at, neighboring=relation)  # type: ignore[arg-type]
+            seconds, began, texts = time.perf_counter() - began, time.perf_counter(), []
+            for note, call in others.items():
+                try:
+                    texts.append(f"{call():.4f}{note}")
+                except Exception as error:  # a peer may fail in any way; the row says how
+                    texts.append(f"{type(error).__name__}: {str(error)[:80]}")
+            return {
+                "here": f"[{found.lower:.4f}, {found.upper:.4f}]",
+                "dp_accounting": ", ".join(texts),
+                "seconds": seconds,
+                "dp_accounting_seconds": time.perf_counter() - began,
+            }
+
+        run.row({"part": "beside", "sampler": name}, make)
 
 
-def samplers(rows: list[dict[str, Any]], peers: bool) -> None:
+def samplers(run: Run, peers: bool) -> None:
     """Both tables."""
-    print("\n## Samplers against enumeration")
-    enumeration(rows)
+    names = [*LABELS.values(), "random allocation, two batches"]
+    made: dict[str, dict[str, Any]] = {}
+    for name in names:
+
+        def make(name: str = name) -> dict[str, Any]:
+            made.update(made or enumeration())
+            return {"above": f"{made[name]['most']:.2g}", **made[name]}
+
+        run.failures += ["a bracket is wrong"] * bool(run.row({"part": "enumerated", "sampler": name}, make)["wrong"])
     if peers:
-        print("\n## Samplers beside dp-accounting (it has no random allocation)")
-        beside_dp_accounting(rows)
+        beside_dp_accounting(run)

@@ -1,18 +1,15 @@
 """Published constructions reproduced and ours beside them: signs, argmax, softmax, Gaussian fits.
 
-Prints tables; cells of HETAL's Table 3 that are missed by more than 10 % are listed with both figures.
-
-    python benchmarks/approximation.py [--rows 2000000] [--seed 1] [--json]
+Figures of HETAL's Table 3 that are missed by more than 10 % are listed in `missed`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
 import time
+from functools import partial
 from typing import Any
 
+from harness import Run, benchmark, option
 from heliograph.approx.fits import hermite
 from heliograph.approx.compositions.argmax import argmax
 from heliograph.functions import function
@@ -58,96 +55,79 @@ def errors(program: Program, columns: int, limit: float, samples: int, seed: int
     )
 
 
-def table(title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]], digits: int = 4) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def signs(gap: float, bits: float, family: str) -> dict[str, Any]:
+    """The sign of one family, or that of fewest multiplications."""
+    if family == "fewest":
+        plan = sign(gap, bits, "best", cost="multiplications", max_depth=sign(gap, bits).depth + 8)
+    else:
+        plan = sign(gap, bits, family)
+    return {
+        "degrees": str(plan.degrees), "depth": plan.depth, "multiplications": plan.multiplications,
+        "proved_bits": plan.closeness_bits,
+    }  # fmt: skip
 
-    made = Table(*head, title=title, title_justify="left")
-    for row in rows:
-        made.add_row(*(f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell) for cell in row))
-    Console(width=140).print(made)
+
+def argmaxes(classes: int, gap: float, family: str) -> dict[str, Any]:
+    start = time.perf_counter()
+    plan = argmax(classes, gap, 128, family)
+    return {
+        "sign1": str(plan.sign1.degrees), "sign2": str(plan.sign2.degrees if plan.sign2 else ()), "psi1": plan.psi1,
+        "phi2": plan.phi2, "psi2": plan.psi2, "depth": plan.depth, "multiplications": plan.multiplications,
+        "max_count": plan.max_count, "seconds": time.perf_counter() - start,
+    }  # fmt: skip
 
 
-def signs() -> list[tuple[Any, ...]]:
-    rows = []
+def softmaxes(columns: int, limit: float, samples: int, seed: int) -> dict[str, Any]:
+    """A row of HETAL's Table 3 beside ours; `missed` are the figures that differ by more than 10 %."""
+    row: dict[str, Any] = {}
+    missed = []
+    programs = {
+        "hetal": hetal_softmax(columns, limit, False),
+        "hetal-corrected": hetal_softmax(columns, limit, True),
+    }
+    for (method, program), figures in zip(programs.items(), TABLE_3[columns, limit], strict=True):
+        found = errors(program, columns, limit, samples, seed)
+        for name, theirs, ours in zip(("max", "mean"), figures, (found.max_error, found.mean_error), strict=True):
+            row |= {f"{method} {name}, published": theirs, f"{method} {name}": ours}
+            # The table is rounded to four places.
+            if abs(ours - theirs) > 0.1 * theirs + 5e-5:
+                missed.append(f"{method} {name}")
+    plan = softmax(columns, limit)
+    found = errors(plan.program, columns, limit, min(samples, 200_000), seed)
+    return {
+        **row, "best max": found.max_error, "proved": plan.error, "levels": plan.depth,
+        "levels of HETAL": program_depth(programs["hetal-corrected"]), "missed": ", ".join(missed) or "-",
+    }  # fmt: skip
+
+
+def gaussian(name: str, mu: float, sigma: float, degree: int, checked: float) -> dict[str, Any]:
+    of = function(name)
+    error = hermite.least_squares(of.evaluate, mu, sigma, degree, of.kinks).mean_squared_error
+    return {"published": checked, "mean_squared_error": error}
+
+
+@benchmark(
+    option("--rows", type=int, default=2_000_000, help="random rows for each cell of the softmax table"),
+    option("--seed", type=int, default=1),
+    memory_gb=2,
+    minutes=20,
+)
+def approximation(run: Run) -> None:
+    given = run.options
     for gap, bits in ((4e-5, 7.6), (1e-3, 8.0), (0.05, 8.0), (2.0**-12, 12.0), (2.0**-20, 20.0)):
-        for family in FAMILIES:
-            plan = sign(gap, bits, family)
-            rows.append((gap, bits, family, plan.degrees, plan.depth, plan.multiplications, plan.closeness_bits))
-        deep = sign(gap, bits, "best", cost="multiplications", max_depth=sign(gap, bits).depth + 8)
-        rows.append((gap, bits, "fewest", deep.degrees, deep.depth, deep.multiplications, deep.closeness_bits))
-    return rows
-
-
-def argmaxes() -> list[tuple[Any, ...]]:
-    rows = []
+        for family in (*FAMILIES, "fewest"):
+            run.row({"part": "sign", "gap": gap, "bits": bits, "family": family}, partial(signs, gap, bits, family))
     for classes, gap in ((10, 4e-5), (10, 1e-3), (100, 4e-5)):
         for family in ("iterated", "best"):
-            start = time.perf_counter()
-            plan = argmax(classes, gap, 128, family)
-            seconds = time.perf_counter() - start
-            second = plan.sign2.degrees if plan.sign2 else ()
-            rows.append(
-                (classes, gap, family, plan.sign1.degrees, second, plan.psi1, plan.phi2, plan.psi2)
-                + (plan.depth, plan.multiplications, plan.max_count, seconds)
-            )
-    return rows
-
-
-def softmaxes(samples: int, seed: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """(rows of the table, cells missed by more than 10 %)."""
-    rows: list[tuple[Any, ...]] = []
-    missed: list[tuple[Any, ...]] = []
-    for (columns, limit), published in TABLE_3.items():
-        made: list[Any] = [columns, limit]
-        programs = {
-            "hetal": hetal_softmax(columns, limit, False),
-            "hetal-corrected": hetal_softmax(columns, limit, True),
-        }
-        for (method, program), figures in zip(programs.items(), published, strict=True):
-            found = errors(program, columns, limit, samples, seed)
-            for name, theirs, ours in zip(("max", "mean"), figures, (found.max_error, found.mean_error), strict=True):
-                made += [theirs, ours]
-                # The table is rounded to four places.
-                if abs(ours - theirs) > 0.1 * theirs + 5e-5:
-                    missed.append((columns, limit, method, name, theirs, ours))
-        plan = softmax(columns, limit)
-        found = errors(plan.program, columns, limit, min(samples, 200_000), seed)
-        made += [found.max_error, plan.error, plan.depth, program_depth(programs["hetal-corrected"])]
-        rows.append(tuple(made))
-    return rows, missed
-
-
-def gaussians() -> list[tuple[Any, ...]]:
-    rows = []
-    for name, mu, sigma, degree, checked in OLA:
-        of = function(name)
-        error = hermite.least_squares(of.evaluate, mu, sigma, degree, of.kinks).mean_squared_error
-        rows.append((name, mu, sigma, degree, checked, error))
-    return rows
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--rows", type=int, default=2_000_000, help="random rows for each cell of the softmax table")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    found = {"sign": signs(), "argmax": argmaxes(), "gaussian": gaussians()}
-    rows, missed = softmaxes(options.rows, options.seed)
-    if options.json:
-        print(json.dumps(found | {"softmax": rows, "missed": missed}))
-        return
-    table("Signs", ("gap", "bits", "family", "degrees", "depth", "mult", "proved bits"), found["sign"])
-    heads = ("C", "gap", "family", "sign 1", "sign 2", "psi1", "phi2", "psi2", "depth", "mult", "max count", "s")
-    table("Argmax, sums of 128", heads, found["argmax"])
-    table("Mean square errors", ("f", "mu", "sigma", "degree", "checked", "ours"), found["gaussian"])
-    heads = ("C", "R", "max*", "max", "mean*", "mean", "max c*", "max c", "mean c*", "mean c")
-    heads += ("best max", "proved", "levels", "of HETAL")
-    table(f"Softmax, {options.rows} rows; * HETAL's Table 3, c with correction", heads, rows, 2)
-    table("Cells missed by more than 10 %", ("C", "R", "method", "figure", "published", "ours"), missed)
-    assert all(math.isfinite(row[-4]) for row in rows)
+            key = {"part": "argmax", "classes": classes, "gap": gap, "family": family}
+            run.row(key, partial(argmaxes, classes, gap, family))
+    for name, mu, sigma, degree, published in OLA:
+        key = {"part": "gaussian", "f": name, "mu": mu, "sigma": sigma, "degree": degree}
+        run.row(key, partial(gaussian, name, mu, sigma, degree, published))
+    for columns, limit in TABLE_3:
+        key = {"part": "softmax", "columns": columns, "range": limit}
+        run.row(key, partial(softmaxes, columns, limit, given.rows, given.seed))
 
 
 if __name__ == "__main__":
-    main()
+    approximation.main()

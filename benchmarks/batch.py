@@ -1,7 +1,7 @@
 """MNIST for one image and for thousands at once: side by side in the slots, or one image in each slot.
 
     python benchmarks/batch.py
-    python benchmarks/batch.py --networks square --images 10000 --json
+    python benchmarks/batch.py --networks square --images 10000
 
 For each number of images the batch is planned that takes least time for all of them. What is timed is what would happen
 between two machines: the client's part is encryption to bytes and decryption, the server's begins with the bytes. Where one
@@ -10,25 +10,21 @@ evaluation is enough it is timed on a server that has evaluated before.
 
 from __future__ import annotations
 
-from common import ROOT, backend_argument, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
+from common import hg, mnist, once  # first: it imports heliograph before torch
 
-import argparse
-import json
-import multiprocessing
-import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from harness import BACKEND, FOLDER, Run, apart, benchmark, option, threads_option
 from heliograph.errors import PlanningError
 from heliograph.tools.measure import FLOOR_SAMPLES, peak_rss_bytes
 
-NETWORKS = ("square", "relu")
+NETWORKS = {"square": "784-128-10, squares", "relu": "784-512-10, ReLU of degree 15"}
 IMAGES = (1, 15, 1_000, 10_000)
 # Images at once that are planned; "max" is one in each slot.
 BATCHES: tuple[int | str, ...] = (1, 8, 32, "max")
@@ -48,17 +44,18 @@ def module_of(name: str) -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
 
 
-def trained(name: str, folder: Path) -> torch.nn.Sequential:
+def trained(name: str, folder: Path) -> torch.nn.Module:
     """The network, trained once on images moved by up to a pixel; its weights are kept."""
-    module, path = module_of(name), folder / f"mnist_{name}.pt"
-    if path.exists():
-        module.load_state_dict(torch.load(path, weights_only=True))
-        return module.eval()
+    torch.manual_seed(1)
+    module = module_of(name)
+    return once(folder / f"mnist_{name}.npz", module, lambda: fit(name, module))
+
+
+def fit(name: str, module: torch.nn.Module) -> None:
+    """Train the network in place."""
     x, y, _, _ = mnist()
     images = torch.nn.functional.pad(torch.from_numpy(x.reshape(-1, 28, 28)), (1, 1, 1, 1))
     labels, epochs = torch.from_numpy(y), EPOCHS[name]
-    torch.manual_seed(1)
-    module = module_of(name)
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=epochs * (len(x) // 128))
     for epoch in range(epochs):
@@ -74,28 +71,26 @@ def trained(name: str, folder: Path) -> torch.nn.Sequential:
             torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(module.state_dict(), path)
-    return module.eval()
 
 
-def plans(name: str, folder: Path, threads: int) -> dict[str, bytes]:
+def plans(name: str, place: str) -> list[Path]:
     """The artifact of each batch that can be planned."""
-    torch.set_num_threads(threads)
+    folder = Path(place)
     module = trained(name, folder)
     x, _, test, _ = mnist()
     program = hg.trace(
         module, torch.from_numpy(test[:1].reshape(1, 784)), input_range=(0.0, 1.0),
         calibration=x[:512].reshape(-1, 784), name=f"mnist_{name}",
     )  # fmt: skip
-    found = {}
+    found = []
     for batch in BATCHES:
         try:
             artifact = hg.compile(program, hg.Options(batch=batch))
         except PlanningError as error:
             print(f"{name}, {batch} at once: {error.what}", file=sys.stderr)
             continue
-        found[str(batch)] = artifact.to_bytes()
+        found.append(folder / f"mnist_{name}-{batch}.helio")
+        artifact.save(found[-1])
         report = artifact.report.to_dict()
         print(
             f"{name}, {report['batch']} at once: {report['predicted_ms'] / 1e3:.2f} s predicted, "
@@ -105,20 +100,19 @@ def plans(name: str, folder: Path, threads: int) -> dict[str, bytes]:
     return found
 
 
-def best_for(artifacts: dict[str, bytes], images: int) -> hg.Artifact:
+def best_for(artifacts: list[str], images: int) -> str:
     """The one that is predicted to take least time for this many images."""
-    loaded = [hg.Artifact.from_bytes(data) for data in artifacts.values()]
 
-    def seconds(artifact: hg.Artifact) -> float:
-        report = artifact.report.to_dict()
+    def seconds(path: str) -> float:
+        report = hg.Artifact.load(path).report.to_dict()
         return float(report["predicted_ms"]) * -(-images // report["batch"])
 
-    return min(loaded, key=seconds)
+    return min(artifacts, key=seconds)
 
 
-def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dict[str, Any]:
-    """One number of images, in a process of its own."""
-    artifact = hg.Artifact.from_bytes(data_)
+def measured(name: str, images: int, path: str, folder: str, backend: str) -> dict[str, Any]:
+    """One number of images."""
+    artifact = hg.Artifact.load(path)
     _, _, test, labels = mnist()
     x = test[:images].reshape(-1, 784)
     report, clock = artifact.report.to_dict(), time.perf_counter
@@ -158,10 +152,8 @@ def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dic
             floor.sample()
         floor_ms = floor.milliseconds()
     with torch.no_grad():
-        clear = trained(name, folder)(torch.from_numpy(test.reshape(-1, 784))).numpy()
+        clear = trained(name, Path(folder))(torch.from_numpy(test.reshape(-1, 784))).numpy()
     return {
-        "network": name,
-        "images": images,
         "batch": report["batch"],
         "accuracy_clear": float((clear.argmax(1) == labels).mean()),
         "accuracy_clear_on_images": float((clear[:images].argmax(1) == labels[:images]).mean()),
@@ -183,37 +175,36 @@ def run(name: str, images: int, data_: bytes, folder: Path, backend: str) -> dic
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--images", nargs="*", type=int, default=list(IMAGES))
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of OpenMP and of BLAS")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where weights are kept")
-    backend_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    data("mnist.npz")
-    context, runs = multiprocessing.get_context("spawn"), []
-    for name in options.networks:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            artifacts = pool.submit(plans, name, options.folder, options.threads).result()
-        for images in options.images:
-            chosen = best_for(artifacts, images).to_bytes()
-            with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found = pool.submit(run, name, images, chosen, options.folder, options.backend).result()
-            runs.append(found)
-            if not options.json:
-                print(
-                    f"{name:7} {images:6} images, {found['batch']:5} at once: {found['seconds_evaluation']:.2f} s "
-                    f"({found['ms_per_image']:.3g} ms an image, floor {found['floor_seconds']:.2f} s), client "
-                    f"{found['seconds_client']:.2f} s, keys {found['key_bytes'] / 1e6:.2f} MB, up "
-                    f"{found['upload_bytes_per_image'] / 1e3:.0f} kB an image, peak {found['peak_rss_bytes'] / 1e9:.2f} GB, "
-                    f"accuracy {found['accuracy_encrypted']:.4f} ({found['accuracy_clear_on_images']:.4f} in the clear)",
-                    flush=True,
-                )
-    result = {"machine": machine(), "backend": options.backend, "load_average": os.getloadavg()[0], "runs": runs}
-    print(json.dumps(result) if options.json else f"{result['machine']}, load average {result['load_average']:.2f}")
+@benchmark(
+    option("--networks", nargs="*", choices=tuple(NETWORKS), default=list(NETWORKS)),
+    option("--images", nargs="*", type=int, default=list(IMAGES)),
+    threads_option("of OpenMP and of BLAS"),
+    BACKEND,
+    FOLDER,
+    columns={
+        "batch": "at once", "accuracy_clear_on_images": "", "accuracy_encrypted": "", "seconds_evaluation": "s",
+        "floor_seconds": "s", "predicted_seconds": "s", "ms_per_image": "ms", "seconds_client": "s", "key_bytes": "bytes",
+        "upload_bytes_per_image": "bytes", "peak_rss_bytes": "bytes",
+    },
+    data=("mnist.npz",),
+    memory_gb=8,
+    minutes=15,
+)  # fmt: skip
+def batch(run: Run) -> None:
+    given = run.options
+    for name in given.networks:
+        paths: list[str] = []
+        for images in given.images:
+
+            def make(name: str = name, images: int = images, paths: list[str] = paths) -> dict[str, Any]:
+                # In a process that ends, and a process for each row.
+                paths[:] = paths or apart("batch:plans", name, given.folder, threads=given.threads)
+                chosen = best_for(paths, images)
+                row = apart("batch:measured", name, images, chosen, given.folder, given.backend, threads=given.threads)
+                return dict(row)
+
+            run.row({"network": NETWORKS[name], "images": images}, make)
 
 
 if __name__ == "__main__":
-    main()
+    batch.main()

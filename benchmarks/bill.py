@@ -1,19 +1,14 @@
 """The bill against the run: ten programs of different size, predicted and measured time, memory and error.
 
 Client and server are processes of their own, started for one program each, so that their peaks are theirs. Wanted: time
-within a factor of 1.5, peak memory within 1.3, error within 3 bits. `--json` prints the object only.
+within a factor of 1.5, peak memory within 1.3, error within 3 bits.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Run, apart, benchmark, option
 
 SAMPLES = 6
 FACTORS = {"evaluate_ms": 1.5, "keygen_s": 1.5, "compile_s": 1.5, "server_peak_bytes": 1.3, "client_peak_bytes": 1.3}
@@ -78,7 +74,8 @@ def programs() -> dict[str, tuple[Callable[[], Any], tuple[int, ...], dict[str, 
 # ---------------------------------------------------------------------------------- processes of client and server
 
 
-def _client_encrypt(folder: Path) -> dict[str, Any]:
+def client_encrypt(place: str) -> dict[str, Any]:
+    folder = Path(place)
     from heliograph.artifact.public import PublicArtifact
     from heliograph.runtime.client.client import Client
     from heliograph.tools.measure import peak_rss_bytes
@@ -107,7 +104,8 @@ def _client_encrypt(folder: Path) -> dict[str, Any]:
     }
 
 
-def _server(folder: Path) -> dict[str, Any]:
+def server(place: str) -> dict[str, Any]:
+    folder = Path(place)
     from heliograph.artifact.artifact import Artifact
     from heliograph.tools.measure import peak_rss_bytes
     from heliograph.runtime.wire.messages import EncryptedInput, EvaluationKeys
@@ -131,7 +129,8 @@ def _server(folder: Path) -> dict[str, Any]:
     }
 
 
-def _client_decrypt(folder: Path) -> dict[str, Any]:
+def client_decrypt(place: str) -> dict[str, Any]:
+    folder = Path(place)
     from heliograph.runtime.client.client import Client
     from heliograph.runtime.wire.messages import EncryptedOutput
 
@@ -144,25 +143,6 @@ def _client_decrypt(folder: Path) -> dict[str, Any]:
         times.append(time.perf_counter() - begun)
     np.save(folder / "outputs.npy", np.stack(outputs))
     return {"decrypt_ms": 1e3 * statistics.median(times)}
-
-
-_ROLES = {"client-encrypt": _client_encrypt, "server": _server, "client-decrypt": _client_decrypt}
-
-
-def _in_process(role: str, folder: Path) -> dict[str, Any]:
-    """The result of one role in a fresh Python."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path[1:]])}
-    done = subprocess.run(
-        [sys.executable, __file__, "--role", role, "--folder", str(folder)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{role} failed:\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
 
 
 # ---------------------------------------------------------------------------------- the benchmark
@@ -183,7 +163,6 @@ def run_one(name: str, costs: Any) -> dict[str, Any]:
     program = hg.trace(
         module, torch.zeros((1, *shape)), input_range=(0.0, 1.0), calibration=calibration, name=name.replace(" ", "_")
     )
-    load = os.getloadavg()[0]
     artifact = hg.compile(program, hg.Options(costs=costs, **chosen))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -191,8 +170,8 @@ def run_one(name: str, costs: Any) -> dict[str, Any]:
         artifact.public().save(folder / "public.helio")
         np.save(folder / "samples.npy", samples)
         measured: dict[str, Any] = {"compile_s": artifact.compile_s}
-        for role in _ROLES:
-            measured.update(_in_process(role, folder))
+        for role in ("client_encrypt", "server", "client_decrypt"):
+            measured |= apart(f"bill:{role}", folder)
         outputs = np.load(folder / "outputs.npy")
     with torch.no_grad():
         # In double precision: float32's own error is larger than that of encryption.
@@ -200,7 +179,6 @@ def run_one(name: str, costs: Any) -> dict[str, Any]:
     means = np.stack([np.asarray(hg.simulate(artifact, sample, noisy=False)) for sample in samples])
     measured["max_abs_error"] = float(np.abs(outputs - exact).max())
     measured["scheme_error"] = float(np.abs(outputs - means).max())
-    measured["load_average"] = load
     report = artifact.report.with_measured(measured).to_dict()
     kept = ("ring_dim", "levels", "key_switches", "plaintext_products", "rotation_keys", "operations_by_kind")
     return {
@@ -224,72 +202,44 @@ def verdict(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, An
     return {"ratios": ratios, "error_bits": bits, "within": within}
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """One line for each program: predicted, measured and their ratio; a star where it is not within what is wanted."""
-    lines = [
-        f"{'':<22} {'N':>6} {'lev':>3} {'evaluation, ms':>22} {'key generation, s':>22} {'server, MB':>20} "
-        f"{'client, MB':>20} {'error, bits':>12} {'encryption':>11}"
-    ]
-    for result in results:
-        p, m, v = result["predicted"], result["measured"], result["verdict"]
-
-        def cell(key: str, scale: float, digits: int, p: Any = p, m: Any = m, v: Any = v) -> str:
-            star = " " if v["within"][key] else "*"
-            return f"{p[key] * scale:.{digits}f} {m[key] * scale:.{digits}f} x{v['ratios'][key]:.2f}{star}"
-
-        def bits(key: str, v: Any = v) -> str:
-            return f"{v['error_bits'][key]:+.1f}{' ' if v['within'][key] else '*'}"
-
-        lines.append(
-            f"{result['name']:<22} 2^{result['ring_dim'].bit_length() - 1:<4} {result['levels']:>3} "
-            f"{cell('evaluate_ms', 1, 0):>22} {cell('keygen_s', 1, 2):>22} {cell('server_peak_bytes', 1e-6, 0):>20} "
-            f"{cell('client_peak_bytes', 1e-6, 0):>20} {bits('max_abs_error'):>12} {bits('scheme_error'):>11}"
-        )
-    return "\n".join(lines)
+def row(name: str, costs: Any) -> dict[str, Any]:
+    """The same with what its table shows beside each other: measured, and measured over predicted."""
+    found = run_one(name, costs)
+    verdict = found["verdict"]
+    shown = {}
+    for figure, ratio in verdict["ratios"].items():
+        shown |= {figure: found["measured"][figure], f"{figure} over predicted": round(ratio, 3)}
+    outside = [figure for figure, good in verdict["within"].items() if not good]
+    bits = {f"{figure}, bits": round(value, 2) for figure, value in verdict["error_bits"].items()}
+    return {**found, **shown, **bits, "outside": ", ".join(outside) or "-"}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the JSON object only")
-    parser.add_argument("--only", default="", help="programs whose name holds this text")
-    parser.add_argument("--calibrate", action="store_true", help="measure the cost table first, and predict with it")
-    parser.add_argument("--role", choices=_ROLES, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.role:
-        print(json.dumps(_ROLES[options.role](options.folder)))
-        return
-    from common import machine
-
+@benchmark(
+    option("--only", default="", selects=True, help="programs whose name holds this text"),
+    option("--calibrate", action="store_true", help="measure the cost table first, and predict with it"),
+    columns={
+        "ring_dim": "", "levels": "", "evaluate_ms": "ms", "evaluate_ms over predicted": "", "keygen_s over predicted": "",
+        "server_peak_bytes over predicted": "", "client_peak_bytes over predicted": "", "max_abs_error, bits": "",
+        "scheme_error, bits": "", "outside": "",
+    },
+    packages=("torch",),
+    memory_gb=4,
+    minutes=3,
+)  # fmt: skip
+def bill(run: Run) -> None:
+    import heliograph  # noqa: F401  # before torch: it sets OpenMP's waiting policy
     from heliograph.artifact.costs import default_costs
 
     costs = default_costs()
-    if options.calibrate:
+    if run.options.calibrate:
         from heliograph.tools.measuring.calibrate import calibrate
 
         found = calibrate()
         costs = (found.get("native") or found["openfhe"]).costs
-    load = os.getloadavg()[0]
-    results = [run_one(name, costs) for name in programs() if options.only in name]
-    figures = list(results[0]["verdict"]["within"])
-    summary = {key: sum(result["verdict"]["within"][key] for result in results) for key in figures}
-    if not options.json:
-        print(table(results))
-        print(f"within what is wanted, of {len(results)}: {summary}")
-        print(f"costs {costs.machine}; load average {load:.2f}" + (" (a busy machine)" if load > 0.5 else ""))
-    print(
-        json.dumps(
-            {
-                "machine": machine(),
-                "load_average": load,
-                "noisy_machine": load > 0.5,
-                "costs": costs.machine,
-                "within": summary,
-                "programs": results,
-            }
-        )
-    )
+    for name in programs():
+        if run.options.only in name:
+            run.row({"program": name, "costs": costs.machine}, lambda name=name: row(name, costs))  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    main()
+    bill.main()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heliograph as hg  # first: it sets OpenMP's waiting policy
 
 import argparse
-import json
-import os
+import functools
 import secrets
 import statistics
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from common import machine
+from harness import Run, benchmark, option
 from heliograph.ckks import noise
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
@@ -90,9 +89,8 @@ def ours(ring: Ring, slots: int, count: int, repeats: int, lower: tuple[Ring, ..
     here = lower[0] if lower else ring
     seconds, bits = timed(refresh, (count, slots), repeats)
     return {
-        "whose": "ours", "values": count, "ring_dim": ring.ring_dim, "levels": here.levels, "log_pq": here.log_pq,
-        "scale_bits": ring.scale_bits, "slots": slots, "seconds": seconds, "error_bits": bits,
-        "error_bits_predicted": float(np.log2(noise.bootstrap_std(here))),
+        "ring_dim": ring.ring_dim, "log_pq": here.log_pq, "scale_bits": ring.scale_bits, "seconds": seconds,
+        "error_bits": bits, "error_bits_predicted": float(np.log2(noise.bootstrap_std(here))),
         "seconds_predicted": BUILT_IN.bootstrap_ms(here, slots, paired=count > 1) / 1e3,
         "levels_left": here.bootstrap_level - here.bootstrap_input_level, "keys": len(keys),
         "key_bytes": sum(key.bytes for key in keys),
@@ -144,32 +142,33 @@ def theirs(given: argparse.Namespace, slots: int) -> dict[str, Any]:
     count = len(context.GetExistingEvalAutomorphismKeyIndices(name)) + 1
     context.ClearStaticMapsAndVectors()
     return {
-        "whose": "OpenFHE", "values": 1, "ring_dim": 1 << given.log_ring, "levels": depth, "slots": slots,
+        "ring_dim": 1 << given.log_ring, "levels": depth,
         "scale_bits": given.scale_bits, "seconds": seconds, "error_bits": bits, "levels_left": min(left),
         "keys": count, "key_bytes": size,
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--log-ring", type=int, default=16)
-    parser.add_argument("--log-slots", type=int, nargs="+", default=[15, 14])
-    parser.add_argument("--budget", type=int, nargs=2, default=(3, 3), help="levels of the two transforms")
-    parser.add_argument("--insecure", action="store_true", help="a small ring, for trying the script out")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--shorter", type=int, nargs="+", default=[], help="also in lower parts of this many levels less"
-    )
-    parser.add_argument("--scale-bits", type=int, default=55, help="of OpenFHE's chain")
-    parser.add_argument("--levels-left", type=int, default=6, help="after OpenFHE's bootstrap")
-    parser.add_argument("--scaling", choices=("FIXEDMANUAL", "FLEXIBLEAUTO"), default="FIXEDMANUAL")
-    parser.add_argument("--dense", action="store_true", help="OpenFHE's without a sparse secret")
-    given = parser.parse_args()
-    print(machine(), flush=True)
-
-    def tell(row: dict[str, Any]) -> None:
-        print(json.dumps({**row, "load_average": os.getloadavg()[0]}), flush=True)
-
+@benchmark(
+    option("--log-ring", type=int, default=16),
+    option("--log-slots", type=int, nargs="+", default=[15, 14]),
+    option("--budget", type=int, nargs=2, default=(3, 3), help="levels of the two transforms"),
+    option("--insecure", action="store_true", help="a small ring, for trying the script out"),
+    option("--repeats", type=int, default=3),
+    option("--shorter", type=int, nargs="+", default=[], help="also in lower parts of this many levels less"),
+    option("--scale-bits", type=int, default=55, help="of OpenFHE's chain"),
+    option("--levels-left", type=int, default=6, help="after OpenFHE's bootstrap"),
+    option("--scaling", choices=("FIXEDMANUAL", "FLEXIBLEAUTO"), default="FIXEDMANUAL"),
+    option("--dense", action="store_true", help="OpenFHE's without a sparse secret"),
+    columns={
+        "seconds": "s", "error_bits": "bits", "ring_dim": "", "scale_bits": "", "levels_left": "", "keys": "",
+        "key_bytes": "bytes",
+    },
+    packages=("openfhe",),
+    memory_gb=14,
+    minutes=8,
+)  # fmt: skip
+def bootstraps(run: Run) -> None:
+    given = run.options
     rings = bootstrapping_rings(given.log_ring, hg.Options(security_bits=None if given.insecure else 128))
     # As the ResNets have it: of the chains of few digits, whose keys are small, the longest.
     possible = (ring for ring in rings if ring.bootstrap == tuple(given.budget) and ring.digits <= DIGITS)
@@ -179,11 +178,15 @@ def main() -> None:
         for levels in given.shorter:
             made = (ring.lower(ring.levels - levels, digits, bootstraps=True) for digits in range(1, DIGITS + 1))
             parts.append((next(part for part in made if part.legal and part.secure),))
+        budget = list(given.budget)
         for lower in parts:
+            levels = (lower[0] if lower else ring).levels
             for count in (1, 2):
-                tell(ours(ring, slots, count, given.repeats, lower))
-        tell(theirs(given, slots))
+                key = {"whose": "ours", "slots": slots, "levels": levels, "values": count, "budget": budget}
+                run.row(key, functools.partial(ours, ring, slots, count, given.repeats, lower))
+        key = {"whose": "OpenFHE", "slots": slots, "levels": "", "values": 1, "budget": budget}
+        run.row(key, functools.partial(theirs, given, slots))
 
 
 if __name__ == "__main__":
-    main()
+    bootstraps.main()

@@ -1,109 +1,67 @@
 """What the benchmarks of deep networks share: the accuracy of every stage in the clear, and encrypted images one by one.
 
-The encrypted images run in a process of their own (`encrypted_images.py`), which loads no torch. Everything that takes
-long is written to a folder as it is finished: keys, simulated images, encrypted images. A run that was stopped goes on
-where it stood; another program, or other options, start their own files.
+Networks are compiled, and encrypted images run (`encrypted_images.py`), in processes of their own; the latter load no torch.
+Everything that takes long is written to a folder as it is finished: keys, simulated images, encrypted images. A run that was
+stopped goes on where it stood; another program, or other options, start their own files.
 """
 
 from __future__ import annotations
 
+from common import hg  # first: it imports heliograph before torch
+
 import argparse
 import contextlib
-import json
-import multiprocessing
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-if "--threads" in sys.argv[:-1]:
-    # OpenMP reads it when the first library that uses it is loaded.
-    os.environ["OMP_NUM_THREADS"] = sys.argv[sys.argv.index("--threads") + 1]
-
-from common import ROOT, backend_argument, data, hg, machine  # it imports heliograph, before torch
-
 import numpy as np
 import torch
 
+from harness import BACKEND, FOLDER, Records, Run, apart, option, threads_option
 from heliograph.execution.prices import priced_ms
 from heliograph.report.text import bytes_text
 from heliograph.interpret import interpret_many
 from encrypted_images import simulated_calls
-from results import Results
+from models.cifar import Images, traced
 from simulated_images import simulated
 
-CALIBRATION = 512
-KEYS = (
-    "backend", "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "agreement_simulated", "images_simulated",
-    "images_encrypted", "agreement",
-    "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches",
-    "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
-    "evaluation_key_bytes", "compile_s", "threads",
+REPORTED = (
+    "security_bits", "ring_dim", "log_pq", "levels", "bootstraps", "rotations", "key_switches", "plaintext_products",
+    "evaluation_key_bytes", "server_peak_bytes",
 )  # fmt: skip
+MEASURED = (
+    "accuracy_simulated", "agreement_simulated", "images_encrypted", "agreement", "same_class", "max_abs_error",
+    "max_scheme_error", "seconds_per_image", "seconds_first", "floor_seconds", "keys_s", "peak_rss_bytes", "floor_by_kind",
+)  # fmt: skip
+# Of a row of such a network; None for what was not run.
+COLUMNS = {
+    **dict.fromkeys(("accuracy_float", "accuracy_polynomial", "images_simulated", *MEASURED, *REPORTED), ""),
+    "predicted_seconds": "s", "seconds_per_image": "s", "seconds_first": "s", "floor_seconds": "s", "keys_s": "s",
+    "compile_s": "s", "evaluation_key_bytes": "bytes", "server_peak_bytes": "bytes", "peak_rss_bytes": "bytes",
+}  # fmt: skip
 
 
-def arguments(description: str, degree: int | None, networks: Sequence[str] = ()) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first")
-    parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first")
-    parser.add_argument("--degree", type=int, default=degree, help="degree of the activations")
-    parser.add_argument(
-        "--threads", type=int, default=None, help="threads of OpenMP, and cores of the encrypted run (default: all)"
+def options(degree: int | None, networks: Sequence[str]) -> tuple[Any, ...]:
+    """The options of such a benchmark."""
+    return (
+        option("--network", choices=networks, default=networks[0]),
+        option("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first"),
+        option("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first"),
+        option("--degree", type=int, default=degree, help="degree of the activations"),
+        threads_option(),
+        option("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak"),
+        BACKEND,
+        FOLDER,
     )
-    backend_argument(parser, "whose primitives are run")
-    parser.add_argument("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
-    if networks:
-        parser.add_argument("--network", choices=networks, default=networks[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    return parser.parse_args()
-
-
-def once(weights: Path, module: torch.nn.Module, train: Callable[[], None]) -> None:
-    """The weights of a file, or where there is none those that `train` finds, kept.
-
-    Floating point adds up differently on another number of threads, and results belong to one network.
-    """
-    if weights.exists():
-        with np.load(weights, allow_pickle=False) as state:
-            module.load_state_dict({name: torch.from_numpy(state[name]) for name in state})
-        return
-    train()
-    weights.parent.mkdir(parents=True, exist_ok=True)
-    beside = weights.with_suffix(".tmp.npz")
-    np.savez(beside, **{name: tensor.numpy() for name, tensor in module.state_dict().items()})
-    beside.replace(weights)
-
-
-class Images(NamedTuple):
-    """CIFAR-10 as networks take it, normalized, (n, 3, 32, 32) float32; `interval` holds every input there can be."""
-
-    train: np.ndarray
-    train_labels: np.ndarray
-    test: np.ndarray
-    test_labels: np.ndarray
-    interval: tuple[float, float]
-
-
-def cifar10() -> Images:
-    """7,728 training images and the first 500 test images."""
-    with np.load(data("cifar10_subset.npz"), allow_pickle=False) as file:
-        mean, std = (file[name].astype(np.float32) for name in ("norm_mean", "norm_std"))
-        images = []
-        for name in ("x_train", "x_test"):
-            scaled = (file[name].astype(np.float32) / 255 - mean) / std
-            images.append(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))
-        labels = [file[name].astype(np.int64) for name in ("y_train", "y_test")]
-    interval = float((-mean / std).min()) - 1e-6, float(((1 - mean) / std).max()) + 1e-6
-    return Images(images[0], labels[0], images[1], labels[1], interval)
 
 
 def accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((scores.argmax(1) == labels[: len(scores)]).mean())
+
+
+# ------------------------------------------------------------------------------------------- compiled
 
 
 class Compiled(NamedTuple):
@@ -117,24 +75,18 @@ class Compiled(NamedTuple):
     seconds_by_kind: dict[str, float]
 
 
-def speaker(options: argparse.Namespace) -> Callable[..., None]:
-    """What prints text, where text was asked for."""
-    return (lambda *words: None) if options.json else (lambda *words: print(*words, flush=True))
+def compiled_apart(function: str, given: argparse.Namespace, *more: object) -> Compiled:
+    """What a function of the options as a mapping, `module:name`, made of a network, in a process that ends."""
+    found = apart(function, vars(given), *more, threads=given.threads)
+    return Compiled(np.array(found[0]), np.array(found[1]), Path(found[2]), *found[3:])
 
 
 def compiled(
-    name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, options: argparse.Namespace
+    name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, given: Mapping[str, Any]
 ) -> Compiled:
     """Compile the network into a folder of its own, and run it in the clear."""
-    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
-    program = hg.trace(
-        module,
-        torch.from_numpy(images.test[:1]),
-        input_range=images.interval,
-        calibration=images.train[:CALIBRATION],
-        name=name,
-    )
-    return compiled_program(program, scores_of(module, images.test), images, chosen, options)
+    torch.set_num_threads(given["threads"])
+    return compiled_program(traced(name, module, images), scores_of(module, images.test), images, chosen, given)
 
 
 def scores_of(module: torch.nn.Module, images: np.ndarray) -> np.ndarray:
@@ -143,107 +95,111 @@ def scores_of(module: torch.nn.Module, images: np.ndarray) -> np.ndarray:
 
 
 def compiled_program(
-    program: hg.Program, clear: np.ndarray, images: Images, chosen: hg.Options, options: argparse.Namespace
+    program: hg.Program, clear: np.ndarray, images: Images, chosen: hg.Options, given: Mapping[str, Any]
 ) -> Compiled:
     """The same of a program; `clear` are the float network's scores of the test images."""
-    say, test, labels = speaker(options), images.test, images.test_labels
-    say(f"float: {accuracy(clear, labels):.1%} of {len(test)} images")
+    if given.get("memory") is not None:
+        chosen = replace(chosen, memory_bytes=int(given["memory"] * 1e9))
+    test, labels = images.test, images.test_labels
+    print(f"float: {accuracy(clear, labels):.1%} of {len(test)} images", flush=True)
     seen: dict[str, hg.Program] = {}
     artifact = hg.compile(program, chosen, watch=seen.__setitem__)
-    say(artifact.report)
+    print(artifact.report, flush=True)
     parts = np.array_split(test, max(1, len(test) // 50))
     # With the activations that bootstraps compute, if there are some.
     meant = seen.get("merge-activations", seen["fold-scaling"])
     polynomial = np.concatenate([interpret_many(meant, [part])[0] for part in parts])
-    say(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
-        f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}")  # fmt: skip
-    folder = options.folder / f"{program.name}-{artifact.fingerprint[:12]}"
+    print(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
+          f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}", flush=True)  # fmt: skip
+    folder = Path(given["folder"]) / f"{program.name}-{artifact.fingerprint[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     artifact.save(folder / "artifact.helio")
     seconds = predicted_seconds(artifact, chosen)
     return Compiled(clear, polynomial, folder, artifact.report.to_dict(), artifact.compile_s, seconds)
 
 
-def benchmark(
-    name: str, module: torch.nn.Module, images: Images, chosen: hg.Options, options: argparse.Namespace
-) -> None:
-    """Print what the arguments ask for, and one JSON object with KEYS; null for what was not run."""
-    say, test, labels = speaker(options), images.test, images.test_labels
-    say(f"{machine()}; load average {os.getloadavg()[0]:.2f}")
-    if options.memory is not None:
-        chosen = replace(chosen, memory_bytes=int(options.memory * 1e9))
-    # In a process that ends: the memory is for the encrypted images.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        made = pool.submit(compiled, name, module, images, chosen, options).result()
-    clear, polynomial, folder, report = made.clear, made.polynomial, made.folder, made.report
-    scores_simulated = simulate(folder, test, options.simulated, say)
-    encrypted = encrypt(test, options, folder) if options.encrypted else {}
-    result = dict.fromkeys(KEYS) | {
-        "backend": options.backend,
+def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, float]:
+    """The predicted seconds of each kind of work: their sum is the prediction of a run."""
+    table: dict[str, float] = {}
+    chains = artifact.program.planned.chains
+    for call, number in simulated_calls(artifact).items():
+        table[call[0]] = table.get(call[0], 0.0) + number * priced_ms(call, chains, options.costs) / 1e3
+    return table
+
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def measure(run: Run, function: str, images: Images) -> None:
+    """The row of the network that the options name; `function` compiles it (`compiled_apart`)."""
+    given = run.options
+    key = {"network": given.network, "backend": given.backend}
+    run.row(key, lambda: measured(run, compiled_apart(function, given), images))
+
+
+def measured(run: Run, made: Compiled, images: Images) -> dict[str, Any]:
+    """The figures of a network: those of its bill, of the polynomials, of simulated and of encrypted images."""
+    given, clear, report, say = run.options, made.clear, made.report, run.say
+    test, labels = images.test, images.test_labels
+    result: dict[str, Any] = {
+        **dict.fromkeys(MEASURED),
         "accuracy_float": accuracy(clear, labels),
-        "accuracy_polynomial": accuracy(polynomial, labels),
-        "images_simulated": len(scores_simulated),
+        "accuracy_polynomial": accuracy(made.polynomial, labels),
         "images_encrypted": 0,
         "predicted_seconds": report["predicted_ms"] / 1e3,
         "compile_s": made.compile_s,
-        "threads": options.threads or len(os.sched_getaffinity(0)),
-        **{key: report[key] for key in (
-            "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations", "key_switches", "plaintext_products",
-            "evaluation_key_bytes",
-        )},
-    }  # fmt: skip
-    if len(scores_simulated):
-        count = len(scores_simulated)
-        result["accuracy_simulated"] = accuracy(scores_simulated, labels)
-        result["agreement_simulated"] = accuracy(scores_simulated, clear.argmax(1))
-        worst = np.abs(scores_simulated - polynomial[:count]).max()
-        say(f"simulator: {result['accuracy_simulated']:.1%} of {count} (float {accuracy(clear[:count], labels):.1%}), the "
-            f"float class for {result['agreement_simulated']:.1%}, the polynomials' for "
-            f"{accuracy(scores_simulated, polynomial.argmax(1)):.1%}, error {worst:.2g} against them")  # fmt: skip
-    if encrypted:
-        scores = np.array([entry["scores"] for entry in encrypted["images"]])
-        result |= {
-            "images_encrypted": len(scores),
-            "agreement": float((scores.argmax(1) == clear[: len(scores)].argmax(1)).mean()),
-            "max_abs_error": float(np.abs(scores - clear[: len(scores)]).max()),
-            "seconds_per_image": encrypted["seconds"],
-            "floor_seconds": encrypted["floor_seconds"],
-            "peak_rss_bytes": encrypted["peak_rss_bytes"],
-        }
-        say(f"encrypted: {len(scores)} images, {accuracy(scores, labels):.1%} right, error "
-            f"{np.abs(scores - polynomial[: len(scores)]).max():.2g} against the polynomials, load average up to "
-            f"{max(entry['load_average'] for entry in encrypted['images']):.2f}")  # fmt: skip
-        others = differing_calls(encrypted["images"], report["operations_by_kind"])
-        if not others:
-            say("calls of the encrypted images: as predicted")
-        for line in others:
-            # Seen whatever else is printed.
-            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
-        peak, planned = encrypted["peak_rss_bytes"], report["server_peak_bytes"]
-        say(f"peak of memory: {bytes_text(peak)}, {peak / planned:.2f} times the {bytes_text(planned)} predicted for the "
-            "server; the measured process has the client in it too")  # fmt: skip
-        if encrypted["floor_seconds"]:
-            say(f"measured over floor: {encrypted['seconds'] / encrypted['floor_seconds']:.2f}")
-    kinds(made, encrypted.get("floor_by_kind", {}), say)
-    print(json.dumps(result))
+        "predicted_by_kind": made.seconds_by_kind,
+        "calls_by_kind": report["operations_by_kind"],
+        **{name: report[name] for name in REPORTED},
+    }
+    scores = simulate(made.folder, test, given.simulated, say)
+    result["images_simulated"] = len(scores)
+    if len(scores):
+        result["accuracy_simulated"] = accuracy(scores, labels)
+        result["agreement_simulated"] = accuracy(scores, clear.argmax(1))
+        worst = np.abs(scores - made.polynomial[: len(scores)]).max()
+        say(f"simulator: {result['accuracy_simulated']:.1%} of {len(scores)} (float "
+            f"{accuracy(clear[: len(scores)], labels):.1%}), the float class for {result['agreement_simulated']:.1%}, error "
+            f"{worst:.2g} against the polynomials")  # fmt: skip
+    if given.encrypted:
+        found = run_encrypted(test[: given.encrypted], made.folder, given.threads, given.backend)
+        result |= encrypted_figures(found, made, say)
+    kinds(made, result["floor_by_kind"] or {}, say)
+    return result
+
+
+def encrypted_figures(found: Mapping[str, Any], made: Compiled, say: Any) -> dict[str, Any]:
+    """The figures of encrypted images; says what was not as predicted."""
+    scores = np.array([entry["scores"] for entry in found["images"]])
+    same = scores.argmax(1) == made.clear[: len(scores)].argmax(1)
+    others = differing_calls(found["images"], made.report["operations_by_kind"])
+    say("\n".join(others or ["calls of the encrypted images: as predicted"]))
+    peak, planned = found["peak_rss_bytes"], made.report["server_peak_bytes"]
+    say(f"peak of memory: {bytes_text(peak)}, {peak / planned:.2f} times the {bytes_text(planned)} predicted for the "
+        "server; the measured process has the client in it too")  # fmt: skip
+    return {
+        "images_encrypted": len(scores),
+        "agreement": float(same.mean()),
+        "same_class": int(same.sum()) if same.ndim == 1 else None,
+        "max_abs_error": float(np.abs(scores - made.clear[: len(scores)]).max()),
+        "max_scheme_error": float(np.abs(scores - made.polynomial[: len(scores)]).max()),
+        "seconds_per_image": found["seconds"],
+        "seconds_first": found["images"][0]["seconds"],
+        "load_average": max(entry["load_average"] for entry in found["images"]),
+        **{name: found[name] for name in ("floor_seconds", "floor_by_kind", "keys_s", "peak_rss_bytes")},
+    }
 
 
 def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray:
     """The simulator's scores of the first `count` images; each is kept as soon as it is there."""
-    results = Results(folder / "simulated.json")
-    missing = results.missing(count)
+    records = Records(folder / "simulated.jsonl")
+    missing = [number for number in range(count) if records.find(image=number) is None]
     if missing:
         with contextlib.closing(simulated(folder / "artifact.helio", test, missing)) as finished:
             for number, scores in finished:
-                results.add(number, {"scores": scores})
+                records.add({"image": number, "scores": scores})
                 say(f"simulated image {number + 1} of {count}")
-    return np.array([entry["scores"] for entry in results.first(count)])
-
-
-def encrypt(test: np.ndarray, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """What `run_encrypted` found of the first images."""
-    threads = options.threads or len(os.sched_getaffinity(0))
-    return run_encrypted(test[: options.encrypted], folder, threads, options.backend)
+    return np.array([entry["scores"] for number in range(count) if (entry := records.find(image=number))])
 
 
 def run_encrypted(
@@ -251,14 +207,9 @@ def run_encrypted(
 ) -> dict[str, Any]:
     """What `encrypted_images.py` found: an entry for each image, and the figures of all; `more` are its last arguments."""
     np.save(folder / "images.npy", images)
-    script = Path(__file__).with_name("encrypted_images.py")
-    subprocess.run(
-        [sys.executable, str(script), str(folder), str(len(images)), str(threads), backend, *map(str, more)],
-        check=True,
-        stdout=sys.stderr,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    found: dict[str, Any] = apart(
+        "encrypted_images:main", folder, len(images), threads, backend, *more, threads=threads
     )
-    found: dict[str, Any] = json.loads((folder / f"encrypted-{backend}-{threads}.summary.json").read_text())
     return found
 
 
@@ -284,12 +235,3 @@ def kinds(made: Compiled, floor: dict[str, float], say: Any) -> None:
     for name, number in sorted(calls.items(), key=lambda item: -predicted[item[0]]):
         measured = f"{floor[name]:.2f}" if name in floor else "-"
         say(f"{name:<16}{number:>8}{predicted[name]:>13.2f}{measured:>10}")
-
-
-def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, float]:
-    """The predicted seconds of each kind of work: their sum is the prediction of a run."""
-    table: dict[str, float] = {}
-    chains = artifact.program.planned.chains
-    for call, number in simulated_calls(artifact).items():
-        table[call[0]] = table.get(call[0], 0.0) + number * priced_ms(call, chains, options.costs) / 1e3
-    return table

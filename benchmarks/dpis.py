@@ -6,46 +6,43 @@ the numerical bracket holds.
 Each run is a process of its own on one thread. N is public (the data sets' sizes are); delta is 1e-5. All methods get the
 same model, optimizer, batch size, clipping bound, number of steps and epsilon; Opacus gets the multiplier that our bracket
 gives for that epsilon. Its seconds leave its data loader out; ours hold the gathering of records and the pass over all
-norms. The table of times has the fastest run of each method, which other processes disturbed least. Results are written one
-by one to --out, and runs that are there already are not made again; the tables are printed from that file, so that a killed
-run goes on.
+norms. Times a step are those of the fastest run of each method, which other processes disturbed least.
 
-    python benchmarks/dpis.py [--datasets mnist,fmnist,imdb] [--methods sgd,dp_sgd,dpis,planned,band_mf,opacus]
-                              [--epsilons 0.5,1,2,4] [--seeds 1] [--epochs E] [--records N] [--out FILE] [--tables]
+    python benchmarks/dpis.py --datasets mnist fmnist imdb --methods sgd dp_sgd dpis planned band_mf opacus --epsilons 0.5 1
+    python benchmarks/dpis.py --datasets mnist-small --methods sgd dp_sgd dpis band_mf --epsilons 1 4 --clock processor
 """
 
 from __future__ import annotations
 
-import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
+import heliograph  # noqa: F401  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
-import argparse
-import json
+import contextlib
+import importlib.util
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
+import types
 import warnings
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
-from common import machine
-from dpis_models import SETTINGS, ReviewRNN, Setting
+from harness import BUILD, Run, apart, benchmark, option
+from models.dpis import SETTINGS, ReviewRNN, Setting
 from heliograph.dp.accounting import epsilon as bracket_of
 from heliograph.dp.calibrate import noise_multiplier
 from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.training import DPTrainer, ImportanceOptions
+from heliograph.dp.training import trainer as trainer_module
 from heliograph.dp.training.gradients import GradientEngine
 
 DELTA = 1e-5
-PHYSICAL = 250
 BANDS = 4
-CACHE = Path(tempfile.gettempdir()) / "heliograph-benchmarks"
-SIZES = {"mnist": 60_000, "fmnist": 60_000, "imdb": 25_000}
 METHODS = {
     "sgd": "SGD, no privacy",
     "dp_sgd": "DP-SGD",
@@ -63,7 +60,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def accuracy(module: nn.Module, inputs: Tensor, targets: Tensor) -> float:
     module.eval()
     with torch.no_grad():
-        found = torch.cat([module(part).argmax(1) for part in inputs.split(PHYSICAL)])
+        found = torch.cat([module(part).argmax(1) for part in inputs.split(250)])
     return float((found == targets).double().mean())
 
 
@@ -100,11 +97,9 @@ def ours(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[n
         max_grad_norm=setting.max_grad_norm,
         public_size=len(x),
         seed=job["seed"],
-        physical_batch_size=PHYSICAL,
+        physical_batch_size=setting.physical,
         dpis=ImportanceOptions(
-            oversampling=setting.oversampling,
-            worst_case_share=setting.worst_case_share,
-            adapt_clipping=setting.adapt_clipping,
+            **setting.importance,
             planned_norm_share=setting.planned_norm_share if job["method"] == "planned" else None,
         ),
     )
@@ -126,12 +121,14 @@ def sgd(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[nn
     module = setting.model()
     module.train()
     optimizer = setting.optimizer([p for p in module.parameters() if p.requires_grad])
+    for group in optimizer.param_groups:
+        group["lr"] = setting.rate_without_noise or group["lr"]
     generator, steps, began = torch.Generator().manual_seed(job["seed"]), 0, time.perf_counter()
     for _ in range(job["epochs"]):
         order = torch.randperm(len(x), generator=generator)
         for batch in order[: len(x) // setting.batch_size * setting.batch_size].split(setting.batch_size):
             optimizer.zero_grad()
-            for part in batch.split(PHYSICAL):
+            for part in batch.split(setting.physical):
                 (loss(module(x[part]), y[part]).sum() / setting.batch_size).backward()
             optimizer.step()
             steps += 1
@@ -170,7 +167,9 @@ def opacus(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple
     )
     seconds, seen = 0.0, 0
     for _ in range(job["epochs"]):
-        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=PHYSICAL, optimizer=optimizer) as parts:
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=setting.physical, optimizer=optimizer
+        ) as parts:
             for inputs, targets in parts:
                 started = time.perf_counter()
                 optimizer.zero_grad()
@@ -202,130 +201,144 @@ def fresh_peak() -> int:
     return peak()
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
+@contextlib.contextmanager
+def processor_clock() -> Iterator[None]:
+    """The clocks of the trainer and of this file leave out the time of other processes."""
+    clock = types.SimpleNamespace(perf_counter=time.process_time)
+    with mock.patch.object(trainer_module, "time", clock), mock.patch.dict(globals(), time=clock):
+        yield
+
+
+def trained(job: dict[str, Any], clock: str) -> dict[str, Any]:
     """One run in this process, and what it showed."""
     torch.set_num_threads(1)
     setting = SETTINGS[job["dataset"]]
-    x, y, x_test, y_test = setting.load(CACHE, job["records"])
+    x, y, x_test, y_test = setting.load(BUILD, job["records"])
     torch.manual_seed(job["seed"])
     # What libraries load at first use is not what training takes.
-    import opacus as _  # noqa: F401
+    with contextlib.suppress(ImportError):
+        import opacus as _  # noqa: F401
 
     torch.optim.SGD([nn.Parameter(torch.zeros(1))]).step()
     before, load = fresh_peak(), os.getloadavg()[0]
-    module, found = {"opacus": opacus, "sgd": sgd}.get(job["method"], ours)(setting, job, x, y)
+    with processor_clock() if clock == "processor" else contextlib.nullcontext():
+        module, found = {"opacus": opacus, "sgd": sgd}.get(job["method"], ours)(setting, job, x, y)
     found["memory"] = peak() - before
-    return {**job, **found, "accuracy": accuracy(module, x_test, y_test), "load_average": round(load, 2)}
-
-
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("dataset", "method", "epsilon", "seed", "epochs", "records"))
-
-
-def made(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return {**found, "accuracy": accuracy(module, x_test, y_test), "load_average": round(load, 2)}
 
 
 def spread(values: list[float]) -> str:
-    return f"{100 * statistics.mean(values):.1f}" + (
-        f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    )
+    """The mean in per cent, with the deviation where there are several."""
+    deviation = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * statistics.mean(values):.1f}{deviation}"
 
 
-def tables(rows: list[dict[str, Any]]) -> None:
-    """Markdown: accuracy beside epsilon, then time and memory."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+def groups(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by some of their fields."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[n] for n in ("dataset", "records", "epochs", "epsilon", "method")), []).append(row)
-    print(f"Machine: {machine()}; one thread a run.\n")
-    print("| data, records, epochs | epsilon | method | accuracy % | runs | bracket of epsilon | paper: DPIS, DP-SGD |")
-    print("|---|---|---|---|---|---|---|")
-    for (dataset, records, epochs, eps, method), group in sorted(groups.items(), key=lambda item: str(item[0])):
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def summarized(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The rows of the tables of docs/privacy.md: accuracy beside epsilon, several seeds, time and memory."""
+    for row in rows:
+        row["data"], row["scale"] = (
+            f"{row['dataset']}, {row['records']:,}, {row['epochs']}",
+            SETTINGS[row["dataset"]].scale,
+        )
+    for (data, scale, eps, method), group in groups(rows, "data", "scale", "epsilon", "method").items():
         lower, upper = group[0]["epsilon_lower"], group[0]["epsilon_upper"]
-        bracket = f"[{'-' if lower is None else f'{lower:.3f}'}, {upper:.3f}]"
-        paper = "{}, {}".format(*SETTINGS[dataset].published[eps]) if eps in SETTINGS[dataset].published else ""
-        shown = spread([row["accuracy"] for row in group])
-        what = f"{dataset}, {records:,}, {epochs} | {eps:g} | {METHODS[method]}"
-        print(f"| {what} | {shown} | {len(group)} | {bracket} | {paper} |")
-    print(
-        "\n| data, records, epochs | method | ms a step | over SGD | over Opacus | passes a record of a batch | memory MB |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    costs: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        costs.setdefault((row["dataset"], row["records"], row["epochs"]), {}).setdefault(row["method"], []).append(row)
-    for (dataset, records, epochs), methods in sorted(costs.items()):
-        each = {m: min(1e3 * r["seconds"] / max(r["steps"], 1) for r in g) for m, g in methods.items()}
-        for method, group in sorted(methods.items()):
-            ratio = " | ".join(f"{each[method] / each[to]:.2f}" if to in each else "-" for to in ("sgd", "opacus"))
-            passes = statistics.mean(r["records_seen"] / r["steps"] / SETTINGS[dataset].batch_size for r in group)
-            memory = statistics.median(r["memory"] for r in group) / 1e6
-            print(
-                f"| {dataset}, {records:,}, {epochs} | {METHODS[method]} | {each[method]:.0f} | {ratio} | {passes:.2f} |"
-                f" {memory:.0f} |"
-            )
+        published = SETTINGS[group[0]["dataset"]].published
+        values = {
+            "accuracy": spread([row["accuracy"] for row in group]),
+            "runs": len(group),
+            "bracket": f"[{'-' if lower is None else f'{lower:.3f}'}, {upper:.3f}]",
+            "paper": "{}, {}".format(*published[eps]) if eps in published else "",
+        }
+        run.derived(
+            {"part": "accuracy", "scale": scale, "data": data, "epsilon": eps, "method": METHODS[method]}, values
+        )
+    for (data, scale, eps), group in groups(rows, "data", "scale", "epsilon").items():
+        methods = {method: [row["accuracy"] for row in own] for (method,), own in groups(group, "method").items()}
+        if max(map(len, methods.values())) > 1:
+            values = {method: spread(found) for method, found in methods.items()}
+            run.derived({"part": "seeds", "scale": scale, "data": data, "epsilon": eps}, values)
+    for (data,), group in groups(rows, "data").items():
+        ways = {method: own for (method,), own in groups(group, "method").items()}
+        each = {m: min(1e3 * row["seconds"] / max(row["steps"], 1) for row in own) for m, own in ways.items()}
+
+        def over(of: str, to: str, each: dict[str, float] = each) -> float | str:
+            return each[of] / each[to] if {of, to} <= set(each) else "-"
+
+        batch_size = SETTINGS[group[0]["dataset"]].batch_size
+        for method, own in ways.items():
+            values = {
+                "ms": each[method],
+                **{f"over_{to}": over(method, to) for to in ("sgd", "opacus")},
+                "passes": statistics.mean(row["records_seen"] / row["steps"] / batch_size for row in own),
+                "memory": statistics.median(row["memory"] for row in own),
+            }
+            run.derived({"part": "steps", "data": data, "method": METHODS[method]}, values)
+        pairs = (("dp_sgd", "sgd"), ("dpis", "dp_sgd"), ("band_mf", "dp_sgd"), ("dp_sgd", "opacus"))
+        run.derived({"part": "ratios", "data": data}, {f"{of}_over_{to}": over(of, to) for of, to in pairs})
 
 
-def noise_table(epsilons: list[float], shares: tuple[float, ...] = (1.0, 0.5, 0.25)) -> None:
+def noise(eps: float, setting: Setting) -> dict[str, float]:
     """What importance sampling can save: the noise over C that an epsilon takes where K~ is a share of N C throughout."""
-    print("\n| data | epsilon | " + " | ".join("DP-SGD" if s == 1 else f"K~ = {s:g} N C" for s in shares) + " |")
-    print("|---|---|" + "---|" * len(shares))
-    for dataset, setting in SETTINGS.items():
-        p, steps = setting.batch_size / SIZES[dataset], SIZES[dataset] // setting.batch_size * setting.epochs
-        for eps in epsilons:
-            found = [share * noise_multiplier(eps, DELTA, p=p / share, steps=steps).value for share in shares]
-            print(f"| {dataset} | {eps:g} | " + " | ".join(f"{sigma:.3f}" for sigma in found) + " |")
+    p, steps = setting.batch_size / setting.size, setting.size // setting.batch_size * setting.epochs
+    return {
+        f"share_{share}".replace(".", "_"): share * noise_multiplier(eps, DELTA, p=p / share, steps=steps).value
+        for share in (1, 0.5, 0.25)
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--datasets", default="mnist,fmnist,imdb")
-    parser.add_argument("--methods", default="dp_sgd,dpis,planned,band_mf,opacus")
-    parser.add_argument("--epsilons", default="0.5,1,2,4")
-    parser.add_argument("--seeds", type=int, default=1, help="how many runs of each")
-    parser.add_argument("--epochs", type=int, help="instead of each setting's own")
-    parser.add_argument("--records", type=int, default=10**9, help="at most this many training records")
-    parser.add_argument("--out", type=Path, default=CACHE / "dpis.jsonl", help="where results are kept, one a line")
-    parser.add_argument("--tables", action="store_true", help="only print the tables of what was run")
-    parser.add_argument("--run", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.run:
-        print(json.dumps(run(json.loads(options.run))))
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {key(row) for row in made(options.out)}
-    for dataset in options.datasets.split(","):
-        for seed in range(options.seeds):
-            for eps in map(float, options.epsilons.split(",")):
-                for method in options.methods.split(","):
+def number(text: str) -> float:
+    return int(text) if text.isdecimal() else float(text)
+
+
+@benchmark(
+    option("--datasets", nargs="*", choices=tuple(SETTINGS), default=["mnist", "fmnist", "imdb"]),
+    option("--methods", nargs="*", choices=tuple(METHODS), default=["dp_sgd", "dpis", "planned", "band_mf", "opacus"]),
+    option("--epsilons", nargs="*", type=number, default=[0.5, 1, 2, 4]),
+    option("--seeds", type=int, default=1, selects=True, help="how many runs of each"),
+    option("--epochs", type=int, selects=True, help="instead of each setting's own"),
+    option("--records", type=int, default=10**9, dest="most", selects=True, help="at most this many training records"),
+    option(
+        "--clock", choices=("wall", "processor"), default="wall", help="of the seconds; the latter beside other work"
+    ),
+    data=("mnist.npz", "fashion_mnist.npz", "imdb_tokens_top10k.npz"),
+    memory_gb=6,
+    minutes=600,
+)
+def dpis(run: Run) -> None:
+    given, rows = run.options, []
+    for dataset in given.datasets:
+        for seed in range(given.seeds):
+            for eps in given.epsilons:
+                for method in given.methods:
+                    if method == "sgd" and eps != given.epsilons[0]:
+                        continue
+                    if method == "opacus" and importlib.util.find_spec("opacus") is None:
+                        run.say("opacus is not installed: left out")
+                        continue
                     job = {
                         "dataset": dataset,
                         "method": method,
                         "epsilon": eps,
                         "seed": seed,
-                        "epochs": options.epochs or SETTINGS[dataset].epochs,
-                        "records": min(SIZES[dataset], options.records),
+                        "epochs": given.epochs or SETTINGS[dataset].epochs,
+                        "records": min(SETTINGS[dataset].size, given.most),
                     }
-                    if options.tables or key(job) in done:
-                        continue
-                    command = [sys.executable, __file__, "--run", json.dumps(job)]
-                    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-                    if not output:
-                        # Its data are absent, and it has said so.
-                        continue
-                    row = json.loads(output.splitlines()[-1])
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                    print(
-                        f"{dataset} {method} epsilon {eps:g}: {100 * row['accuracy']:.2f} %, {row['seconds']:.1f} s,"
-                        f" {row['steps']} steps",
-                        file=sys.stderr,
-                    )
-    rows = made(options.out)
-    tables(rows)
-    noise_table([0.5, 1.0, 2.0, 4.0])
-    print("\n" + json.dumps({"heliograph": hg.__version__, "machine": machine(), "runs": rows}))
+                    found = run.row({"part": "run", **job}, partial(apart, "dpis:trained", job, given.clock, threads=1))
+                    rows.append({**job, **found})
+    summarized(run, rows)
+    for dataset in given.datasets:
+        for eps in given.epsilons:
+            key = {"part": "noise", "scale": SETTINGS[dataset].scale, "data": dataset, "epsilon": eps}
+            run.row(key, partial(noise, eps, SETTINGS[dataset]))
 
 
 if __name__ == "__main__":
-    main()
+    dpis.main()

@@ -1,10 +1,6 @@
-"""Encrypt, evaluate and decrypt images with a compiled artifact, one by one.
+"""Encrypt, evaluate and decrypt images with a compiled artifact, one by one, in a process that loads no torch.
 
-    encrypted_images.py FOLDER COUNT THREADS [BACKEND] [CACHE_BYTES]
-
-FOLDER has `artifact.helio` and `images.npy`. The client's key, the evaluation keys and every image's result are written
-there as they are finished; a run that was stopped goes on where it stood. No torch is loaded: the peak of memory is that
-of a server (and of the client, which is in the same process).
+The peak of memory is that of a server (and of the client, which is in the same process).
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ import heliograph as hg  # first: it sets OpenMP's waiting policy
 
 import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -29,7 +24,7 @@ from heliograph.runtime.wire.keyfolder import KeyFolder
 from heliograph.tools.measure import peak_rss_bytes
 from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.server.server import require_server
-from results import Results, write
+from harness import Records
 
 FLOOR_SAMPLES = 3
 
@@ -44,43 +39,49 @@ def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
 
 
 def main(
-    folder: Path, count: int, threads: int, backend: str = "native", cache_bytes: int = PLAINTEXT_CACHE_BYTES
-) -> None:
-    """Run what is missing, and write the figures of the first `count` images. The process keeps to `threads` cores."""
+    place: str, count: int, threads: int, backend: str = "native", cache_bytes: int = PLAINTEXT_CACHE_BYTES
+) -> dict[str, Any]:
+    """Run what is missing of the first `count` images, and give the figures of all. The process keeps to `threads` cores.
+
+    The folder has `artifact.helio` and `images.npy`. The client's key, the evaluation keys and every image's result are
+    written there as they are finished; a run that was stopped goes on where it stood.
+    """
     # Beside OpenMP's threads there is one that encodes plaintexts ahead. Both come later and inherit this; what numpy
     # made already, where there are several, has no part in the homomorphic work.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    folder = Path(place)
     artifact = hg.Artifact.load(folder / "artifact.helio")
     images = np.load(folder / "images.npy", allow_pickle=False)
-    results = Results(folder / f"encrypted-{backend}-{threads}.json")
-    summary = folder / f"encrypted-{backend}-{threads}.summary.json"
-    figures = Results(folder / f"encrypted-{backend}-{threads}.figures.json")
-    missing = results.missing(count)
-    if missing or 0 not in figures.entries:
+    records = Records(folder / f"encrypted-{backend}-{threads}.jsonl")
+    missing = [number for number in range(count) if records.find(image=number) is None]
+    if missing or records.find(image="floor") is None:
         require_server(artifact, folder=True)
         client = the_client(artifact, folder / "client.heliokey")
         begun = time.perf_counter()
         keys: KeyFolder = client.write_evaluation_keys(folder / "keys")
-        print(f"evaluation keys: {time.perf_counter() - begun:.1f} s", flush=True)
+        if records.find(image="keys") is None:
+            records.add({"image": "keys", "seconds": time.perf_counter() - begun})
         with hg.Server(artifact, keys, allow_insecure=True, backend=backend, cache_bytes=cache_bytes) as server:
             for number in missing:
                 entry = run(client, server, images[number])
-                entry["first"] = number == missing[0]
-                results.add(number, entry)
+                records.add({"image": number, "first": number == missing[0], **entry})
                 print(f"image {number + 1} of {count}: {entry['seconds']:.1f} s", flush=True)
-            if 0 not in figures.entries:
-                figures.add(0, floor(server, client.encrypt(images[0])))
-    entries = results.first(count)
+            if records.find(image="floor") is None:
+                records.add({"image": "floor", **floor(server, client.encrypt(images[0]))})
+    entries = [entry for number in range(count) if (entry := records.find(image=number))]
     # The first image of a process encodes the plaintexts.
     later = [entry["seconds"] for entry in entries if not entry["first"]]
-    measured = figures.entries.get(0, {"floor_by_kind": {}})
-    write(summary, {
+    measured, made = records.find(image="floor"), records.find(image="keys")
+    assert measured is not None
+    assert made is not None
+    return {
         "images": entries,
         "seconds": statistics.median(later or [entry["seconds"] for entry in entries]),
         "peak_rss_bytes": max(entry["peak_rss_bytes"] for entry in entries),
         "floor_by_kind": measured["floor_by_kind"],
-        "floor_seconds": sum(measured["floor_by_kind"].values()) or None,
-    })  # fmt: skip
+        "floor_seconds": sum(measured["floor_by_kind"].values()),
+        "keys_s": made["seconds"],
+    }
 
 
 def run(client: hg.Client, server: hg.Server, image: np.ndarray) -> dict[str, Any]:
@@ -125,7 +126,3 @@ def floor(server: hg.Server, encrypted: Any) -> dict[str, Any]:
 def simulated_calls(artifact: hg.Artifact) -> Counter[Call]:
     """The calls of one run, by the program."""
     return sum(node_calls(artifact.program).values(), Counter())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5], *map(int, sys.argv[5:]))

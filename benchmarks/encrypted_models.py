@@ -7,15 +7,19 @@ whose vectors the client looks up.
 
 from __future__ import annotations
 
-from deep_network import Images, arguments, benchmark, hg, once  # first: it imports heliograph
+import deep_network  # first: it imports heliograph before torch
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import data, mnist, train
+from common import data, hg, mnist, once, train
+from harness import Run, benchmark
+from models.cifar import Images
 from torch import nn
 
 
@@ -121,10 +125,8 @@ def strokes() -> Images:
 
 
 def clothes() -> Images:
-    with np.load(data("fashion_mnist.npz"), allow_pickle=False) as file:
-        images = [pixels(file[name].astype(np.float32) / 255, 16) for name in ("x_train", "x_test")]
-        labels = [file[name].astype(np.int64) for name in ("y_train", "y_test")]
-    return Images(images[0], labels[0], images[1], labels[1], (0.0, 1.0))
+    x_train, y_train, x_test, y_test = mnist("fashion_mnist")
+    return Images(pixels(x_train, 16), y_train, pixels(x_test, 16), y_test, (0.0, 1.0))
 
 
 def reviews(words: int = 8) -> Images:
@@ -169,22 +171,36 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Images], int, in
 }
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", None, tuple(NETWORKS))
-    make, read, epochs, memory = NETWORKS[options.network]
+def network(given: dict[str, Any]) -> tuple[nn.Module, Images]:
+    """The network that is named, trained once, and its samples."""
+    make, read, epochs, _ = NETWORKS[given["network"]]
     images = read()
     torch.manual_seed(0)
     module = make()
-    once(
-        options.folder / f"{options.network}-weights.npz",
-        module,
-        lambda: train(module, images.train, images.train_labels, epochs),
-    )
+    weights = Path(given["folder"]) / f"{given['network']}-weights.npz"
+    once(weights, module, lambda: train(module, images.train, images.train_labels, epochs))
     if isinstance(module, Reader):
-        images, module = looked_up(module.table, images), module.encoder
-    chosen = hg.Options(degree=options.degree, memory_bytes=memory)
-    benchmark(options.network, module.eval(), images, chosen, options)
+        return module.encoder.eval(), looked_up(module.table, images)
+    return module, images
+
+
+def compiled(given: dict[str, Any]) -> deep_network.Compiled:
+    module, images = network(given)
+    chosen = hg.Options(degree=given["degree"], memory_bytes=NETWORKS[given["network"]][3])
+    return deep_network.compiled(given["network"], module, images, chosen, given)
+
+
+@benchmark(
+    *deep_network.options(None, tuple(NETWORKS)),
+    columns=deep_network.COLUMNS,
+    data=("mnist.npz", "fashion_mnist.npz", "imdb_tokens_top10k.npz"),
+    memory_gb=16,
+    minutes=5,
+)
+def encrypted_models(run: Run) -> None:
+    _, images = network(vars(run.options))
+    deep_network.measure(run, "encrypted_models:compiled", images)
 
 
 if __name__ == "__main__":
-    main()
+    encrypted_models.main()

@@ -7,23 +7,23 @@ flood's own work. `--secure` takes a program at 128 bits instead of one on a toy
 
 from __future__ import annotations
 
-from common import ROOT, hg, machine  # first: it imports heliograph
+import heliograph as hg  # first: it sets OpenMP's waiting policy
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import flooding
 import numpy as np
 
-from heliograph.errors import HeliographError, InsecureWarning
+from harness import ROOT, Run, benchmark, option
+from heliograph.errors import HeliographError
 from heliograph.serving.queue.database import Database
 
 sys.path[:0] = [str(ROOT / "tests")]
@@ -33,6 +33,11 @@ from helpers.serving import Running
 
 # Jobs of the tenant that floods, for the floods that ask for them.
 OWN_JOBS = 2000
+LABELS = {
+    "no token": "no token", "unknown job": "jobs that are not there", "begin uploads": "uploads of 10 bytes, begun",
+    "begin key sets": "key sets, begun", "list jobs": "pages of 2,000 jobs", "wait": "`?wait=30`",
+    "idle": "idle connections", "unread": "answers that are not read",
+}  # fmt: skip
 IDLE = 1100
 _PATIENCE_S = 60.0
 
@@ -88,18 +93,22 @@ def own_jobs(running: Running, artifact: str, number: int) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--floods", nargs="+", choices=flooding.KINDS, default=flooding.KINDS)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each flood")
-    parser.add_argument("--connections", type=int, default=240, help=f"of a flood; idle ones are {IDLE}")
-    parser.add_argument("--secure", action="store_true", help="128 bits")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore", InsecureWarning)
-    artifact = hg.compile(mlp(), hg.Options(security_bits=128 if options.secure else None, degree=5))
+@benchmark(
+    option("--floods", nargs="+", choices=flooding.KINDS, default=flooding.KINDS),
+    option("--seconds", type=float, default=6.0, help="of each flood"),
+    option("--connections", type=int, default=240, help=f"of a flood; idle ones are {IDLE}"),
+    option("--secure", action="store_true", help="128 bits"),
+    columns={
+        "alone_s": "s", "meanwhile_s": "s", "longest_s": "s", "ratio": "", "jobs": "", "failed": "", "requests_per_s": "",
+    },
+    packages=("starlette", "torch"),
+    minutes=2,
+)  # fmt: skip
+def floods(run: Run) -> None:
+    given = run.options
+    warnings.simplefilter("ignore", hg.InsecureWarning)
+    artifact = hg.compile(mlp(), hg.Options(security_bits=128 if given.secure else None, degree=5))
     client = hg.Client(artifact.public(), allow_insecure=True)
-    result: dict[str, Any] = {"machine": machine(), "floods": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         artifact.save(folder / "flooded.helio")
@@ -108,24 +117,15 @@ def main() -> None:
             own_jobs(running, artifact.fingerprint, OWN_JOBS)
             with hg.RemoteServer(running.url, running.other) as remote:
                 remote.register(client.evaluation_keys())
-            for kind in options.floods:
-                connections = IDLE if kind == "idle" else options.connections
-                found = flooded(running, client, artifact.fingerprint, kind, options.seconds, connections)
-                result["floods"][kind] = found
+            for kind in given.floods:
+                most = IDLE if kind == "idle" else given.connections
+                run.row(
+                    {"flood": LABELS[kind]},
+                    partial(flooded, running, client, artifact.fingerprint, kind, given.seconds, most),
+                )
         finally:
             running.stop()
-    result["load_average"] = os.getloadavg()[0]
-    if not options.json:
-        print(f"{machine()}; load average {os.getloadavg()[0]:.1f}\n")
-        print(f"{'flood':<16}{'alone':>9}{'meanwhile':>11}{'longest':>9}{'ratio':>8}{'requests/s':>12}")
-        for kind, found in result["floods"].items():
-            print(
-                f"{kind:<16}{found['alone_s']:>7.2f} s{found['meanwhile_s']:>9.2f} s{found['longest_s']:>7.2f} s"
-                f"{found['ratio']:>8.1f}{found['requests_per_s']:>12.0f}"
-            )
-        print()
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main()
+    floods.main()

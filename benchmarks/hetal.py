@@ -1,7 +1,7 @@
 """Training on ciphertexts after HETAL (ICML 2023): in the clear, simulated to the early stop, and real steps.
 
     python benchmarks/hetal.py
-    python benchmarks/hetal.py --datasets snips --steps 3 --json
+    python benchmarks/hetal.py --datasets snips --steps 3
     python benchmarks/hetal.py --datasets snips --steps 1 --hidden
     python benchmarks/hetal.py --datasets snips-small --to-stop
 
@@ -15,20 +15,18 @@ Times are medians of the steps after the first, which encodes plaintexts; the fl
 
 from __future__ import annotations
 
-# First: it imports heliograph.
-from common import ROOT, backend_argument, data, hg, machine, mnist, train as train_network  # isort: skip
+from common import data, hg, mnist, train as train_network  # first: it imports heliograph before torch  # isort: skip
 
 import argparse
 import itertools
-import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from harness import BACKEND, BUILD, Run, Skip, benchmark, option
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.execution.prices import priced_ms
 from heliograph.runtime.server.floor import Floor
@@ -157,7 +156,7 @@ def measured(
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Real steps on ciphertexts, so many or a training to its early stop: seconds, the floor, the error of the
     weights, memory; and the weights of the best epoch, where a training was done."""
-    folder = Path(tempfile.mkdtemp(prefix="hetal", dir=ROOT / "build"))
+    folder = Path(tempfile.mkdtemp(prefix="hetal", dir=BUILD))
     try:
         client = hg.Client(artifact.public())
         begun = time.perf_counter()
@@ -187,6 +186,7 @@ def measured(
                 floor.sample()
             shard = next(owner.shards())
         return {
+            "first_seconds": run.seconds[0],
             "seconds_per_step": statistics.median(run.seconds[1:] or run.seconds),
             "seconds": run.seconds,
             "floor_seconds": floor.milliseconds() / 1e3,
@@ -238,6 +238,7 @@ def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
     options = hg.Options(memory_bytes=int(given.memory * 1e9), log_ring=given.log_ring)
     artifact, seconds = compiled(name + "-hidden" * hidden, found, settings, options, given.artifacts)
     result: dict[str, Any] = {
+        **dict.fromkeys(MEASURED),
         "classes": found.classes,
         "features": found.features,
         "settings": asdict(settings),
@@ -275,39 +276,40 @@ def row(name: str, given: argparse.Namespace, say: Any) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--datasets", nargs="*", default=["snips", "mnist"], choices=list(DATASETS))
-    parser.add_argument("--steps", type=int, default=3, help="steps on ciphertexts")
-    parser.add_argument("--hidden", action="store_true", help="train a hidden layer too")
-    parser.add_argument("--to-stop", action="store_true", help="train on ciphertexts to the early stop")
-    parser.add_argument("--mapped", action="store_true", help="map the keys: the system may let go of them")
-    parser.add_argument("--no-simulation", action="store_true")
-    parser.add_argument("--memory", type=float, default=14.0, help="gigabytes that the server may take")
-    parser.add_argument("--log-ring", type=int, help="of N = 2^LOG_RING alone: compiled sooner")
-    backend_argument(parser)
-    parser.add_argument("--artifacts", type=Path, help="folder of compiled steps")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+MEASURED = (
+    "seconds_per_step", "first_seconds", "floor_seconds", "max_weight_error", "key_bytes", "upload_bytes_per_step",
+    "peak_rss_bytes", "accuracy_encrypted", "accuracy_simulated",
+)  # fmt: skip
+
+
+@benchmark(
+    option("--datasets", nargs="*", default=["snips", "mnist"], choices=tuple(DATASETS)),
+    option("--steps", type=int, default=3, help="steps on ciphertexts"),
+    option("--hidden", action="store_true", help="train a hidden layer too"),
+    option("--to-stop", action="store_true", help="train on ciphertexts to the early stop"),
+    option("--mapped", action="store_true", help="map the keys: the system may let go of them"),
+    option("--no-simulation", action="store_true"),
+    option("--memory", type=float, default=14.0, help="gigabytes that the server may take"),
+    option("--log-ring", type=int, help="of N = 2^LOG_RING alone: compiled sooner"),
+    option("--artifacts", type=Path, help="folder of compiled steps"),
+    BACKEND,
+    columns={
+        "accuracy_clear": "", "epochs_clear": "", "predicted_seconds": "s", "bootstraps": "", "log_pq": "",
+        "softmax_max_error": "", "compile_seconds": "s", **dict.fromkeys(MEASURED, ""),
+    },
+    data=("mnist.npz", "snips_minilm_l6_features.npz"),
+    memory_gb=15,
+    minutes=30,
+)  # fmt: skip
+def hetal(run: Run) -> None:
+    """Columns are None for what was not run."""
+    given = run.options
     if given.hidden and (strange := set(given.datasets) - set(HIDDEN)):
-        parser.error(f"no hidden layer is set up for {', '.join(sorted(strange))}")
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    load = os.getloadavg()[0]
-    (ROOT / "build").mkdir(exist_ok=True)
-    rows = {name: row(name, given, say) for name in given.datasets}
-    values = {"machine": machine(), "backend": given.backend, "load_average": load, "datasets": rows}
-    if given.json:
-        print(json.dumps(values))
-        return
-    print(f"{values['machine']}, load average {load:.1f}")
-    for name, found in rows.items():
-        print(f"\n{name}:")
-        for key, value in found.items():
-            print(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
+        raise Skip(f"no hidden layer is set up for {', '.join(sorted(strange))}")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    for name in given.datasets:
+        run.row({"dataset": name}, partial(row, name, given, run.say))
 
 
 if __name__ == "__main__":
-    main()
+    hetal.main()

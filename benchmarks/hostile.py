@@ -8,19 +8,18 @@ right or in an error of ours, after a bounded number of requests and within ten 
 
 from __future__ import annotations
 
-from common import ROOT, machine, peak_rss_bytes  # first: it imports heliograph
+import heliograph as hg  # first: it sets OpenMP's waiting policy
 
-import argparse
-import json
-import os
 import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heliograph.errors import InsecureWarning
+from harness import ROOT, Run, benchmark, option
+from heliograph.tools.measure import peak_rss_bytes
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -39,6 +38,7 @@ def to_server(count: int, seed: int) -> dict[str, Any]:
         "messages": count,
         "wall_s": time.monotonic() - begun,
         "failures": found.failures,
+        "peak_rss_bytes": peak_rss_bytes(),
         "statuses": dict(sorted(found.statuses.items())),
     }
 
@@ -51,6 +51,7 @@ def to_client(count: int, seed: int) -> dict[str, Any]:
         "messages": count,
         "wall_s": time.monotonic() - begun,
         "failures": tally.failures,
+        "peak_rss_bytes": peak_rss_bytes(),
         "right": tally.accepted,
         "refused": tally.refused,
         "longest_cpu_s": tally.seconds,
@@ -58,29 +59,22 @@ def to_client(count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=20_000, help="half of them requests, half of them answers")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
+@benchmark(
+    option("--messages", type=int, default=20_000, help="half of them requests, half of them answers"),
+    option("--seed", type=int, default=1),
+    columns={"messages": "", "wall_s": "s", "failures": "", "peak_rss_bytes": "bytes"},
+)
+def hostile(run: Run) -> None:
     # Every ring here is a toy.
-    warnings.simplefilter("ignore", InsecureWarning)
-    answers = options.messages // 2
-    rows = {
-        "requests to the server": to_server(options.messages - answers, options.seed),
-        "answers to the client": to_client(answers, options.seed),
-    }
-    if not options.json:
-        print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
-        for name, row in rows.items():
-            print(f"{name}: {row['messages']} in {row['wall_s']:.0f} s, {row['messages'] / row['wall_s']:.0f} a second; "
-                  f"{len(row['failures'])} broke a promise")  # fmt: skip
-            for text in row["failures"][:10]:
-                print(f"    {text}")
-        return
-    print(json.dumps({"machine": machine(), "seed": options.seed, "peak_rss_bytes": peak_rss_bytes(), "rows": rows}))
+    warnings.simplefilter("ignore", hg.InsecureWarning)
+    given = run.options
+    answers = given.messages // 2
+    for name, part in (
+        ("requests to the server", partial(to_server, given.messages - answers, given.seed)),
+        ("answers to the client", partial(to_client, answers, given.seed)),
+    ):
+        run.failures += run.row({"to": name}, part)["failures"]
 
 
 if __name__ == "__main__":
-    main()
+    hostile.main()

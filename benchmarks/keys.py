@@ -8,12 +8,9 @@ time.
 
 from __future__ import annotations
 
-from common import hg, machine, mnist, peak_rss_bytes, train  # first: it imports heliograph
+from common import hg, mnist, mnist_mlp  # first: it imports heliograph before torch
 
-import argparse
 import functools
-import json
-import os
 import tempfile
 import time
 from collections import Counter
@@ -22,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from harness import Run, benchmark, option
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
@@ -31,23 +28,20 @@ from heliograph.runtime.openfhe.cryptor import OpenFHECryptor
 from heliograph.runtime.openfhe.serial import serialize
 from heliograph.runtime.wire.forms import read_ciphertext
 from heliograph.tools.measuring.turns import medians_ms
+from heliograph.tools.measure import peak_rss_bytes
 
 
 def mnist_network(hidden: int, **options: Any) -> hg.Artifact:
     """784-hidden-10 with a ReLU of degree 7."""
-    x_train, y_train, _, _ = mnist()
-    x_train = x_train.reshape(-1, 784)
-    torch.manual_seed(1)
-    module = torch.nn.Sequential(torch.nn.Linear(784, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
-    train(module, x_train, y_train, 1)
-    program = hg.trace(module, input_range=(0.0, 1.0), calibration=x_train[:512], name="mnist")
+    calibration = mnist()[0][:512].reshape(-1, 784)
+    program = hg.trace(mnist_mlp(hidden, 1), input_range=(0.0, 1.0), calibration=calibration, name="mnist")
     return hg.compile(program, hg.Options(degree=7, **options))
 
 
 def resnet20() -> hg.Artifact:
-    import cifar_resnet
+    from models import cifar
 
-    return cifar_resnet.compiled(20)
+    return cifar.compiled("resnet20")
 
 
 def written(make: Callable[..., Any], *arguments: Any) -> bytes:
@@ -103,11 +97,12 @@ def measured(artifact: hg.Artifact, repeats: int) -> dict[str, Any]:
         "sent_bytes": sent,
         "peak_before_bytes": before,
         "peak_bytes": peak,
-        **medians_ms(calls, 4 * repeats),
+        **(times := medians_ms(calls, 4 * repeats)),
+        **{f"{what}_ratio": times[f"{what}_ms"] / times[f"{what}_openfhe_ms"] for what in ("encryption", "decryption")},
     }
 
 
-def many_images(count: int) -> dict[str, Any]:
+def many_images(count: int) -> dict[str, float]:
     """Encryption of MNIST images, as many in a ciphertext as fit."""
     artifact = mnist_network(64, batch="max")
     images = mnist()[0].reshape(-1, 784)
@@ -115,48 +110,32 @@ def many_images(count: int) -> dict[str, Any]:
     list(client.encrypt_many(images[:64]))
     begun = time.perf_counter()
     sent = sum(len(each.to_bytes()) for each in client.encrypt_many(images[:count]))
-    return {
-        "images": count,
-        "seconds": time.perf_counter() - begun,
-        "sent_bytes": sent,
-        "ring_dim": artifact.ring.ring_dim,
-    }
+    return {"images_s": time.perf_counter() - begun, "images_bytes": sent}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--resnet20", action="store_true", help="ResNet-20 too: some minutes, 4 GB on the disk")
-    parser.add_argument("--images", type=int, default=4096)
-    parser.add_argument("--repeats", type=int, default=5, help="of each kind of key")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "load_average": os.getloadavg()[0], "rows": {}}
+@benchmark(
+    option("--resnet20", action="store_true", selects=True, help="ResNet-20 too: some minutes, 4 GB on the disk"),
+    option("--repeats", type=int, default=5, help="of each kind of key"),
+    option(
+        "--images",
+        type=int,
+        default=4096,
+        selects=True,
+        help="that are encrypted at once, for another network on MNIST",
+    ),
+    data=("mnist.npz",),
+    packages=("openfhe",),
+    memory_gb=2,
+    minutes=1,
+)
+def keys(run: Run) -> None:
     makers: dict[str, Callable[[], hg.Artifact]] = {"mnist": functools.partial(mnist_network, 512)}
-    if options.resnet20:
+    if run.options.resnet20:
         makers["resnet20"] = resnet20
     for name, make in makers.items():
-        result["rows"][name] = measured(make(), options.repeats)
-    result["images"] = many_images(options.images)
-    if options.json:
-        print(json.dumps(result))
-        return
-    print(f"{result['machine']}; load average {result['load_average']:.1f}\n")
-    print(f"{'':<10}{'keys':>6}{'ours, s':>9}{'OpenFHE, s':>12}{'ratio':>7}{'sent, MB':>10}{'peak, MB':>10}")
-    for name, row in result["rows"].items():
-        print(
-            f"{name:<10}{row['keys']:>6}{row['keys_s']:>9.2f}{row['keys_openfhe_s']:>12.2f}{row['keys_ratio']:>7.2f}"
-            f"{row['sent_bytes'] / 1e6:>10.0f}{row['peak_bytes'] / 1e6:>10.0f}"
-        )
-    print(f"\n{'':<10}{'':<12}{'ours, ms':>10}{'OpenFHE, ms':>13}{'ratio':>7}")
-    for name, row in result["rows"].items():
-        for what in ("encryption", "decryption"):
-            print(
-                f"{name:<10}{what:<12}{row[f'{what}_ms']:>10.2f}{row[f'{what}_openfhe_ms']:>13.2f}"
-                f"{row[f'{what}_ms'] / row[f'{what}_openfhe_ms']:>7.2f}"
-            )
-    images = result["images"]
-    print(f"\n{images['images']} images encrypted in {images['seconds']:.2f} s, {images['sent_bytes'] / 1e6:.0f} MB")
+        run.row({"artifact": name}, lambda make=make: measured(make(), run.options.repeats))  # type: ignore[misc]
+    run.row({"images": run.options.images}, lambda: many_images(run.options.images))
 
 
 if __name__ == "__main__":
-    main()
+    keys.main()

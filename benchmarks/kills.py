@@ -5,61 +5,46 @@ The scenarios are those of the tests (`tests/helpers/kills.py`), run here for as
 
 from __future__ import annotations
 
-from common import ROOT, machine  # first: it imports heliograph
+import heliograph as hg  # first: it sets OpenMP's waiting policy
 
-import argparse
-import json
-import os
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
+from typing import Any
 
-from heliograph.errors import InsecureWarning
+from harness import ROOT, Run, benchmark, option
 
 sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers.kills import SCENARIOS, kill
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=25, help="of each scenario")
-    parser.add_argument("--scenarios", default="", help="only those whose name holds this word")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
+def killed(make: Any, kills: int, seed: int) -> dict[str, Any]:
+    """What became of a scenario's kills."""
+    with tempfile.TemporaryDirectory() as folder:
+        tally = kill(make(Path(folder)), kills, seed)
+    return {"kills": tally.kills, "ended": tally.ended, "begun_over": tally.begun_over, "wrong": tally.wrong}
+
+
+@benchmark(
+    option("--kills", type=int, default=25, help="of each scenario"),
+    option("--scenarios", default="", selects=True, help="only those whose name holds this word"),
+    option("--seed", type=int, default=1),
+    columns={"kills": "", "ended": "before the kill", "begun_over": "", "wrong": ""},
+    minutes=10,
+)
+def kills(run: Run) -> None:
     # Every ring here is a toy.
-    warnings.simplefilter("ignore", InsecureWarning)
-    rows = []
-    if not options.json:
-        print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
-        print(f"{'scenario':<22}{'kills':>7}{'ended before':>14}{'begun over':>12}{'wrong':>7}{'wall, s':>9}")
-    for name, make in [item for item in SCENARIOS.items() if options.scenarios in item[0]]:
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            tally = kill(make(Path(folder)), options.kills, options.seed)
-        wall = time.monotonic() - begun
-        rows.append(
-            {
-                "scenario": name,
-                "kills": tally.kills,
-                "ended": tally.ended,
-                "begun_over": tally.begun_over,
-                "wrong": tally.wrong,
-                "wall_s": wall,
-            }
-        )
-        if not options.json:
-            print(
-                f"{name:<22}{tally.kills:>7}{tally.ended:>14}{tally.begun_over:>12}{len(tally.wrong):>7}{wall:>9.0f}",
-                flush=True,
+    warnings.simplefilter("ignore", hg.InsecureWarning)
+    for name, make in SCENARIOS.items():
+        if run.options.scenarios in name:
+            found = run.row(
+                {"scenario": name},
+                lambda make=make: killed(make, run.options.kills, run.options.seed),  # type: ignore[misc]
             )
-            for text in tally.wrong[:5]:
-                print(f"    {text}")
-    print(json.dumps({"machine": machine(), "seed": options.seed, "scenarios": rows}))
+            run.failures += found["wrong"]
 
 
 if __name__ == "__main__":
-    main()
+    kills.main()

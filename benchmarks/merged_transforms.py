@@ -1,7 +1,7 @@
 """What multiplying the first factor of SlotsToCoeffs into the linear map before it would take, for each map of an artifact.
 
-    python benchmarks/resnet20.py
-    python benchmarks/merged_transforms.py build/benchmarks/resnet20-*/artifact.helio
+    python benchmarks/resnets.py
+    python benchmarks/merged_transforms.py
 
 A product of two maps has a diagonal for each sum of two of their offsets. What it would save is a level of the bootstrap,
 what it would cost are the products with these diagonals, and their plaintexts in memory; prices are the built-in table's.
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import heliograph as hg  # first: it sets OpenMP's waiting policy
 
-import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from harness import BUILD, Run, Skip, benchmark, option
 
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ir import CipherType, Node
@@ -72,23 +72,26 @@ def rows(artifact: hg.Artifact) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("artifact", type=Path)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    found = rows(hg.Artifact.load(options.artifact))
-    if options.json:
-        print(json.dumps({"maps": found}))
-        return
-    print(f"{'layer':28} {'map':>6} {'factor':>6} {'both':>6} {'a level less, ms':>17} {'products, ms':>13} {'GB':>5}")
-    for row in found:
-        print(
-            f"{row['layer']:28} {row['diagonals_of_the_map']:6} {row['diagonals_of_the_factor']:6} "
-            f"{row['diagonals_of_both']:6} {-row['saved_ms']:17.0f} {row['more_ms']:+13.0f} {row['plaintexts_gb']:5.1f}"
-        )
-    print(f"in all: {-sum(row['saved_ms'] for row in found):.0f} ms and {sum(row['more_ms'] for row in found):+.0f} ms")
+@benchmark(
+    option("artifact", type=Path, nargs="?", help="by default the newest of resnets.py"),
+    columns={
+        "diagonals_of_the_map": "", "diagonals_of_the_factor": "", "diagonals_of_both": "", "saved_ms": "ms",
+        "more_ms": "ms", "plaintexts_gb": "GB",
+    },
+    memory_gb=2,
+)  # fmt: skip
+def merged_transforms(run: Run) -> None:
+    made = sorted(BUILD.glob("resnet20-*/artifact.helio"), key=lambda path: path.stat().st_mtime)
+    if run.options.artifact is None and not made:
+        raise Skip("there is no artifact of resnets.py, and none was named")
+    artifact = hg.Artifact.load(run.options.artifact or made[-1])
+    found = rows(artifact)
+    for number, row in enumerate(found):
+        run.row({"artifact": artifact.fingerprint[:12], "map": number, "layer": row["layer"]}, lambda row=row: row)  # type: ignore[misc]
+    run.say(
+        f"in all: {-sum(row['saved_ms'] for row in found):.0f} ms and {sum(row['more_ms'] for row in found):+.0f} ms"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    merged_transforms.main()

@@ -6,17 +6,15 @@ argmax part, keys, memory. Then softmax of 10 columns on [-32, 32] for as many r
 
 from __future__ import annotations
 
-from common import backend_argument, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
+from common import hg, mnist, mnist_mlp, polynomial_logits  # first: it imports heliograph before torch
 
 import argparse
-import json
-import os
-import time
 from typing import Any
 
 import numpy as np
 import torch
 
+from harness import BACKEND, Run, benchmark, option
 from heliograph.ir import Builder, Stage
 from heliograph.tools.measure import Measurement, measure, peak_rss_bytes
 
@@ -26,13 +24,11 @@ ARGMAX_LAYER = "argmax"
 GAP = 1e-3
 
 
-def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement]:
+def classifier(options: argparse.Namespace) -> dict[str, Any]:
     """The network and its argmax as one encrypted program."""
-    x_train, y_train, x_test, _ = mnist()
+    x_train, _, x_test, _ = mnist()
     x_train, x_test = x_train.reshape(-1, 784), x_test.reshape(-1, 784)
-    torch.manual_seed(1)
-    module = torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
-    train(module, x_train, y_train, options.epochs)
+    module = mnist_mlp(512, options.epochs)
     program = hg.trace(module, torch.from_numpy(x_test[:1]), input_range=(0.0, 1.0), calibration=x_train[:512])
     with torch.no_grad():
         logits = module(torch.from_numpy(x_test)).numpy()
@@ -53,7 +49,6 @@ def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement
     right = answers.argmax(1) == logits[: options.images].argmax(1)
     layers = measured.ms_by_layer
     return {
-        "part": "classifier and argmax",
         "images": options.images,
         "gap": gap,
         "test_images": len(x_test),
@@ -63,13 +58,14 @@ def classifier(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement
         "agreement_with_gap": float(right[wide].mean()),
         "agreement": float(right.mean()),
         "max_abs_error_with_gap": float(np.abs(answers - clear)[wide].max()),
+        "alone": f"{layers.get(ARGMAX_LAYER, 0.0) / 1e3:.2f} s",
         "argmax_ms": sum(ms for layer, ms in layers.items() if layer == ARGMAX_LAYER),
         "network_ms": sum(ms for layer, ms in layers.items() if layer != ARGMAX_LAYER),
         **figures(artifact, measured),
-    }, measured
+    }
 
 
-def softmax(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement]:
+def softmax(options: argparse.Namespace) -> dict[str, Any]:
     """As many rows of 10 columns as the slots of the ring hold."""
     rows = 1 << (options.log_ring - 1 - 4)  # ten columns take sixteen places
     builder = Builder("softmax", Stage.TENSOR)
@@ -81,15 +77,15 @@ def softmax(options: argparse.Namespace) -> tuple[dict[str, Any], Measurement]:
     shifted = np.exp(sample - sample.max(axis=0))
     error = np.abs(measured.outputs[0] - shifted / shifted.sum(axis=0))
     return {
-        "part": "softmax",
         "columns": COLUMNS,
         "rows": rows,
         "limit": LIMIT,
         "max_error": float(error.max()),
         "mean_error": float(error.max(axis=0).mean()),
+        "alone": f"{measured.measured_ms / rows:.2g} ms ({rows:,} rows)",
         "ms_per_row": measured.measured_ms / rows,
         **figures(artifact, measured),
-    }, measured
+    }
 
 
 def figures(artifact: Any, measured: Measurement) -> dict[str, Any]:
@@ -114,41 +110,33 @@ def figures(artifact: Any, measured: Measurement) -> dict[str, Any]:
         "keygen_s": measured.keygen_s,
         "compile_s": artifact.compile_s,
         "peak_rss_bytes": peak_rss_bytes(),
-        "load_average": measured.load_average,
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=10, help="encrypted test images")
-    parser.add_argument("--degree", type=int, default=15, help="degree of the network's activation")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--log-ring", type=int, default=16, help="ring of the softmax")
-    parser.add_argument("--softmax-error", type=float, default=1e-3, help="largest error of the softmax's polynomials")
-    parser.add_argument("--part", choices=("argmax", "softmax", "both"), default="both")
-    backend_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    begun = time.perf_counter()
-    parts = [part for name, part in (("argmax", classifier), ("softmax", softmax)) if options.part in (name, "both")]
-    results = [part(options)[0] for part in parts]
-    if not options.json:
-        for result in results:
-            print(f"\n{result['part']}")
-            for key, value in result.items():
-                print(f"  {key:<24} {value:.5g}" if isinstance(value, float) else f"  {key:<24} {value}")
-    print(
-        json.dumps(
-            {
-                "machine": machine(),
-                "backend": options.backend,
-                "load_average": os.getloadavg()[0],
-                "seconds": time.perf_counter() - begun,
-                "parts": results,
-            }
-        )
-    )
+PARTS = {"argmax": classifier, "softmax": softmax}
+
+
+@benchmark(
+    option("--images", type=int, default=10, help="encrypted test images"),
+    option("--degree", type=int, default=15, help="degree of the network's activation"),
+    option("--epochs", type=int, default=3),
+    option("--log-ring", type=int, default=16, help="ring of the softmax"),
+    option("--softmax-error", type=float, default=1e-3, help="largest error of the softmax's polynomials"),
+    option("--parts", nargs="*", choices=tuple(PARTS), default=list(PARTS)),
+    BACKEND,
+    columns={
+        "security_bits": "", "ring_dim": "", "levels": "", "key_switches": "", "ciphertext_products": "",
+        "rotation_keys": "", "evaluation_key_bytes": "bytes", "predicted_ms": "ms", "measured_ms": "ms", "floor_ms": "ms",
+        "keygen_s": "s", "compile_s": "s", "server_peak_bytes": "bytes", "peak_rss_bytes": "bytes",
+    },
+    data=("mnist.npz",),
+    memory_gb=6,
+    minutes=3,
+)  # fmt: skip
+def non_arithmetic(run: Run) -> None:
+    for part in run.options.parts:
+        run.row({"part": part}, lambda part=part: PARTS[part](run.options))  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    main()
+    non_arithmetic.main()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
-import sys
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import Run, benchmark
 from torch import nn
 
 _EXPORTERS: dict[str, dict[str, Any]] = {
@@ -101,26 +102,20 @@ def outcome(model: nn.Module, shape: tuple[int, ...], options: dict[str, Any]) -
     return "traced"
 
 
-def main() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnx2torch  # noqa: F401
-    except ImportError:
-        print("skipped: pip install onnx onnxscript onnx2torch")
-        sys.exit(0)
+def outcomes(model: nn.Module, shape: tuple[int, ...]) -> dict[str, str]:
+    """What became of a model, by exporter."""
+    # Read by itself first: what cannot be traced as it is would prove nothing.
+    hg.trace(model.eval(), torch.randn(_SAMPLES, *shape), calibration=torch.randn(_CALIBRATION, *shape))
+    return {exporter: outcome(model, shape, options) for exporter, options in _EXPORTERS.items()}
+
+
+@benchmark(columns=dict.fromkeys(_EXPORTERS, ""), packages=("onnx", "onnxscript", "onnx2torch"))
+def onnx_readers(run: Run) -> None:
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    traced = dict.fromkeys(_EXPORTERS, 0)
     for name, (model, shape) in models().items():
-        # Read by itself first: what cannot be traced as it is would prove nothing.
-        hg.trace(model.eval(), torch.randn(_SAMPLES, *shape), calibration=torch.randn(_CALIBRATION, *shape))
-        for exporter, options in _EXPORTERS.items():
-            found = outcome(model, shape, options)
-            traced[exporter] += found == "traced"
-            print(f"{name:40} {exporter:36} {found}", flush=True)
-    for exporter, count in traced.items():
-        print(f"{exporter}: {count} of {len(models())} traced; all {len(models())} are traced from PyTorch itself")
+        run.row({"model": name}, partial(outcomes, model, shape))
 
 
 if __name__ == "__main__":
-    main()
+    onnx_readers.main()

@@ -1,7 +1,7 @@
 """Certified private inference after Phoenix (CCS 2022): robust and fair answers under encryption.
 
     python benchmarks/phoenix.py
-    python benchmarks/phoenix.py --settings mnist adult --json
+    python benchmarks/phoenix.py --settings mnist adult
 
 Each setting trains a network with noise (weights are kept in build/benchmarks), certifies it with held-out inputs, and
 answers test inputs in the clear, on the simulator and encrypted, with the same noise where they are compared. Certified
@@ -10,17 +10,15 @@ accuracy counts inputs that are certified and rightly classified. Published figu
 
 from __future__ import annotations
 
-from common import ROOT, backend_argument, data, hg, machine, mnist  # first: it imports heliograph  # isort: skip
+from common import data, hg, mnist, once  # first: it imports heliograph before torch
 
-import argparse
-import json
-import multiprocessing
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from harness import BACKEND, FOLDER, Run, apart, benchmark, option
 from heliograph.certified.certify import certify
 from heliograph.certified.clear import Smoothed, by_votes
 from heliograph.certified.train import Square, perceptron, train
@@ -144,12 +143,14 @@ def inputs_of(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
 def trained(name: str, setting: Setting, folder: Path) -> nn.Module:
     """The network, trained with noise once; its weights are kept."""
-    model, path = setting.model(), folder / f"phoenix_{setting.weights or name}.pt"
-    if path.exists():
-        model.load_state_dict(torch.load(path, weights_only=True))
-        return model.eval()
     torch.manual_seed(0)
     model = setting.model()
+    weights = folder / f"phoenix_{setting.weights or name}.npz"
+    return once(weights, model, lambda: fit(name, setting, model))
+
+
+def fit(name: str, setting: Setting, model: nn.Module) -> None:
+    """Train the network in place."""
     x, y, _, _ = inputs_of(name)
 
     def told(stage: str, done: int, total: int) -> None:
@@ -157,35 +158,24 @@ def trained(name: str, setting: Setting, folder: Path) -> nn.Module:
             print(f"{name}: {stage}, step {done} of {total}", file=sys.stderr)
 
     train(model, x, y, setting.certificate(), epochs=setting.epochs, rate=setting.rate, progress=told)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), path)
-    return model
 
 
-@dataclass(frozen=True)
-class Encrypted:
-    """What a client and a server did: decrypted answers, seconds of each, and what that took."""
+def evaluate(folder: str, count: int, backend: str) -> dict[str, Any]:
+    """Encrypt inputs, evaluate them with the noise given, and decrypt: answers, seconds, and what that took.
 
-    decrypted: list[np.ndarray]
-    seconds: list[float]
-    floor_s: float
-    keygen_s: float
-    peak_rss_bytes: int
-
-
-def evaluate(
-    artifact_bytes: bytes, inputs: list[np.ndarray], noises: list[dict[str, np.ndarray]], backend: str
-) -> Encrypted:
-    """Encrypt inputs, evaluate them with the noise given, and decrypt."""
-    artifact, clock = hg.Artifact.from_bytes(artifact_bytes), time.perf_counter
+    The folder has `artifact.helio`, and an input and its noise in each of `0.npz` and so on.
+    """
+    artifact, clock = hg.Artifact.load(Path(folder, "artifact.helio")), time.perf_counter
     begun = clock()
     client = hg.Client(artifact.public())
     keys = client.evaluation_keys()
     keygen_s = clock() - begun
     decrypted, seconds = [], []
     with hg.Server(artifact, keys, backend=backend) as server:
-        for x, drawn in zip(inputs, noises, strict=True):
-            sent = client.encrypt(x)
+        for number in range(count):
+            with np.load(Path(folder, f"{number}.npz"), allow_pickle=False) as file:
+                drawn = dict(file)
+            sent = client.encrypt(drawn.pop("input"))
             begun = clock()
             output = server.run(sent, plain=drawn)
             seconds.append(clock() - begun)
@@ -193,11 +183,18 @@ def evaluate(
         floor = server.floor()
         for _ in range(FLOOR_SAMPLES):
             floor.sample()
-    return Encrypted(decrypted, seconds, floor.milliseconds() / 1e3, keygen_s, peak_rss_bytes())
+    return {
+        "decrypted": decrypted,
+        "seconds": seconds,
+        "floor_seconds": floor.milliseconds() / 1e3,
+        "keygen_seconds": keygen_s,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
 
 
-def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> dict[str, Any]:
-    """One setting, in a process of its own."""
+def measured(name: str, counts: tuple[int, int, int], place: str, backend: str) -> dict[str, Any]:
+    """One setting."""
+    folder = Path(place)
     torch.set_num_threads(2)
     setting, clock = SETTINGS[name], time.perf_counter
     certificate, model = setting.certificate(), trained(name, SETTINGS[name], folder)
@@ -242,17 +239,19 @@ def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> 
         )
     picked = asked[:: max(1, len(asked) // max(1, encrypted_count))][:encrypted_count]
     noises = [noise() for _ in picked]
-    measured = Encrypted([], [], 0.0, 0.0, 0)
+    found = {"decrypted": [], "seconds": [], "floor_seconds": None, "keygen_seconds": None, "peak_rss_bytes": None}
     if len(picked):
         # In a process of its own, whose memory is that of a client and a server.
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            inputs = [test[i] for i in picked]
-            measured = pool.submit(evaluate, artifact.to_bytes(), inputs, noises, backend).result()
+        with tempfile.TemporaryDirectory() as temporary:
+            artifact.save(Path(temporary, "artifact.helio"))
+            for number, (i, drawn) in enumerate(zip(picked, noises, strict=True)):
+                np.savez(Path(temporary, f"{number}.npz"), input=test[i], **drawn)
+            found = apart("phoenix:evaluate", temporary, len(picked), backend)
     encrypted = [
-        same(hg.read_answer(artifact, values), i, drawn)
-        for values, i, drawn in zip(measured.decrypted, picked, noises, strict=True)
+        same(hg.read_answer(artifact, np.array(values)), i, drawn)
+        for values, i, drawn in zip(found["decrypted"], picked, noises, strict=True)
     ]
-    times = measured.seconds
+    times = found["seconds"]
     return {
         "certified_accuracy": float(np.mean([a and b for a, b in zip(certified, right, strict=True)])),
         "certified": float(np.mean(certified)),
@@ -262,6 +261,9 @@ def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> 
         "images_clear": len(asked),
         "images_simulated": len(simulated),
         "images_encrypted": len(encrypted),
+        "same_encrypted": sum(encrypted),
+        "same_simulated": sum(simulated),
+        "ring": f"2^{report['ring_dim'].bit_length() - 1}",
         "consistency": float(np.mean(encrypted)) if encrypted else None,
         "consistency_simulated": float(np.mean(simulated)) if simulated else None,
         "xi": known.xi,
@@ -276,10 +278,10 @@ def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> 
         "target": known.target,
         "seconds_per_image": statistics.median(times[1:] or times) if times else None,
         "seconds_first": times[0] if times else None,
-        "floor_seconds": measured.floor_s,
+        "floor_seconds": found["floor_seconds"],
         "predicted_seconds": report["predicted_ms"] / 1e3,
         "certify_seconds": certify_s,
-        "keygen_seconds": measured.keygen_s,
+        "keygen_seconds": found["keygen_seconds"],
         "levels": report["levels"],
         "bootstraps": report["bootstraps"],
         "ring_dim": report["ring_dim"],
@@ -287,22 +289,9 @@ def run(name: str, counts: tuple[int, int, int], folder: Path, backend: str) -> 
         "security_bits": report["security_bits"],
         "evaluation_key_bytes": report["evaluation_key_bytes"],
         "server_peak_bytes": report["server_peak_bytes"],
-        "peak_rss_bytes": measured.peak_rss_bytes,
+        "peak_rss_bytes": found["peak_rss_bytes"],
         "published": dict(setting.published),
     }
-
-
-def line(name: str, row: Mapping[str, Any]) -> str:
-    """A setting in words."""
-    return (
-        f"{name}: certified {row['certified_accuracy']:.1%} (any class {row['certified']:.1%}) at R = {row['radius']:.2f}, "
-        f"accuracy {row['accuracy']:.1%}, average radius {row['average_radius']:.3f}, xi {row['xi']:.4f}; "
-        f"{row['seconds_per_image'] or 0:.1f} s an image (floor {row['floor_seconds']:.1f}, predicted "
-        f"{row['predicted_seconds']:.1f}), {row['levels']} levels, N = {row['ring_dim']}, keys "
-        f"{row['evaluation_key_bytes'] / 1e9:.1f} GB, peak {row['peak_rss_bytes'] / 1e9:.1f} GB; consistent: "
-        f"{row['consistency']} of {row['images_encrypted']} encrypted, {row['consistency_simulated']} of "
-        f"{row['images_simulated']} simulated"
-    )
 
 
 def picture(path: Path, folder: Path) -> None:
@@ -336,30 +325,34 @@ def picture(path: Path, folder: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--clear", type=int, help="test inputs answered in the clear")
-    parser.add_argument("--simulated", type=int, help="and on the simulator")
-    parser.add_argument("--encrypted", type=int, help="and encrypted")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where weights are kept")
-    parser.add_argument("--picture", type=Path, help="draw certified accuracy against radius into this file")
-    backend_argument(parser, "whose primitives are run")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    given = parser.parse_args()
-    data("mnist.npz")
-    found: dict[str, Any] = {}
+@benchmark(
+    option("--settings", nargs="+", choices=tuple(SETTINGS), default=list(SETTINGS)),
+    option("--clear", type=int, help="test inputs answered in the clear"),
+    option("--simulated", type=int, help="and on the simulator"),
+    option("--encrypted", type=int, help="and encrypted"),
+    option("--picture", type=Path, help="draw certified accuracy against radius into this file"),
+    BACKEND,
+    FOLDER,
+    columns={
+        "certified_accuracy": "", "certified": "", "radius": "", "accuracy": "", "average_radius": "", "xi": "",
+        "seconds_per_image": "s", "floor_seconds": "s", "predicted_seconds": "s", "levels": "", "ring": "",
+        "evaluation_key_bytes": "bytes", "peak_rss_bytes": "bytes", "same_encrypted": "", "images_encrypted": "",
+        "same_simulated": "", "images_simulated": "",
+    },
+    data=("mnist.npz", "adult.npz"),
+    memory_gb=10,
+    minutes=45,
+)  # fmt: skip
+def phoenix(run: Run) -> None:
+    given = run.options
     for name in given.settings:
-        asked = (given.clear, given.simulated, given.encrypted)
-        counts = tuple(own if one is None else one for one, own in zip(asked, SETTINGS[name].images, strict=True))
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            found[name] = pool.submit(run, name, counts, given.folder, given.backend).result()  # type: ignore[arg-type]
-        print(line(name, found[name]), file=sys.stderr, flush=True)
+        setting, asked = SETTINGS[name], (given.clear, given.simulated, given.encrypted)
+        counts = tuple(own if one is None else one for one, own in zip(asked, setting.images, strict=True))
+        make = partial(apart, "phoenix:measured", name, counts, given.folder, given.backend)
+        run.row({"setting": name}, make)
     if given.picture is not None:
         picture(given.picture, given.folder)
-    result = {"machine": machine(), "backend": given.backend, "settings": found}
-    print(json.dumps(result) if given.json else json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":
-    main()
+    phoenix.main()

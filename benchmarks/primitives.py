@@ -1,29 +1,24 @@
 """Each primitive on both backends: OpenFHE's wheel against our own kernels, with the same keys, in one process.
 
 Rings from N = 2^13 to 2^16, near the top, in the middle and near the end of their chains; with one thread and with all.
-The two backends take turns, so that other work on the machine slows both. `--json` prints the object only.
+The two backends take turns, so that other work on the machine slows both.
 """
 
 from __future__ import annotations
 
 import heliograph as hg  # noqa: F401  # first: it sets OpenMP's waiting policy  # isort: skip
 
-import argparse
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from harness import Run, apart, benchmark, cores, option
 from heliograph.ckks.ring import Ring
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import sums_size
 from heliograph.tools.measuring.beside import AMOUNT, beside, sample_values
-from heliograph.tools.measuring.calibrate import machine_name
 from heliograph.tools.measuring.turns import medians_ms
 
 # Chains as programs have them: small networks, one with a softmax, one that bootstraps.
@@ -70,51 +65,35 @@ def measured(rings: tuple[Ring, ...]) -> Iterator[dict[str, Any]]:
                 }  # fmt: skip
 
 
-def in_child(threads: int, log_rings: list[int]) -> list[dict[str, Any]]:
-    """The rows of a process with this many threads: both libraries take their number when they are loaded."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
-    command = [sys.executable, str(Path(__file__)), "--rows", *map(str, log_rings)]
-    found: list[dict[str, Any]] = json.loads(
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    )
-    return [{"threads": threads, **row} for row in found]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    parser.add_argument("--rings", type=int, nargs="*", default=[13, 14, 15, 16], help="log2 of the ring dimensions")
-    parser.add_argument("--rows", type=int, nargs="*", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rows is not None:
-        print(json.dumps(list(measured(tuple(ring for ring in RINGS if ring.log_ring in options.rows)))))
-        return
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    rows = [row for threads in sorted({1, cores}) for row in in_child(threads, options.rings)]
+def of_ring(log_ring: int) -> dict[str, Any]:
+    """The rows of a ring and the geometric mean of their ratios."""
+    rows = list(measured(tuple(ring for ring in RINGS if ring.log_ring == log_ring)))
     for row in rows:
         row["ratio"] = row["native_ms"] / row["openfhe_ms"]
-    result = {
-        "machine": machine_name(), "load_average": load, "geomean_ratio": _geomean(rows),
-        "geomean_by_threads": {
-            str(threads): _geomean([row for row in rows if row["threads"] == threads]) for threads in sorted({1, cores})
-        },
-        "primitives": rows,
-    }  # fmt: skip
-    if options.json:
-        print(json.dumps(result))
-        return
-    print(f"{result['machine']}, load average {load:.2f}; milliseconds of OpenFHE's wheel and of our kernels")
-    for row in rows:
-        print(
-            f"{row['threads']} threads  N=2^{row['ring_dim'].bit_length() - 1}  level {row['level']:2d}  "
-            f"{row['primitive']:15s} {row['openfhe_ms']:9.2f} {row['native_ms']:9.2f}  {row['ratio']:.2f}"
-        )
-    print(f"geometric mean of the ratios: {result['geomean_ratio']:.3f}, by threads {result['geomean_by_threads']}")
+    mean = math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows))
+    levels = {row["level"] for row in rows}
+    ratios = {
+        name: math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows if row["primitive"] == name))
+        for name in (*NAMES, "encode")
+    }
+    return {"geomean_ratio": mean, "levels": sorted(levels), **ratios, "primitives": rows}
 
 
-def _geomean(rows: list[dict[str, Any]]) -> float:
-    return math.exp(statistics.fmean(math.log(row["native_ms"] / row["openfhe_ms"]) for row in rows))
+@benchmark(
+    option("--rings", type=int, nargs="*", default=[13, 14, 15, 16], help="log2 of the ring dimensions"),
+    columns={"geomean_ratio": "", **dict.fromkeys((*NAMES, "encode"), "")},
+    packages=("openfhe",),
+    memory_gb=4,
+    minutes=4,
+)
+def primitives(run: Run) -> None:
+    """The columns are our times over OpenFHE's, means over the levels."""
+    # Both libraries take their number of threads when they are loaded.
+    for threads in sorted({1, cores()}):
+        for log_ring in run.options.rings:
+            key = {"threads": threads, "log_ring": log_ring}
+            run.row(key, partial(apart, "primitives:of_ring", log_ring, threads=threads))
 
 
 if __name__ == "__main__":
-    main()
+    primitives.main()

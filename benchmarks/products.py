@@ -1,7 +1,7 @@
 """Products of two encrypted matrices: ours against DiagABT and DiagATB (HETAL), ColMajor and RowMajor (Crockett, 2020).
 
     python benchmarks/products.py
-    python benchmarks/products.py --sizes 128,128,4 --json
+    python benchmarks/products.py --sizes 128,128,4
 
 For (a, b, c) the products A B^T of (a, b) with (c, b), and A^T B of (a, c) with (a, b), at 128 bits. Each way is compiled as
 a program of its own, and all run in one process, one after the other; the first run, which encodes plaintexts, is not timed.
@@ -11,22 +11,20 @@ published ways (published_products.py) have to take what was published.
 
 from __future__ import annotations
 
-from common import machine, hg  # first: it imports heliograph  # isort: skip
+import heliograph as hg  # first: it sets OpenMP's waiting policy  # isort: skip
 
-import argparse
-import json
-import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
+from harness import Run, benchmark, option
 from published_products import COUNTS, PUBLISHED, Published
 
 from heliograph.execution.walk import node_calls
@@ -118,32 +116,26 @@ def measured(kind: str, sizes: tuple[int, int, int], way: Published | None, opti
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--sizes", nargs="*", default=[",".join(map(str, each)) for each in SIZES], help="a,b,c")
-    parser.add_argument("--log-ring", type=int, default=16, help="16 has the slots of the published counts")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    load, rows = os.getloadavg()[0], []
+@benchmark(
+    option("--sizes", nargs="*", default=[",".join(map(str, each)) for each in SIZES], help="a,b,c"),
+    option("--log-ring", type=int, default=16, help="16 has the slots of the published counts"),
+    columns={
+        "way": "", "plain_products": "", "products": "", "rotations": "", "seconds": "s", "predicted_seconds": "s",
+        "max_error": "", "error_over_predicted": "",
+    },
+    memory_gb=6,
+    minutes=8,
+)  # fmt: skip
+def products(run: Run) -> None:
+    given = run.options
     for text in given.sizes:
         a, b, c = map(int, text.split(","))
         for kind, published in PUBLISHED.items():
             for each in (None, *published):
                 way = each and each((1 << given.log_ring) // 2, c, a, b)
-                found = measured(kind, (a, b, c), way, hg.Options(log_ring=given.log_ring))
-                rows.append({"sizes": [a, b, c], "kind": kind, **found})
-                own = "" if way else " (ours)"
-                print(
-                    f"({text}) {kind}  {found['way'] + own:20s} {found['plain_products']:4d} masks "
-                    f"{found['products']:3d} products {found['rotations']:4d} rotations  {found['seconds']:7.3f} s, "
-                    f"plan {found['predicted_seconds']:.3f}  error {found['max_error']:.2g}, predicted "
-                    f"{found['predicted_error']:.2g}",
-                    file=sys.stderr if given.json else sys.stdout,
-                    flush=True,
-                )
-    if given.json:
-        print(json.dumps({"machine": machine(), "load_average": load, "products": rows}))
+                key = {"sizes": text, "kind": kind, "ways": "ours" if each is None else each.way}
+                run.row(key, partial(measured, kind, (a, b, c), way, hg.Options(log_ring=given.log_ring)))
 
 
 if __name__ == "__main__":
-    main()
+    products.main()

@@ -7,21 +7,17 @@ and the attacks that know the structure of what they mutate, on programs that bo
 
 from __future__ import annotations
 
-from common import ROOT, machine  # first: it imports heliograph
+import heliograph as hg  # first: it sets OpenMP's waiting policy
 
-import argparse
-import json
-import os
 import random
-import resource
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from heliograph.errors import InsecureWarning
+from harness import ROOT, Run, benchmark, option
+from heliograph.tools.measure import peak_rss_bytes
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -51,53 +47,40 @@ TARGETS: list[Target] = [
 ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50, help="some seconds each, up to 100 mutants of a target")
-    parser.add_argument("--targets", default="", help="only those whose names hold one of these, after commas")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
+def fuzzed(name: str, make: Any, use: Any, rounds: int, seed: int) -> dict[str, Any]:
+    """What became of a target's mutants."""
+    tally = fuzz(make, use, _EACH.get(name, 20) * rounds, seed)
+    return {
+        "mutants": tally.mutants,
+        "usable": tally.accepted,
+        "refused": tally.refused,
+        "longest_s": tally.seconds,
+        "longest_message": tally.characters,
+        "failures": tally.failures,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+@benchmark(
+    option("--rounds", type=int, default=50, help="some seconds each, up to 100 mutants of a target"),
+    option("--targets", default="", selects=True, help="only those whose names hold one of these, after commas"),
+    option("--seed", type=int, default=0),
+    columns={
+        "mutants": "", "usable": "", "refused": "", "longest_s": "s of the processor", "longest_message": "characters",
+        "failures": "", "peak_rss_bytes": "bytes",
+    },
+    packages=("openfhe",),
+    minutes=15,
+)  # fmt: skip
+def reliability(run: Run) -> None:
     # Every ring here is a toy.
-    warnings.simplefilter("ignore", InsecureWarning)
-    rows: list[dict[str, Any]] = []
-    if not options.json:
-        print(f"{machine()}; load average {os.getloadavg()[0]:.1f}; seed {options.seed}\n")
-        print(
-            f"{'target':<24}{'mutants':>9}{'usable':>9}{'refused':>9}{'longest, s':>12}{'longest text':>14}{'failures':>10}"
-        )
-    words = options.targets.split(",")
+    warnings.simplefilter("ignore", hg.InsecureWarning)
+    given = run.options
+    words = given.targets.split(",")
     for name, make, use in [target for target in TARGETS if any(word in target[0] for word in words)]:
-        begun = time.monotonic()
-        tally = fuzz(make, use, _EACH.get(name, 20) * options.rounds, options.seed)
-        rows.append(
-            {
-                "target": name,
-                "mutants": tally.mutants,
-                "usable": tally.accepted,
-                "refused": tally.refused,
-                "longest_s": tally.seconds,
-                "longest_message": tally.characters,
-                "failures": tally.failures,
-                "wall_s": time.monotonic() - begun,
-            }
-        )
-        if not options.json:
-            print(
-                f"{name:<24}{tally.mutants:>9}{tally.accepted:>9}{tally.refused:>9}{tally.seconds:>12.2f}"
-                f"{tally.characters:>14}{len(tally.failures):>10}",
-                flush=True,
-            )
-            for failure in tally.failures[:5]:
-                print(f"    {failure}")
-    if not options.json and len(rows) > 1:
-        total = {key: sum(row[key] for row in rows) for key in ("mutants", "usable", "refused")}
-        print(f"{'all':<24}{total['mutants']:>9}{total['usable']:>9}{total['refused']:>9}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if not options.json:
-        print(f"\npeak memory of the process {peak / 1e6:.0f} MB\n")
-    print(json.dumps({"machine": machine(), "seed": options.seed, "peak_rss_bytes": peak, "targets": rows}))
+        found = run.row({"target": name}, partial(fuzzed, name, make, use, given.rounds, given.seed))
+        run.failures += found["failures"]
 
 
 if __name__ == "__main__":
-    main()
+    reliability.main()

@@ -11,11 +11,9 @@ artifact is kept, and not compiled again.
 
 from __future__ import annotations
 
-from deep_network import ROOT, hg, machine, run_encrypted  # first: it imports heliograph  # isort: skip
+from deep_network import run_encrypted  # first: it imports heliograph before torch
 
 import argparse
-import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from common import hg
+from harness import FOLDER, Run, benchmark, option, threads_option
 from heliograph.tools.measure import peak_rss_bytes
 
 KEYS = (
@@ -54,7 +54,7 @@ class Block(torch.nn.Module):
         return result
 
 
-def resnet18(width: int, stem: bool, classes: int = 200) -> torch.nn.Sequential:
+def network(width: int, stem: bool, classes: int = 200) -> torch.nn.Sequential:
     """With a first convolution of 3x3 and no pooling behind it, as for small images, or with the `stem` for large ones: a
     convolution of 7x7 in steps of two, and a pooling, here of means.
     """
@@ -92,22 +92,11 @@ def encrypted(path: Path, x: np.ndarray, wanted: np.ndarray, threads: int) -> di
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=64, help="rows and columns of an image")
-    parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
-    parser.add_argument("--stem", action="store_true", help="the first layers of the network for 224x224")
-    parser.add_argument("--degree", type=int, default=15)
-    parser.add_argument("--simulated", type=int, default=0, metavar="M", help="simulated images")
-    parser.add_argument("--encrypted", action="store_true", help="run one encrypted image too")
-    parser.add_argument("--memory-bytes", type=int, default=None, help="bound on the server's memory")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where artifacts are kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of the network that the options say."""
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
-    module = resnet18(options.width, options.stem)
+    module = network(options.width, options.stem)
     images = torch.randn(64, 3, options.size, options.size).clamp(-2, 2)
     module.train()
     with torch.no_grad():
@@ -130,9 +119,6 @@ def main() -> None:
         artifact.save(path)
     report = artifact.report.to_dict()
     result: dict[str, Any] = {
-        "machine": machine(),
-        "load_average": os.getloadavg()[0],
-        "size": options.size,
         "weights": weights,
         "compile_s": seconds,
         "compile_processor_s": processor,
@@ -141,6 +127,7 @@ def main() -> None:
         "artifact_bytes": path.stat().st_size,
         **{key: report[key] for key in KEYS},
         "simulated": [],
+        "encrypted": None,
     }
     with torch.no_grad():
         wanted = module(images[32 : 32 + max(options.simulated, 1)]).numpy()
@@ -150,12 +137,30 @@ def main() -> None:
         result["simulated"].append({"seconds": time.perf_counter() - begun, **error(found, wanted[number])})
     if options.encrypted:
         result["encrypted"] = encrypted(path, images[32].numpy(), wanted[0], options.threads)
-    if options.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
-        print(f"{name}: {value}")
+    return result
+
+
+@benchmark(
+    option("--size", type=int, default=64, help="rows and columns of an image"),
+    option("--width", type=int, default=64, help="channels of the first stage"),
+    option("--stem", action="store_true", help="the first layers of the network for 224x224"),
+    option("--degree", type=int, default=15),
+    option("--simulated", type=int, default=0, metavar="M", help="simulated images"),
+    option("--encrypted", action="store_true", help="run one encrypted image too"),
+    option("--memory-bytes", type=int, default=None, help="bound on the server's memory"),
+    threads_option("of torch and of the encrypted run"),
+    FOLDER,
+    columns={
+        "weights": "", "compile_s": "s", "compile_processor_s": "s of the processor", "peak_rss_bytes": "bytes",
+        "artifact_bytes": "bytes", **dict.fromkeys(KEYS, ""), "predicted_ms": "ms", "simulated": "", "encrypted": "",
+    },
+    memory_gb=10,
+    minutes=10,
+)  # fmt: skip
+def resnet18(run: Run) -> None:
+    given = run.options
+    run.row({"size": given.size, "width": given.width}, lambda: measured(given))
 
 
 if __name__ == "__main__":
-    main()
+    resnet18.main()

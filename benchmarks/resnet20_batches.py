@@ -9,13 +9,9 @@ trained, with polynomials of degree 31. An encrypted batch is one evaluation.
 
 from __future__ import annotations
 
-from deep_network import ROOT, accuracy, cifar10, hg, machine, run_encrypted  # first: it imports heliograph  # isort: skip
+from deep_network import accuracy, run_encrypted  # first: it imports heliograph before torch
 
-import argparse
-import json
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,36 +19,36 @@ from typing import Any
 import numpy as np
 import torch
 
+from common import hg
+from harness import FOLDER, Run, apart, benchmark, option, threads_option
 from heliograph.errors import PlanningError
-from ola import CALIBRATION, chosen_options, refined
-from ola_models import NETWORKS
+from models.cifar import cifar10, traced
+from models.ola import NETWORKS
+from ola import chosen_options, refined
 
 # Room for the rounded plaintexts of all maps.
 CACHE_BYTES = 12 << 30
 KEYS = ("bootstraps", "levels", "rotations", "plaintext_products", "server_peak_bytes", "evaluation_key_bytes")
 
 
-def planned(batch: int, options: argparse.Namespace) -> dict[str, Any]:
+def planned(batch: int, given: dict[str, Any]) -> dict[str, Any]:
     """The figures of one batch, and the folder of its artifact."""
+    options, images, network = Namespace(**given), cifar10(), NETWORKS["resnet20"]
+    folder = Path(options.folder)
     torch.set_num_threads(options.threads)
-    images, network = cifar10(), NETWORKS["resnet20"]
-    program = hg.trace(
-        network.module(options.folder, images), torch.from_numpy(images.test[:1]), input_range=images.interval,
-        calibration=images.train[:CALIBRATION], name="resnet20",
-    )  # fmt: skip
+    program = traced("resnet20", network.module(folder, images), images)
     if options.mode == "refined":
-        program = refined(network, program, images, options)
+        program = refined(network, program, images, folder)
     chosen = chosen_options(network, options.mode, 0.0)
     try:
         artifact = hg.compile(program, replace(chosen, batch=batch, memory_bytes=options.memory_bytes))
     except PlanningError as error:
-        return {"batch": batch, "refused": str(error)}
-    folder = options.folder / f"{program.name}-batch{batch}-{artifact.fingerprint[:12]}"
+        return {"refused": str(error)}
+    folder = folder / f"{program.name}-batch{batch}-{artifact.fingerprint[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     artifact.save(folder / "artifact.helio")
     report = artifact.report.to_dict()
     return {
-        "batch": batch,
         "folder": str(folder),
         "predicted_seconds": report["predicted_ms"] / 1e3,
         "predicted_seconds_per_image": report["predicted_ms"] / 1e3 / batch,
@@ -62,9 +58,9 @@ def planned(batch: int, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def measured(batch: int, place: str, options: Namespace) -> dict[str, Any]:
     """Encrypted batches: the second and the next ones find rounded plaintexts."""
-    images, folder, batch, count = cifar10(), Path(entry["folder"]), entry["batch"], options.runs
+    images, folder, count = cifar10(), Path(place), options.runs
     test = images.test[: count * batch]
     batches = test.reshape(count, batch, *test.shape[1:]) if batch > 1 else test
     found = run_encrypted(batches, folder, options.threads, "native", CACHE_BYTES)
@@ -72,6 +68,7 @@ def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, An
     return {
         "measured_seconds": found["seconds"],
         "seconds": [each["seconds"] for each in found["images"]],
+        "seconds_first": found["images"][0]["seconds"],
         "measured_seconds_per_image": found["seconds"] / batch,
         "floor_seconds": found["floor_seconds"],
         "peak_rss_bytes": found["peak_rss_bytes"],
@@ -80,29 +77,42 @@ def measured(entry: dict[str, Any], options: argparse.Namespace) -> dict[str, An
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=("refined", "uniform"), default="refined", help="the network")
-    parser.add_argument("--batches", nargs="*", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--encrypted", nargs="*", type=int, default=[], help="batches that are also run")
-    parser.add_argument("--runs", type=int, default=2, help="encrypted batches of each")
-    parser.add_argument("--memory-bytes", type=int, default=22_000_000_000)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "benchmarks", help="where results are kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    context, found = multiprocessing.get_context("spawn"), []
-    for batch in options.batches:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            entry = pool.submit(planned, batch, options).result()
-        if batch in options.encrypted and "folder" in entry:
-            entry |= measured(entry, options)
-        found.append(entry)
-        if not options.json:
-            print(json.dumps(entry), flush=True)
-    if options.json:
-        print(json.dumps({"machine": machine(), "batches": found}))
+COLUMNS = {
+    "predicted_seconds": "s", "predicted_seconds_per_image": "s", "measured_seconds": "s", "seconds_first": "s",
+    "measured_seconds_per_image": "s", "floor_seconds": "s", "bootstraps": "", "levels": "", "rotations": "",
+    "evaluation_key_bytes": "bytes", "server_peak_bytes": "bytes", "peak_rss_bytes": "bytes", "compile_s": "s",
+    "accuracy_encrypted": "", "refused": "",
+}  # fmt: skip
+
+
+@benchmark(
+    option("--mode", choices=("refined", "uniform"), default="refined", help="the network"),
+    option("--batches", nargs="*", type=int, default=[1, 2, 4, 8, 16]),
+    option("--encrypted", nargs="*", type=int, default=[], help="batches that are also run"),
+    option("--runs", type=int, default=2, help="encrypted batches of each"),
+    option("--memory-bytes", type=int, default=22_000_000_000),
+    threads_option(),
+    FOLDER,
+    columns=COLUMNS,
+    data=("cifar10_subset.npz", "cifar10_resnet20_akamaster.npz"),
+    memory_gb=8,
+    minutes=80,
+)
+def resnet20_batches(run: Run) -> None:
+    """Columns are None for what was not run."""
+    given = run.options
+    for batch in given.batches:
+        encrypted = batch in given.encrypted
+
+        def make(batch: int = batch, encrypted: bool = encrypted) -> dict[str, Any]:
+            found = dict.fromkeys(COLUMNS) | apart(
+                "resnet20_batches:planned", batch, vars(given), threads=given.threads
+            )
+            return found | (measured(batch, found["folder"], given) if encrypted and "folder" in found else {})
+
+        # With another key: a plan alone does not stand for a run.
+        run.row({"mode": given.mode, "batch": batch, **({} if encrypted else {"run": "planned"})}, make)
 
 
 if __name__ == "__main__":
-    main()
+    resnet20_batches.main()

@@ -12,11 +12,9 @@ Parts, all of them by default:
 
 from __future__ import annotations
 
-from common import ROOT, hg, machine, mnist, polynomial_logits, train  # first: it imports heliograph
+from common import hg, mnist, mnist_mlp, polynomial_logits  # first: it imports heliograph before torch
 
-import argparse
 import importlib.util
-import json
 import os
 import queue
 import random
@@ -26,13 +24,14 @@ import tempfile
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from heliograph.errors import InsecureWarning
+from harness import ROOT, Run, benchmark, option
 from heliograph.execution.memory import memory_bytes
 from heliograph.serving.work.engine import Task, Work, bytes_each, follow, task_of
 from heliograph.serving.work.engines import make_engine
@@ -93,7 +92,6 @@ def latency(folder: Path, artifact: hg.Artifact, runs: int) -> dict[str, float]:
         "local_cpu_ms": 1e3 * float(np.median(cpu_beside)),
         "http_cpu_ms": 1e3 * float(np.median(cpu_over)),
         "runs": runs,
-        "load_average": os.getloadavg()[0],
         "input_bytes": len(sent),
     }
 
@@ -136,7 +134,6 @@ def engines(folder: Path, artifact: hg.Artifact, jobs: int) -> dict[str, Any]:
                 answer = client.decrypt(hg.EncryptedOutput.load(path.with_suffix(".out")))
                 if np.abs(answer - interpret(artifact.program, sample(number))).max() > 1e-2:
                     sys.exit(f"the answer to {path.name} is wrong on {name} with {workers} workers")
-    found["load_average"] = os.getloadavg()[0]
     return found
 
 
@@ -203,11 +200,9 @@ def clocked(name: str, work: Work, workers: int, tasks: list[Task]) -> float:
 
 def mnist_sizes(folder: Path, epochs: int) -> list[dict[str, Any]]:
     """Keys and inputs of 784-512-10 with a ReLU of degree 15, and of degree 7 as it is and refined; test accuracy."""
-    x_train, y_train, x_test, y_test = mnist()
+    x_train, _, x_test, y_test = mnist()
     x_train, x_test = x_train.reshape(-1, 784), x_test.reshape(-1, 784)
-    torch.manual_seed(1)
-    module = torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
-    train(module, x_train, y_train, epochs)
+    module = mnist_mlp(512, epochs)
     with torch.no_grad():
         clear = float((module(torch.from_numpy(x_test)).numpy().argmax(1) == y_test).mean())
     program = hg.trace(
@@ -227,11 +222,11 @@ def mnist_sizes(folder: Path, epochs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def resnet20_sizes(folder: Path) -> list[dict[str, Any]]:
-    """The same of the pretrained ResNet-20, as `resnet20.py` compiles it."""
-    import cifar_resnet
+def resnet20_sizes(folder: Path) -> dict[str, Any]:
+    """The same of the pretrained ResNet-20, as `resnets.py` compiles it."""
+    from models import cifar
 
-    return [{"name": "ResNet-20", **sizes(folder / "resnet20", cifar_resnet.compiled(20), None)}]
+    return sizes(folder / "resnet20", cifar.compiled("resnet20"), None)
 
 
 def sizes(folder: Path, artifact: hg.Artifact, image: Any) -> dict[str, Any]:
@@ -311,66 +306,67 @@ def load(running: Running, artifact: hg.Artifact, clients: int, jobs: int, kills
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=50, help="of all clients together")
-    parser.add_argument("--kills", type=int, default=4, help="three of a worker, then one of the server, and so on")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=20, help="for the latency")
-    parser.add_argument("--long-runs", type=int, default=5, help="for the latency of the job above a second")
-    parser.add_argument("--engine-jobs", type=int, default=12)
-    parser.add_argument("--epochs", type=int, default=2, help="of the network on MNIST")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--secure", action="store_true", help="128 bits, for the latency")
-    parser.add_argument("--degree", type=int, default=5, help="of the activation of the short job")
-    parser.add_argument("--long-degree", type=int, default=511, help="of that of the long job, on a ring of 2^16")
-    parser.add_argument("--resnet20", action="store_true", help="sizes of ResNet-20 too: a minute, 4 GB on the disk")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore", InsecureWarning)
-    toy = hg.compile(mlp(), hg.Options(security_bits=None, degree=5))
-    secure = 128 if options.secure else None
-    result: dict[str, Any] = {"machine": machine()}
+def under_load(folder: Path, toy: hg.Artifact, given: Any) -> dict[str, Any]:
+    """`load` on a server of its own."""
+    toy.save(folder / "toy.helio")
+    running = Running(folder / "server", [folder / "toy.helio"], "--workers", str(given.workers))
+    running.start()
+    try:
+        return load(running, toy, given.clients, given.jobs, given.kills, given.seed)
+    finally:
+        running.stop()
+
+
+@benchmark(
+    option("--parts", nargs="+", choices=PARTS, default=PARTS),
+    option("--clients", type=int, default=5),
+    option("--jobs", type=int, default=50, help="of all clients together"),
+    option("--kills", type=int, default=4, help="three of a worker, then one of the server, and so on"),
+    option("--workers", type=int, default=2),
+    option("--runs", type=int, default=20, help="for the latency"),
+    option("--long-runs", type=int, default=5, help="for the latency of the job above a second"),
+    option("--engine-jobs", type=int, default=12),
+    option("--epochs", type=int, default=2, help="of the network on MNIST"),
+    option("--seed", type=int, default=1),
+    option("--secure", action="store_true", help="128 bits, for the latency"),
+    option("--degree", type=int, default=5, help="of the activation of the short job"),
+    option("--long-degree", type=int, default=511, help="of that of the long job, on a ring of 2^16"),
+    option("--resnet20", action="store_true", selects=True, help="sizes of ResNet-20 too: a minute, 4 GB on the disk"),
+    packages=("starlette",),
+    memory_gb=6,
+    minutes=6,
+)
+def serving(run: Run) -> None:
+    given = run.options
+    warnings.simplefilter("ignore", hg.InsecureWarning)
+    secure = 128 if given.secure else None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in options.parts:
+        for part in given.parts:
             (folder / part).mkdir()
-        if "load" in options.parts:
-            toy.save(folder / "toy.helio")
-            running = Running(folder / "load" / "server", [folder / "toy.helio"], "--workers", str(options.workers))
-            running.start()
-            result["load"] = load(running, toy, options.clients, options.jobs, options.kills, options.seed)
-            running.stop()
-        if "latency" in options.parts:
+        if "load" in given.parts:
+            toy = hg.compile(mlp(), hg.Options(security_bits=None, degree=5))
+            found = run.row({"part": "load", "what": "toy"}, partial(under_load, folder / "load", toy, given))
+            if found["clients_that_failed"] or found["answers_off"] or found["ended_with_error"]:
+                run.failures.append("a job was lost or wrong")
+        if "latency" in given.parts:
             for kind, degree, ring, runs in (
-                ("short", options.degree, None, options.runs),
-                ("long", options.long_degree, 16, options.long_runs),
+                ("short", given.degree, None, given.runs),
+                ("long", given.long_degree, 16, given.long_runs),
             ):
                 made = hg.compile(mlp(), hg.Options(security_bits=secure, degree=degree, log_ring=ring))
                 (folder / "latency" / kind).mkdir()
-                result[f"latency_{kind}"] = latency(folder / "latency" / kind, made, runs)
-        if "engines" in options.parts:
-            made = hg.compile(mlp(), hg.Options(security_bits=secure, degree=options.degree, log_ring=14))
-            result["engines"] = engines(folder / "engines", made, options.engine_jobs)
-        if "sizes" in options.parts:
-            result["sizes"] = mnist_sizes(folder / "sizes", options.epochs)
-            if options.resnet20:
-                result["sizes"] += resnet20_sizes(folder / "sizes")
-    result["load_average"] = os.getloadavg()[0]
-    if not options.json:
-        print(f"{machine()}; load average {os.getloadavg()[0]:.1f}\n")
-        for part in (each for value in result.values() for each in (value if isinstance(value, list) else [value])):
-            if isinstance(part, dict):
-                for key, value in part.items():
-                    print(f"{key:<20} {value:.4g}" if isinstance(value, float) else f"{key:<20} {value}")
-                print()
-    print(json.dumps(result))
-    loaded = result.get("load", {})
-    if loaded and (loaded["clients_that_failed"] or loaded["answers_off"] or loaded["ended_with_error"]):
-        sys.exit("a job was lost or wrong")
+                run.row({"part": "latency", "what": kind}, partial(latency, folder / "latency" / kind, made, runs))
+        if "engines" in given.parts:
+            made = hg.compile(mlp(), hg.Options(security_bits=secure, degree=given.degree, log_ring=14))
+            key = {"part": "engines", "what": f"{given.engine_jobs} jobs"}
+            run.row(key, partial(engines, folder / "engines", made, given.engine_jobs))
+        if "sizes" in given.parts:
+            for row in mnist_sizes(folder / "sizes", given.epochs):
+                run.row({"part": "sizes", "what": row.pop("name")}, lambda row=row: row)  # type: ignore[misc]
+            if given.resnet20:
+                run.row({"part": "sizes", "what": "ResNet-20"}, partial(resnet20_sizes, folder / "sizes"))
 
 
 if __name__ == "__main__":
-    main()
+    serving.main()

@@ -7,19 +7,17 @@ an output is further from the network's than the outputs' whole span. With `--pl
 
 from __future__ import annotations
 
-from unseen_models import NETWORKS, Network, hg, trained  # first: it imports heliograph
+from models.unseen import NETWORKS, Network, hg, trained  # first: it imports heliograph before torch
 
-import argparse
-import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from common import ROOT, machine
+from harness import BUILD, Run, benchmark, option
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.compiler.reporting.held_out import observe
 from heliograph.errors import RangeError
@@ -98,55 +96,38 @@ def measured(network: Network, folder: Path, plan: bool, seed: int) -> dict[str,
     fused = linear_passes(program)[-1].program
     with torch.no_grad():
         exact = module(torch.from_numpy(split.unseen)).numpy().astype(np.float64)
-    result: dict[str, Any] = {
-        "network": network.name,
+    before, now = (figures(program, fused, options, split.unseen, exact, plan) for options in (BEFORE, hg.Options()))
+    return {
         "calibration": network.calibration,
         "held_out": len(split.unseen),
+        **now,
+        "rate_bound": now["unseen"]["rate_bound"],
+        **{f"{name}_before": value for name, value in before.items()},
     }
-    for name, options in (("before", BEFORE), ("defaults", hg.Options())):
-        result[name] = figures(program, fused, options, split.unseen, exact, plan)
-    return result
 
 
-def line(result: dict[str, Any]) -> str:
-    old, new = result["before"], result["defaults"]
-    bound = new["unseen"]["rate_bound"]
-    text = (
-        f"{result['network']:<32}{result['held_out']:>6}{new['refused_inputs']:>8}{old['garbage']:>6} /{new['garbage']:>4}"
-        f"{old['caught']:>6} of {old['garbage']:<4}{old['agreement']:>8.1%} /{new['agreement']:>7.1%}"
-        f"{old['depth']:>5} /{new['depth']:>3}{bound:>8.2%}"
-    )
-    if "levels" in old:
-        text += f"{old['levels']:>6} /{new['levels']:>3}{old['predicted_ms'] / 1e3:>9.2f} /{new['predicted_ms'] / 1e3:>7.2f}"
-    return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--weights", type=Path, default=ROOT / "benchmarks" / "results" / "unseen", help="where they are kept"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="other networks, calibrated on other samples")
-    parser.add_argument("--only", default="", help="networks whose names hold this text")
-    parser.add_argument("--plan", action="store_true", help="plan both at 128 bits: levels and predicted seconds")
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    options = parser.parse_args()
+@benchmark(
+    option("--weights", type=Path, default=BUILD / "unseen", help="where they are kept"),
+    option("--seed", type=int, default=0, help="other networks, calibrated on other samples"),
+    option("--only", default="", selects=True, help="networks whose names hold this text"),
+    option("--plan", action="store_true", help="plan both at 128 bits: levels and predicted seconds"),
+    columns={
+        "held_out": "", "refused_inputs": "", "garbage_before": "", "garbage": "", "caught_before": "",
+        "agreement_before": "", "agreement": "", "depth_before": "levels", "depth": "levels", "rate_bound": "",
+    },
+    data=("cifar10_subset.npz", "fashion_mnist.npz", "mnist.npz", "adult.npz"),
+    memory_gb=4,
+    minutes=15,
+)  # fmt: skip
+def unseen(run: Run) -> None:
+    """Refused inputs lie outside the range that tracing took from the samples or was given: no client encrypts them. Caught
+    is garbage that a client's check of the outputs' range finds."""
+    given = run.options
     torch.set_num_threads(1)
-    results = []
-    if not options.json:
-        print(
-            "refused: inputs outside the range that tracing took from the samples or was given, which no client encrypts"
-        )
-        print("before / at the defaults; caught: of the garbage before, by the client's check of the outputs' range")
-        print(
-            f"{'':<32}{'unseen':>6}{'refused':>8}{'garbage':>12}{'caught':>14}{'class agrees':>18}{'depth':>9}{'bound':>8}"
-        )
     for network in NETWORKS:
-        if options.only in network.name:
-            results.append(measured(network, options.weights, options.plan, options.seed))
-            print(line(results[-1]), flush=True, file=sys.stderr if options.json else sys.stdout)
-    print(json.dumps({"machine": machine(), "networks": results}))
+        if given.only in network.name:
+            run.row({"network": network.name}, partial(measured, network, given.weights, given.plan, given.seed))
 
 
 if __name__ == "__main__":
-    main()
+    unseen.main()

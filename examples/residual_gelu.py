@@ -1,6 +1,6 @@
 """A small residual network with GELU for CIFAR-10, and one for 64x64 images whose tensors take several ciphertexts.
 
-Nothing here knows of encryption. `train` fits either in a minute or two on one core; `benchmarks/residual_gelu.py` compiles
+Nothing here knows of encryption. `train` fits either in a minute or two on one core; `benchmarks/gelu_networks.py` compiles
 both.
 """
 

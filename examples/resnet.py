@@ -1,6 +1,6 @@
 """ResNet-20 and ResNet-32 for CIFAR-10 (He et al. 2016, option-A shortcuts), as ordinary PyTorch modules.
 
-Nothing here knows of encryption: `benchmarks/resnet20.py` traces these networks as they are.
+Nothing here knows of encryption: `benchmarks/resnets.py` traces these networks as they are.
 """
 
 from __future__ import annotations

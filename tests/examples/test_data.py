@@ -38,7 +38,7 @@ def test_a_file_is_the_one_that_is_written_or_has_its_arrays(name: str, data: Ca
 
 
 def test_every_file_that_is_read_has_a_source() -> None:
-    files = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
+    files = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
     known = r"(?:mnist|fashion_mnist|cifar10_\w+|adult|imdb_\w+|snips_\w+)\.npz"
     read = {name for file in files for name in re.findall(known, file.read_text())}
     assert len(read) >= 5

@@ -1,9 +1,7 @@
-"""Benchmarks keep their results one by one, go on where they stood, and print one JSON object."""
+"""Benchmarks of deep networks keep their images one by one, go on where they stood, and give rows with all columns."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import re
@@ -20,32 +18,10 @@ import torch
 from heliograph.interpret import interpret_many
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import common
 import deep_network
 import encrypted_images
-from results import Results, write
-
-
-def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = Results(tmp_path / "images.json")
-    assert results.missing(3) == [0, 1, 2]
-    results.add(0, {"scores": [0.1, -1e-300]})
-    results.add(2, {"scores": [1.0]})
-    again = Results(tmp_path / "images.json")
-    assert again.missing(4) == [1, 3]
-    assert again.first(1) == [{"scores": [0.1, -1e-300]}]
-
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    # Killed while it writes: the file is as it was.
-    monkeypatch.setattr("os.fsync", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        again.add(1, {"scores": [2.0] * 1000})
-    monkeypatch.undo()
-    assert Results(tmp_path / "images.json").missing(4) == [1, 3]
-    write(tmp_path / "images.json", {"5": {}})
-    assert Results(tmp_path / "images.json").missing(6) == [0, 1, 2, 3, 4]
+from harness import Benchmark, Records, Run
+from models.cifar import Images
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +50,11 @@ def folder(compiled: tuple[hg.Artifact, hg.Program, np.ndarray], tmp_path: Path)
     return tmp_path
 
 
+def kept(folder: Path) -> list[object]:
+    """What is there of encrypted images, in the order in which it came."""
+    return [entry["image"] for entry in Records(folder / "encrypted-native-1.jsonl").entries]
+
+
 def test_encrypted_images_go_on_after_being_stopped(
     compiled: tuple[hg.Artifact, hg.Program, np.ndarray],
     folder: Path,
@@ -92,13 +73,13 @@ def test_encrypted_images_go_on_after_being_stopped(
 
     monkeypatch.setattr(encrypted_images, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
-        encrypted_images.main(folder, 3, 1)
-    assert Results(folder / "encrypted-native-1.json").missing(3) == [1, 2]
-    encrypted_images.main(folder, 3, 1)
+        encrypted_images.main(str(folder), 3, 1)
+    assert kept(folder) == ["keys", 0]
+    summary = encrypted_images.main(str(folder), 3, 1)
+    assert kept(folder) == ["keys", 0, 1, 2, "floor"]
     # The same key, and no image twice.
     assert len(done) == 4
     assert len(set(done)) == 1
-    summary = json.loads((folder / "encrypted-native-1.summary.json").read_text())
     (expected,) = interpret_many(polynomial, [images])
     np.testing.assert_allclose([entry["scores"] for entry in summary["images"]], expected, atol=1e-3)
     assert summary["floor_seconds"] == pytest.approx(sum(summary["floor_by_kind"].values()))
@@ -109,7 +90,7 @@ def test_encrypted_images_go_on_after_being_stopped(
     assert cores == [[min(os.sched_getaffinity(0))]] * 2
     # Nothing is left to do: no key is made, no server started.
     monkeypatch.setattr(encrypted_images, "the_client", None)
-    encrypted_images.main(folder, 3, 1)
+    assert encrypted_images.main(str(folder), 3, 1) == summary
 
 
 def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
@@ -128,13 +109,12 @@ def test_the_floor_is_measured_after_a_stop_behind_the_last_image(
 
     monkeypatch.setattr(encrypted_images, "floor", stopped)
     with pytest.raises(KeyboardInterrupt):
-        encrypted_images.main(folder, 2, 1)
-    entries = Results(folder / "encrypted-native-1.json").entries
-    assert sorted(entries) == [0, 1]
+        encrypted_images.main(str(folder), 2, 1)
+    assert kept(folder) == ["keys", 0, 1]
+    images = Records(folder / "encrypted-native-1.jsonl").entries[1:]
     monkeypatch.setattr(encrypted_images, "run", None)
-    encrypted_images.main(folder, 2, 1)
-    summary = json.loads((folder / "encrypted-native-1.summary.json").read_text())
-    assert summary["images"] == [entries[0], entries[1]]
+    summary = encrypted_images.main(str(folder), 2, 1)
+    assert summary["images"] == images
     assert summary["floor_seconds"] > 0
     # No image was run again: the calls are those that the simulator made, level by level.
     assert not measured[1]
@@ -154,86 +134,71 @@ def test_the_kinds_of_work_add_up_to_the_prediction() -> None:
     assert sum(seconds.values()) == pytest.approx(report["predicted_ms"] / 1e3, rel=1e-12)
 
 
-KEYS = [
-    "backend", "accuracy_float", "accuracy_polynomial", "accuracy_simulated", "agreement_simulated", "images_simulated",
-    "images_encrypted", "agreement", "max_abs_error", "security_bits", "ring_dim", "log_pq", "bootstraps", "rotations",
-    "key_switches", "plaintext_products", "seconds_per_image", "predicted_seconds", "floor_seconds", "peak_rss_bytes",
-    "evaluation_key_bytes", "compile_s", "threads",
-]  # fmt: skip
-MEASURED = {
-    "accuracy_simulated", "agreement_simulated", "agreement", "max_abs_error", "seconds_per_image", "floor_seconds",
-    "peak_rss_bytes",
-}  # fmt: skip
+MEASURED = set(deep_network.MEASURED) - {"images_encrypted", "same_class"}
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[str], str]]:
-    """What the benchmark of a tiny network prints, its lines and its errors, for these arguments of its command line."""
+def benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, object], list[str]]]:
+    """The row of a tiny network for these options, and the lines that were said."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval()
     random = np.random.default_rng(0)
     train, test = (random.uniform(-1, 1, (count, 6)).astype(np.float32) for count in (32, 8))
     labels = random.integers(3, size=32)
-    images = deep_network.Images(train, labels, test, labels[:8], (-1.0, 1.0))
+    images = Images(train, labels, test, labels[:8], (-1.0, 1.0))
     chosen = hg.Options(security_bits=None, log_ring=11, degree=3)
 
-    def run(**options: object) -> tuple[list[str], str]:
-        given = {
-            "encrypted": 0,
-            "simulated": 0,
-            "json": True,
-            "threads": 1,
-            "backend": "native",
-            "memory": None,
-            "folder": tmp_path,
-            **options,
-        }
+    def work(run: Run) -> None:
+        def make() -> dict[str, object]:
+            made = deep_network.compiled("tiny", module, images, chosen, vars(run.options))
+            return deep_network.measured(run, made, images)
+
+        run.row({"network": "tiny"}, make)
+
+    tiny = Benchmark("tiny", "", work, deep_network.options(3, ("tiny",)), deep_network.COLUMNS, (), (), 0, 0, ((),))
+
+    def run(**given: object) -> tuple[dict[str, object], list[str]]:
+        words = ["--threads", "1", "--folder", str(tmp_path), "--into", str(tmp_path / "records"), "--again"]
+        words += [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        made = Run(tiny, tiny.parser().parse_args(words))
         capfd.readouterr()
-        deep_network.benchmark("tiny", module, images, chosen, argparse.Namespace(**given))
-        printed = capfd.readouterr()
-        return printed.out.splitlines(), printed.err
+        work(made)
+        return made.rows[0]["values"], capfd.readouterr().err.splitlines()
 
     return run
 
 
-def test_a_benchmark_prints_one_object_with_its_keys(benchmark: Callable[..., tuple[list[str], str]]) -> None:
-    assert list(deep_network.KEYS) == KEYS
-    (line,), _ = benchmark(encrypted=1, simulated=2)
-    found = json.loads(line)
-    assert list(found) == KEYS
-    assert {key for key, value in found.items() if value is None} == {"security_bits"}
-    assert (found["images_encrypted"], found["images_simulated"], found["threads"]) == (1, 2, 1)
-    assert found["floor_seconds"] > 0
-    (line,), _ = benchmark()
-    found = json.loads(line)
-    assert list(found) == KEYS
-    assert {key for key, value in found.items() if value is None} == {"security_bits", *MEASURED}
+def test_a_row_has_all_columns(benchmark: Callable[..., tuple[dict[str, object], list[str]]]) -> None:
+    found, _ = benchmark(encrypted=1, simulated=2)
+    assert set(deep_network.COLUMNS) <= set(found)
+    assert {key for key in deep_network.COLUMNS if found[key] is None} == {"security_bits"}
+    assert (found["images_encrypted"], found["images_simulated"], found["same_class"]) == (1, 2, 1)
+    assert float(str(found["floor_seconds"])) > 0
+    found, _ = benchmark()
+    assert {key for key in deep_network.COLUMNS if found[key] is None} == {"security_bits", "same_class", *MEASURED}
     assert (found["images_encrypted"], found["images_simulated"]) == (0, 0)
 
 
 def test_the_text_says_what_was_not_as_predicted(
-    benchmark: Callable[..., tuple[list[str], str]], tmp_path: Path
+    benchmark: Callable[..., tuple[dict[str, object], list[str]]], tmp_path: Path
 ) -> None:
-    lines, _ = benchmark(encrypted=1, json=False)
-    assert list(json.loads(lines[-1])) == KEYS
+    found, lines = benchmark(encrypted=1)
     assert "calls of the encrypted images: as predicted" in lines
     (peak,) = [line for line in lines if line.startswith("peak of memory: ")]
     measured, ratio, planned = map(float, re.findall(r"\d+\.\d+", peak))
-    assert measured == pytest.approx(json.loads(lines[-1])["peak_rss_bytes"] / 1e6, abs=0.06)
+    assert measured == pytest.approx(float(str(found["peak_rss_bytes"])) / 1e6, abs=0.06)
     assert measured / planned == pytest.approx(ratio, rel=0.01)
     assert "has the client in it too" in peak
     # A run that rotated once more than it should have.
-    (path,) = tmp_path.glob("tiny-*/encrypted-native-1.json")
-    results = Results(path)
-    entry = results.entries[0]
+    (path,) = tmp_path.glob("tiny-*/encrypted-native-1.jsonl")
+    entry = Records(path).find(image=0)
+    assert entry is not None
     rotations = entry["calls"].get("rotate", 0)
-    results.add(0, {**entry, "calls": {**entry["calls"], "rotate": rotations + 1}})
+    Records(path).add({**entry, "calls": {**entry["calls"], "rotate": rotations + 1}})
     said = f"calls of encrypted image 1 are NOT those predicted: rotate {rotations + 1} instead of {rotations}"
-    lines, _ = benchmark(encrypted=1, json=False)
+    _, lines = benchmark(encrypted=1)
     assert said in lines
     assert not any("as predicted" in line for line in lines)
-    (_,), errors = benchmark(encrypted=1)
-    assert said in errors.splitlines()
 
 
 def test_a_stopped_simulation_goes_on(
@@ -255,27 +220,11 @@ def test_a_stopped_simulation_goes_on(
         deep_network.simulate(folder, images, 3, stopped)
     # Its processes are gone, and nothing waits for those that had not begun.
     assert not multiprocessing.active_children()
-    kept = Results(folder / "simulated.json").entries
-    assert len(kept) == 1
+    (first,) = Records(folder / "simulated.jsonl").entries
     scores = deep_network.simulate(folder, images, 3, print)
-    assert begun == [[0, 1, 2], sorted({0, 1, 2} - set(kept))]
-    assert {number: {"scores": scores[number].tolist()} for number in kept} == kept
+    assert begun == [[0, 1, 2], sorted({0, 1, 2} - {first["image"]})]
+    assert scores[first["image"]].tolist() == first["scores"]
     np.testing.assert_allclose(scores, interpret_many(polynomial, [images])[0], atol=1e-3)
     # All there: no process is started.
     monkeypatch.setattr(deep_network, "simulated", None)
     assert np.array_equal(deep_network.simulate(folder, images, 3, print), scores)
-
-
-@pytest.mark.parametrize(("words", "status"), [(["--degree", "7"], 0), (["--json"], 1)])
-def test_absent_data_are_said_on_stderr(
-    words: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HELIOGRAPH_DATA", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["resnet20.py", *words])
-    with pytest.raises(SystemExit) as ended:
-        common.data("cifar10_subset.npz")
-    printed = capsys.readouterr()
-    assert ended.value.code == status
-    assert printed.out == ""
-    assert "skipped: " in printed.err
-    assert "cifar10_subset.npz" in printed.err

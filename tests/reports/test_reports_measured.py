@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
 
 from heliograph.ckks.costs import BUILT_IN
 
-_SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bill.py"
+_BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def bill():
-    spec = importlib.util.spec_from_file_location("bill", _SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(_BENCHMARKS))
+    return importlib.import_module("bill")
 
 
 @pytest.mark.parametrize("name", ["linear 16-4", "cnn 8x8"])
@@ -34,7 +33,6 @@ def test_memory_and_error_are_as_predicted(bill, name):
     predicted, measured = result["predicted"], result["measured"]
     assert measured["sent_key_bytes"] == pytest.approx(predicted["sent_key_bytes"], rel=0.05)
     assert measured["sent_input_bytes"] == pytest.approx(predicted["sent_input_bytes"], rel=0.05)
-    assert bill.table([result]).count("\n") == 1
 
 
 def test_the_verdict_can_fail(bill):

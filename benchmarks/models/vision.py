@@ -1,4 +1,4 @@
-"""Small networks of images and their blocks. Part of the table of `models.py`."""
+"""Small networks of images and their blocks. Part of the table of `model_coverage.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from model_entries import IMG, Fn, add, conv, seq
+from models.entries import IMG, Fn, add, conv, seq
 from torch import nn
 
 S = "vision"

@@ -1,4 +1,4 @@
-"""Functions, views, indexing, containers as people write them, and the activations of torch.nn. Part of the table of `models.py`."""
+"""Functions, views, indexing, containers as people write them, and the activations of torch.nn. Part of the table of `model_coverage.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from model_entries import IMG, M4, V8, add, fn
+from models.entries import IMG, M4, V8, add, fn
 from torch import nn
 
 I = "idioms"

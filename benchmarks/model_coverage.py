@@ -2,55 +2,45 @@
 
 Each model is traced and compiled at 128 bits in a process of its own with a limit of time and memory, with 128 calibration
 samples; its polynomial program is compared with torch on 64 samples that were kept apart, and the compiled program on the
-simulator on two of them. JSON: `compiled_share` (of all), `within_limits_share` (compiled within 60 s and 4 GB),
-`trace_with_check_ratio` (median time of a trace with the comparison over that without), and `models.<name>`. Seconds are
-those of the processor, on one thread: other work on the machine does not count. `--group` and `--only` choose some, `--part
-2/5` the second of five parts; `--out FILE` adds to a file, `--new` leaves out what it has.
+simulator on two of them. Seconds are those of the processor, on one thread: other work on the machine does not count.
 """
 
 from __future__ import annotations
 
 import heliograph as hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
-import argparse
-import json
-import math
-import multiprocessing
 import resource
-import signal
-import sys
 import time
 import traceback
 import warnings
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import model_idioms  # noqa: F401  (they fill the table)
-import model_sequence  # noqa: F401
-import model_tabular  # noqa: F401
-import model_vision  # noqa: F401
+import models.idioms
+import models.sequence
+import models.tabular
+import models.vision  # noqa: F401  (they fill the table)
 import numpy as np
 import torch
-from model_entries import TABLE, TOKENS, Entry
+from harness import Run, benchmark, limited, option
+from models.entries import TABLE, TOKENS, Entry
 
 from heliograph.interpret import interpret_batch
 
 SECONDS, GIGABYTES = 60.0, 4.0
 # Past this a model fails: a machine that others share is not to be filled.
 _MOST_GIGABYTES = 8
-# On a machine that others share a second of the processor may last so long.
-_MOST_WAITING = 6
 _CALIBRATION, _APART, _SIMULATED = 128, 64, 2
 
 
-def entries() -> list[Entry]:
+def entries(run: Run) -> list[Entry]:
     try:
         import torchvision  # noqa: F401
         import transformers  # noqa: F401
     except ImportError:
-        print("torchvision and transformers are not installed: public families are left out", file=sys.stderr)
+        run.say("torchvision and transformers are not installed: public families are left out")
         return list(TABLE)
-    from model_families import FAMILIES
+    from models.families import FAMILIES
 
     return [*TABLE, *FAMILIES]
 
@@ -69,7 +59,7 @@ def tried(entry: Entry) -> dict[str, Any]:
     calibration, apart = samples(entry, _CALIBRATION, 1), samples(entry, _APART, 2)
     with torch.no_grad():
         expected = [y.double().numpy() for y in _tensors(module(*apart))]
-    found: dict[str, Any] = {"group": entry.group}
+    found: dict[str, Any] = {}
     polynomial: list[Any] = []
 
     def watch(name: str, program: Any) -> None:
@@ -139,52 +129,36 @@ def _error(got: Any, expected: list[np.ndarray], sizes: list[float]) -> float:
     )
 
 
-def _worker(entry: Entry, pipe: Any, limit: float) -> None:
+def _caught(entry: Entry) -> dict[str, Any]:
+    """What became of a model, whatever is raised."""
     warnings.simplefilter("ignore")
-    used = math.ceil(time.process_time())
-    resource.setrlimit(resource.RLIMIT_CPU, (used + math.ceil(limit),) * 2)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_GIGABYTES * 2**30,) * 2)
     torch.set_num_threads(1)
     try:
-        found = tried(entry)
+        return tried(entry)
     except MemoryError:
-        found = {"group": entry.group, "outcome": "failed", "why": "out of memory"}
+        return {"outcome": "failed", "why": "out of memory"}
     except BaseException:
-        found = {"group": entry.group, "outcome": "crashed", "why": traceback.format_exc()[-600:]}
-    pipe.send(found)
+        return {"outcome": "crashed", "why": traceback.format_exc()[-600:]}
 
 
-def limited(entry: Entry, limit: float) -> dict[str, Any]:
+def row(entry: Entry, limit: float) -> dict[str, Any]:
     """The same in a process of its own."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_worker, args=(entry, there, limit))
     begun = time.perf_counter()
-    process.start()
-    there.close()
-    found = {"group": entry.group, "outcome": "timeout", "why": f"not within {limit:.0f} s"}
-    ended = False
-    if here.poll(_MOST_WAITING * limit):
-        try:
-            found = here.recv()
-        except EOFError:
-            ended = True
-    if not ended:
-        process.kill()
-    process.join()
-    if ended and process.exitcode not in (-signal.SIGXCPU, -signal.SIGKILL):
-        found = {"group": entry.group, "outcome": "crashed", "why": f"the process ended with {process.exitcode}"}
+    found, why = limited(_caught, entry, seconds=limit, memory_bytes=_MOST_GIGABYTES * 2**30)
+    if found is None:
+        found = {"outcome": "timeout" if why.startswith("not within") else "crashed", "why": why}
     found["wall_seconds"] = round(time.perf_counter() - begun, 2)
-    return found
+    return {**dict.fromkeys(COLUMNS), "group": entry.group, **found}
 
 
-def summary(models: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    compiled = [one for one in models.values() if one["outcome"] == "compiled"]
+def summary(models: list[dict[str, Any]]) -> dict[str, Any]:
+    """Shares of all models: compiled, within 60 s and 4 GB, accurate; the cost of the comparison when they are traced."""
+    compiled = [one for one in models if one["outcome"] == "compiled"]
     within = [one for one in compiled if one["seconds"] <= SECONDS and one["compile_bytes"] <= GIGABYTES * 2**30]
-    hints = [one.get("says_what_to_do", False) for one in models.values() if one["outcome"] == "refused"]
+    hints = [one.get("says_what_to_do", False) for one in models if one["outcome"] == "refused"]
     count = max(1, len(models))
     ratios = [
-        one["trace_seconds"] / one["trace_unchecked_seconds"] for one in compiled if "trace_unchecked_seconds" in one
+        one["trace_seconds"] / one["trace_unchecked_seconds"] for one in compiled if one.get("trace_unchecked_seconds")
     ]
     return {
         "models_count": len(models),
@@ -193,41 +167,37 @@ def summary(models: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "refusals_with_hint": sum(hints) / max(1, len(hints)),
         "trace_with_check_ratio": float(np.median(ratios)) if ratios else None,
         "accurate_share": sum(one["error_polynomial"] < 0.1 for one in compiled) / count,
-        "models": models,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    parser.add_argument("--only", nargs="*", default=None, help="names of models")
-    parser.add_argument("--group", default=None)
-    parser.add_argument("--part", default="1/1")
-    parser.add_argument("--limit", type=float, default=SECONDS * 1.5, help="seconds for one model, comparison included")
-    parser.add_argument("--new", action="store_true", help="only models that the file of --out does not have")
-    parser.add_argument("--out", type=Path, default=None, help="a file of results that this run adds to")
-    asked = parser.parse_args()
+COLUMNS = {
+    "outcome": "",
+    "seconds": "s",
+    "compile_bytes": "bytes",
+    "error_polynomial": "",
+    "error_simulated": "",
+    "why": "",
+}
+
+
+@benchmark(
+    option("--only", nargs="*", default=None, help="names of models"),
+    option("--group", default=None, selects=True),
+    option("--part", default="1/1", selects=True, help="2/5 is the second of five parts"),
+    option("--limit", type=float, default=SECONDS * 1.5, help="seconds for one model, comparison included"),
+    columns=COLUMNS,
+    memory_gb=8,
+    minutes=60,
+)
+def model_coverage(run: Run) -> None:
+    asked = run.options
     part, parts = map(int, asked.part.split("/"))
-    chosen = [e for e in entries() if asked.group in (None, e.group) and (asked.only is None or e.name in asked.only)]
-    models: dict[str, dict[str, Any]] = {}
-    if asked.out is not None and asked.out.exists():
-        models = json.loads(asked.out.read_text())["models"]
-    known = set(models) if asked.new else set()
-    for place, entry in enumerate(chosen):
-        if entry.name in known or place % parts != part - 1:
-            continue
-        found = models[entry.name] = limited(entry, asked.limit)
-        if not asked.json:
-            detail = found.get("why") or f"{found['seconds']} s, error {found['error_polynomial']:.2g}"
-            print(f"{entry.name:36} {found['outcome']:9} {detail}"[:220].replace("\n", " "), flush=True)
-        if asked.out is not None:
-            asked.out.write_text(json.dumps(summary(models), indent=1))
-    result = summary(models)
-    if asked.json:
-        print(json.dumps(result))
-    else:
-        print({key: value for key, value in result.items() if key != "models"})
+    chosen = [
+        e for e in entries(run) if asked.group in (None, e.group) and (asked.only is None or e.name in asked.only)
+    ]
+    rows = [run.row({"model": e.name}, partial(row, e, asked.limit)) for e in chosen[part - 1 :: parts]]
+    run.say(summary(rows))
 
 
 if __name__ == "__main__":
-    main()
+    model_coverage.main()

@@ -1,4 +1,4 @@
-"""Small networks of sequences: recurrent, attention, convolutions. Part of the table of `models.py`."""
+"""Small networks of sequences: recurrent, attention, convolutions. Part of the table of `model_coverage.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from model_entries import Fn, add
+from models.entries import Fn, add
 from torch import nn
 
 Q = "sequence"

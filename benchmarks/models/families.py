@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from model_entries import Entry
+from models.entries import Entry
 from torch import nn
 
 FAMILIES: list[Entry] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common import data, hg  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
+from common import data, hg, mnist, once, train  # first: it sets OpenMP's waiting policy before torch loads  # isort: skip
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,9 +143,8 @@ def cifar() -> Split:
 
 
 def digits(name: str) -> Split:
-    with np.load(data(f"{name}.npz"), allow_pickle=False) as file:
-        train, test = (file[part].astype(np.float32)[:, None] / 255 for part in ("x_train", "x_test"))
-        return Split(train[:20000], file["y_train"][:20000].astype(np.int64), test[:4000], (0.0, 1.0))
+    x, y, test, _ = mnist(name)
+    return Split(x[:20000, None], y[:20000], test[:4000, None], (0.0, 1.0))
 
 
 def adult() -> Split:
@@ -194,29 +193,8 @@ def trained(network: Network, split: Split, folder: Path, seed: int = 0) -> nn.M
     """The network with its weights from the folder; trained and kept there where they are not."""
     torch.manual_seed(seed)
     module = network.build()
-    path = folder / f"{network.build.__name__}{seed or ''}.npz"
-    if path.exists():
-        with np.load(path, allow_pickle=False) as state:
-            module.load_state_dict({name: torch.from_numpy(state[name]) for name in state})
-        return module.eval()
-    steps = network.epochs * (len(split.train) // 128)
-    optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
-    inputs, labels = torch.from_numpy(split.train), torch.from_numpy(split.labels)
-    for _ in range(network.epochs):
-        order = torch.randperm(len(inputs))
-        for start in range(0, len(inputs) - 127, 128):
-            batch = order[start : start + 128]
-            loss = nn.functional.cross_entropy(module(inputs[batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp.npz")
-    np.savez(beside, **{name: tensor.numpy() for name, tensor in module.state_dict().items()})
-    beside.replace(path)
-    return module.eval()
+    weights = folder / f"{network.build.__name__}{seed or ''}.npz"
+    return once(weights, module, lambda: train(module, split.train, split.labels, network.epochs, seed=None, peak=6e-3))
 
 
 __all__ = ["NETWORKS", "Network", "Split", "hg", "trained"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deep_network import ROOT, Images, data  # first: it imports heliograph
+from common import data, once  # first: it imports heliograph before torch
 
 import sys
 from collections.abc import Callable
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from harness import ROOT
+from models.cifar import MARGIN, SPREAD, Images, pretrained
 from torch import Tensor, nn
 
 sys.path.insert(0, str(ROOT / "examples"))
 from residual_gelu import ResidualGELU, train
-from resnet import load, resnet20, resnet32
 
 
 class Mixer(nn.Module):
@@ -58,42 +59,29 @@ class Network:
     rate: float = 5e-4
 
 
-def _pretrained(depth: int) -> Callable[[Path, Images], nn.Module]:
-    def made(folder: Path, images: Images) -> nn.Module:
-        with np.load(data(f"cifar10_resnet{depth}_akamaster.npz"), allow_pickle=False) as weights:
-            return load({20: resnet20, 32: resnet32}[depth](), weights).eval()
-
-    return made
+def _pretrained(name: str) -> Callable[[Path, Images], nn.Module]:
+    return lambda folder, images: pretrained(name)
 
 
 def _trained(name: str, build: Callable[[], nn.Module], epochs: int) -> Callable[[Path, Images], nn.Module]:
     def made(folder: Path, images: Images) -> nn.Module:
         torch.manual_seed(0)
         module = build()
-        weights = folder / f"{name}-weights.npz"
-        # Trained once: floating point adds up differently on another number of threads.
-        if weights.exists():
-            with np.load(weights, allow_pickle=False) as state:
-                module.load_state_dict({key: torch.from_numpy(state[key]) for key in state})
-        else:
-            train(module, images.train, images.train_labels, epochs)
-            weights.parent.mkdir(parents=True, exist_ok=True)
-            beside = weights.with_suffix(".tmp.npz")
-            np.savez(beside, **{key: tensor.numpy() for key, tensor in module.state_dict().items()})
-            beside.replace(weights)
-        return module.eval()
+        return once(
+            folder / f"{name}-weights.npz", module, lambda: train(module, images.train, images.train_labels, epochs)
+        )
 
     return made
 
 
-RESNET = {"margin": 0.6, "spread": 1.5}
-# Polynomials err by far more than a hundredth of the largest score: encryption may add that much (as in cifar_resnet.py).
+RESNET = {"margin": MARGIN, "spread": SPREAD}
+# Polynomials err by far more than a hundredth of the largest score: encryption may add that much (as in models/cifar.py).
 PRECISION_BITS = 7
 NETWORKS = {
     each.name: each
     for each in (
-        Network("resnet20", _pretrained(20), 31, RESNET, 3, 28, 4e-4),
-        Network("resnet32", _pretrained(32), 31, RESNET, 3, 20, 3e-4),
+        Network("resnet20", _pretrained("resnet20"), 31, RESNET, 3, 28, 4e-4),
+        Network("resnet32", _pretrained("resnet32"), 31, RESNET, 3, 20, 3e-4),
         Network("gelu", _trained("gelu", ResidualGELU, 12), 15, {"margin": 0.6}, 7, 40),
         Network("mixer", _trained("mixer", Mixer, 12), 15, {"margin": 0.6}, 7, 40),
     )

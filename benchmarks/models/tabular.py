@@ -1,4 +1,4 @@
-"""Small networks of rows. Part of the table of `models.py`."""
+"""Small networks of rows. Part of the table of `model_coverage.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from model_entries import Fn, add
+from models.entries import Fn, add
 from torch import nn
 
 T = "tabular"

@@ -1,0 +1,1 @@
+"""What the project measures: `python -m benchmarks list`."""
