@@ -112,7 +112,7 @@ class OpenFHEPrimitives(NothingWide):
     def weighted_sums(self, values: Sequence[Any], weights: Any, log_scale: float) -> list[Any]:
         (level, _), tag = self.describe(values[0]), str(values[0].GetKeyTag())
         # The same ciphertext may occur in several positions.
-        known = {id(x): residues_of(x, self.ring, level).reshape(-1, self.ring.ring_dim) for x in values}
+        known = {id(x): list(residues_of(x, self.ring, level).reshape(-1, self.ring.ring_dim)) for x in values}
         rows = sums.weighted_sums([known[id(x)] for x in values], weights, log_scale, 2 * self.ring.primes[: level + 1])
         made = (openfhe_ciphertext(row.reshape(2, level + 1, -1), self.ring, tag) for row in rows)
         return [self._of_degree(x, _PRODUCT) for x in made]

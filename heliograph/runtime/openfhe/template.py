@@ -121,8 +121,8 @@ def learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, ind
         )
     for reference, tag in zip(references, tags, strict=True):
         index = None if index_offset is None else struct.unpack_from("<I", reference, index_offset)[0]
-        blocks = (reference[begin : begin + 8 * n] for begin, _ in found)
-        if template.fill(blocks, tag, index) != reference:
+        own = (reference[begin : begin + 8 * n] for begin, _ in found)
+        if template.fill(own, tag, index) != reference:
             raise InternalError("OpenFHE writes objects of one kind in different forms")
     return template
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node
+from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
 from heliograph.ir.ops.slots.rules import (
     any_operand,
@@ -33,7 +34,6 @@ from heliograph.ir.ops.slots.rules import (
     scaled,
     slotwise,
     sum_of_bounds,
-    widened,
 )
 from heliograph.ir.ops.slots.types import same_level, same_slots, scaled_terms, sum_type, two_parts, unchanged
 from heliograph.ir.ops.spec import (
