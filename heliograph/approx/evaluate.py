@@ -167,22 +167,3 @@ def plan_polynomial(coefficients: Sequence[float], product_cost: float = 1.0, sc
             best = (cost, plan)
     assert best is not None, "splitting down to degree one always meets the depth"
     return best[1]
-
-
-def evaluate_plan(plan: Plan, t: Vector) -> Vector:
-    """The plan's value at t in [-1, 1], in floating point: what the tests compare with Clenshaw's recurrence."""
-    power = {1: t}
-    value: dict[int, Vector] = {}
-    result = np.zeros_like(t)
-    for step in plan.steps:
-        if isinstance(step, PowerStep):
-            other = 1.0 if step.left == step.right else t
-            power[step.index] = 2.0 * power[step.left] * power[step.right] - other
-        else:
-            result = np.full_like(t, step.constant)
-            for source, g in step.products:
-                result = result + value[source] * power[g]
-            for i, weight in step.weights:
-                result = result + weight * power[i]
-            value[step.target] = result
-    return result

@@ -9,11 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.approx.evaluate import PowerStep, evaluate_plan, plan_polynomial
+from heliograph.approx.evaluate import Plan, PowerStep, plan_polynomial
 from heliograph.approx.fits.fit import fit
 from heliograph.ir.analysis.depth import depth_of_degree, trim
 
 T = np.cos(np.linspace(0, math.pi, 201))
+
+
+def evaluate_plan(plan: Plan, t: np.ndarray) -> np.ndarray:
+    """The plan's value at t in [-1, 1], in floating point."""
+    power = {1: t}
+    value: dict[int, np.ndarray] = {}
+    result = np.zeros_like(t)
+    for step in plan.steps:
+        if isinstance(step, PowerStep):
+            other = 1.0 if step.left == step.right else t
+            power[step.index] = 2.0 * power[step.left] * power[step.right] - other
+        else:
+            result = np.full_like(t, step.constant)
+            for source, g in step.products:
+                result = result + value[source] * power[g]
+            for i, weight in step.weights:
+                result = result + weight * power[i]
+            value[step.target] = result
+    return result
 
 
 def check(coefficients: np.ndarray) -> None:
