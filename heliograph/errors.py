@@ -70,8 +70,8 @@ class HeliographError(Exception):
     """Base of every error that is meant for the user; the command line prints it without a traceback.
 
     `what` is one sentence; `where` is a place that the user knows (a file and line, a layer, an argument); `why` is the
-    cause; `hint` is what to try. Empty parts are left out of the text. The text never has control characters other than
-    line ends, even if parts of it come from an untrusted file.
+    cause; `hint` is what to try. Arguments stand apart in texts that `said` made. Empty parts are left out of the text. The
+    text never has control characters other than line ends, even if parts of it come from an untrusted file.
     """
 
     def __init__(self, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:

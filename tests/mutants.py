@@ -292,7 +292,7 @@ def main() -> None:
     for mutant, result in zip(chosen, results, strict=True):
         if not result["tier"]:
             print(f"not noticed: {mutant}")
-    for name in sorted({str(name) for result in results for name in result["broken"]}):  # type: ignore[attr-defined]
+    for name in sorted({str(name) for result in results for name in result["broken"]}):
         print(f"fails without a mutant: {name}")
 
 

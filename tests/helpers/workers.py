@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-TESTS = str(Path(__file__).resolve().parents[1])
+# Keeps keys for all tests.
+KEYED = "helpers.keyed"
 # Remembers that the kernels were called once.
 WARM = "heliograph.runtime.native.warm"
 # A test that leaves this much more behind has its garbage collected: objects of OpenFHE are few for Python, but large.
@@ -40,12 +41,10 @@ def collect() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def clear_caches() -> None:
-    """Empty the caches of functions in the package and in the tests."""
+def clear_caches(ended: str) -> None:
+    """Empty the caches of functions in the package and in the module of tests that ended, and forget shared keys."""
     for name, module in list(sys.modules.items()):
-        ours = name.startswith("heliograph.") or str(getattr(module, "__file__", "")).startswith(TESTS)
-        if ours and name != WARM:
-            # helpers/keyed.py keeps its own.
+        if (name.startswith("heliograph.") and name != WARM) or name in (ended, KEYED):
             for value in [module, *vars(module).values()]:
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()
@@ -67,7 +66,7 @@ class _Memory:
         self._held = 0
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    def pytest_runtest_teardown(self, item: Any, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         result = yield
         held, peak = memory_bytes()
         if peak > self.peak[0]:
@@ -75,7 +74,7 @@ class _Memory:
         grown, ended = held - self._held, nextitem is None or nextitem.path != item.path
         caches = ended and held > SPARE_BYTES and grown > GROWTH_BYTES / 4
         if caches:
-            clear_caches()
+            clear_caches(item.module.__name__)
         if caches or grown > GROWTH_BYTES:
             collect()
             self._held, _ = memory_bytes()
