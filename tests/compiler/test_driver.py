@@ -359,7 +359,6 @@ def test_what_cannot_be_planned_is_refused(options: dict[str, Any], words: str) 
         {"memory_bytes": -1},
         {"log_ring": 18},
         {"scale_bits": 60},
-        {"digits": 0},
         {"security_bits": "128"},
     ],
 )
