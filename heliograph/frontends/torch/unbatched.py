@@ -8,7 +8,7 @@ first axis is of length one. Whatever the axes mean, the program computes the sa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,9 +150,11 @@ class _Unbatched:
                 name = self.builder.constant(first, str(node.attrs["value"]))
                 return self.builder.op("constant", (), node.loc, value=name)
             return None
-        if shape[axis] == 1 and self._made(node).axis is None:
-            return self._reshaped(node, self._made(node).node, (*shape[:axis], *shape[axis + 1 :]))
-        return None
+        made = self._made(node)
+        if shape[axis] > 1 or made.axis is not None:
+            return None
+        source = made.node.inputs[0] if made.node.op == "reshape" else made.node
+        return self._reshaped(node, source, (*shape[:axis], *shape[axis + 1 :]))
 
     # ------------------------------------------------------------------ operations
 
@@ -236,63 +238,43 @@ class _Unbatched:
                 return _Bare(made, place)
         return None
 
-    def _slice(self, node: Node, old: tuple[int, ...], free: list[int], **ends: tuple[int, ...]) -> _Bare | None:
-        if not free:
+    def _on_others(self, node: Node, old: tuple[int, ...], free: list[int], **attrs: Any) -> _Bare | None:
+        """An op of one operand without an axis that is not among those that it works on."""
+        taken = _worked_on(node.op, attrs, len(old))
+        axis = next((axis for axis in free if axis not in taken), None)
+        if axis is None:
             return None
-        made, axis = self._made(node.inputs[0]).node, free[0]
-        kept = {name: (*part[:axis], *part[axis + 1 :]) for name, part in ends.items()}
-        whole = kept["stops"] == shape_of(made) and not any(kept["starts"]) and set(kept["steps"]) <= {1}
-        return _Bare(made if whole else self._emit(node, "slice", made, **kept), axis)
+        made, kept = self._made(node.inputs[0]).node, dict(attrs)
+        for name in ("starts", "stops", "steps", "before", "after"):
+            if name in attrs:
+                kept[name] = (*attrs[name][:axis], *attrs[name][axis + 1 :])
+        if "axes" in attrs:
+            kept["axes"] = tuple(one - (one > axis) for one in attrs["axes"])
+        if "axis" in attrs:
+            kept["axis"] = attrs["axis"] - (attrs["axis"] > axis)
+        whole = (
+            node.op == "slice"
+            and kept["stops"] == shape_of(made)
+            and not any(kept["starts"])
+            and set(kept["steps"]) <= {1}
+        )
+        dropped = sum(one < axis for one in taken) if len(shape_of(node)) < len(old) else 0
+        return _Bare(made if whole else self._emit(node, node.op, made, **kept), axis - dropped)
 
-    def _pad(self, node: Node, old: tuple[int, ...], free: list[int], **widths: tuple[int, ...]) -> _Bare | None:
-        for axis in free:
-            if not any(part[axis] for part in widths.values()):
-                kept = {name: (*part[:axis], *part[axis + 1 :]) for name, part in widths.items()}
-                return _Bare(self._emit(node, "pad", self._made(node.inputs[0]).node, **kept), axis)
-        return None
-
-    def _behind(self, node: Node, free: list[int], count: int) -> _Bare | None:
-        """An op that works on the last `count` axes."""
-        for axis in free:
-            if axis < len(shape_of(node.inputs[0])) - count:
-                return _Bare(self._emit(node, node.op, self._made(node.inputs[0]).node, **node.attrs), axis)
-        return None
-
-    def _linear(self, node: Node, old: tuple[int, ...], free: list[int], **attrs: Any) -> _Bare | None:
-        return self._behind(node, free, 1)
-
-    def _layer_norm(self, node: Node, old: tuple[int, ...], free: list[int], **attrs: Any) -> _Bare | None:
-        return self._behind(node, free, int(attrs["rank"]))
-
-    def _along(self, node: Node, old: tuple[int, ...], free: list[int], **attrs: Any) -> _Bare | None:
-        """An op along `axis`, or `axes`, which may drop them."""
-        axes = attrs.get("axes", (attrs.get("axis"),))
-        for place in free:
-            if place not in axes:
-                moved = tuple(axis - (axis > place) for axis in axes)
-                changed = {"axes": moved} if "axes" in attrs else {"axis": moved[0]}
-                made = self._emit(node, node.op, self._made(node.inputs[0]).node, **{**attrs, **changed})
-                dropped = len(shape_of(node)) < len(old)
-                return _Bare(made, place - dropped * sum(axis < place for axis in axes))
-        return None
-
-    _sum = _mean = _max = _min = _argmax = _softmax = _along
+    _slice = _pad = _linear = _layer_norm = _sum = _mean = _max = _min = _argmax = _softmax = _on_others
 
     def _affine(self, node: Node, old: tuple[int, ...], free: list[int], **attrs: Any) -> _Bare:
         """A map of flattened operands."""
         shape: tuple[int, ...] = attrs["shape"]
-        operands, matrices = [], []
-        for operand, name in zip(node.inputs, attrs["matrices"], strict=True):
-            made, held = self._made(operand), self.old.constants[name]
-            length = 1 if made.axis is None else shape_of(operand)[made.axis]
-            if length > 1:
+        matrices = [self.old.constants[name] for name in attrs["matrices"]]
+        for number, operand in enumerate(node.inputs):
+            made = self._made(operand)
+            if made.axis is not None and shape_of(operand)[made.axis] > 1:
                 # Of equal entries each takes a part: their parts are added.
                 index = np.arange(int(np.prod(shape_of(made.node)))).reshape(shape_of(made.node))
-                index = np.broadcast_to(np.expand_dims(index, made.axis), shape_of(operand)).ravel()  # type: ignore[arg-type]
+                index = np.broadcast_to(np.expand_dims(index, made.axis), shape_of(operand)).ravel()
                 ones = scipy.sparse.csr_array((np.ones(index.size), (np.arange(index.size), index)))
-                held = SparseMatrix.of(_sparse(held) @ ones)
-            operands.append(made.node)
-            matrices.append(held)
+                matrices[number] = SparseMatrix.of(_sparse(matrices[number]) @ ones)
         bias = self.old.array(attrs["bias"]) if "bias" in attrs else None
         axis = next((axis for axis in (*free, 0) if axis < len(shape) and shape[axis] == 1), None)
         several = [place for place in (*free, 0) if place < len(shape)] if axis is None and self.samples > 1 else []
@@ -311,7 +293,17 @@ class _Unbatched:
         )
         offset = {} if bias is None else {"bias": self.builder.constant(bias, attrs["bias"])}
         target = shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
+        operands = [self._made(operand).node for operand in node.inputs]
         return _Bare(self.builder.op("affine", operands, node.loc, matrices=names, shape=target, **offset), axis)
+
+
+def _worked_on(op: str, attrs: Mapping[str, Any], rank: int) -> Collection[int]:
+    """The axes of its operand, of that rank, that an op does not leave to themselves; a slice takes any of equal entries."""
+    if op in ("linear", "layer_norm"):
+        return range(rank - attrs.get("rank", 1), rank)
+    if op == "pad":
+        return [axis for axis in range(rank) if attrs["before"][axis] or attrs["after"][axis]]
+    return () if op == "slice" else attrs.get("axes", (attrs.get("axis"),))  # type: ignore[no-any-return]
 
 
 def _less(axes: tuple[int, ...], axis: int) -> tuple[int, ...]:

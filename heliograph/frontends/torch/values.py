@@ -8,7 +8,6 @@ samples are kept apart is seen by running several of them (torch/check.py). A te
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -282,8 +281,3 @@ def scalar(operand: Any) -> float | None:
     if isinstance(operand, torch.Tensor) and operand.numel() == 1:
         return float(operand.reshape(()))
     return None
-
-
-def size_of(shape: Sequence[int]) -> int:
-    """The number of elements."""
-    return math.prod(shape)
