@@ -389,7 +389,7 @@ def test_one_rule_in_one_file_adds_an_op() -> None:
 
     @rule("heliograph_test.cube")
     def cube(call: Call, x: Value) -> Value:
-        return Value(call.emit("power", x.node, exponent=3), x.batch)
+        return Value(call.emit("power", x.node, exponent=3))
 
     try:
         assert ops(agree(module, (3,))) == ["power", "mul"]

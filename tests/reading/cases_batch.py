@@ -100,7 +100,7 @@ CASES: tuple[Case, ...] = (
         "F6",
         Merged,
         lambda: ids(7, 32, 5),
-        says=("scaled_dot_product_attention depends on the batch",),
+        says=("scaled_dot_product_attention mixes samples",),
     ),
     Case(
         "rows of all samples",
@@ -109,7 +109,7 @@ CASES: tuple[Case, ...] = (
             lambda x: F.scaled_dot_product_attention(*(x.reshape(1, -1, 4),) * 3).view(x.size(0), -1, 4).mean(1)
         ),
         lambda: randn(32, 5, 4),
-        says=("scaled_dot_product_attention depends on the batch",),
+        says=("scaled_dot_product_attention mixes samples",),
     ),
     _mixed("the mean of samples", lambda x: x - x.mean(0)),
     _mixed("the largest of samples", lambda x: x / x.abs().amax()),

@@ -21,8 +21,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every constant of -60 or less hides, whatever the scores are, and a row without a place is taken as it is."""
 
     def shown(call: Any, x: Any, axis: int, zeros: bool) -> Shown:
-        offsets = x.hidden.offsets.select(x.batch, 0) if x.seen else x.hidden.offsets
-        visible = np.moveaxis(np.broadcast_to(offsets.numpy() > -60, x.shape), axis, -1)
+        visible = np.moveaxis(np.broadcast_to(x.hidden.offsets.numpy() > -60, x.shape), axis, -1)
         visible = np.where(visible.any(-1, keepdims=True), visible, True)
         return Shown(x.hidden.node, visible, np.zeros(visible.shape[:-1], dtype=bool), np.zeros(visible.shape))
 

@@ -13,8 +13,7 @@ from torch import nn
 from torch.ao.quantization import FakeQuantize, MinMaxObserver
 
 from heliograph.frontends.torch import graph as torch_graph
-from heliograph.frontends.torch.rules import structure as torch_structure
-from heliograph.frontends.torch.values import RULES
+from heliograph.frontends.torch.values import RULES, Value
 from heliograph.frontends.torch.ways import linear as torch_linear
 
 KEPT = torch.tensor([True, False, True, True])
@@ -50,7 +49,7 @@ def by_copies(patch: pytest.MonkeyPatch) -> None:
 
 def by_shape(patch: pytest.MonkeyPatch) -> None:
     for name in ("aten.view", "aten.view_copy"):
-        patch.setitem(RULES, name, lambda call, x, *args, **kwargs: torch_structure._reshaped(call, x, call.shape))
+        patch.setitem(RULES, name, lambda call, x, *args, **kwargs: Value(call.reshaped(x.node, call.shape)))
 
 
 _MEMORY = ("as_strided", "it reads the memory of a tensor", "slice, transpose and reshape")

@@ -2,7 +2,7 @@
 
 Rules can read a model wrongly, and a model can do what one sample does not show: compute with the size of its batch, or mix
 samples. Either is seen here: the module runs on batches of several sizes and orders, the program on each sample. Which
-operation differs first is looked for only then (torch_difference.py).
+operation differs first is looked for only then (difference.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from heliograph.errors import ProgramError, UnsupportedError, said
-from heliograph.frontends.torch.difference import Reading, fed, first_difference
-from heliograph.frontends.torch.graph import unchanged
+from heliograph.frontends.torch.difference import APART, Difference, Reading, fed, first_difference
+from heliograph.frontends.torch.graph import export, unchanged
 from heliograph.frontends.torch.inputs.examples import Example
 from heliograph.frontends.torch.refusals import keeps_state
 from heliograph.frontends.torch.rules.attention import fast_path_hint
+from heliograph.frontends.torch.values import Mixes
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Location, Node, Program
+from heliograph.ir import Array, Location, Node, Program, shape_of
 from heliograph.ir.program import Comparison
 
 # How many samples are compared at most and at least; between these, as many as take about this many products.
@@ -62,11 +63,11 @@ def compared_with(program: Program, module: torch.nn.Module, samples: Sequence[t
         module=module,
         example=example,
         program=program,
+        wide=program,
         exported=None,
         values={},
         caller=Location(),
         start=Location(),
-        merged=(),
         any_batch=True,
         allowed={},
     )
@@ -104,22 +105,60 @@ def _chosen(program: Program, samples: Sequence[Array]) -> list[int]:
     return sorted(kept.values())
 
 
-def keeps_apart(
-    module: torch.nn.Module, example: Example, inputs: Sequence[Node], allowed: Mapping[str, Array]
-) -> bool:
-    """Whether the module's outputs for a batch are those of its samples alone; `allowed` as in `Reading`."""
+def mixes(reading: Reading) -> Mixes | None:
+    """The refusal of a model whose outputs for a sample depend on the samples beside it; None where they do not."""
+    size, share = reading.batch, max(_SHARES.values())
+    if size == 1 and not reading.any_batch:
+        return None
     try:
-        samples = _invented(inputs, [tensor.detach().cpu() for tensor in example.tensors], allowed)
-        together = rows_of(module, example, samples)
-        alone = [rows_of(module, example, [tensor[place : place + 1] for tensor in samples]) for place in range(2)]
+        samples = _invented(
+            reading.program.inputs, [tensor.detach().cpu() for tensor in reading.example.tensors], reading.allowed
+        )
+        places = [place % _INVENTED for place in range(_INVENTED if size == 1 else size)]
+        part = [tensor[places] for tensor in samples]
+        together = rows_of(reading.module, reading.example, part)
+        alone = [
+            rows_of(reading.module, reading.example, [tensor[[place] * size] for tensor in samples]) for place in (0, 1)
+        ]
     except Exception:
-        # The model takes one sample at a time, or another number: its batch axis is not an axis of samples.
-        return False
-    if together is None or any(one is None for one in alone):
-        return False
-    share = max(_SHARES.values())
-    return not any(
-        _off([rows[place : place + 1] for rows in together], one, share).any() for place, one in enumerate(alone)
+        # The model takes one sample at a time.
+        return one_by_one(reading)
+    for place, rows in enumerate(alone):
+        found = None if together is None else [row[place : place + 1] for row in together]
+        if rows is None or found is None or _off(found, [row[:1] for row in rows], share).any():
+            refused = refusal(first_difference(reading, part, place, share), "")
+            return refused if isinstance(refused, Mixes) else None
+    return None
+
+
+def one_by_one(reading: Reading) -> Mixes | None:
+    """The refusal of a model that runs on one sample alone, and whose outputs have no axis of samples; else None."""
+    size = reading.batch
+    shapes = [shape_of(output) for output in reading.wide.outputs if output.op != "input"]
+    if all(shape[:1] == (size,) for shape in shapes):
+        return None
+    where, why = reading.start, ""
+    try:
+        export(reading.module, reading.example.map(lambda tensor: torch.cat([tensor] * 2)), reading.caller)
+    except ProgramError as error:
+        where, why = error.where, f": {error.why}"
+    return Mixes(
+        "the model mixes samples of the batch",
+        where=where,
+        why=f"it runs on {size} alone, with outputs of shape {' and '.join(map(str, shapes))}, and not on {2 * size}{why}",
+        hint=APART,
+    )
+
+
+def refusal(found: Difference, why: str) -> UnsupportedError:
+    """The error for a traced program that is not what the model computes."""
+    if found.mixes:
+        return Mixes(found.what, where=found.where, why=found.why, hint=found.hint)
+    return UnsupportedError(
+        f"the traced program is not what the model computes: {found.what}",
+        where=found.where,
+        why=f"{why}; {found.why}",
+        hint=found.hint,
     )
 
 
@@ -269,8 +308,9 @@ class _Comparing:
             largest = max(largest, _difference(ours, expected, counted))
         if not seen:
             raise self._not_run(failed)
-        if self.reading.merged and not together:
-            raise self.reading.merged[0]
+        refused = None if together else one_by_one(self.reading)
+        if refused is not None:
+            raise refused
         self._require_no_state(answered)
         return Comparison.seen(len(seen), largest, len(ties))
 
@@ -397,8 +437,6 @@ class _Comparing:
     ) -> UnsupportedError:
         """The error: which output, how far, on which sample, and the first operation that differs."""
         reading = self.reading
-        if reading.merged and not keeps_apart(reading.module, reading.example, reading.program.inputs, reading.allowed):
-            return reading.merged[0]
         number = places[row]
         sample = (
             f"calibration sample {self.numbers[number]}" if number < len(self.numbers) else "a sample near the example"
@@ -419,13 +457,7 @@ class _Comparing:
                     break
             else:
                 why = f"they differ for {sample}"
-        first = first_difference(reading, part, row, self.share)
-        return UnsupportedError(
-            f"the traced program is not what the model computes: {first.what}",
-            where=first.where,
-            why=f"{why}; {first.why}",
-            hint=first.hint,
-        )
+        return refusal(first_difference(reading, part, row, self.share), why)
 
     def _not_run(self, failed: BaseException | None) -> ProgramError:
         first = next((line.strip() for line in str(failed).splitlines() if line.strip()), "") if failed else ""

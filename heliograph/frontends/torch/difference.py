@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from heliograph.frontends.torch.graph import export, quiet, unchanged
 from heliograph.frontends.torch.inputs.examples import Example
 from heliograph.frontends.torch.refusals import user_name
 from heliograph.frontends.torch.rules.attention import fast_path_hint
-from heliograph.frontends.torch.source import stack_location
-from heliograph.frontends.torch.values import Mixes, Value
+from heliograph.frontends.torch.source import leaf_module, module_stack, stack_location
+from heliograph.frontends.torch.values import Value
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Location, Node, Program, shape_of
 from heliograph.ir.interface import TensorSpec
 
 _EVAL = "call model.eval() before trace"
+_ALONE = "a program works on one sample at a time, and here its result for a sample depends on the others of its batch"
+APART = "keep axis 0, the batch axis, out of it (and give example_input a batch axis, for example x.unsqueeze(0))"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +35,12 @@ class Reading:
     module: what is run; of an exported program, its module.
     example: the example inputs in the precision of the weights.
     program: the traced program.
+    wide: the same with all axes of the graph; it runs on one sample too. Of a trace that was refused, its inputs alone.
     exported: the graph that was walked, None of a module that was not traced; its inputs are in the order of `example`'s
         tensors.
-    values: what the program has for each call in that graph.
+    values: what `wide` has for each call in that graph.
     caller: the user's line that asked for the trace.
     start: the line on which the model's forward begins, or the caller's.
-    merged: why samples would be mixed, unless the model keeps them apart by other means.
     any_batch: whether the module may be run on batches of any size.
     allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
         (elements, classes).
@@ -47,11 +49,11 @@ class Reading:
     module: torch.nn.Module
     example: Example
     program: Program
+    wide: Program
     exported: ExportedProgram | None
     values: Mapping[Any, Any]
     caller: Location
     start: Location
-    merged: Sequence[Mixes]
     any_batch: bool
     allowed: Mapping[str, Array]
 
@@ -63,12 +65,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The words of an error about an operation that differs."""
+    """The words of an error about an operation that differs.
+
+    mixes: whether samples are not kept apart there.
+    """
 
     what: str
     where: Location
     why: str
     hint: str
+    mixes: bool = False
 
 
 def fed(program: Program, samples: Sequence[torch.Tensor]) -> list[Array]:
@@ -97,11 +103,14 @@ def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int
         found = _in_program(reading, samples, row, share)
         if found is not None:
             return found
-    if reading.any_batch:
+    for search in (_beside_others, _in_batches):
         with contextlib.suppress(Exception):
-            found = _in_batches(reading, samples, row, share)
+            found = search(reading, samples, row, share)
             if found is not None:
                 return found
+    found = _in_outputs(reading, samples)
+    if found is not None:
+        return found
     return Difference(
         "torch computes something else when the model runs than in the graph that torch.export makes of it",
         reading.start,
@@ -147,7 +156,8 @@ class _Recording(torch.fx.Interpreter):
 
 
 def _location(reading: Reading, node: Any) -> Location:
-    return stack_location(node.meta.get("stack_trace")) or reading.caller
+    place = stack_location(node.meta.get("stack_trace")) or reading.caller
+    return replace(place, layer=module_stack(node)[-1][0]) if leaf_module(node) else place
 
 
 def _far(ours: Array, theirs: Array, share: float) -> float | None:
@@ -165,28 +175,25 @@ def _in_program(reading: Reading, samples: Sequence[torch.Tensor], row: int, sha
     """The first call of the walked graph whose result is not the program's."""
     if reading.exported is None:
         return None
-    count = int(samples[0].shape[0])
-    places = [(row + step) % count for step in range(reading.batch)]
-    batch = [tensor[places] for tensor in samples]
-    ran = _Recording(reading.exported, batch).results
-    inputs = dict(zip(reading.program.inputs, fed(reading.program, batch), strict=True))
+    ran = _Recording(reading.exported, [tensor[[row] * reading.batch] for tensor in samples]).results
+    one = [tensor[row : row + 1] for tensor in samples]
+    inputs = dict(zip(reading.wide.inputs, fed(reading.wide, one), strict=True))
     known: dict[Node, Array] = {}
-    run_nodes(reading.program, inputs, lambda node, value: known.__setitem__(node, value))
+    run_nodes(reading.wide, inputs, lambda node, value: known.__setitem__(node, value))
     known.update(inputs)
     for node, value in reading.values.items():
         theirs = ran.get(node)
         if not isinstance(value, Value) or not isinstance(theirs, torch.Tensor) or value.node not in known:
             continue
         ours, theirs = known[value.node], theirs.detach().double()
-        alone = ours[0]
-        other = theirs.select(value.batch, 0).numpy() if value.seen else theirs.numpy()
+        alone, other = ours[0], theirs.numpy()
         if value.hidden is not None:
             continue
-        if alone.size != other.size:
+        if alone.shape != other.shape:
             return Difference(
                 f"{user_name(node.target)} is read in another shape",
                 _location(reading, node),
-                f"it has shape {tuple(other.shape)} for one sample, and {alone.shape} in the program",
+                f"it has shape {tuple(other.shape)}, and {alone.shape} in the program",
                 "write it in another way, and report this: a rule of Heliograph reads it wrongly",
             )
         distance = _far(alone.reshape(-1), other.reshape(-1), 10 * share)
@@ -200,9 +207,61 @@ def _in_program(reading: Reading, samples: Sequence[torch.Tensor], row: int, sha
     return None
 
 
+def _beside_others(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference | None:
+    """The first call whose result for a sample is another beside other samples than beside copies of it."""
+    count = int(samples[0].shape[0])
+    exported = reading.exported if not reading.any_batch else _exported_for(reading, samples)
+    if exported is None or count == 1:
+        return None
+    ran = _Recording(exported, samples).results
+    why = _ALONE
+    if reading.any_batch and reading.batch > 1:
+        why += f"; the model does not run on one of {count} samples: it may be that example_input has no batch axis"
+    for place in (row, (row + 1) % count):
+        for node, ours in _Recording(exported, [tensor[[place] * count] for tensor in samples]).results.items():
+            if node.op != "call_function" or _kept_apart(ours, ran[node], count, place, share):
+                continue
+            named = f"{user_name(node.target)} mixes samples of the batch"
+            return Difference(named, _location(reading, node), why, APART, mixes=True)
+    return None
+
+
+def _kept_apart(ours: Any, theirs: Any, count: int, row: int, share: float) -> bool:
+    """Whether a sample's part of two results is the same one, in one of the places in which it may be."""
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return True
+    pairs = [(ours.double().numpy(), theirs.double().numpy())]
+    for axis, size in enumerate(ours.shape):
+        if not size % count:
+            pairs += _by_sample(ours.double(), theirs.double(), count, count, row, axis)
+    return any(_far(mine, its, 10 * share) is None for mine, its in pairs)
+
+
+def _in_outputs(reading: Reading, samples: Sequence[torch.Tensor]) -> Difference | None:
+    """The first output whose first axis is not that of the samples."""
+    given, count = iter(samples), int(samples[0].shape[0])
+    called = reading.example.map(lambda _: next(given).clone())
+    with torch.no_grad(), unchanged(reading.module), quiet():
+        leaves = [
+            leaf for leaf in pytree.tree_leaves(reading.module(*called.args, **called.kwargs)) if leaf is not None
+        ]
+    for leaf, name, output in zip(leaves, reading.wide.output_names, reading.wide.outputs, strict=False):
+        shape = tuple(getattr(leaf, "shape", ()))
+        if shape[:1] == (count,) or output.op == "input":
+            continue
+        what, hint = f"output {name!r} has shape {shape} for {count} samples: the model mixes samples", APART
+        if count in shape:
+            what = f"output {name!r} has its batch axis at position {shape.index(count)}"
+            hint = "permute the batch axis to the front before returning"
+        return Difference(what, output.loc, "axis 0 of every output is the batch axis", hint, mixes=True)
+    return None
+
+
 def _in_batches(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference | None:
     """The first call whose result for a sample is another in its batch than in one of another size."""
     count = int(samples[0].shape[0])
+    if not reading.any_batch:
+        return None
     alone = _exported_on(reading, [tensor[row : row + 1] for tensor in samples])
     size = 1
     if count == 1:
@@ -222,6 +281,7 @@ def _in_batches(reading: Reading, samples: Sequence[torch.Tensor], row: int, sha
         pairs = _by_sample(ours.double(), theirs.double(), size, count, row)
         if not pairs:
             shapes = f"its shape is {tuple(ours.shape)} for {size} samples and {tuple(theirs.shape)} for {count}"
+            shapes += ": it mixes samples, or uses their number"
             return Difference(named, where, shapes, hint)
         distances = [_far(mine, its, 10 * share) for mine, its in pairs]
         if all(distance is not None for distance in distances):
@@ -238,20 +298,29 @@ def _in_batches(reading: Reading, samples: Sequence[torch.Tensor], row: int, sha
 
 def _exported_on(reading: Reading, tensors: Sequence[torch.Tensor]) -> list[tuple[Any, Any]]:
     """The calls of the module exported for these samples, in order, with their results."""
-    given = iter(tensors)
-    exported = export(reading.module, reading.example.map(lambda _: next(given)), reading.caller)
-    ran = _Recording(exported, tensors).results
+    ran = _Recording(_exported_for(reading, tensors), tensors).results
     return [(node, result) for node, result in ran.items() if node.op == "call_function"]
 
 
-def _by_sample(ours: torch.Tensor, theirs: torch.Tensor, size: int, count: int, row: int) -> list[tuple[Array, Array]]:
-    """One sample's part of two results, in each way in which their shapes allow it; none where they do not."""
+def _exported_for(reading: Reading, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
+    """The module exported for these samples."""
+    given = iter(tensors)
+    return export(reading.module, reading.example.map(lambda _: next(given)), reading.caller)
+
+
+def _by_sample(
+    ours: torch.Tensor, theirs: torch.Tensor, size: int, count: int, row: int, axis: int | None = None
+) -> list[tuple[Array, Array]]:
+    """One sample's part of two results, in each way in which their shapes allow it; none where they do not.
+
+    The results are of `size` and `count` samples, which are on `axis`, by default where the shapes differ.
+    """
     if ours.ndim != theirs.ndim:
         return []
-    axes = [axis for axis in range(ours.ndim) if ours.shape[axis] != theirs.shape[axis]]
-    if not axes:
+    axes = [at for at in range(ours.ndim) if ours.shape[at] != theirs.shape[at]]
+    if axis is None and not axes:
         return [(ours.numpy(), theirs.numpy())]
-    axis = axes[0]
+    axis = axes[0] if axis is None else axis
     each, rest = divmod(int(theirs.shape[axis]), count)
     if len(axes) > 1 or rest or each * size != ours.shape[axis]:
         return []
@@ -261,7 +330,7 @@ def _by_sample(ours: torch.Tensor, theirs: torch.Tensor, size: int, count: int, 
             tensor.unflatten(axis, (number, each) if outer else (each, number)).select(
                 axis if outer else axis + 1, place
             )
-            for tensor, number, place in ((ours, size, 0), (theirs, count, row))
+            for tensor, number, place in ((ours, size, row if size == count else 0), (theirs, count, row))
         ]
         found.append((parts[0].numpy(), parts[1].numpy()))
     return found

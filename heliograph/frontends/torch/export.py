@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import operator
@@ -15,7 +16,7 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.execution.interface import columns_of
-from heliograph.frontends.torch.check import compared, keeps_apart
+from heliograph.frontends.torch.check import compared, mixes
 from heliograph.frontends.torch.difference import Reading
 from heliograph.frontends.torch.graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch.inputs.arguments import Arguments, Inputs
@@ -23,6 +24,7 @@ from heliograph.frontends.torch.inputs.examples import (
     EXAMPLE,
     SAMPLES,
     Example,
+    example_in,
     example_of,
     first_samples,
     floating,
@@ -68,9 +70,9 @@ from heliograph.frontends.torch.source import (
 )
 from heliograph.frontends.torch.training import polynomial  # noqa: F401  (it registers rules)
 from heliograph.frontends.torch.training.impacts import impacts
+from heliograph.frontends.torch.unbatched import unbatched
 from heliograph.frontends.torch.values import (
     Call,
-    Merges,
     Mixes,
     NoRule,
     Refused,
@@ -85,7 +87,6 @@ from heliograph.frontends.torch.ways import linear, pointwise  # noqa: F401  (th
 from heliograph.frontends.torch.ways.complex import Complex, complex_call
 from heliograph.frontends.torch.ways.decompose import decomposed
 from heliograph.frontends.torch.ways.fuse import Fused, depending_on, fusions
-from heliograph.frontends.torch.ways.unseen import unseen_call
 from heliograph.ir import Builder, Location, Node, Program, Stage, shape_of
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.program import Comparison
@@ -173,6 +174,7 @@ def _trace(
     example_input, calibration = readable(example_input), readable(calibration)
     if isinstance(model, ExportedProgram):
         exported = model
+        given = examples = example_in(exported)
         start = caller
     elif isinstance(model, torch.nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         raise ProgramError(
@@ -181,7 +183,7 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        examples, exported = _exported(model, example_input, calibration, caller)
+        given, examples, exported = _exported(model, example_input, calibration, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -191,64 +193,55 @@ def _trace(
         )
     module = model if isinstance(model, torch.nn.Module) else None
     called = name or _name(model, exported)
-
-    def made(exported: ExportedProgram) -> tuple[Program, _Tracer, Inputs]:
-        exported = functional(exported, caller)
+    graph = functional(exported, caller)
+    with quiet():
+        graph = decomposed(graph, depending)
+    tracer = _Tracer(graph, called, caller, start, module)
+    tracer.logits = outputs == "logits"
+    arguments = Arguments(graph, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
+    inputs = arguments.read(example_input if module is None else None, given, input_range, calibration)
+    runs = module
+    if runs is None:
         with quiet():
-            exported = decomposed(exported, depending)
-        tracer = _Tracer(exported, called, caller, start, module)
-        tracer.logits = outputs == "logits"
-        arguments = Arguments(exported, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
-        inputs = arguments.read(example_input if module is None else None, input_range, calibration)
-        try:
-            return tracer.program(inputs), tracer, inputs
-        except ProgramError:
-            # A model that mixes samples is refused for that, and not for what becomes of the mixture.
-            if tracer.merged and not (
-                module is not None and keeps_apart(module, examples, tracer.builder.inputs, inputs.allowed)
-            ):
-                raise tracer.merged[0] from None
-            raise
+            runs = exported.module()
+    elif any(getattr(one, "max_norm", None) for one in runs.modules()):
+        # Lookups change its table.
+        runs = copy.deepcopy(runs)
+
+    def read(wide: Program, program: Program) -> Reading:
+        return Reading(
+            module=runs,
+            example=examples,
+            program=program,
+            wide=wide,
+            exported=graph,
+            values=tracer.values,
+            caller=caller,
+            start=start,
+            any_batch=module is not None,
+            allowed=inputs.allowed,
+        )
 
     try:
-        program, tracer, inputs = made(exported)
-    except Merges as merges:
-        if module is None:
-            raise merges.mixes from None
-        # Samples meet in some call. With one sample the batch axis is just an axis of size one.
-        examples = examples.map(lambda tensor: tensor[:1])
-        try:
-            single = export(model, examples, caller)
-        except ProgramError:
-            raise merges.mixes from None
-        program, tracer, inputs = made(single)
-    if tracer.merged and module is None:
-        raise tracer.merged[0]
+        wide = tracer.program(inputs)
+        program = unbatched(wide, inputs.count, tracer.entries)
+    except ProgramError as error:
+        # A model that mixes samples is refused for that, and not for what becomes of the mixture.
+        taken = tracer.builder.finish(tracer.builder.inputs)
+        refused = None
+        with contextlib.suppress(Exception):
+            # The model may write to what it holds, and may not be copied.
+            runs = copy.deepcopy(runs)
+            refused = mixes(read(taken, taken))
+        if refused is not None and refused.what.split()[0] not in error.what:
+            raise refused from None
+        raise
+    reading = read(wide, program)
     if not check:
-        if module is not None and tracer.merged and not keeps_apart(module, examples, program.inputs, inputs.allowed):
-            raise tracer.merged[0]
+        refused = mixes(reading)
+        if refused is not None:
+            raise refused
         return replace(program, comparison=Comparison(0))
-    if module is None:
-        with quiet():
-            module, examples = exported.module(), Example(*exported.example_inputs or ((), {}))
-        if not examples.tensors:
-            # An exported program that was read from a file may come without its example.
-            return replace(program, comparison=Comparison(0))
-    if any(getattr(one, "max_norm", None) for one in module.modules()):
-        # Lookups change its table.
-        module = copy.deepcopy(module)
-    reading = Reading(
-        module=module,
-        example=examples,
-        program=program,
-        exported=tracer.exported,
-        values=tracer.values,
-        caller=caller,
-        start=start,
-        merged=tracer.merged,
-        any_batch=isinstance(model, torch.nn.Module),
-        allowed=inputs.allowed,
-    )
     comparison = compared(reading, inputs.samples)
     if comparison.ties and inputs.samples:
         warnings.warn(
@@ -262,34 +255,46 @@ def _trace(
 
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
-) -> tuple[Example, ExportedProgram]:
-    """The example and the graph made with it. Samples of whole numbers that choose nothing (pixels) are floating-point."""
+) -> tuple[Example, Example, ExportedProgram]:
+    """The example, what of it the graph was made with, and the graph.
+
+    Samples of whole numbers that choose nothing (pixels) are floating-point.
+    """
     if example_input is not None:
         examples = example_of(model, example_input)
-        return examples, export(model, examples, caller)
+        return examples, *_of_one(model, examples, caller)
     first = first_samples(model, calibration)
     examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
     if any(tensor.is_complex() for tensor in examples.tensors):
         whole = set()
+    made = None
     try:
-        exported = export(model, examples, caller)
-        whole -= {place for place, node in enumerate(tensor_inputs(exported).values()) if chooses(node)}
+        made = _of_one(model, examples, caller)
+        whole -= {place for place, node in enumerate(tensor_inputs(made[1]).values()) if chooses(node)}
     except ProgramError:
         if not whole:
             raise
-        exported = None
-    if not whole and exported is not None:
-        return examples, exported
+    if not whole and made is not None:
+        return examples, *made
     numbers = floating(examples, whole, dtype)
     try:
-        return numbers, export(model, numbers, caller)
+        return numbers, *_of_one(model, numbers, caller)
     except ProgramError:
-        if exported is None:
-            # What is said of the samples as they were given.
-            exported = export(model, examples, caller)
-        return examples, exported
+        # What is said of the samples as they were given.
+        return examples, *(made or _of_one(model, examples, caller))
+
+
+def _of_one(model: torch.nn.Module, examples: Example, caller: Location) -> tuple[Example, ExportedProgram]:
+    """The graph of one sample; of all samples of the example, where the model runs on that many alone."""
+    one = examples.map(lambda tensor: tensor[:1])
+    try:
+        return one, export(model, one, caller)
+    except ProgramError:
+        if all(len(tensor) == 1 for tensor in examples.tensors):
+            raise
+        return examples, export(model, examples, caller)
 
 
 def _instead(model: Any) -> str:
@@ -335,9 +340,8 @@ class _Tracer:
         self.builder = Builder(name, Stage.TENSOR)
         self.names = TensorNames()
         self.layers = LayerNames(all_nodes(exported))
-        self.batch_size = 1
         self.logits = False
-        self.merged: list[Mixes] = []
+        self.entries: set[Node] = set()
         # What each call of the graph became.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
@@ -347,7 +351,6 @@ class _Tracer:
 
     def program(self, inputs: Inputs) -> Program:
         """The finished program."""
-        self.batch_size = inputs.batch_size
         self.reach = Reach(self.builder, inputs.calibration)
         results = self.run(self.exported.graph_module, inputs.arguments)
         nodes = next(node for node in self.exported.graph.nodes if node.op == "output").args[0]
@@ -398,13 +401,6 @@ class _Tracer:
                 "are finite numbers",
                 hint="return the values before the mask, and apply the mask on the client",
             )
-        if value.seen and value.batch:
-            raise UnsupportedError(
-                f"output {name!r} has its batch axis at position {value.batch}",
-                where=where,
-                why="axis 0 of every output is the batch axis",
-                hint="permute the batch axis to the front before returning",
-            )
         return value.node
 
     def _output_names(self, count: int) -> list[str]:
@@ -444,7 +440,7 @@ class _Tracer:
             if name is not None:
                 x = values[fused[node].source]
                 made = self.builder.op(name, (x.node,), self.location(node))
-                values[node] = with_dtypes(Value(made, x.batch), node.meta.get("val"))
+                values[node] = with_dtypes(Value(made), node.meta.get("val"))
             elif node.op == "placeholder":
                 values[node] = next(remaining)
             elif node.op == "get_attr":
@@ -521,45 +517,27 @@ class _Tracer:
             drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
             raise random_values(node, loc) if drawn else unsupported(node, loc)
 
-        def run(args: Any, kwargs: Any, result: Any) -> Any:
-            call = Call(self.builder, self.names, loc, self.batch_size, key, user_name(target), result, target)
-            call.merged, call.finals, call.reach, call.node = self.merged, self.finals, self.reach, node
-            try:
-                inspect.signature(rule).bind(call, *args, **kwargs)
-            except TypeError as error:
-                raise call.refuse(
-                    f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
-                ) from None
-            try:
-                return with_dtypes(with_masks(call, rule, args, kwargs), result)
-            except NoRule:
-                raise unsupported(node, loc) from None
-            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
-                raise not_run(node, loc, error) from error
-
-        if not all(value.seen for value in parts((args, kwargs), Value)):
-            return unseen_call(self.builder, loc, run, args, kwargs, result)
+        call = self._call_at(node, loc)
+        call.op = key
         try:
-            return run(args, kwargs, result)
-        except UnsupportedError as refused:
-            if isinstance(refused, Mixes):
-                self.merged.append(refused)
-                if self.batch_size > 1:
-                    raise Merges(refused) from None
-            elif not self.merged:
-                raise
-            # Of one sample any axis of one may stand for the batch axis: here it may be another than the one that does.
-            try:
-                return unseen_call(self.builder, loc, run, args, kwargs, result)
-            except (UnsupportedError, ValueError):
-                raise refused from None
+            inspect.signature(rule).bind(call, *args, **kwargs)
+        except TypeError as error:
+            raise call.refuse(
+                f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
+            ) from None
+        try:
+            return with_dtypes(with_masks(call, rule, args, kwargs), result)
+        except NoRule:
+            raise unsupported(node, loc) from None
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise not_run(node, loc, error) from error
 
-    def _call_at(self, node: Any) -> Call:
+    def _call_at(self, node: Any, loc: Location | None = None) -> Call:
         """The call of a node of the graph, as a rule sees it."""
-        target = node.target
-        name, called, result = op_name(target), user_name(target), node.meta.get("val")
-        call = Call(self.builder, self.names, self.location(node), self.batch_size, name, called, result, target)
-        call.merged, call.finals, call.reach = self.merged, self.finals, self.reach
+        target, result = node.target, node.meta.get("val")
+        loc = loc or self.location(node)
+        call = Call(self.builder, self.names, loc, op_name(target), user_name(target), result, target)
+        call.entries, call.finals, call.reach, call.node = self.entries, self.finals, self.reach, node
         return call
 
     def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:
@@ -567,24 +545,16 @@ class _Tracer:
 
         Where an ordinary rule is to take it, its operands with numbers in place of them, as a pair.
         """
-        call, result = self._call_at(node), node.meta.get("val")
-        try:
-            made = token_call(call, args, kwargs)
-            return numbers_in(call, args, kwargs) if made is NUMBERS else with_dtypes(made, result)
-        except Mixes as mixes:
-            self.merged.append(mixes)
-            if self.batch_size > 1:
-                raise Merges(mixes) from None
-            raise
+        call = self._call_at(node)
+        made = token_call(call, args, kwargs)
+        return numbers_in(call, args, kwargs) if made is NUMBERS else with_dtypes(made, call.result)
 
     def _complex(self, node: Any, args: Any, kwargs: Any) -> Any:
-        name, target = op_name(node.target), node.target
-        result, loc = node.meta.get("val"), self.location(node)
-        call = Call(self.builder, self.names, loc, self.batch_size, name, user_name(target), result, target)
+        call = self._call_at(node)
         try:
-            return with_dtypes(complex_call(call, args, kwargs), result)
+            return with_dtypes(complex_call(call, args, kwargs), call.result)
         except NoRule:
-            raise complex_values(loc, f"the result of {user_name(target)}") from None
+            raise complex_values(call.loc, f"the result of {call.user_name}") from None
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
         """What torch computes from plain tensors and numbers alone."""

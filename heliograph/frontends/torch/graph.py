@@ -341,7 +341,7 @@ def _plain_call(node: Any, caller: Location) -> Call:
     place = stack_location(node.meta.get("stack_trace")) or caller
     layer = module_stack(node)[-1][0] if leaf_module(node) else ""
     loc = replace(place, layer=layer)
-    return Call(Builder("", Stage.TENSOR), TensorNames(), loc, 1, op_name(node.target), user_name(node.target), None)
+    return Call(Builder("", Stage.TENSOR), TensorNames(), loc, op_name(node.target), user_name(node.target), None)
 
 
 def all_nodes(exported: ExportedProgram) -> list[Any]:

@@ -1,13 +1,13 @@
-"""What the rules work on: values with a batch axis, the call at hand, and the registry of rules.
+"""What the rules work on: values, the call at hand, and the registry of rules.
 
-torch works on batches, a program on one sample. Every tensor that depends on an input has one batch axis; a `Value`
-is the program's node (without that axis) and the axis's position in the tensor that torch sees. A tensor that depends
-on no input stays a `torch.Tensor`, computed by torch, until a rule makes it a constant.
+The model is traced with one sample, whose batch axis is an ordinary axis of length one: a `Value` is a node with all axes
+that torch has. No rule knows of batches: the axis is taken out of the finished program (torch/unbatched.py), and that
+samples are kept apart is seen by running several of them (torch/check.py). A tensor that depends on no input stays a
+`torch.Tensor`, computed by torch, until a rule makes it a constant.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,16 +16,16 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from heliograph import functions
-from heliograph.errors import UnsupportedError, at, said
+from heliograph.errors import UnsupportedError, at
 from heliograph.frontends.torch.inputs.reach import Reach
-from heliograph.ir import Builder, ConstantName, Location, Node
+from heliograph.ir import Builder, ConstantName, Location, Node, shape_of
 
 Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hidden:
-    """Low constants beside a value, which may hide places from a softmax (torch_masks.py).
+    """Low constants beside a value, which may hide places from a softmax (torch/inputs/masks.py).
 
     offsets: what was added, in the shape that torch sees; below zero in the places in question, zero elsewhere.
     filled: the places where a number replaced the score.
@@ -43,65 +43,28 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor that depends on an input: its node, and where the batch axis stands among torch's axes.
+    """A tensor that depends on an input.
 
-    `dtype` is what torch holds it in; the tracer sets it on what a rule returns. A truth value is the number 0 or 1.
-    Where the model has merged the batch axis with others (`x.view(batch * heads, length, width)`), the model is traced
-    with one sample, and the axis is one of length one that nobody sees: `batch` is negative, and the node has all axes that
-    torch has. `hidden` is the mask of scores (torch_masks.py).
+    node: it has all axes that torch has.
+    dtype: what torch holds it in; the tracer sets it on what a rule returns. A truth value is the number 0 or 1.
+    hidden: the mask of scores (torch/inputs/masks.py).
     """
 
     node: Node
-    batch: int = 0
     dtype: torch.dtype = torch.float64
     hidden: Hidden | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Without the batch axis."""
         return tuple(self.node.type.shape)  # type: ignore[union-attr]
 
     @property
     def rank(self) -> int:
-        """The number of axes that torch sees, batch included."""
-        return len(self.shape) + self.seen
-
-    @property
-    def seen(self) -> bool:
-        """Whether torch sees the batch axis."""
-        return self.batch >= 0
-
-    @property
-    def from_right(self) -> int:
-        """The batch axis counted from the end: 1 is the last axis. One that nobody sees is before all others."""
-        return self.rank - self.batch if self.seen else _FAR
-
-    def each(self, change: Callable[[Node], Node], batch: int) -> Value:
-        """The value with that made of its node, and of those of its mask, whose shape for torch stays."""
-        hidden = self.hidden
-        if hidden is not None:
-            hidden = replace(hidden, node=change(hidden.node), exact=change(hidden.exact))
-        return replace(self, node=change(self.node), batch=batch, hidden=hidden)
+        return len(self.shape)
 
     def axis(self, dim: int) -> int:
-        """The axis of the node that torch calls `dim`, or -1 for the batch axis."""
-        dim %= self.rank
-        if not self.seen:
-            return dim
-        return -1 if dim == self.batch else dim - (dim > self.batch)
-
-    def new_axis(self, dim: int) -> tuple[int, int]:
-        """Where an axis that torch makes at `dim` is in the node, and the batch axis then."""
-        if not self.seen:
-            return dim % (self.rank + 1), self.batch
-        place = dim % (self.rank + 1)
-        batch = self.batch + (place <= self.batch)
-        return place - (place > batch), batch
-
-
-# More axes than any tensor has: rules that count the batch axis from the end then put it at a negative place.
-_FAR = 1 << 20
-UNSEEN = -1
+        """The axis that torch calls `dim`, counted from the first."""
+        return dim % self.rank
 
 
 class NoRule(Exception):
@@ -109,19 +72,7 @@ class NoRule(Exception):
 
 
 class Mixes(UnsupportedError):
-    """Samples of the batch would meet, as far as one call shows; the model may part them again later."""
-
-
-class Merges(Exception):
-    """The batch axis is merged with others, and the model is to be traced with one sample; `mixes` says where."""
-
-    def __init__(self, mixes: Mixes) -> None:
-        super().__init__(mixes)
-        self.mixes = mixes
-
-
-class BySample(Exception):
-    """The rule takes a batch axis only, and the first axis of this value holds others too."""
+    """The model's result for a sample depends on the other samples of its batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +118,6 @@ class Call:
         builder: Builder,
         names: TensorNames,
         loc: Location,
-        batch_size: int,
         op: str,
         user_name: str,
         result: Any,
@@ -176,15 +126,14 @@ class Call:
         self.builder = builder
         self.names = names
         self.loc = loc
-        self.batch_size = batch_size
         self.op = op  # the registry's name: `aten.relu`
         self.user_name = user_name  # what a user calls it: `torch.relu`
         self.result = result  # the fake tensor(s) that torch.export recorded: shapes and dtypes
         self.target = target  # the op itself, to be run on tensors
         # The call in the exported graph; its operands have the strides that torch gives them.
         self.node: Any = None
-        # Why samples would be mixed, unless the model keeps them apart by other means.
-        self.merged: list[Mixes] = []
+        # Nodes that are one entry along the first axis of another, for ops of the program that have no axis of samples.
+        self.entries: set[Node] = set()
         # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.
         self.finals: dict[Node, tuple[str, Node, int]] = {}
         # What values can be, for rules that decide by it.
@@ -192,7 +141,7 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result as torch sees it, batch axis included."""
+        """The shape of the result."""
         return tuple(int(size) for size in self.result.shape)
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,84 +166,42 @@ class Call:
         with at(self.loc):
             return self.builder.constant(data.resolve_neg().numpy(), label)
 
-    def constant_node(self, operand: torch.Tensor | float | int, from_right: int = 0) -> Node:
-        """A plain tensor node; of a tensor, the batch axis (counted from the end, 0 for none) is taken out first."""
-        if not isinstance(operand, torch.Tensor):
-            tensor, name = torch.tensor(float(operand), dtype=torch.float64), f"{float(operand)!r}"
-        else:
-            name = self.names.get(operand, f"{self.loc.layer}.constant")
-            tensor = self.unbatched(operand, from_right) if from_right else operand
-        return self.emit("constant", value=self.constant(tensor, name))
+    def constant_node(self, operand: torch.Tensor | float | int) -> Node:
+        """A known tensor or number as a node."""
+        if isinstance(operand, torch.Tensor):
+            return self.emit("constant", value=self.constant(operand))
+        number = torch.tensor(float(operand), dtype=torch.float64)
+        return self.emit("constant", value=self.constant(number, f"{float(operand)!r}"))
 
-    def unbatched(self, tensor: torch.Tensor, from_right: int) -> torch.Tensor:
-        """The tensor without its batch axis; it must hold the same for every sample."""
-        if tensor.ndim < from_right:
-            return tensor
-        axis = tensor.ndim - from_right
-        first = tensor.select(axis, 0)
-        if tensor.shape[axis] != 1:
-            same = tensor.shape[axis] == self.batch_size and bool((tensor == first.unsqueeze(axis)).all())
-            if not same:
-                raise self.mixes(
-                    f"a constant of shape {tuple(tensor.shape)} has {tensor.shape[axis]} different entries along the "
-                    "batch axis"
-                )
-        self.names.set(first, self.names.get(tensor, f"{self.loc.layer}.constant"))
-        return first
+    def nodes(self, *operands: Operand) -> list[Node]:
+        """Operands as nodes."""
+        return [operand.node if isinstance(operand, Value) else self.constant_node(operand) for operand in operands]
+
+    def reshaped(self, node: Node, shape: Sequence[int]) -> Node:
+        """The node under that shape; itself where it has it."""
+        target = tuple(int(size) for size in shape)
+        return node if target == shape_of(node) else self.emit("reshape", node, shape=target)
+
+    def by_entry(self, x: Value, change: Callable[[Node], Node]) -> Value:
+        """What `change` makes of each entry along the first axis, joined along it."""
+        made = []
+        for place in range(x.shape[0]):
+            ends = [(place, place + 1), *((0, size) for size in x.shape[1:])]
+            starts, stops = zip(*ends, strict=True)
+            part = x.node
+            if x.shape[0] > 1:
+                part = self.emit("slice", part, starts=starts, stops=stops, steps=(1,) * len(ends))
+            entry = self.emit("reshape", part, shape=x.shape[1:])
+            self.entries.add(entry)
+            found = change(entry)
+            made.append(self.emit("reshape", found, shape=(1, *shape_of(found))))
+        return Value(made[0] if len(made) == 1 else self.emit("concat", *made, axis=0))
 
     # ------------------------------------------------------------------ refusals
 
     def refuse(self, why: str, hint: str) -> UnsupportedError:
         """The error to raise where the op cannot be carried in this form."""
         return UnsupportedError(f"{self.user_name} cannot be compiled here", where=self.loc, why=why, hint=hint)
-
-    def mixes(self, detail: str, hint: str = "") -> Mixes:
-        """The error to raise where samples of the batch would be mixed."""
-        return Mixes(
-            f"{self.user_name} mixes samples of the batch",
-            where=self.loc,
-            why=f"a program works on one sample at a time, and {detail}",
-            hint=hint or said("keep axis 0, the batch axis, out of it (and give {example_input} a batch axis)"),
-        )
-
-    # ------------------------------------------------------------------ operands
-
-    def together(self, *operands: Operand) -> tuple[list[Node], int]:
-        """Operands of an elementwise op as nodes that broadcast without batch axes, and the result's batch axis."""
-        values = [operand for operand in operands if isinstance(operand, Value)]
-        places = {value.from_right for value in values}
-        if len(places) != 1:
-            shapes = " and ".join(str(self.torch_shape(value)) for value in values)
-            raise self.mixes(
-                f"operands of shapes {shapes} meet with their batch axes in different places",
-                "give both operands the same number of axes, for example with unsqueeze(1)",
-            )
-        place = places.pop()
-        ranks = [
-            operand.rank if isinstance(operand, Value) else operand.ndim if isinstance(operand, torch.Tensor) else 0
-            for operand in operands
-        ]
-        nodes = [
-            operand.node if isinstance(operand, Value) else self.constant_node(operand, place) for operand in operands
-        ]
-        return nodes, max(ranks) - place
-
-    def torch_shape(self, value: Value) -> tuple[int, ...]:
-        """The shape as torch sees it."""
-        if not value.seen:
-            return value.shape
-        return (*value.shape[: value.batch], self.batch_size, *value.shape[value.batch :])
-
-    def first_axis(self, value: Value) -> Node:
-        """The node, where the batch axis must come first."""
-        if not value.seen:
-            raise BySample
-        if value.batch:
-            raise self.refuse(
-                f"the batch axis is axis {value.batch} of {self.torch_shape(value)}, and it must be axis 0 here",
-                "permute the batch axis to the front first",
-            )
-        return value.node
 
 
 _Part = TypeVar("_Part")
@@ -320,21 +227,13 @@ def with_dtypes(value: Any, recorded: Any) -> Any:
 
 def elementwise(call: Call, op: str, *operands: Operand) -> Value:
     """The op on operands that broadcast against each other, at least one of them a value."""
-    nodes, batch = call.together(*operands)
-    return Value(call.emit(op, *nodes), batch)
+    return Value(call.emit(op, *call.nodes(*operands)))
 
 
-def reduced_axes(call: Call, what: str, x: Value, dims: Any, keepdim: bool) -> tuple[tuple[int, ...], int]:
-    """The axes of the node that a reduction runs over, ascending, and the batch axis of its result."""
+def axes_of(x: Value, dims: Any) -> tuple[int, ...]:
+    """The axes that torch calls `dims` (one, several, or none for all), counted from the first, ascending."""
     axes = [dims] if isinstance(dims, int) else list(dims or range(x.rank))
-    places = sorted({x.axis(dim) for dim in axes})
-    if places[0] < 0:
-        alternative = f"x.flatten(1).{what}(1)" if x.rank > 1 else "no reduction"
-        raise call.mixes(
-            f"the {what} runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            f"reduce the other axes only, for example {alternative}",
-        )
-    return tuple(places), x.batch if keepdim else x.batch - sum(dim % x.rank < x.batch for dim in axes)
+    return tuple(sorted({dim % x.rank for dim in axes}))
 
 
 Rule: TypeAlias = "Callable[..., Any]"
@@ -367,7 +266,7 @@ def rule_of(name: str) -> Rule | None:
 
 
 def _registered(op: str, call: Call, x: Any, *arguments: Any, **keywords: Any) -> Value:
-    return Value(call.emit(op, x.node), x.batch)
+    return Value(call.emit(op, x.node))
 
 
 def is_number(value: Any) -> bool:
@@ -382,8 +281,3 @@ def scalar(operand: Any) -> float | None:
     if isinstance(operand, torch.Tensor) and operand.numel() == 1:
         return float(operand.reshape(()))
     return None
-
-
-def size_of(shape: Sequence[int]) -> int:
-    """The number of elements."""
-    return math.prod(shape)

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import one_hot_rows
 from heliograph.frontends.torch.inputs.checks import calibration_arrays, ranges
-from heliograph.frontends.torch.inputs.examples import samples_of
+from heliograph.frontends.torch.inputs.examples import Example, samples_of
 from heliograph.frontends.torch.inputs.survey import Allowed, check_bags, surveyed
 from heliograph.frontends.torch.inputs.tokens import Sources
 from heliograph.frontends.torch.refusals import complex_values, dynamic_shape, random_values
@@ -31,7 +31,7 @@ class Inputs:
     """What a graph is called with.
 
     arguments: in the order of the graph.
-    batch_size: how many samples the example holds.
+    count: for how many samples the graph was made.
     calibration: the samples of each input of the program, with a leading sample axis.
     samples: the same as the model takes them: numbers of classes are not yet one-hot vectors.
     allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
@@ -39,7 +39,7 @@ class Inputs:
     """
 
     arguments: list[Any]
-    batch_size: int
+    count: int
     calibration: tuple[Array, ...]
     samples: tuple[Array, ...]
     allowed: Mapping[str, Array]
@@ -70,8 +70,8 @@ class Arguments:
         for path, tensor in self.exported.state_dict.items():
             self.paths.setdefault(_storage(tensor), path)
 
-    def read(self, example_input: Any, input_range: Any, calibration: Any) -> Inputs:
-        """The arguments; inputs of the program are made as they are met."""
+    def read(self, example_input: Any, whole: Example, input_range: Any, calibration: Any) -> Inputs:
+        """The arguments; inputs of the program are made as they are met. `whole` is the example, with all of its samples."""
         placeholders = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
         specs = self.exported.graph_signature.input_specs
         users = []
@@ -92,10 +92,10 @@ class Arguments:
                     where=self.caller,
                 )
         check_bags(self.exported.graph_module, users, self.caller)
-        batches = {shape[0] for shape in shapes}
-        if len(batches) > 1:
+        theirs = [tuple(tensor.shape) for tensor in whole.tensors]
+        if len({shape[0] for shape in theirs}) > 1:
             raise ProgramError(
-                f"the inputs have different batch sizes: shapes {' and '.join(map(str, shapes))}",
+                f"the inputs have different batch sizes: shapes {' and '.join(map(str, theirs))}",
                 where=self.caller,
                 why="axis 0 of every input is the batch axis",
                 hint=said("give every {example_input} the same batch axis, for example x.unsqueeze(0)"),
@@ -123,7 +123,7 @@ class Arguments:
             self._argument(node, spec, users, bare, bounds) for node, spec in zip(placeholders, specs, strict=True)
         ]
         allowed = {str(node.name): one.places for node, one in self.allowed.items()}
-        return Inputs(arguments, batches.pop(), arrays, samples, allowed)
+        return Inputs(arguments, shapes[0][0], arrays, samples, allowed)
 
     def _survey(
         self, placeholders: list[Any], specs: Any, users: list[Any], samples: Sequence[Array], batch: int
@@ -214,7 +214,10 @@ class Arguments:
                 self.sources.nodes[number] = self.builder.input(str(node.name), loc, **attrs)
                 return self.sources.tokens(number, int(node.meta["val"].shape[0]), node.meta["val"].dtype)
             made = self.builder.input(str(node.name), loc, **attrs)
-            return Value(made, 0, node.meta["val"].dtype)
+            # One sample, as often as the graph is made for.
+            shape = tuple(node.meta["val"].shape)
+            op = "reshape" if shape[0] == 1 else "broadcast"
+            return Value(self.builder.op(op, (made,), loc, shape=shape), node.meta["val"].dtype)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
         if spec.kind.name in _TENSORS:

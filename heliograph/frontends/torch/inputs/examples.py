@@ -155,11 +155,24 @@ def example_of(model: torch.nn.Module, given: Any, called: str = EXAMPLE) -> Exa
     return Example(tuple(made[: len(args)]), dict(zip(kwargs, made[len(args) :], strict=True)), called)
 
 
-def first_samples(model: torch.nn.Module, samples: Any) -> Any:
-    """The first two calibration samples as an example with a batch axis; None where some input has no samples.
+def example_in(exported: ExportedProgram) -> Example:
+    """The example of an exported program; zeros where it was read from a file without its example."""
+    if exported.example_inputs is not None:
+        return Example(*exported.example_inputs)
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    pairs = zip(nodes, exported.graph_signature.input_specs, strict=True)
+    leaves = [
+        torch.zeros(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+        if isinstance(node.meta.get("val"), torch.Tensor)
+        else getattr(spec.arg, "value", None)
+        for node, spec in pairs
+        if spec.kind.name == "USER_INPUT"
+    ]
+    return Example(*pytree.tree_unflatten(leaves, exported.call_spec.in_spec))
 
-    One would leave open which axis of one is the batch axis.
-    """
+
+def first_samples(model: torch.nn.Module, samples: Any) -> Any:
+    """The first two calibration samples as an example with a batch axis; None where some input has no samples."""
     wanted = [
         parameter.name
         for parameter in inspect.signature(model.forward).parameters.values()

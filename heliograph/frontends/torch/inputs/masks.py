@@ -110,13 +110,13 @@ def added(
 
 def filled(call: Call, x: Value, places: torch.Tensor, numbers: torch.Tensor, value: Callable[[], Value]) -> Value:
     """x with very low numbers in these places; `value` makes it as numbers, where they are any."""
-    if not bool(places.any()) and call.torch_shape(x) == call.shape:
+    if not bool(places.any()) and x.shape == call.shape:
         return x
     before = x.hidden
     clean = replace(x, node=x.node if before is None else before.node, hidden=None)
     base = replace(x, node=x.node if before is None else before.exact, hidden=None)
     shape = call.shape
-    if call.torch_shape(x) != shape:
+    if x.shape != shape:
         nothing = torch.zeros(places.shape, dtype=torch.float64)
         clean, base = (elementwise(call, "add", one, nothing) for one in (clean, base))
     exact = elementwise(call, "mul", base, (~places).to(torch.float64))
@@ -131,7 +131,7 @@ def filled(call: Call, x: Value, places: torch.Tensor, numbers: torch.Tensor, va
 
 def covered(call: Call, value: Value, hidden: Hidden, before: Hidden | None) -> Value:
     """The value with these constants beside it, on top of those that were there before."""
-    shape = call.torch_shape(value)
+    shape = value.shape
     offsets, filled = hidden.offsets.expand(shape), hidden.filled.expand(shape)
     if before is not None:
         offsets = offsets + before.offsets.expand(shape)
@@ -190,7 +190,7 @@ def _scaled(call: Call, rule: Callable[..., Any], x: Any, number: Any) -> Value 
         number = number.item()
     if not isinstance(x, Value) or x.hidden is None or not isinstance(number, int | float):
         return None
-    if not _LEAST <= number <= 1 / _LEAST or call.torch_shape(x) != call.shape:
+    if not _LEAST <= number <= 1 / _LEAST or x.shape != call.shape:
         return None
     hidden = x.hidden
     made: Value = rule(call, replace(x, hidden=None), number)
@@ -263,7 +263,7 @@ def shown(call: Call, x: Value, axis: int, zeros: bool) -> Shown:
     weights are those of its scores, or of none where the constants are so large that torch rounds the scores away.
     """
     assert x.hidden is not None
-    offsets, filled = (np.moveaxis(part, axis, -1) for part in _of_one(call, x))
+    offsets, filled = (np.moveaxis(part, axis, -1) for part in _constants(x))
     low = offsets < 0
     whole = low.all(-1, keepdims=True)
     top = np.where(whole, offsets.max(-1, keepdims=True), 0.0)
@@ -297,16 +297,11 @@ def shown(call: Call, x: Value, axis: int, zeros: bool) -> Shown:
     return Shown(node, visible, bare, weights)
 
 
-def _of_one(call: Call, x: Value) -> tuple[Array, Array]:
-    """The constants of one sample, and where they replace the score, in the shape of the node."""
+def _constants(x: Value) -> tuple[Array, Array]:
+    """The constants, and where they replace the score, in the shape of the node."""
     assert x.hidden is not None
-    made = []
-    for part in (x.hidden.offsets, x.hidden.filled):
-        one = part.select(x.batch, 0) if x.seen else part
-        if x.seen and not bool((part == one.unsqueeze(x.batch)).all()):
-            raise call.mixes("its mask differs between samples", "use one mask for all samples")
-        made.append(np.broadcast_to(one.double().numpy(), x.shape))
-    return made[0], made[1] > 0
+    offsets, filled = (np.broadcast_to(part.double().numpy(), x.shape) for part in (x.hidden.offsets, x.hidden.filled))
+    return offsets, filled > 0
 
 
 def _near(call: Call, exact: Node, relative: Array, axis: int, filled: Array) -> tuple[Array, Array]:
@@ -351,6 +346,8 @@ def _rounded_away(
 
 def _lines(which: Array) -> str:
     """Lines of a softmax in words, a few of them by their places."""
+    while which.ndim > 1 and which.shape[0] == 1:
+        which = which[0]
     if not which.ndim:
         return "all places"
     found = np.argwhere(which)

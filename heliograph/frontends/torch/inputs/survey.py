@@ -1,7 +1,7 @@
 """Which inputs of whole numbers are looked up, and how many numbers each of them may hold.
 
 A program's inputs have their shapes before anything is made of them, so the graph is run through once for this alone, with
-a list of what each number would become (torch_tokens.py). A number is allowed at a place of an input where every lookup that
+a list of what each would become (inputs/tokens.py). A number is allowed at a place of an input where every lookup that
 reads the place stays inside its table, as in torch. One-hot vectors have room for the largest number that any place allows.
 With `ids + offsets` into one table the first column may hold numbers up to the table's end, whatever its author calls its
 range: torch takes them, and the samples that are known say nothing of those to come. Where the model bounds the rows by
@@ -90,17 +90,17 @@ def surveyed(
 
 
 def check_bags(graph: Any, inputs: Sequence[Any], caller: Location) -> None:
-    """Refuse bags that begin at places that an input gives: the batch axis of these is another one than that of the ids."""
+    """Refuse bags that begin at places that an input gives."""
     for node in graph.graph.nodes:
         if node.op == "call_function" and short_name(node.target) in BAGS and node.args[2] in inputs:
-            raise bag_offsets(_plain_call(node, TensorNames(), 1, caller))
+            raise bag_offsets(_plain_call(node, TensorNames(), caller))
 
 
-def _plain_call(node: Any, names: TensorNames, batch: int, caller: Location) -> Call:
+def _plain_call(node: Any, names: TensorNames, caller: Location) -> Call:
     """A call that makes no node of a program."""
     loc = stack_location(node.meta.get("stack_trace")) or caller
     name, called = op_name(node.target), user_name(node.target)
-    return Call(Builder("", Stage.TENSOR), names, loc, batch, name, called, node.meta.get("val"), node.target)
+    return Call(Builder("", Stage.TENSOR), names, loc, name, called, node.meta.get("val"), node.target)
 
 
 class _Survey:
@@ -189,7 +189,7 @@ class _Survey:
         if not tokens and not self._looks_up(node, table):
             return derived
         args, kwargs = self._operands(node, table)
-        made = token_call(_plain_call(node, self.names, self.batch, self.caller), args, kwargs)
+        made = token_call(_plain_call(node, self.names, self.caller), args, kwargs)
         return derived if made is NUMBERS else made
 
     def _looks_up(self, node: Any, table: dict[Any, Any]) -> bool:
@@ -211,8 +211,7 @@ class _Survey:
         newest = np.zeros(total, dtype=np.int64)
         for one in reads:
             places, values = one.places.reshape(-1).numpy(), one.values.reshape(count, -1).numpy()
-            first = (places >= 0) & (places < total)  # of the first sample: the others are like it
-            for element in np.flatnonzero(first):
+            for element in np.flatnonzero(places >= 0):
                 place, rows = places[element], values[:, element]
                 legal[place] &= (rows >= (-one.rows if one.wraps else 0)) & (rows < one.rows)
                 read[place] = True

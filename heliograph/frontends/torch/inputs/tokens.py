@@ -3,7 +3,7 @@
 Whatever a model computes from one whole number alone (`ids + offsets`, `ids % 100`, `ids != 0`, `ids.float()`) is a known
 function of it, kept as the list of its values (`Tokens`). A lookup takes the rows of the table at these values, and the
 product of the one-hot vector with them is the row that was looked up. The client makes the one-hot vectors from the numbers
-by itself (`TensorSpec.classes`). How many numbers there are is found before the walk (torch_survey.py).
+by itself (`TensorSpec.classes`). How many numbers there are is found before the walk (inputs/survey.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.torch.rules.layers import transposed
 from heliograph.frontends.torch.source import short_name
-from heliograph.frontends.torch.values import UNSEEN, Call, Value, elementwise, parts
+from heliograph.frontends.torch.values import Call, Value, elementwise, parts
 from heliograph.frontends.torch.ways.linear import moved
 from heliograph.ir import Location, Node, shape_of
 
@@ -91,6 +91,7 @@ class Sources:
 
     @property
     def total(self) -> int:
+        """The number of elements of all."""
         return sum(self.sizes)
 
     def first(self, number: int) -> int:
@@ -103,10 +104,9 @@ class Sources:
         return int(np.searchsorted(ends, place, side="right"))
 
     def tokens(self, number: int, batch: int, dtype: torch.dtype) -> Tokens:
-        """The elements of one input in a batch: each holds its own number."""
+        """The elements of one input, each with its own number, so many times the same sample."""
         shape, size = self.shapes[number], self.sizes[number]
-        samples = torch.arange(batch).reshape(-1, 1) * self.total
-        places = (samples + self.first(number) + torch.arange(size)).reshape(batch, *shape)
+        places = (self.first(number) + torch.arange(size)).reshape(shape).expand(batch, *shape)
         values = torch.arange(max(self.classes)).to(dtype)
         return Tokens(self, places, values.reshape(-1, *(1,) * places.ndim).expand(-1, *places.shape))
 
@@ -115,8 +115,7 @@ class Sources:
 class Tokens:
     """A tensor each element of which is a known function of one whole number of an input.
 
-    places: in the tensor's shape, which number it is: its sample times `sources.total`, and its place in `sources`; -1 for
-        an element that is a constant.
+    places: in the tensor's shape, which number it is: its place in `sources`; -1 for an element that is a constant.
     values: behind a leading axis of classes, what the element is if that number is 0, 1, ...
     """
 
@@ -210,7 +209,7 @@ def as_number(call: Call, tokens: Tokens) -> Value:
         return values.double().unsqueeze(1)
 
     made = _read(call, tokens, rows, (), "numbers")
-    return Value(made.node, made.batch, tokens.dtype)
+    return Value(made.node, tokens.dtype)
 
 
 # ---------------------------------------------------------------------------------------------- functions of one number
@@ -418,10 +417,8 @@ def _axes_back(call: Call, made: Any, count: int, axis: int) -> Any:
         order = [*range(count, count + axis), *range(count), *range(count + axis, made.places.ndim)]
         values = made.values.permute(0, *(place + 1 for place in order))
         return Tokens(made.sources, made.places.permute(order), values)
-    own = count - made.seen
-    order = [*range(own, own + axis), *range(own), *range(own + axis, len(made.shape))]
-    batch = made.batch + axis if made.seen else made.batch
-    return Value(call.emit("permute", made.node, axes=tuple(order)), batch)
+    order = [*range(count, count + axis), *range(count), *range(count + axis, made.rank)]
+    return Value(call.emit("permute", made.node, axes=tuple(order)))
 
 
 def _renormed(call: Call, table: Any, tokens: Any, largest: float, kind: float) -> torch.Tensor:
@@ -491,9 +488,8 @@ def _bag(
     if mode == 1:
         lengths = (index < count).sum(1).clamp(min=1).double().reshape(-1, 1, 1)
         rows = elementwise(call, "mul", rows, 1.0 / lengths)
-    axis = rows.axis(1)
-    made = call.emit("sum", rows.node, axes=(axis,), keepdims=False)
-    return [Value(made, rows.batch), None, None, None]
+    made = call.emit("sum", rows.node, axes=(1,), keepdims=False)
+    return [Value(made), None, None, None]
 
 
 def bag_offsets(call: Call) -> UnsupportedError:
@@ -514,39 +510,14 @@ def _weighted(call: Call, rows: Value, weights: Any, index: torch.Tensor, count:
     whole = bool((index == torch.arange(count).reshape(index.shape)).all()) if index.numel() == count else False
     if isinstance(weights, Tokens):
         weights = as_number(call, weights)
-    # Flattened weights of a batch are those of its samples, one after the other: known with one sample.
-    if not whole or (weights.seen and call.batch_size > 1):
-        raise call.mixes("the weights of bags lie in one row for the whole batch")
-    node = call.emit("reshape", weights.node, shape=(*rows.shape[:-1], 1))
-    return Value(call.emit("mul", rows.node, node), rows.batch)
+    node = weights.node
+    if not whole:
+        # The place of a constant, whose row is zero, may have any weight.
+        node = moved(call, node, torch.where(index < count, index, -1).numpy(), index.shape)
+    return Value(call.emit("mul", rows.node, call.reshaped(node, (*index.shape, 1))))
 
 
 # ---------------------------------------------------------------------------------------------- one-hot vectors
-
-
-def _sample(call: Call, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Places and values of one sample, and the axis of samples among torch's axes; Mixes where there is none."""
-    total, count = tokens.sources.total, call.batch_size
-    places, values = tokens.places, tokens.values
-    if count == 1:
-        if places.ndim and places.shape[0] == 1:
-            return places[0], values[:, 0], 0
-        call.merged.append(_merges(call, tokens))
-        return places, values, UNSEEN
-    for axis in range(places.ndim):
-        if places.shape[axis] != count:
-            continue
-        by_sample, their = places.movedim(axis, 0), values.movedim(axis + 1, 1)
-        samples = torch.arange(count).reshape(-1, *(1,) * (places.ndim - 1))
-        inner = torch.where(by_sample >= 0, by_sample - samples * total, -1)
-        own = bool(((inner >= -1) & (inner < total)).all()) and bool((inner == inner[:1]).all())
-        if own and bool((their == their[:, :1]).all()):
-            return inner[0], their[:, 0], axis
-    raise _merges(call, tokens)
-
-
-def _merges(call: Call, tokens: Tokens) -> Any:
-    return call.mixes(f"the numbers of shape {tuple(tokens.places.shape)} are not those of each sample along one axis")
 
 
 def _read(
@@ -563,8 +534,12 @@ def _read(
     """
     if tokens.sources.reads is not None:
         return Unknown(ids=True)
-    places, values, batch = _sample(call, tokens)
+    places, values = tokens.places, tokens.values
     shape = tuple(places.shape)
+    if shape[:1] > (1,) and bool((places == places[:1]).all()) and bool((values == values[:, :1]).all()):
+        # The same sample several times.
+        made = _read(call, Tokens(tokens.sources, places[:1], values[:, :1]), rows, rest, name)
+        return Value(call.emit("broadcast", made.node, shape=(*shape, *rest)))
     flat, by_class = places.reshape(-1), values.reshape(values.shape[0], -1)
     constant = torch.nonzero(flat < 0).reshape(-1).tolist()
     groups: dict[tuple[int, bytes], list[int]] = {}
@@ -604,7 +579,7 @@ def _read(
             node = call.emit("add", node, call.constant_node(fixed))
     wanted = (*shape, *rest)
     node = node if shape_of(node) == wanted else call.emit("reshape", node, shape=wanted)
-    return Value(node, batch)
+    return Value(node)
 
 
 def _times(call: Call, node: Node, rows: torch.Tensor) -> Node:

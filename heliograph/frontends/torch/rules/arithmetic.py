@@ -15,10 +15,10 @@ from heliograph.frontends.torch.rules.statistics import inverse_length
 from heliograph.frontends.torch.values import (
     Call,
     Value,
+    axes_of,
     changes_in,
     elementwise,
     is_number,
-    reduced_axes,
     rule,
     scalar,
 )
@@ -34,7 +34,7 @@ def scaled(call: Call, x: Any, factor: Any) -> Any:
     if factor == 1:
         return x
     if isinstance(x, Value):
-        return Value(call.emit("mul", x.node, call.constant_node(float(factor))), x.batch)
+        return Value(call.emit("mul", x.node, call.constant_node(float(factor))))
     return x * factor
 
 
@@ -70,14 +70,14 @@ def rsub(call: Call, x: Any, other: Any, alpha: Any = 1) -> Value:
 
 @rule("aten.neg", "aten.negative", "aten._neg_view")
 def neg(call: Call, x: Any) -> Value:
-    return Value(call.emit("neg", x.node), x.batch)
+    return Value(call.emit("neg", x.node))
 
 
 @rule("aten.mul", "aten.multiply")
 def mul(call: Call, x: Any, other: Any) -> Value:
     if is_number(other) and other == 1:
         # torch writes 1 / x as the reciprocal times 1.
-        return Value(x.node, x.batch)
+        return Value(x.node)
     return elementwise(call, "mul", x, other)
 
 
@@ -100,19 +100,19 @@ def div(call: Call, x: Any, other: Any, rounding_mode: str | None = None) -> Val
 def hypot(call: Call, x: Any, other: Any) -> Value:
     squares = [elementwise(call, "mul", one, one) for one in (x, other)]
     total_ = elementwise(call, "add", *squares)
-    return Value(call.emit("sqrt", total_.node), total_.batch)
+    return Value(call.emit("sqrt", total_.node))
 
 
 @rule("aten.logaddexp")
 def logaddexp(call: Call, x: Any, other: Any) -> Value:
     """log(exp(x) + exp(y)) as y + softplus(x - y)."""
     difference = elementwise(call, "sub", x, other)
-    return elementwise(call, "add", other, Value(call.emit("softplus", difference.node), difference.batch))
+    return elementwise(call, "add", other, Value(call.emit("softplus", difference.node)))
 
 
 @rule("aten.xlogy", "aten.special_xlogy")
 def xlogy(call: Call, x: Any, other: Any) -> Value:
-    logarithm = Value(call.emit("log", other.node), other.batch) if isinstance(other, Value) else torch.log(other)
+    logarithm = Value(call.emit("log", other.node)) if isinstance(other, Value) else torch.log(other)
     return elementwise(call, "mul", x, logarithm)
 
 
@@ -132,7 +132,7 @@ def lerp(call: Call, x: Any, end: Any, weight: Any) -> Value:
 
 @rule("aten.square")
 def square(call: Call, x: Any) -> Value:
-    return Value(call.emit("power", x.node, exponent=2), x.batch)
+    return Value(call.emit("power", x.node, exponent=2))
 
 
 _ROOTS = {-1.0: "reciprocal", 0.5: "sqrt", -0.5: "rsqrt"}
@@ -148,24 +148,24 @@ def power(call: Call, x: Any, exponent: Any) -> Any:
                 "use a fixed exponent; only one positive number b may be raised to what is encrypted",
             )
         scaled = call.emit("mul", exponent.node, call.constant_node(math.log(base)))
-        return Value(call.emit("exp", scaled), exponent.batch)
+        return Value(call.emit("exp", scaled))
     number = scalar(exponent)
     if number in _ROOTS:
-        return Value(call.emit(_ROOTS[number], x.node), x.batch)
+        return Value(call.emit(_ROOTS[number], x.node))
     if number is None or not math.isfinite(number):
         raise call.refuse("a tensor of exponents has no rule", "use one exponent for all elements")
     if number != int(number):
-        return Value(call.emit(_fractional_power(number), x.node), x.batch)
+        return Value(call.emit(_fractional_power(number), x.node))
     if number < 0:
         inverse = call.emit("reciprocal", x.node)
-        return Value(call.emit("power", inverse, exponent=-int(number)), x.batch)
+        return Value(call.emit("power", inverse, exponent=-int(number)))
     if number == 0:
         return torch.ones(call.shape, dtype=torch.float64)
     if number == 1:
-        return Value(x.node, x.batch)
+        return Value(x.node)
     if number == 2 and x.node.op == "sqrt":
-        return Value(x.node.inputs[0], x.batch)
-    return Value(call.emit("power", x.node, exponent=int(number)), x.batch)
+        return Value(x.node.inputs[0])
+    return Value(call.emit("power", x.node, exponent=int(number)))
 
 
 def _fractional_power(number: float) -> str:
@@ -196,8 +196,7 @@ _WRAPS = (torch.int8, torch.uint8, torch.int16)
 
 
 def _reduce(call: Call, op: str, x: Any, dims: Any, keepdim: bool) -> Value:
-    axes, batch = reduced_axes(call, op, x, dims, keepdim)
-    return Value(call.emit(op, x.node, axes=axes, keepdims=bool(keepdim)), batch)
+    return Value(call.emit(op, x.node, axes=axes_of(x, dims), keepdims=bool(keepdim)))
 
 
 @rule("aten.mean")

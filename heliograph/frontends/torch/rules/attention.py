@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,15 +25,10 @@ _ROOM = 0.9
 @rule("aten.softmax", "aten._softmax", "aten.special_softmax")
 def softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
     axis = x.axis(dim)
-    if axis < 0:
-        raise call.mixes(
-            f"the softmax runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            "name another axis, for example torch.softmax(x, dim=-1)",
-        )
     made = _softmax(call, x, axis, zeros=False)
     if x.hidden is None:
         call.finals[made] = ("softmax", x.node, axis)
-    return Value(made, x.batch)
+    return Value(made)
 
 
 def _softmax(call: Call, x: Value, axis: int, zeros: bool) -> Node:
@@ -123,15 +117,13 @@ def attention(
             "its mask depends on an encrypted input",
             "use a mask that is the same for all inputs, or leave the masked places out of keys and values",
         )
-    if any(isinstance(x, Value) and x.from_right < 3 for x in (query, key, value)):
-        raise call.mixes("the batch axis is among the last two, which the products sum over")
     if enable_gqa:
         key, value = (_repeated_heads(call, x, query) for x in (key, value))
     dtype = torch.promote_types(query.dtype, torch.float32)  # torch adds masks in this, for halves too
     factor = 1.0 / math.sqrt(_width(query)) if scale is None else float(scale)
     # Apply the factor to the queries, where it merges into the linear map that computes them.
     if isinstance(query, Value):
-        query = Value(call.emit("mul", query.node, call.constant_node(factor)), query.batch)
+        query = Value(call.emit("mul", query.node, call.constant_node(factor)))
     else:
         query = query * factor
     scores = _times(call, query, _turned(call, key))
@@ -142,7 +134,7 @@ def attention(
     if isinstance(scores, torch.Tensor):
         shares = torch.softmax(scores, -1)
         return _times(call, torch.where(shares.isnan(), 0.0, shares), value)  # type: ignore[no-any-return]
-    weights = Value(_softmax(call, scores, len(scores.shape) - 1, zeros=True), scores.batch)
+    weights = Value(_softmax(call, scores, len(scores.shape) - 1, zeros=True))
     return _times(call, weights, value)  # type: ignore[no-any-return]
 
 
@@ -169,7 +161,7 @@ def _turned(call: Call, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return x.transpose(-1, -2)
     rank = len(x.shape)
-    return Value(call.emit("permute", x.node, axes=(*range(rank - 2), rank - 1, rank - 2)), x.batch)
+    return Value(call.emit("permute", x.node, axes=(*range(rank - 2), rank - 1, rank - 2)))
 
 
 def _times(call: Call, left: Any, right: Any) -> Any:
@@ -181,32 +173,24 @@ def _times(call: Call, left: Any, right: Any) -> Any:
 def _repeated_heads(call: Call, x: Any, query: Any) -> Any:
     """Each head of keys or values for as many heads of queries as share it."""
 
-    def heads(value: Any) -> int:
-        shape: Sequence[int] = call.torch_shape(value) if isinstance(value, Value) else value.shape
-        return int(shape[-3])
-
-    count = heads(query) // heads(x)
+    count = int(query.shape[-3]) // int(x.shape[-3])
     if count == 1:
         return x
     if isinstance(x, torch.Tensor):
         return x.repeat_interleave(count, -3)
     axis = len(x.shape) - 3
     index = np.repeat(np.arange(math.prod(x.shape)).reshape(x.shape), count, axis=axis)
-    return Value(moved(call, x.node, index, index.shape), x.batch)
+    return Value(moved(call, x.node, index, index.shape))
 
 
 @rule("aten.log_softmax", "aten._log_softmax", "aten.special_log_softmax")
 def log_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
     axis = x.axis(dim)
-    if axis < 0:
-        raise call.mixes(
-            f"it runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis", "name another axis: dim=-1"
-        )
     # At the end of the model the client computes it.
     last = call.node is not None and all(user.op == "output" for user in call.node.users)
     made = call.emit("sub", x.node, log_of_exponentials(call, x.node, axis, dropped=last))
     call.finals[made] = ("log_softmax", x.node, axis)
-    return Value(made, x.batch)
+    return Value(made)
 
 
 def fast_path_hint(model: torch.nn.Module, examples: Example) -> str:

@@ -16,9 +16,9 @@ from heliograph.frontends.torch.values import (
     NoRule,
     Operand,
     Value,
+    axes_of,
     elementwise,
     is_number,
-    reduced_axes,
     rule,
     scalar,
 )
@@ -108,8 +108,7 @@ def count_nonzero(call: Call, x: Any, dim: Any = None) -> Value:
             "it counts the encrypted numbers that are not 0",
             "count those beyond a gap: (x.abs() > gap).sum(1)",
         )
-    axes, batch = reduced_axes(call, "sum", x, dim, False)
-    return Value(call.emit("sum", x.node, axes=axes, keepdims=False), batch)
+    return Value(call.emit("sum", x.node, axes=axes_of(x, dim), keepdims=False))
 
 
 @rule("aten.isfinite", "aten.isreal")
@@ -215,7 +214,7 @@ def threshold(call: Call, x: Any, threshold: float, value: float) -> Value:
     """x above the threshold, `value` elsewhere: where the two are equal a ReLU, else a comparison."""
     if float(threshold) == float(value):
         shifted = elementwise(call, "sub", x, float(value))
-        return elementwise(call, "add", Value(call.emit("relu", shifted.node), shifted.batch), float(value))
+        return elementwise(call, "add", Value(call.emit("relu", shifted.node)), float(value))
     above = elementwise(call, "gt", x, float(threshold))
     kept = elementwise(call, "mul", elementwise(call, "sub", x, float(value)), above)
     return elementwise(call, "add", kept, float(value))
@@ -229,7 +228,7 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
     if isinstance(condition, torch.Tensor) and bool(condition.all()) == bool(condition.any()):
         # One of the two everywhere, as where NaN is replaced.
         picked = x if bool(condition.all()) else y
-        if isinstance(picked, Value) and call.torch_shape(picked) == call.shape:
+        if isinstance(picked, Value) and picked.shape == call.shape:
             return picked
 
     def chosen() -> Value:
@@ -283,10 +282,8 @@ def index_put(call: Call, x: Any, indices: Any, values: Any, accumulate: bool = 
     number = None if isinstance(values, Value) else scalar(values)
     if number is None:
         raise NoRule
-    for _ in range(len(call.shape) - mask.rank):
-        place, batch = mask.new_axis(mask.rank)
-        shape = (*mask.shape[:place], 1, *mask.shape[place:])
-        mask = replace(mask, node=call.emit("reshape", mask.node, shape=shape), batch=batch)
+    shape = (*mask.shape, *(1,) * (len(call.shape) - mask.rank))
+    mask = replace(mask, node=call.reshaped(mask.node, shape))
     if accumulate:
         return elementwise(call, "add", x, elementwise(call, "mul", mask, number))
     return _chosen(call, mask, number, x)

@@ -16,7 +16,7 @@ import torch
 
 from heliograph.frontends.torch.rules.layers import matrix_times
 from heliograph.frontends.torch.rules.products import product_of_nodes
-from heliograph.frontends.torch.values import UNSEEN, Call, Value, rule
+from heliograph.frontends.torch.values import Call, Value, rule
 from heliograph.frontends.torch.ways.linear import moved
 from heliograph.ir import Node
 
@@ -37,40 +37,14 @@ class _Factor:
 @rule("aten.einsum")
 def einsum(call: Call, equation: str, tensors: Sequence[Any], path: Any = None) -> Value:
     terms, result = _letters(call, equation, tensors)
-    values = [(term, x) for term, x in zip(terms, tensors, strict=True) if isinstance(x, Value)]
-    seen = values[0][1].seen
-    letter = ""
-    if seen:
-        batch = {term[x.batch] for term, x in values}
-        letter = min(batch)
-        constant = all(
-            isinstance(x, Value) or letter not in term or _same_for_all(x, term.index(letter))
-            for term, x in zip(terms, tensors, strict=True)
-        )
-        if len(batch) > 1 or letter not in result or not constant:
-            raise call.mixes(
-                f"the batch axis is {' and '.join(sorted(batch))} in {equation!r}",
-                "give it one letter in all inputs and in the result, and in no other factor: 'bij,bjk->bik'",
-            )
     factors = []
     for term, x in zip(terms, tensors, strict=True):
-        if isinstance(x, Value):
-            factors.append(_diagonal(call, _Factor(term.replace(letter, "") if letter else term, x.node)))
-        else:
-            tensor = x.select(term.index(letter), 0) if letter and letter in term else x
-            factors.append(_diagonal(call, _Factor(term.replace(letter, "") if letter else term, tensor.detach())))
-    kept = result.replace(letter, "") if letter else result
+        factors.append(_diagonal(call, _Factor(term, x.node if isinstance(x, Value) else x.detach())))
     while len(factors) > 1:
-        later = kept + "".join(factor.letters for factor in factors[2:])
+        later = result + "".join(factor.letters for factor in factors[2:])
         factors[:2] = [_product(call, factors[0], factors[1], later)]
-    made = _summed(call, factors[0], kept)
-    assert isinstance(made.held, Node)
-    node = _turned(call, made, kept)
-    return Value(node, result.index(letter) if letter else UNSEEN)
-
-
-def _same_for_all(tensor: torch.Tensor, axis: int) -> bool:
-    return bool((tensor == tensor.select(axis, 0).unsqueeze(axis)).all())
+    made = _summed(call, factors[0], result)
+    return Value(_turned(call, made, result))
 
 
 def _letters(call: Call, equation: str, tensors: Sequence[Any]) -> tuple[list[str], str]:
@@ -125,10 +99,6 @@ def _turned(call: Call, factor: _Factor, order: str) -> Node:
     return node if axes == tuple(range(len(axes))) else call.emit("permute", node, axes=axes)
 
 
-def _shaped(call: Call, node: Node, shape: Sequence[int]) -> Node:
-    return node if tuple(shape) == node.type.shape else call.emit("reshape", node, shape=tuple(shape))  # type: ignore[union-attr]
-
-
 def _product(call: Call, left: _Factor, right: _Factor, later: str) -> _Factor:
     """The product of two factors, letters summed that nothing needs later."""
     if isinstance(left.held, torch.Tensor) and isinstance(right.held, torch.Tensor):
@@ -162,23 +132,22 @@ def _product(call: Call, left: _Factor, right: _Factor, later: str) -> _Factor:
             size(second), size(summed)
         )
         call.names.set(matrix, f"{call.names.get(right.held, f'{call.loc.layer}.constant')}.matrix")
-        rows = _shaped(call, _turned(call, left, first + summed), (size(first), size(summed)))
+        rows = call.reshaped(_turned(call, left, first + summed), (size(first), size(summed)))
         node = matrix_times(call, rows, matrix.contiguous())
-        return _Factor(first + second, _shaped(call, node, [sizes[c] for c in first + second]))
+        return _Factor(first + second, call.reshaped(node, [sizes[c] for c in first + second]))
     if isinstance(right.held, torch.Tensor):
         right = _Factor(right.letters, call.constant_node(right.held))
     if summed:
         stack = [sizes[c] for c in both]
-        rows = _shaped(call, _turned(call, left, both + first + summed), (*stack, size(first), size(summed)))
-        columns = _shaped(call, _turned(call, right, both + summed + second), (*stack, size(summed), size(second)))
+        rows = call.reshaped(_turned(call, left, both + first + summed), (*stack, size(first), size(summed)))
+        columns = call.reshaped(_turned(call, right, both + summed + second), (*stack, size(summed), size(second)))
         node = product_of_nodes(call, rows, columns)
     else:
-        rows = _shaped(call, _turned(call, left, both + first), [sizes[c] for c in both + first] + [1] * len(second))
-        columns = _shaped(
-            call,
+        rows = call.reshaped(_turned(call, left, both + first), [sizes[c] for c in both + first] + [1] * len(second))
+        columns = call.reshaped(
             _turned(call, right, both + second),
             [sizes[c] for c in both] + [1] * len(first) + [sizes[c] for c in second],
         )
         node = call.emit("mul", rows, columns)
     letters = both + first + second
-    return _Factor(letters, _shaped(call, node, [sizes[c] for c in letters]))
+    return _Factor(letters, call.reshaped(node, [sizes[c] for c in letters]))

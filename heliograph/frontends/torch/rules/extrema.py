@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from heliograph.frontends.torch.rules.decisions import maximum, minimum
-from heliograph.frontends.torch.values import Call, Value, reduced_axes, rule
+from heliograph.frontends.torch.values import Call, Value, axes_of, rule
 
 
 def _extremum(call: Call, op: str, x: Value, dims: Any, keepdim: bool) -> Value:
     """`max` or `min` over the axes that torch calls `dims`; none of them means all."""
-    axes, batch = reduced_axes(call, call.user_name.rsplit(".", 1)[-1], x, dims, keepdim)
+    axes = axes_of(x, dims)
     if len(axes) == 1:
-        return Value(call.emit(op, x.node, axis=axes[0], keepdims=True if keepdim else None), batch)
+        return Value(call.emit(op, x.node, axis=axes[0], keepdims=True if keepdim else None))
     # The op takes one axis: the reduced axes are merged into the last one.
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     order = (*kept, *axes)
@@ -26,18 +26,18 @@ def _extremum(call: Call, op: str, x: Value, dims: Any, keepdim: bool) -> Value:
     if keepdim:
         shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         node = call.emit("reshape", node, shape=shape)
-    return Value(node, batch)
+    return Value(node)
 
 
 def _place(call: Call, x: Value, dim: int, keepdim: bool, largest: bool) -> Value | torch.Tensor:
     """The number of the first largest (smallest) element along one axis."""
-    (axis,), batch = reduced_axes(call, "argmax" if largest else "argmin", x, dim, keepdim)
+    (axis,) = axes_of(x, dim)
     shape = [*x.shape[:axis], *([1] if keepdim else []), *x.shape[axis + 1 :]]
     if x.shape[axis] == 1:
-        return torch.zeros((*shape[:batch], call.batch_size, *shape[batch:]), dtype=torch.int64)
+        return torch.zeros(shape, dtype=torch.int64)
     node = x.node if largest else call.emit("neg", x.node)
     node = call.emit("argmax", node, axis=axis, index=True)
-    return Value(call.emit("reshape", node, shape=tuple(shape)) if keepdim else node, batch)
+    return Value(call.emit("reshape", node, shape=tuple(shape)) if keepdim else node)
 
 
 @rule("aten.max", "aten.min")
@@ -47,6 +47,8 @@ def extremum(call: Call, x: Any, dim: Any = None, keepdim: bool = False, other: 
     if second is not None:
         return maximum(call, x, second) if largest else minimum(call, x, second)
     value = _extremum(call, "max" if largest else "min", x, dim, keepdim)
+    if dim is None:
+        return value
     # If one of the two is not read, it is removed when the program is finished.
     return [value, _place(call, x, dim, keepdim, largest)]
 
@@ -70,13 +72,9 @@ def both_extrema(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> 
 
 @rule("aten.argmax", "aten.argmin")
 def place(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    what = call.op.removeprefix("aten.")
     if dim is None:
-        raise call.mixes(
-            f"without dim it runs over all axes of {call.torch_shape(x)}, the batch axis among them",
-            f"name the axis: x.{what}(1), or x.flatten(1).{what}(1)",
-        )
-    return _place(call, x, dim, keepdim, what == "argmax")
+        x, dim = Value(call.reshaped(x.node, (math.prod(x.shape),))), 0
+    return _place(call, x, dim, keepdim, call.op == "aten.argmax")
 
 
 @rule("aten.topk")
@@ -113,4 +111,4 @@ def one_hot(call: Call, x: Any, num_classes: int = -1) -> Value:
     if num_classes > size:
         widths = (0,) * len(x.shape)
         node = call.emit("pad", node, before=(*widths, 0), after=(*widths, num_classes - size))
-    return Value(node, x.batch)
+    return Value(node)

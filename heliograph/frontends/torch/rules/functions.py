@@ -33,12 +33,12 @@ _FUNCTIONS = {
 
 @rule(*_FUNCTIONS)
 def function(call: Call, x: Any) -> Value:
-    return Value(call.emit(_FUNCTIONS[call.op], x.node), x.batch)
+    return Value(call.emit(_FUNCTIONS[call.op], x.node))
 
 
 @rule("aten.log1p", "aten.special_log1p")
 def log1p(call: Call, x: Any) -> Value:
-    return Value(call.emit("log", call.emit("add", x.node, call.constant_node(1.0))), x.batch)
+    return Value(call.emit("log", call.emit("add", x.node, call.constant_node(1.0))))
 
 
 _BASES = {"aten.log2": 2.0, "aten.log10": 10.0}
@@ -47,7 +47,7 @@ _BASES = {"aten.log2": 2.0, "aten.log10": 10.0}
 @rule(*_BASES)
 def log_of_base(call: Call, x: Any) -> Value:
     made = call.emit("log", x.node)
-    return Value(call.emit("mul", made, call.constant_node(1.0 / math.log(_BASES[call.op]))), x.batch)
+    return Value(call.emit("mul", made, call.constant_node(1.0 / math.log(_BASES[call.op]))))
 
 
 # ---------------------------------------------------------------------------------------------- bounds
@@ -56,14 +56,14 @@ def log_of_base(call: Call, x: Any) -> Value:
 def _clamped(call: Call, x: Value, low: float, high: float) -> Value:
     """min(max(x, low), high), where either bound may be infinite."""
     if (low, high) == (-math.inf, math.inf):
-        return Value(x.node, x.batch)
+        return Value(x.node)
     if (low, high) == (0.0, math.inf):
-        return Value(call.emit("relu", x.node), x.batch)
+        return Value(call.emit("relu", x.node))
     if (low, high) == (0.0, 6.0):
-        return Value(call.emit("relu6", x.node), x.batch)
+        return Value(call.emit("relu6", x.node))
     bounds = {"min": low, "max": high}
     finite = {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
-    return Value(call.emit("clamp", x.node, **finite), x.batch)
+    return Value(call.emit("clamp", x.node, **finite))
 
 
 @rule("aten.clamp", "aten.clip")
@@ -84,7 +84,7 @@ def _clipped(call: Call, x: Any, min: Any, max: Any) -> Value:
             x = x if bound is None else elementwise(call, op, x, bound)
         elif bound is not None:
             x = known(x, bound)
-    return Value(x.node, x.batch)
+    return Value(x.node)
 
 
 @rule("aten.clamp_min")
@@ -100,7 +100,7 @@ def clamp_max(call: Call, x: Any, max: Any) -> Value:
 @rule("aten.hardtanh")
 def hardtanh(call: Call, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Value:
     if (min_val, max_val) == (-1, 1):
-        return Value(call.emit("hardtanh", x.node), x.batch)
+        return Value(call.emit("hardtanh", x.node))
     return _clamped(call, x, float(min_val), float(max_val))
 
 
@@ -120,10 +120,8 @@ def layer_norm(
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
     rank = len(normalized_shape)
-    if x.from_right <= rank:
-        raise call.mixes(f"the layer would normalize over axis {x.batch} of {call.torch_shape(x)}, the batch axis")
     attrs = {name: call.constant(tensor) for name, tensor in (("weight", weight), ("bias", bias)) if tensor is not None}
-    return Value(call.emit("layer_norm", x.node, rank=rank, eps=float(eps), **attrs), x.batch)
+    return Value(call.emit("layer_norm", x.node, rank=rank, eps=float(eps), **attrs))
 
 
 @rule("aten.group_norm")
@@ -154,26 +152,23 @@ def instance_norm(
 ) -> Value:
     if not use_input_stats:
         return batch_norm_of(call, x, weight, bias, mean, variance, eps)
-    return _by_group(call, x, x.shape[0] if isinstance(x, Value) and x.shape else 1, weight, bias, eps)
+    return _by_group(call, x, int(x.shape[1]), weight, bias, eps)
 
 
 def _by_group(call: Call, x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Value:
     """Normalization over each group of channels: a layer norm of the groups, then a scale and a shift by channel."""
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
-    node = call.first_axis(x)
-    if not x.shape:
-        raise call.mixes("its input has no axis of channels beside the batch axis")
-    channels = x.shape[0]
-    grouped = call.emit("reshape", node, shape=(groups, math.prod(x.shape) // groups))
+    samples, channels, *places = x.shape
+    grouped = call.emit("reshape", x.node, shape=(samples, groups, channels * math.prod(places) // groups))
     made = call.emit("layer_norm", grouped, rank=1, eps=float(eps))
     made = call.emit("reshape", made, shape=x.shape)
     for op, tensor in (("mul", weight), ("add", bias)):
         if tensor is not None:
-            named = tensor.reshape(channels, *(1 for _ in x.shape[1:]))
+            named = tensor.reshape(channels, *(1 for _ in places))
             call.names.set(named, call.names.get(tensor, f"{call.loc.layer}.constant"))
             made = call.emit(op, made, call.constant_node(named))
-    return Value(made, 0)
+    return Value(made)
 
 
 @rule("aten.native_layer_norm")

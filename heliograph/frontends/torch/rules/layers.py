@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from heliograph.errors import said
 from heliograph.frontends.torch.values import Call, Value, changes_in, elementwise, rule, scalar, transposed_name
 from heliograph.frontends.torch.ways.linear import moved
 from heliograph.ir import Node
@@ -35,8 +34,6 @@ def transposed(call: Call, matrix: torch.Tensor) -> torch.Tensor:
 def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Value:
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
-    if x.from_right == 1:
-        raise call.mixes(f"the layer would sum over axis {x.batch}, the batch axis")
     matrix = weight.reshape(-1, weight.shape[-1])
     if bias is not None and tuple(bias.shape) != (matrix.shape[0],):
         # One number for all outputs.
@@ -48,7 +45,7 @@ def linear(call: Call, x: Any, weight: Any, bias: Any = None) -> Value:
     made = matrix_times(call, x.node, matrix, bias)
     if weight.ndim == 1:
         made = call.emit("reshape", made, shape=x.shape[:-1])
-    return Value(made, x.batch)
+    return Value(made)
 
 
 # ---------------------------------------------------------------------------------------------- convolution
@@ -60,14 +57,9 @@ def per_axis(value: Any, rank: int) -> tuple[int, ...]:
     return tuple(items * rank) if len(items) == 1 else tuple(items)
 
 
-def spatial_input(call: Call, x: Any, rank: int) -> Node:
-    """The node of an input (batch, channels, *spatial)."""
-    if x.rank != rank + 2:
-        raise call.refuse(
-            f"its input {call.torch_shape(x)} has no batch axis; it must be (batch, channels, {rank} spatial axes)",
-            said("give {example_input} a batch axis, for example x.unsqueeze(0)"),
-        )
-    return call.first_axis(x)
+def by_image(call: Call, x: Value, rank: int, change: Callable[[Node], Node]) -> Value:
+    """What `change` makes of (channels, *spatial), for each entry of an axis in front where there is one."""
+    return Value(change(x.node)) if x.rank == rank + 1 else call.by_entry(x, change)
 
 
 def _conv(
@@ -87,30 +79,29 @@ def _conv(
             "torch.nn.functional.unfold(x, kernel_size), which lists what it meets",
         )
     rank = weight.ndim - 2
-    node = spatial_input(call, x, rank)
     steps = per_axis(dilation, rank)
+    behind: tuple[int, ...] = ()
     if isinstance(padding, str):
         spans = [d * (k - 1) if padding == "same" else 0 for k, d in zip(weight.shape[2:], steps, strict=True)]
         before = tuple(span // 2 for span in spans)
         if any(span % 2 for span in spans):
             # The odd element of padding of an even kernel goes at the end, as in torch; the op itself pads both sides alike.
             behind = tuple(span - pad for span, pad in zip(spans, before, strict=True))
-            node = call.emit("pad", node, before=(0, *before), after=(0, *behind))
-            before = (0,) * rank
     else:
         before = per_axis(padding, rank)
     attrs = {"bias": call.constant(bias)} if bias is not None else {}
-    out = call.emit(
-        "conv",
-        node,
-        weight=call.constant(weight),
-        stride=per_axis(stride, rank),
-        padding=before,
-        dilation=steps,
-        groups=int(groups),
-        **attrs,
-    )
-    return Value(out, 0)
+    attrs["weight"] = call.constant(weight)
+
+    def convolved(node: Node) -> Node:
+        pads = before
+        if behind:
+            node = call.emit("pad", node, before=(0, *before), after=(0, *behind))
+            pads = (0,) * rank
+        return call.emit(
+            "conv", node, stride=per_axis(stride, rank), padding=pads, dilation=steps, groups=int(groups), **attrs
+        )
+
+    return by_image(call, x, rank, convolved)
 
 
 @rule("aten.conv1d", "aten.conv2d", "aten.conv3d")
@@ -152,33 +143,35 @@ def conv_transpose(
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
     rank = weight.ndim - 2
-    node = spatial_input(call, x, rank)
+    channels, *sizes = x.shape[-1 - rank :]
     steps, pads, extra, spread = (per_axis(v, rank) for v in (stride, padding, output_padding, dilation))
-    index = np.arange(x.shape[0]).reshape(-1, *(1 for _ in range(rank)))
-    for axis, (size, k) in enumerate(zip(x.shape[1:], weight.shape[2:], strict=True)):
+    index = np.arange(channels).reshape(-1, *(1 for _ in range(rank)))
+    for axis, (size, k) in enumerate(zip(sizes, weight.shape[2:], strict=True)):
         reach = spread[axis] * (k - 1)
         out = (size - 1) * steps[axis] - 2 * pads[axis] + reach + extra[axis] + 1
         place = np.arange(out + reach) - (reach - pads[axis])
         inside = (place % steps[axis] == 0) & (place >= 0) & (place < size * steps[axis])
         place = np.where(inside, place // steps[axis], -1).reshape([-1 if a == axis else 1 for a in range(rank)])
         index = np.where((place < 0) | (index < 0), -1, index * size + place)
-    spreaded = moved(call, node, index, index.shape)
     own = weight.shape[0] // groups
     turned = weight.detach().reshape(groups, own, *weight.shape[1:]).transpose(1, 2)
     turned = turned.reshape(groups * weight.shape[1], own, *weight.shape[2:]).flip(tuple(range(2, 2 + rank)))
     call.names.set(turned, f"{call.names.get(weight, f'{call.loc.layer}.weight')}.turned")
     attrs = {"bias": call.constant(bias)} if bias is not None else {}
-    made = call.emit(
-        "conv",
-        spreaded,
-        weight=call.constant(turned),
-        stride=(1,) * rank,
-        padding=(0,) * rank,
-        dilation=spread,
-        groups=int(groups),
-        **attrs,
-    )
-    return Value(made, 0)
+    attrs["weight"] = call.constant(turned)
+
+    def convolved(node: Node) -> Node:
+        return call.emit(
+            "conv",
+            moved(call, node, index, index.shape),
+            stride=(1,) * rank,
+            padding=(0,) * rank,
+            dilation=spread,
+            groups=int(groups),
+            **attrs,
+        )
+
+    return by_image(call, x, rank, convolved)
 
 
 # ---------------------------------------------------------------------------------------------- batch norm
@@ -197,14 +190,12 @@ def batch_norm_of(call: Call, x: Any, weight: Any, bias: Any, mean: Any, varianc
     """Normalization of each channel by known statistics."""
     if not isinstance(x, Value) or any(isinstance(value, Value) for value in (weight, bias, mean, variance)):
         raise call.refuse("its parameters depend on an input", "use stored statistics")
-    if x.rank < 2:
-        raise call.mixes("its input has no axis of channels beside the batch axis")
     attrs = {
         name: call.constant(tensor)
         for name, tensor in (("weight", weight), ("bias", bias), ("mean", mean), ("variance", variance))
         if tensor is not None
     }
-    return Value(call.emit("batch_norm", call.first_axis(x), eps=float(eps), **attrs), 0)
+    return call.by_entry(x, lambda node: call.emit("batch_norm", node, eps=float(eps), **attrs))
 
 
 @rule("aten.batch_norm")
@@ -257,12 +248,12 @@ def native_batch_norm(
 
 @rule("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu")
 def activation(call: Call, x: Any) -> Value:
-    return Value(call.emit(call.op.rsplit(".", 1)[-1], x.node), x.batch)
+    return Value(call.emit(call.op.rsplit(".", 1)[-1], x.node))
 
 
 @rule("aten.leaky_relu")
 def leaky_relu(call: Call, x: Any, negative_slope: float = 0.01) -> Value:
-    return Value(call.emit("leaky_relu", x.node, negative_slope=float(negative_slope)), x.batch)
+    return Value(call.emit("leaky_relu", x.node, negative_slope=float(negative_slope)))
 
 
 @rule("aten.prelu", "aten._prelu_kernel")
@@ -271,25 +262,25 @@ def prelu(call: Call, x: Any, weight: Any) -> Value:
         raise call.refuse("its slopes depend on an input", "use slopes that are parameters of the model")
     slope = scalar(weight)
     if slope is not None:
-        return Value(call.emit("leaky_relu", x.node, negative_slope=slope), x.batch)
+        return Value(call.emit("leaky_relu", x.node, negative_slope=slope))
     # Per channel it is slope x + (1 - slope) relu(x). torch's kernel aligns the slopes with x's axes; the layer has a list.
     slopes = weight.detach().double()
     slopes = slopes.reshape([-1 if axis == 1 else 1 for axis in range(x.rank)]) if slopes.ndim == 1 else slopes
     rest = 1.0 - slopes
     for tensor, name in ((slopes, "slopes"), (rest, "rest")):
         call.names.set(tensor, f"{call.names.get(weight, f'{call.loc.layer}.weight')}.{name}")
-    rectified = elementwise(call, "mul", Value(call.emit("relu", x.node), x.batch), rest)
+    rectified = elementwise(call, "mul", Value(call.emit("relu", x.node)), rest)
     return elementwise(call, "add", elementwise(call, "mul", x, slopes), rectified)
 
 
 @rule("aten.gelu")
 def gelu(call: Call, x: Any, approximate: str = "none") -> Value:
-    return Value(call.emit("gelu", x.node, approximate=approximate), x.batch)
+    return Value(call.emit("gelu", x.node, approximate=approximate))
 
 
 @rule("aten.softplus")
 def softplus(call: Call, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
-    return Value(call.emit("softplus", x.node, beta=float(beta), threshold=float(threshold)), x.batch)
+    return Value(call.emit("softplus", x.node, beta=float(beta), threshold=float(threshold)))
 
 
 # ---------------------------------------------------------------------------------------------- nothing to do
@@ -309,7 +300,7 @@ def softplus(call: Call, x: Any, beta: float = 1.0, threshold: float = 20.0) -> 
     "aten.nan_to_num",
 )
 def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
-    return Value(x.node, x.batch)
+    return Value(x.node)
 
 
 @rule("aten.to", "aten._to_copy", "aten.type_as")
@@ -322,7 +313,7 @@ def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
             "keep the values floating point; compare with x > threshold, and round on the client after decryption; columns "
             "that are ids are given as an input of whole numbers of their own",
         )
-    return Value(x.node, x.batch)
+    return Value(x.node)
 
 
 @rule("aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async")
@@ -332,12 +323,12 @@ def checked_at_export(call: Call, *args: Any, **kwargs: Any) -> None:
 
 @rule("aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout")
 def dropout(call: Call, x: Any, p: float, train: bool) -> Value:
-    return Value(x.node, x.batch)  # one that drops is refused before (torch_graph.py)
+    return Value(x.node)  # one that drops is refused before (torch/graph.py)
 
 
 @rule("aten.native_dropout")
 def native_dropout(call: Call, x: Any, p: float, train: bool | None) -> Sequence[Any]:
-    return [Value(x.node, x.batch), None]
+    return [Value(x.node), None]
 
 
 def training(call: Call) -> Exception:

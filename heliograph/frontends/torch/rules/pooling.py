@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.frontends.torch.rules.layers import per_axis, spatial_input
+from heliograph.frontends.torch.rules.layers import by_image, per_axis
 from heliograph.frontends.torch.values import Call, Refused, Value, rule
 from heliograph.frontends.torch.ways.linear import by_matrix, moved
 from heliograph.ir import Node
@@ -39,27 +39,28 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Any:
     rank = int(call.op[-2])
-    node = spatial_input(call, x, rank)
     kernel = per_axis(kernel_size, rank)
     steps = per_axis(stride, rank) if stride else kernel
     pads = per_axis(padding, rank)
-    if ceil_mode and _partial(x.shape[1:], kernel, steps, pads, (1,) * rank):
+    if ceil_mode and _partial(x.shape[-rank:], kernel, steps, pads, (1,) * rank):
         # Only the default layout of arguments counts the padding of such windows as torch does: torch says it itself.
         asked = (x, list(kernel), list(steps), list(pads), True, count_include_pad)
         return by_matrix(call, asked if rank == 1 else (*asked, divisor_override), {})
-    if divisor_override:
-        out = call.emit("avg_pool", node, kernel=kernel, stride=steps, padding=pads, count_include_pad=True)
-        factor = call.constant_node(math.prod(kernel) / divisor_override)
-        return Value(call.emit("mul", out, factor), 0)
-    attrs = {"kernel": kernel, "stride": steps, "padding": pads, "count_include_pad": bool(count_include_pad)}
-    return Value(call.emit("avg_pool", node, **attrs), 0)
+    attrs = {"kernel": kernel, "stride": steps, "padding": pads}
+    if not divisor_override:
+        return by_image(
+            call, x, rank, lambda node: call.emit("avg_pool", node, count_include_pad=bool(count_include_pad), **attrs)
+        )
+    factor = call.constant_node(math.prod(kernel) / divisor_override)
+    out = by_image(call, x, rank, lambda node: call.emit("avg_pool", node, count_include_pad=True, **attrs))
+    return Value(call.emit("mul", out.node, factor))
 
 
 @rule("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d", "aten._adaptive_avg_pool2d")
 def adaptive_avg_pool(call: Call, x: Any, output_size: Any) -> Value:
     rank = int(call.op[-2])
-    node = spatial_input(call, x, rank)
-    return Value(call.emit("adaptive_avg_pool", node, output_size=per_axis(output_size, rank)), 0)
+    size = per_axis(output_size, rank)
+    return by_image(call, x, rank, lambda node: call.emit("adaptive_avg_pool", node, output_size=size))
 
 
 # ---------------------------------------------------------------------------------------------- maxima
@@ -83,16 +84,16 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Value:
     rank = _rank(call)
-    node = spatial_input(call, x, rank)
     kernel, pads, spread = (per_axis(value, rank) for value in (kernel_size, padding, dilation))
     steps = per_axis(stride, rank) if stride else kernel
-    if ceil_mode and _partial(x.shape[1:], kernel, steps, pads, spread):
+    if ceil_mode and _partial(x.shape[-rank:], kernel, steps, pads, spread):
         axes = []
-        for size, out, k, s, p, d in zip(x.shape[1:], call.shape[2:], kernel, steps, pads, spread, strict=True):
+        for size, out, k, s, p, d in zip(x.shape[-rank:], call.shape[-rank:], kernel, steps, pads, spread, strict=True):
             found = [[i * s - p + j * d for j in range(k)] for i in range(out)]
             axes.append([[place for place in window if 0 <= place < size] for window in found])
-        return Value(_max_of_windows(call, node, axes), 0)
-    return Value(call.emit("max_pool", node, kernel=kernel, stride=steps, padding=pads, dilation=spread), 0)
+        return by_image(call, x, rank, lambda node: _max_of_windows(call, node, axes))
+    attrs = {"kernel": kernel, "stride": steps, "padding": pads, "dilation": spread}
+    return by_image(call, x, rank, lambda node: call.emit("max_pool", node, **attrs))
 
 
 def _max_of_windows(call: Call, node: Node, axes: Sequence[Sequence[Sequence[int]]]) -> Node:
@@ -132,14 +133,13 @@ def max_pool_with_indices(call: Call, *args: Any, **kwargs: Any) -> list[Any]:
 @rule("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
 def adaptive_max_pool(call: Call, x: Any, output_size: Any) -> list[Any]:
     rank = _rank(call)
-    node = spatial_input(call, x, rank)
     axes = [
         [list(range((i * size) // count, -(-(i + 1) * size // count))) for i in range(count)]
-        for size, count in zip(x.shape[1:], per_axis(output_size, rank), strict=True)
+        for size, count in zip(x.shape[-rank:], per_axis(output_size, rank), strict=True)
     ]
     steps = [{later[0] - first[0] for first, later in itertools.pairwise(windows)} or {1} for windows in axes]
     if any(len(some) > 1 or len({len(w) for w in windows}) > 1 for some, windows in zip(steps, axes, strict=True)):
-        return [Value(_max_of_windows(call, node, axes), 0), _no_places(call)]
+        return [by_image(call, x, rank, lambda node: _max_of_windows(call, node, axes)), _no_places(call)]
     kernel, stride = tuple(len(windows[0]) for windows in axes), tuple(some.pop() for some in steps)
-    out = call.emit("max_pool", node, kernel=kernel, stride=stride, padding=(0,) * rank, dilation=(1,) * rank)
-    return [Value(out, 0), _no_places(call)]
+    attrs = {"kernel": kernel, "stride": stride, "padding": (0,) * rank, "dilation": (1,) * rank}
+    return [by_image(call, x, rank, lambda node: call.emit("max_pool", node, **attrs)), _no_places(call)]

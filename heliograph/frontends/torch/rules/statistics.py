@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from heliograph.frontends.torch.values import Call, NoRule, Value, elementwise, reduced_axes, rule
+from heliograph.frontends.torch.values import Call, NoRule, Value, axes_of, elementwise, rule
 from heliograph.ir import Node, shape_of
 
 # Exponentials of scores within this of zero are summed as they are.
@@ -20,7 +20,7 @@ def _sizes(x: Value, axes: tuple[int, ...]) -> int:
 
 def _deviations(call: Call, x: Value, dims: Any, correction: float, keepdim: bool) -> tuple[Value, Value]:
     """The variance and the mean over the axes that torch calls `dims`."""
-    axes, batch = reduced_axes(call, call.user_name.rsplit(".", 1)[-1], x, dims, keepdim)
+    axes = axes_of(x, dims)
     count = _sizes(x, axes)
     if count <= correction:
         raise call.refuse(
@@ -35,7 +35,7 @@ def _deviations(call: Call, x: Value, dims: Any, correction: float, keepdim: boo
     if not keepdim:
         shape = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
         mean = call.emit("reshape", mean, shape=shape)
-    return Value(variance, batch), Value(mean, batch)
+    return Value(variance), Value(mean)
 
 
 def _correction(named: dict[str, Any]) -> float:
@@ -52,7 +52,7 @@ def variance(call: Call, *args: Any, **kwargs: Any) -> Any:
         call, named["self"], named.get("dim"), _correction(named), bool(named.get("keepdim", False))
     )
     if "std" in call.op:
-        made = Value(call.emit("sqrt", made.node), made.batch)
+        made = Value(call.emit("sqrt", made.node))
     return [made, mean] if call.op.endswith("_mean") else made
 
 
@@ -69,15 +69,15 @@ def vector_norm(call: Call, *args: Any, **kwargs: Any) -> Value:
 
 def length(call: Call, x: Value, order: float, dims: Any, keepdim: bool) -> Value:
     """The norm of that order over the axes that torch calls `dims`."""
-    axes, batch = reduced_axes(call, call.user_name.rsplit(".", 1)[-1], x, dims, keepdim)
+    axes = axes_of(x, dims)
     attrs = {"axes": axes, "keepdims": bool(keepdim)}
     if order == 2:
-        return Value(call.emit("sqrt", call.emit("sum", call.emit("mul", x.node, x.node), **attrs)), batch)
+        return Value(call.emit("sqrt", call.emit("sum", call.emit("mul", x.node, x.node), **attrs)))
     if order == 1:
-        return Value(call.emit("sum", call.emit("abs", x.node), **attrs), batch)
+        return Value(call.emit("sum", call.emit("abs", x.node), **attrs))
     if order == math.inf and len(axes) == 1:
         largest = call.emit("max", call.emit("abs", x.node), axis=axes[0], keepdims=True if keepdim else None)
-        return Value(largest, batch)
+        return Value(largest)
     raise call.refuse(
         f"the norm of order {order:g} over {len(axes)} axes has no rule",
         "use order 2 or 1, or infinity over one axis",
@@ -89,9 +89,9 @@ def cdist(call: Call, x: Any, y: Any, p: float = 2.0, compute_mode: Any = None) 
     def spread(operand: Any, axis: int) -> Any:
         if not isinstance(operand, Value):
             return operand.unsqueeze(axis)
-        place, batch = operand.new_axis(axis)
+        place = axis % (operand.rank + 1)
         shape = (*operand.shape[:place], 1, *operand.shape[place:])
-        return Value(call.emit("reshape", operand.node, shape=shape), batch)
+        return Value(call.emit("reshape", operand.node, shape=shape))
 
     return length(call, elementwise(call, "sub", spread(x, -2), spread(y, -3)), float(p), -1, False)
 
@@ -102,8 +102,6 @@ def cdist(call: Call, x: Any, y: Any, p: float = 2.0, compute_mode: Any = None) 
 def _slices(call: Call, x: Value, dim: int) -> tuple[list[Node], int]:
     """The elements of one axis, each with the axis at length one."""
     axis = x.axis(dim)
-    if axis < 0:
-        raise call.mixes(f"it runs over axis {x.batch} of {call.torch_shape(x)}, the batch axis")
     found = []
     for place in range(x.shape[axis]):
         starts, stops = [0] * len(x.shape), list(x.shape)
@@ -116,16 +114,16 @@ def _slices(call: Call, x: Value, dim: int) -> tuple[list[Node], int]:
 @rule("aten.prod")
 def product(call: Call, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     if dim is None:
-        raise call.mixes(f"without dim it runs over all axes of {call.torch_shape(x)}", "name the axis: x.prod(1)")
+        x, dim = Value(call.reshaped(x.node, (math.prod(x.shape),))), 0
     nodes, axis = _slices(call, x, dim)
     while len(nodes) > 1:
         pairs = [call.emit("mul", *nodes[i : i + 2]) for i in range(0, len(nodes) - 1, 2)]
         nodes = [*pairs, *nodes[2 * len(pairs) :]]
     (node,) = nodes
     if keepdim:
-        return Value(node, x.batch)
+        return Value(node)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
-    return Value(call.emit("reshape", node, shape=shape), x.batch - (dim % x.rank < x.batch))
+    return Value(call.emit("reshape", node, shape=shape))
 
 
 @rule("aten.cumprod")
@@ -140,7 +138,7 @@ def cumulative_product(call: Call, x: Any, dim: int, dtype: Any = None) -> Value
             made[start, stop] = call.emit("mul", span(start, middle), span(middle, stop))
         return made[start, stop]
 
-    return Value(call.emit("concat", *(span(0, stop + 1) for stop in range(len(nodes))), axis=axis), x.batch)
+    return Value(call.emit("concat", *(span(0, stop + 1) for stop in range(len(nodes))), axis=axis))
 
 
 # ---------------------------------------------------------------------------------------------- exponentials
@@ -148,13 +146,13 @@ def cumulative_product(call: Call, x: Any, dim: int, dtype: Any = None) -> Value
 
 @rule("aten.logsumexp", "aten.special_logsumexp")
 def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Value:
-    axes, batch = reduced_axes(call, "logsumexp", x, dim, keepdim)
+    axes = axes_of(x, dim)
     node = x.node
     for axis in axes:
         node = log_of_exponentials(call, node, axis)
     if not keepdim:
         node = call.emit("reshape", node, shape=tuple(size for i, size in enumerate(x.shape) if i not in axes))
-    return Value(node, batch)
+    return Value(node)
 
 
 def log_of_exponentials(call: Call, node: Node, axis: int, *, dropped: bool = False) -> Node:
@@ -190,7 +188,7 @@ def squared_error(call: Call, x: Any, target: Any, reduction: int = 1) -> Value:
     if reduction:
         raise NoRule  # it runs over the samples of the batch
     difference = elementwise(call, "sub", x, target)
-    return Value(call.emit("mul", difference.node, difference.node), difference.batch)
+    return Value(call.emit("mul", difference.node, difference.node))
 
 
 @rule("aten.cross_entropy_loss")
@@ -211,10 +209,8 @@ def cross_entropy(
             "its classes are whole numbers", "give probabilities: torch.nn.functional.one_hot(target, classes).float()"
         )
     axis = x.axis(1 if x.rank > 1 else 0)
-    if axis < 0:
-        raise call.mixes("its classes are on the batch axis")
     total = call.emit("sum", call.emit("exp", x.node), axes=(axis,), keepdims=True)
-    log = Value(call.emit("sub", x.node, call.emit("log", total)), x.batch)
+    log = Value(call.emit("sub", x.node, call.emit("log", total)))
     classes = x.shape[axis]
     shares: Any = target
     if label_smoothing:
@@ -229,7 +225,7 @@ def cross_entropy(
     if weight is not None:
         terms = elementwise(call, "mul", terms, weight.reshape(-1, *(1,) * (x.rank - 2)))
     made = call.emit("neg", call.emit("sum", terms.node, axes=(axis,), keepdims=False))
-    return Value(made, x.batch)
+    return Value(made)
 
 
 @rule("aten.bilinear")
@@ -243,14 +239,14 @@ def bilinear(call: Call, left: Any, right: Any, weight: Any, bias: Any = None) -
     matrix = weight.detach().transpose(1, 2).reshape(outs * other, width).contiguous()
     call.names.set(matrix, call.names.get(weight, f"{call.loc.layer}.weight"))
     node = call.emit("linear", left.node, weight=call.constant(matrix))
-    grown = Value(call.emit("reshape", node, shape=(*left.shape[:-1], outs, other)), left.batch)
+    grown = Value(call.emit("reshape", node, shape=(*left.shape[:-1], outs, other)))
     if isinstance(right, Value):
-        factor: Any = Value(call.emit("reshape", right.node, shape=(*right.shape[:-1], 1, other)), right.batch)
+        factor: Any = Value(call.emit("reshape", right.node, shape=(*right.shape[:-1], 1, other)))
     else:
         factor = right.unsqueeze(-2)
     product = elementwise(call, "mul", grown, factor)
     total = call.emit("sum", product.node, axes=(len(product.shape) - 1,), keepdims=False)
-    made = Value(total, product.batch)
+    made = Value(total)
     return made if bias is None else elementwise(call, "add", made, bias.detach())
 
 
@@ -274,4 +270,4 @@ def inverse_length(call: Call, divisor: Value) -> Value | None:
     made = call.emit("rsqrt", squares)
     for step in reversed(chain):
         made = call.emit(step.op, made, **step.attrs)
-    return Value(made, divisor.batch)
+    return Value(made)

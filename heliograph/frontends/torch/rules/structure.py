@@ -1,4 +1,4 @@
-"""Rules for what moves, repeats or drops elements; each keeps track of the batch axis."""
+"""Rules for what moves, repeats or drops elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heliograph.frontends.torch.values import UNSEEN, Call, Value, changes_in, rule
+from heliograph.frontends.torch.values import Call, Value, changes_in, rule
 from heliograph.frontends.torch.ways.linear import MANY_PIECES, by_matrix, moved
 from heliograph.ir import Node
 
@@ -20,32 +20,6 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 
 # ---------------------------------------------------------------------------------------------- shapes
-
-
-def _reshaped(call: Call, x: Value, shape: Sequence[int]) -> Value:
-    """The value under the shape that torch sees; where the batch axis does not come through whole, nobody sees it."""
-    if not x.seen:
-        return _under(call, x.node, shape)
-    before = math.prod(x.shape[: x.batch])
-    places = [
-        place for place, size in enumerate(shape) if size == call.batch_size and math.prod(shape[:place]) == before
-    ]
-    if not places:
-        raise call.mixes(
-            f"the shape {tuple(shape)} does not keep axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            "keep the batch axis, for example x.flatten(1) or x.view(x.size(0), -1)",
-        )
-    batch = x.batch if x.batch in places else places[0]
-    target = (*shape[:batch], *shape[batch + 1 :])
-    if target == x.shape:
-        return Value(x.node, batch)
-    return Value(call.emit("reshape", x.node, shape=tuple(int(size) for size in target)), batch)
-
-
-def _under(call: Call, node: Node, shape: Sequence[int]) -> Value:
-    """The node under torch's whole shape, the batch axis of one sample unseen."""
-    target = tuple(int(size) for size in shape)
-    return Value(node if target == _shape(node) else call.emit("reshape", node, shape=target), UNSEEN)
 
 
 @rule(
@@ -71,23 +45,12 @@ def reshape(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
             if call.result.dtype.is_floating_point
             else "do this on the client",
         )
-    return _reshaped(call, x, call.shape)
+    return Value(call.reshaped(x.node, call.shape))
 
 
 @rule("aten.squeeze", "aten.squeeze_copy")
 def squeeze(call: Call, x: Any, dim: Any = None) -> Value:
-    dims = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    if call.batch_size == 1 and any(x.axis(axis) < 0 for axis in dims):
-        raise call.mixes(
-            f"it drops axis {x.batch} of {call.torch_shape(x)}, the batch axis",
-            "name the axes to drop, for example x.squeeze(-1)",
-        )
-    axes = {x.axis(axis) for axis in dims}
-    gone = [axis for axis in axes if axis >= 0 and x.shape[axis] == 1]
-    shape = tuple(size for axis, size in enumerate(x.shape) if axis not in gone)
-    if not gone:
-        return Value(x.node, x.batch)
-    return Value(call.emit("reshape", x.node, shape=shape), x.batch - sum(axis < x.batch for axis in gone))
+    return Value(call.reshaped(x.node, call.shape))
 
 
 @rule("aten.unsqueeze", "aten.unsqueeze_copy")
@@ -97,17 +60,13 @@ def unsqueeze(call: Call, x: Any, dim: int) -> Value:
 
 def _grown(call: Call, x: Value, dim: int) -> Value:
     """The value with a new axis of one at `dim`."""
-    axis, batch = x.new_axis(dim)
-    return Value(call.emit("reshape", x.node, shape=(*x.shape[:axis], 1, *x.shape[axis:])), batch)
+    axis = dim % (x.rank + 1)
+    return Value(call.emit("reshape", x.node, shape=(*x.shape[:axis], 1, *x.shape[axis:])))
 
 
 def _permuted(call: Call, x: Value, dims: Sequence[int]) -> Value:
-    order = [dim % x.rank for dim in dims]
-    axes = tuple(x.axis(dim) for dim in order if dim != x.batch)
-    batch = order.index(x.batch) if x.seen else x.batch
-    if axes == tuple(range(len(axes))):
-        return Value(x.node, batch)
-    return Value(call.emit("permute", x.node, axes=axes), batch)
+    axes = tuple(x.axis(dim) for dim in dims)
+    return Value(x.node if axes == tuple(range(x.rank)) else call.emit("permute", x.node, axes=axes))
 
 
 @rule("aten.permute", "aten.permute_copy")
@@ -150,14 +109,7 @@ def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _expanded(call: Call, x: Value) -> Value:
     """The value repeated to the shape that torch recorded."""
-    shape = call.shape
-    if not x.seen:
-        return Value(x.node if shape == x.shape else call.emit("broadcast", x.node, shape=shape), x.batch)
-    batch = len(shape) - x.from_right
-    if shape[batch] != call.batch_size:
-        raise call.mixes(f"it repeats axis {x.batch} of {call.torch_shape(x)}, the batch axis")
-    target = (*shape[:batch], *shape[batch + 1 :])
-    return Value(x.node if target == x.shape else call.emit("broadcast", x.node, shape=target), batch)
+    return Value(x.node if call.shape == x.shape else call.emit("broadcast", x.node, shape=call.shape))
 
 
 @rule("aten.repeat", "aten.tile")
@@ -165,15 +117,13 @@ def repeat(call: Call, x: Any, repeats: Sequence[int]) -> Value:
     counts = [1] * (x.rank - len(repeats)) + [int(count) for count in repeats]
     for _ in range(len(counts) - x.rank):
         x = _grown(call, x, 0)
-    if x.seen and counts[x.batch] != 1:
-        raise call.mixes(f"it repeats axis {x.batch} of {call.torch_shape(x)}, the batch axis")
     node = x.node
     for dim, count in enumerate(counts):
         if count == 0:
             raise call.refuse("the result is empty", "repeat at least once")
         if count > 1:
             node = call.emit("concat", *([node] * count), axis=x.axis(dim))
-    return Value(node, x.batch)
+    return Value(node)
 
 
 # ---------------------------------------------------------------------------------------------- parts
@@ -199,12 +149,8 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
 
 def _sliced(call: Call, x: Value, dim: int, start: Any, end: Any, step: int = 1) -> Value:
     axis = x.axis(dim)
-    first, last = _bounds(call.batch_size if axis < 0 else x.shape[axis], start, end)
-    if axis < 0:
-        if (first, last, step) != (0, call.batch_size, 1):
-            raise call.mixes(f"it takes some samples of axis {x.batch}, the batch axis")
-        return Value(x.node, x.batch)
-    return Value(_part(call, x.node, axis, first, last, int(step)), x.batch)
+    first, last = _bounds(x.shape[axis], start, end)
+    return Value(_part(call, x.node, axis, first, last, int(step)))
 
 
 @rule("aten.slice", "aten.slice_copy")
@@ -214,7 +160,7 @@ def slice_(call: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None,
 
 @rule("aten.narrow", "aten.narrow_copy")
 def narrow(call: Call, x: Any, dim: int, start: int, length: int) -> Value:
-    size = call.torch_shape(x)[dim]
+    size = x.shape[dim]
     first = start % size if start < 0 else start
     return _sliced(call, x, dim, first, first + length)
 
@@ -222,15 +168,10 @@ def narrow(call: Call, x: Any, dim: int, start: int, length: int) -> Value:
 def _dropped(call: Call, x: Value, dim: int, index: int) -> Value:
     """Element `index` of one axis, the axis gone."""
     axis = x.axis(dim)
-    if axis < 0:
-        raise call.mixes(
-            f"it picks one sample from axis {x.batch}, the batch axis",
-            "index the axes behind the batch axis, for example x[:, 0]",
-        )
     index %= x.shape[axis]
     node = _part(call, x.node, axis, index, index + 1)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
-    return Value(call.emit("reshape", node, shape=shape), x.batch - (dim % x.rank < x.batch))
+    return Value(call.emit("reshape", node, shape=shape))
 
 
 @rule("aten.select", "aten.select_copy")
@@ -240,18 +181,14 @@ def select(call: Call, x: Any, dim: int, index: int) -> Value:
 
 @rule("aten.unbind", "aten.unbind_copy")
 def unbind(call: Call, x: Any, dim: int = 0) -> list[Value]:
-    size = call.torch_shape(x)[dim]
+    size = x.shape[dim]
     return [_dropped(call, x, dim, index) for index in range(size)]
 
 
 def _pieces(call: Call, x: Value, dim: int, sizes: Sequence[int]) -> list[Value]:
     axis = x.axis(dim)
-    if axis < 0:
-        if len(sizes) == 1:
-            return [x]
-        raise call.mixes(f"it splits axis {x.batch}, the batch axis")
     ends = list(itertools.accumulate(sizes))
-    return [Value(_part(call, x.node, axis, end - size, end), x.batch) for size, end in zip(sizes, ends, strict=True)]
+    return [Value(_part(call, x.node, axis, end - size, end)) for size, end in zip(sizes, ends, strict=True)]
 
 
 @rule("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split", "aten.split_copy")
@@ -263,8 +200,6 @@ def split(call: Call, x: Any, amount: Any, dim: int = 0) -> list[Value]:
 def take(call: Call, x: Value, dim: int, indices: Sequence[int]) -> Value:
     """These elements of one axis in this order: slices of ascending neighbours, joined."""
     axis = x.axis(dim)
-    if axis < 0:
-        raise call.mixes(f"it reorders or picks samples of axis {x.batch}, the batch axis")
     size = x.shape[axis]
     outside = [index for index in indices if not -size <= index < size]
     if outside:
@@ -280,30 +215,29 @@ def take(call: Call, x: Value, dim: int, indices: Sequence[int]) -> Value:
             parts.append((place, place + 1))
     if len(parts) > MANY_PIECES:
         index = np.take(np.arange(math.prod(x.shape)).reshape(x.shape), places, axis=axis)
-        return Value(moved(call, x.node, index, index.shape), x.batch)
+        return Value(moved(call, x.node, index, index.shape))
     nodes = [_part(call, x.node, axis, start, stop) for start, stop in parts]
-    return Value(nodes[0] if len(nodes) == 1 else call.emit("concat", *nodes, axis=axis), x.batch)
+    return Value(nodes[0] if len(nodes) == 1 else call.emit("concat", *nodes, axis=axis))
 
 
 @rule("aten.flip")
 def flip(call: Call, x: Any, dims: Sequence[int]) -> Value:
     for dim in dims:
-        x = take(call, x, dim, list(reversed(range(call.torch_shape(x)[dim]))))
-    return Value(x.node, x.batch)
+        x = take(call, x, dim, list(reversed(range(x.shape[dim]))))
+    return Value(x.node)
 
 
 @rule("aten.roll")
 def roll(call: Call, x: Any, shifts: Any, dims: Any = ()) -> Value:
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     axes = [dims] if isinstance(dims, int) else list(dims)
+    shape = x.shape
     if not axes:
-        raise call.mixes(
-            "it rolls the flattened tensor, batch axis included", "name the axis: torch.roll(x, 1, dims=1)"
-        )
+        x, axes = Value(call.reshaped(x.node, (math.prod(shape),))), [0]
     for shift, dim in zip(moves, axes, strict=True):
-        size = call.torch_shape(x)[dim]
+        size = x.shape[dim]
         x = take(call, x, dim, [(index - shift) % size for index in range(size)])
-    return Value(x.node, x.batch)
+    return Value(call.reshaped(x.node, shape))
 
 
 @rule("aten.index_select")
@@ -337,20 +271,15 @@ def cat(call: Call, tensors: Sequence[Any], dim: int = 0) -> Value:
     # torch allows an empty one-dimensional tensor among the parts.
     parts = [part for part in tensors if isinstance(part, Value) or part.numel()]
     first = next(part for part in parts if isinstance(part, Value))
-    axis = first.axis(dim)
-    if axis < 0:
-        raise call.mixes(f"it joins along axis {first.batch}, the batch axis", "join along another axis: dim=1")
-    nodes, batch = call.together(*parts)
-    return Value(call.emit("concat", *nodes, axis=axis), batch)
+    return Value(call.emit("concat", *call.nodes(*parts), axis=first.axis(dim)))
 
 
 @rule("aten.stack")
 def stack(call: Call, tensors: Sequence[Any], dim: int = 0) -> Value:
-    first = next(part for part in tensors if isinstance(part, Value))
-    nodes, _ = call.together(*tensors)
-    axis, batch = first.new_axis(dim)
+    nodes = call.nodes(*tensors)
+    axis = dim % (len(_shape(nodes[0])) + 1)
     grown = [call.emit("reshape", node, shape=(*_shape(node)[:axis], 1, *_shape(node)[axis:])) for node in nodes]
-    return Value(call.emit("concat", *grown, axis=axis), batch)
+    return Value(call.emit("concat", *grown, axis=axis))
 
 
 @rule("aten.pad", "aten.constant_pad_nd")
@@ -363,27 +292,20 @@ def pad(call: Call, x: Any, widths: Sequence[int], mode: Any = "constant", value
     node = x.node
     for i in range(len(widths) // 2):
         left, right = int(widths[2 * i]), int(widths[2 * i + 1])
-        axis = x.axis(x.rank - 1 - i)
-        if axis < 0:
-            if left or right:
-                raise call.mixes(f"it pads axis {x.batch}, the batch axis")
-            continue
+        axis = x.rank - 1 - i
         # Negative widths crop.
         size = x.shape[axis]
         node = _part(call, node, axis, max(0, -left), size - max(0, -right))
         before[axis], after[axis] = max(0, left), max(0, right)
     if any(before) or any(after):
         node = call.emit("pad", node, before=tuple(before), after=tuple(after))
-    return Value(node, x.batch)
+    return Value(node)
 
 
 def _written(call: Call, x: Any, source: Any, dim: int, start: int, stop: int, step: int) -> Value:
     """x with start:stop:step of one axis replaced by the source, which has x's axes."""
-    reference = x if isinstance(x, Value) else source
-    axis = reference.axis(dim)
-    if axis < 0:
-        raise call.mixes(f"it writes to some samples of axis {reference.batch}, the batch axis")
-    nodes, batch = call.together(x, source)
+    nodes = call.nodes(x, source)
+    axis = dim % len(_shape(nodes[0]))
     size = _shape(nodes[0])[axis]
     parts, position = [], 0
     for count, place in enumerate(range(start, stop, step)):
@@ -397,7 +319,7 @@ def _written(call: Call, x: Any, source: Any, dim: int, start: int, stop: int, s
         position = place + 1
     if position < size:
         parts.append(_part(call, nodes[0], axis, position, size))
-    return Value(parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis), batch)
+    return Value(parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis))
 
 
 @rule("aten.slice_scatter")
@@ -465,8 +387,8 @@ def fill(call: Call, x: Any, value: Any = 0.0) -> Any:
 
 @rule("aten.pixel_shuffle")
 def pixel_shuffle(call: Call, x: Any, factor: int) -> Value:
-    *_, channels, height, width = x.shape
-    small = channels // factor**2
-    node = call.emit("reshape", call.first_axis(x), shape=(small, factor, factor, height, width))
-    node = call.emit("permute", node, axes=(0, 3, 1, 4, 2))
-    return Value(call.emit("reshape", node, shape=(small, height * factor, width * factor)), 0)
+    *lead, channels, height, width = x.shape
+    small, first = channels // factor**2, len(lead)
+    node = call.emit("reshape", x.node, shape=(*lead, small, factor, factor, height, width))
+    node = call.emit("permute", node, axes=(*range(first), *(first + axis for axis in (0, 3, 1, 4, 2))))
+    return Value(call.emit("reshape", node, shape=(*lead, small, height * factor, width * factor)))

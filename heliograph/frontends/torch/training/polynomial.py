@@ -175,7 +175,7 @@ def _polynomial(call: Call, x: Any, coefficients: Any, low: float, high: float) 
     if not isinstance(x, Value) or isinstance(coefficients, Value):
         raise call.refuse("its coefficients depend on an input", "use coefficients that are parameters or constants")
     made = call.emit("poly", x.node, coefficients=call.constant(coefficients), low=float(low), high=float(high))
-    return Value(made, x.batch)
+    return Value(made)
 
 
 # ---------------------------------------------------------------------------------------------- sparse maps
@@ -229,9 +229,8 @@ def _sparse_map(call: Call, x: Any, values: Any, starts: Any, columns: Any) -> V
     if not isinstance(x, Value) or any(isinstance(part, Value) for part in (values, starts, columns)):
         raise call.refuse("its entries depend on an input", "use a matrix that is a parameter or a constant")
     data, indptr, indices = (part.detach().cpu().numpy() for part in (values, starts, columns))
-    width = call.first_axis(x).type.shape[0]  # type: ignore[union-attr]
     matrix = SparseMatrix(
-        (len(indptr) - 1, int(width)), data.astype(np.float64), indices.astype(np.int32), indptr.astype(np.int32)
+        (len(indptr) - 1, x.shape[1]), data.astype(np.float64), indices.astype(np.int32), indptr.astype(np.int32)
     )
     name = call.builder.constant(matrix, call.names.get(values, f"{call.loc.layer}.matrix"))
-    return Value(call.emit("affine", x.node, matrices=(name,), shape=(len(indptr) - 1,)), 0)
+    return call.by_entry(x, lambda node: call.emit("affine", node, matrices=(name,), shape=(len(indptr) - 1,)))

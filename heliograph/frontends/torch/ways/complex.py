@@ -1,7 +1,7 @@
 """Complex numbers within a model: a pair of real values, and linear ops on them as linear maps of both parts.
 
 Fourier transforms, their inverses and what moves or adds complex numbers are linear in real and imaginary parts, so torch
-itself says their matrices (torch_linear.py). Products of two complex values, sizes and squares of sizes are written out.
+itself says their matrices (ways/linear.py). Products of two complex values, sizes and squares of sizes are written out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def complex_call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return _side_by_side(call, x)
     if short in ("abs", "absolute") and isinstance(x, Complex):
         total = elementwise(call, "add", _squared(call, x.real), _squared(call, x.imag))
-        return Value(call.emit("sqrt", total.node), total.batch)
+        return Value(call.emit("sqrt", total.node))
     if short in ("mul", "multiply") and all(isinstance(one, Complex | Value) for one in args[:2]):
         return _product(call, *args[:2])
     made = [_part(call, args, kwargs, part) for part in ("real", "imag")]
@@ -46,13 +46,13 @@ def complex_call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _squared(call: Call, x: Value) -> Value:
-    return Value(call.emit("mul", x.node, x.node), x.batch)
+    return Value(call.emit("mul", x.node, x.node))
 
 
 def _side_by_side(call: Call, x: Complex) -> Value:
     """Real and imaginary parts along a new last axis."""
     nodes = [call.emit("reshape", part.node, shape=(*part.shape, 1)) for part in (x.real, x.imag)]
-    return Value(call.emit("concat", *nodes, axis=len(x.real.shape)), x.real.batch)
+    return Value(call.emit("concat", *nodes, axis=len(x.real.shape)))
 
 
 def _product(call: Call, x: Any, y: Any) -> Any:

@@ -2,13 +2,15 @@
 
 An op of `LINEAR` is run, each of its other operands as the model gives it, on zeros (what it adds), on numbers that tell
 elements apart (an op that only moves elements is known by one run), and where it does more than move on unit tensors. The
-map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. That the op is linear, and keeps
-samples apart, is tested on random numbers each time; what is not is refused.
+map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. That the op is linear is tested on
+random numbers each time; what is not is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +19,8 @@ import scipy.sparse
 import torch
 from torch.utils import _pytree as pytree
 
-from heliograph.frontends.torch.values import UNSEEN, Call, NoRule, Value, rule
-from heliograph.ir import Array, Node, SparseMatrix
+from heliograph.frontends.torch.values import Call, NoRule, Value, rule
+from heliograph.ir import Array, Node, SparseMatrix, shape_of
 from heliograph.ir.maps.gather import gather_map
 from heliograph.ir.maps.kronecker import KroneckerMatrix
 from heliograph.ir.node import Matrix
@@ -101,7 +103,7 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
 
 def moved(call: Call, node: Node, index: Array, shape: Sequence[int]) -> Node:
     """Element `index[i]` of the flattened node at place i of a tensor of that shape, -1 for zero: one map."""
-    matrix = gather_map(np.asarray(index), node.type.shape, shape)  # type: ignore[union-attr]
+    matrix = gather_map(np.asarray(index), _without_ones(shape_of(node)), _without_ones(shape))
     return mapped(call, [node], [matrix], None, shape)
 
 
@@ -116,95 +118,34 @@ def mapped(call: Call, nodes: Sequence[Node], matrices: Sequence[Any], offset: A
 
 
 class _Linear:
-    """One call of a linear op: what it does to one sample of each operand."""
+    """One call of a linear op, as a function of its encrypted operands."""
 
     def __init__(self, call: Call, values: Sequence[Value], run: Run) -> None:
-        self.call, self.values, self.raw = call, values, run
-        # The number of samples in one run, unless the op takes any number of them (`_find_axis`).
-        self.batch = call.batch_size
-        self.axis = 0
-        self.unseen = not values[0].seen
+        self.call, self.values, self.one = call, values, run
         self.random = torch.Generator().manual_seed(0)
 
     def value(self) -> Value:
-        self._find_axis()
-        zero = [torch.zeros(1, *value.shape, dtype=torch.float64) for value in self.values]
-        start = self.run(zero)[0]
+        start = self.one([torch.zeros(value.shape, dtype=torch.float64) for value in self.values])
         if not bool(torch.isfinite(start).all()):
             raise self.call.refuse("it writes an infinite value", "write a finite number")
-        shape = tuple(start.shape)
         matrices = [self._matrix(number, start) for number in range(len(self.values))]
         self._check(matrices, start)
         offset = start.numpy().ravel() if bool(start.any()) else None
-        node = mapped(self.call, [value.node for value in self.values], matrices, offset, shape)
-        return Value(node, self.axis)
+        return Value(mapped(self.call, [value.node for value in self.values], matrices, offset, start.shape))
 
     # ------------------------------------------------------------------ running
 
-    def _noise(self, count: int) -> list[torch.Tensor]:
-        return [torch.randn(count, *value.shape, generator=self.random, dtype=torch.float64) for value in self.values]
-
-    def _placed(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Operands (samples in front) as torch sees them; one sample where the batch axis is unseen."""
-        if self.unseen:
-            return [operand[0] for operand in operands]
-        return [operand.movedim(0, value.batch) for operand, value in zip(operands, self.values, strict=True)]
-
-    def _find_axis(self) -> None:
-        """Where the batch axis is in the result, and how many samples the op takes at once; refuses what mixes them."""
-        if self.unseen:
-            self.free, self.axis = False, UNSEEN
-            return
-        one = self.raw(self._placed(self._noise(self.batch)))
-        try:
-            two = self.raw(self._placed(self._noise(self.batch + 1)))
-            self.raw(self._placed(self._noise(1)))
-            grown = [axis for axis in range(one.ndim) if two.shape[axis] != one.shape[axis]]
-            free = two.ndim == one.ndim and len(grown) == 1 and two.shape[grown[0]] == self.batch + 1
-        except Exception:
-            # The op's other operands (places to gather from) fix the number of samples.
-            free = False
-        self.free = free
-        if free:
-            self.axis = grown[0]
-        else:
-            found = [axis for axis in range(one.ndim) if one.shape[axis] == self.batch and self._apart(axis)]
-            if not found:
-                raise self._mixes()
-            self.axis = found[0]
-        if (free or self.batch > 1) and not self._apart(self.axis):
-            raise self._mixes()
-
-    def _apart(self, axis: int) -> bool:
-        """Whether sample i of the result is that of sample i alone, whatever the others are, and where it stands."""
-        count = 2 if self.free else self.batch
-        if count == 1:
-            return True
-        first, other = self._noise(count), self._noise(count)
-        exchanged = [torch.cat([a[:1], b[1:]]) for a, b in zip(first, other, strict=True)]
-        a, b = (self.raw(self._placed(some)).movedim(axis, 0) for some in (first, exchanged))
-        turned = self.raw(self._placed([x.roll(1, 0) for x in first])).movedim(axis, 0)
-        return bool(torch.allclose(a[0], b[0])) and bool(torch.allclose(a.roll(1, 0), turned))
-
-    def _mixes(self) -> Exception:
-        shapes = " and ".join(str(self.call.torch_shape(value)) for value in self.values)
-        return self.call.mixes(f"its result on {shapes} is not one of each sample alone")
+    def _noise(self) -> list[torch.Tensor]:
+        return [torch.randn(1, *value.shape, generator=self.random, dtype=torch.float64) for value in self.values]
 
     def run(self, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The results (samples in front) of any number of samples."""
-        count = operands[0].shape[0]
-        if self.unseen:
-            return torch.stack([self.raw([x[i] for x in operands]) for i in range(count)])
-        if self.free:
-            return self.raw(self._placed(operands)).movedim(self.axis, 0)
-        made = []
-        for start in range(0, count, self.batch):
-            part = [operand[start : start + self.batch] for operand in operands]
-            lacking = self.batch - part[0].shape[0]
-            if lacking:
-                part = [torch.cat([p, p[:1].expand(lacking, *p.shape[1:])]) for p in part]
-            made.append(self.raw(self._placed(part)).movedim(self.axis, 0))
-        return torch.cat(made)[:count]
+        """The results of several operands, stacked along an axis in front of each."""
+        if operands[0].shape[0] > 1:
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                # Not every op can be run so, and torch tells where it works one by one.
+                warnings.simplefilter("ignore")
+                return torch.vmap(lambda *some: self.one(some))(*operands)
+        return torch.stack([self.one(some) for some in zip(*operands, strict=True)])
 
     # ------------------------------------------------------------------ the matrix
 
@@ -221,9 +162,10 @@ class _Linear:
         size = math.prod(shape)
         found = self._moves(number, start)
         if found is not None:
-            return gather_map(found, shape, out)
-        if len(shape) > 1 and len(out) > 1 and shape[0] == out[0] > 1:
-            channel = self._by_channel(number, start)
+            return gather_map(found, _without_ones(shape), _without_ones(out))
+        bare, made = (_without_ones(one) for one in (shape, out))
+        if len(bare) > 1 and len(made) > 1 and bare[0] == made[0]:
+            channel = self._by_channel(number, start, bare, made)
             if channel is not None:
                 return channel
         return self._units(number, start, np.arange(size), math.prod(out))
@@ -243,15 +185,17 @@ class _Linear:
         same = torch.allclose(self._on(number, noise, start)[0], padded[places], rtol=0, atol=1e-12)
         return places.numpy() if same else None
 
-    def _by_channel(self, number: int, start: torch.Tensor) -> Any | None:
-        """The map of each channel's places, where the op treats channels apart and alike; else None."""
-        shape, out = self.values[number].shape, tuple(start.shape)
+    def _by_channel(self, number: int, start: torch.Tensor, shape: tuple[int, ...], out: tuple[int, ...]) -> Any | None:
+        """The map of each channel's places, where the op treats channels apart and alike; else None.
+
+        `shape` and `out` are those of the operand and of the result, with channels first.
+        """
         channels, places = shape[0], math.prod(shape[1:])
-        noise = torch.randn(1, *shape, generator=self.random, dtype=torch.float64)
+        noise = torch.randn(shape, generator=self.random, dtype=torch.float64)
         alone = torch.zeros_like(noise)
-        alone[:, 0] = noise[:, 0]
-        whole, first = (self._on(number, x, start)[0] for x in (noise, alone))
-        turned = self._on(number, noise.roll(1, 1), start)[0]
+        alone[0] = noise[0]
+        operands = torch.stack([noise, alone, noise.roll(1, 0)]).reshape(3, *self.values[number].shape)
+        whole, first, turned = self._on(number, operands, start).reshape(3, *out)
         alike = torch.allclose(whole[0], first[0]) and not bool(first[1:].any())
         if not alike or not torch.allclose(whole.roll(1, 0), turned):
             return None
@@ -268,8 +212,6 @@ class _Linear:
                 "do it on the client, or on a smaller tensor",
             )
         step = max(1, min(len(elements), _TOGETHER // max(size, made)))
-        if not self.free:
-            step = max(self.batch, step // self.batch * self.batch)
         columns = []
         for begin in range(0, len(elements), step):
             some = elements[begin : begin + step]
@@ -282,7 +224,7 @@ class _Linear:
     def _check(self, matrices: Sequence[Any], start: torch.Tensor) -> None:
         """Refuse an op that is not what its matrices say, on random numbers of two sizes."""
         for size in (1.0, 1e3):
-            operands = [size * x for x in self._noise(1)]
+            operands = [size * x for x in self._noise()]
             expected = (self.run(operands)[0] - start).numpy().ravel()
             made = np.zeros(expected.size)
             for matrix, operand in zip(matrices, operands, strict=True):
@@ -294,3 +236,9 @@ class _Linear:
                     "in this form it is not linear in what is encrypted",
                     "use it with fixed places and weights, or do it on the client",
                 )
+
+
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape without axes of one in front."""
+    first = next((axis for axis, size in enumerate(shape) if size > 1), len(shape))
+    return tuple(shape[first:])

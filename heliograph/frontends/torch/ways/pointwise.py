@@ -176,9 +176,9 @@ def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     if short == "rrelu":
         # In evaluation it is a leaky ReLU with the mean slope.
         low, high = [*numbers, 0.125, 1 / 3][:2]
-        return Value(call.emit("leaky_relu", x.node, negative_slope=(low + high) / 2), x.batch)
+        return Value(call.emit("leaky_relu", x.node, negative_slope=(low + high) / 2))
     name = _registered(call, short, x, numbers, named)
-    return Value(call.emit(name, x.node), x.batch)
+    return Value(call.emit(name, x.node))
 
 
 def _number(call: Call, value: Any) -> Any:
