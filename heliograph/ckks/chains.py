@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from heliograph.ckks.ring import Ring
 
+# At most this many chains bootstrap, because each has its own keys and tables.
+MOST_CHAINS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

@@ -6,20 +6,19 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from heliograph.ckks.chains import Chain, chain_at
+from heliograph.ckks.chains import MOST_CHAINS, Chain, chain_at
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.execution.protocol import Call
 from heliograph.ir import Program
 
-Vector: TypeAlias = npt.NDArray[np.float64]
 SWITCH = "switch_chain"
 # A primitive, the levels between the begin of the work and the call, and the size of the call.
 Spent: TypeAlias = "tuple[str, int, int]"
@@ -56,12 +55,13 @@ class Prices:
     """Milliseconds of each call on a chain; on several parts of one, each in the lowest that holds its level.
 
     `rings` are the whole chain and its lower parts, in any order. Values are switched to a part where they come down to its
-    top: `switch_chain` costs nothing at other levels.
+    top: `switch_chain` costs nothing at other levels. More parts than can be chains bound what any of them saves: values
+    are switched between these for nothing.
     """
 
     def __init__(self, rings: Sequence[Ring], costs: CostTable) -> None:
         self.rings, self.costs = sorted(rings, key=lambda ring: -ring.levels), costs
-        self._tops = {ring.levels for ring in self.rings[1:]}
+        self._tops = {ring.levels for ring in self.rings[1:]} if len(rings) <= MOST_CHAINS else set()
         self._known: dict[tuple[str, int, int], float] = {}
 
     def at(self, primitive: str, level: int, size: int = 2) -> float:
@@ -87,17 +87,11 @@ class Prices:
             for (primitive, below, size), number in calls
         )
 
-    def by_begin(self, spent: Spent) -> Vector:
+    def by_begin(self, spent: Spent) -> list[float]:
         """The price of a call, by the level at which the work begins that it is part of."""
         primitive, below, size = spent
-        found = np.empty(self.rings[0].towers)
-        for ring in self.rings[:1] if PRIMITIVES[primitive].own_chain else self.rings:
-            # Prices are arithmetic: of an array of levels they are an array.
-            price = cast("Any", PRIMITIVES[primitive].price)
-            found[: ring.towers] = price(self.costs, ring, np.arange(ring.towers), size)
-        if primitive == SWITCH:
-            found[[level for level in range(len(found)) if level not in self._tops]] = 0.0
-        return np.asarray(found[(np.arange(len(found)) - below).clip(0, len(found) - 1)])
+        top = self.rings[0].levels
+        return [self.at(primitive, min(max(begin - below, 0), top), size) for begin in range(top + 1)]
 
 
 class Works:
@@ -118,8 +112,8 @@ class Works:
 
     def ms(self, prices: Prices) -> npt.NDArray[np.float64]:
         """Milliseconds of each work by the level at which it begins: (works, levels)."""
-        table = np.array([prices.by_begin(spent) for spent in self._places])
-        return np.asarray(self._counts @ table.reshape(len(self._places), -1))
+        table = [prices.by_begin(spent) for spent in self._places]
+        return np.asarray(self._counts @ np.reshape(table, (len(table), prices.rings[0].towers)))
 
 
 @functools.lru_cache(maxsize=1 << 12)

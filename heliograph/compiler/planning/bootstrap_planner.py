@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
-from heliograph.ckks.chains import bootstrap_chain
+from heliograph.ckks.chains import MOST_CHAINS, bootstrap_chain
 from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
@@ -26,7 +26,7 @@ from heliograph.ir import Program
 from heliograph.ir.bootstraps.asked import paired_slots
 from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail
-from heliograph.passes.bootstraps.place_bootstraps import MOST_CHAINS, BootstrapSearch, PlaceBootstraps, Placed, Return
+from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps, Placed, Return
 from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 

@@ -33,7 +33,6 @@ from heliograph.execution.prices import call_ms, total_ms
 from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
 from heliograph.ir.analysis.depth import program_depth, spends_carried
-from heliograph.passes.base import Trail
 from heliograph.passes.levels.plan_levels import DriftError, TooFewLevelsError
 from heliograph.rounding import power_of_two
 
@@ -275,8 +274,6 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
     failure = ""
     drifted: DriftError | None = None
     rings = candidates(log_ring, levels, headroom, options)
-    # Packing is chosen by prices, which do not depend on scales.
-    packings: dict[tuple[int, int, int], Trail] = {}
     while rings:
         ring = rings.pop(0)
         if ring.scale_bits < least_scale:
@@ -284,10 +281,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         if smaller is not None and _total_ms(smaller) < least_ms(program, ring, options.costs):
             return smaller
         try:
-            priced_alike = ring.levels, ring.digits, ring.special
-            if priced_alike not in packings:
-                packings[priced_alike] = pack_passes(program, ring, options)
-            packed = packings[priced_alike]
+            packed = pack_passes(program, ring, options)
             trail = back_passes(program, ring, options, packed=packed)
             executable = trail[-1].program
             if smaller is not None and _total_ms(smaller) < run_ms(executable, options.costs):

@@ -44,8 +44,6 @@ from heliograph.passes.levels.node_work import node_works
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 from heliograph.passes.polynomials.fold_scaling import is_linear
 
-# At most this many chains bootstrap, because each has its own keys and tables.
-MOST_CHAINS = 3
 # A scale is made smaller by at most this many bits; a larger value would have too few left.
 MAX_SIZE_BITS = 6
 _NS = 1e6
@@ -124,7 +122,7 @@ class PlaceBootstraps:
     `low_inputs` encrypts inputs no higher than bootstraps return to: rotations then happen lower in the chain, with smaller
     keys, and more values are bootstrapped. `pairs` says that PairBootstraps follows. `lower` are lower parts of the chain
     with bootstraps of their own: each bootstrap is priced in the cheapest that comes back high enough, and other work in
-    the lowest that holds its level (in the whole chain, if they are more than can be: what all could save is then bounded).
+    the lowest that holds its level.
     `carried` has, for inputs that come from a run before, by how many levels they come above the one at which bootstraps
     begin (0 where it is not said). `spare` levels are kept for scales that have to meet: PlanLevels brings them together by
     products that are not known here.
@@ -149,11 +147,6 @@ class PlaceBootstraps:
         if isinstance(placed, TooFewLevelsError):
             raise placed
         return placed.program
-
-    @property
-    def parts(self) -> tuple[Ring, ...]:
-        """The lower parts in which work is priced: those that may all become chains."""
-        return self.lower if len(self.lower) < MOST_CHAINS else ()
 
     @property
     def begin(self) -> int:
@@ -435,7 +428,7 @@ class BootstrapSearch:
 
     def _steps(self, place: PlaceBootstraps, drafts: _Drafts) -> tuple[list[Step], dict[int, int], list[Joined]]:
         """The steps with the prices of their own work, the levels of outputs, and what is put together."""
-        rings = (place.ring, *place.parts)
+        rings = (place.ring, *place.lower)
         key = (rings, tuple(sorted(place.carried.items())))
         if key not in self._priced:
             if len(self._priced) >= _MOST_PRICED:
@@ -461,7 +454,7 @@ class BootstrapSearch:
         parts = sorted((ring, *place.lower), key=lambda ring: -ring.levels)
         for number, part in enumerate(parts):
             reached = max(0, part.bootstrap_level + 1 - down)
-            below = tuple(other for other in parts[number + 1 :] if other in place.parts)
+            below = tuple(parts[number + 1 :])
             table[:reached] = self._bootstrap(part, below, slots, count if place.pairs else 1, degree)
         if not degree:
             # It comes back above where it begins, whatever is wanted.
