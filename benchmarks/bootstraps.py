@@ -22,6 +22,7 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.interface import pack_inputs
 from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import execute
@@ -91,7 +92,7 @@ def ours(ring: Ring, slots: int, count: int, repeats: int, lower: tuple[Ring, ..
     return {
         "ring_dim": ring.ring_dim, "log_pq": here.log_pq, "scale_bits": ring.scale_bits, "seconds": seconds,
         "error_bits": bits, "error_bits_predicted": float(np.log2(noise.bootstrap_std(here))),
-        "seconds_predicted": BUILT_IN.bootstrap_ms(here, slots, paired=count > 1) / 1e3,
+        "seconds_predicted": bootstrap_ms(here, slots, BUILT_IN, paired=count > 1) / 1e3,
         "levels_left": here.bootstrap_level - here.bootstrap_input_level, "keys": len(keys),
         "key_bytes": sum(key.bytes for key in keys),
     }  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 from harness import BUILD, Run, Skip, benchmark, option
 
 from heliograph.ckks.costs import BUILT_IN
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import CipherType, Node
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
 from heliograph.ir.ops.slots.transforms import transform_offsets
@@ -60,7 +61,7 @@ def rows(artifact: hg.Artifact) -> list[dict[str, Any]]:
         product_ms = BUILT_IN.summed_product_ms(ring, node.type.level)
         # A level less; the other factors stay as they are.
         shorter = replace(ring, levels=ring.levels - 1)
-        saved = BUILT_IN.bootstrap_ms(ring, factor.slots) - BUILT_IN.bootstrap_ms(shorter, factor.slots)
+        saved = bootstrap_ms(ring, factor.slots, BUILT_IN) - bootstrap_ms(shorter, factor.slots, BUILT_IN)
         found.append(
             {
                 "layer": node.loc.layer, "diagonals_of_the_map": len(offsets), "diagonals_of_the_factor": factor.diagonals,

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.records import bounds
 
+# At most this many chains bootstrap, because each has its own keys and tables.
+MOST_CHAINS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

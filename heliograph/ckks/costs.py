@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
 from dataclasses import dataclass
 
-from heliograph.ckks.bootstrap import bootstrap_factors
-from heliograph.ckks.ring import REDUCTION_LEVELS, REDUCTION_PRODUCTS, Ring
-from heliograph.ckks.trigonometric import levels_deeper, products_more
+from heliograph.ckks.ring import Ring
 
 # Passing on one coefficient modulo one prime.
 _COPY_NS = 15.0
@@ -106,47 +102,6 @@ class CostTable:
         """A product of two ciphertexts, not relinearized."""
         return self._ms(ring, 0, 4 * (level + 1), 0)
 
-    def bootstrap_ms(self, ring: Ring, slots: int, paired: bool = False, series: int = 0) -> float:
-        """One bootstrap of that many slots: its rotations, products and rescales at the levels where they happen.
-
-        Each factor of the two transforms takes its baby steps hoisted and its giant steps one by one. A bootstrap that
-        keeps imaginary parts reduces twice; sparse values are first summed over their copies. `series` is the degree of
-        what it computes of its value (0: nothing).
-        """
-        reduced = _reduction_ms(self, ring, series) * (2 if paired else 1)
-        return _transforms_ms(self, ring, slots) + reduced
-
-    def _transforms_ms(self, ring: Ring, slots: int) -> float:
-        """A bootstrap without its modular reduction."""
-        assert ring.bootstrap is not None
-        top, bottom = ring.levels, len(bootstrap_factors(ring, slots)[1])
-        # The rotations back, and the conjugation.
-        total = (
-            self.raise_modulus_ms(ring) + self.rotate_ms(ring, 0) + 2 * self.rotate_ms(ring, top - ring.bootstrap[0])
-        )
-        step = slots
-        while step < ring.slots:
-            count = min(4, ring.slots // step)
-            total += self.decompose_ms(ring, top + 1) + (count - 1) * self.rotate_ms(ring, top, hoisted=True)
-            step *= count
-        encode, decode = bootstrap_factors(ring, slots)
-        for level, factor in [
-            *((top - place, factor) for place, factor in enumerate(reversed(encode))),
-            *((bottom - place, factor) for place, factor in enumerate(decode)),
-        ]:
-            # The offsets of the factor with the largest scale wrap around, so half of its diagonals coincide with others.
-            diagonals = min(factor.diagonals, slots // factor.scale)
-            giants = -(-diagonals // factor.giant)
-            total += self.decompose_ms(ring, level + 1) + self.rescale_ms(ring, level)
-            if ring.hoists_twice(level):
-                total += (factor.giant - 1) * self.rotate_wide_ms(ring, level)
-                total += (giants - 1) * self.step_wide_ms(ring, level) + self.narrow_ms(ring, level)
-                total += diagonals * self.wide_product_ms(ring, level)
-            else:
-                total += (factor.giant - 1) * self.rotate_ms(ring, level, hoisted=True)
-                total += (giants - 1) * self.rotate_ms(ring, level) + diagonals * self.summed_product_ms(ring, level)
-        return total
-
     def raise_modulus_ms(self, ring: Ring) -> float:
         """The way to the sparse secret, which is small, the raised modulus, and the way back."""
         return self.relinearize_ms(ring, ring.levels) + self._ms(ring, 2 * ring.towers, 0, 0)
@@ -180,26 +135,6 @@ class CostTable:
         """Decrypting and decoding one ciphertext at level 0."""
         # Decoding, the estimate of the error and the noise take about twice as long as encoding.
         return self._ms(ring, 1, 2, 0) + 2.2 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
-
-
-@functools.lru_cache(maxsize=1 << 15)
-def _reduction_ms(costs: CostTable, ring: Ring, series: int) -> float:
-    """The products of the modular reduction, and of a series of that degree, whatever the number of slots."""
-    assert ring.bootstrap is not None
-    begin, products, total = ring.levels - ring.bootstrap[0], REDUCTION_PRODUCTS, 0.0
-    levels = REDUCTION_LEVELS
-    if series:
-        products, levels = products + products_more(series), levels + levels_deeper(series)
-    for down, count in Counter(i * levels // products for i in range(products)).items():
-        level = begin - down
-        total += count * (costs.mul_ms(ring, level) + costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level))
-    return total
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _transforms_ms(costs: CostTable, ring: Ring, slots: int) -> float:
-    """Planners ask again and again."""
-    return costs._transforms_ms(ring, slots)
 
 
 # Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels.

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.ckks.bootstrap import Factor, bootstrap_factors
 from heliograph.ckks.ring import Ring
 
 Array = npt.NDArray[Any]
@@ -103,14 +102,48 @@ def transform(ring: Ring, slots: int, inverse: bool) -> tuple[tuple[FourierFacto
     """The factors that make coefficients of slots (or slots of coefficients: `inverse`), in the order in which they are
     done, and the rotation at the end that brings all back to its place (0: none).
     """
-    encode, decode = bootstrap_factors(ring, slots)
-    made, shift = [], 0
-    factor: Factor
-    for factor in reversed(encode) if inverse else decode:
-        made.append(FourierFactor(slots, inverse, factor.scale, factor.layers, factor.giant, shift))
-        shift = made[-1].turned
-    period = min(2 * slots, ring.slots)
-    return tuple(made), -shift % period if shift else 0
+    assert ring.bootstrap is not None
+    encode, decode = ring.bootstrap
+    made = _factors(slots, encode if inverse else decode, inverse, ring.bootstrap_babies)
+    shift, period = made[-1].turned, min(2 * slots, ring.slots)
+    return made, -shift % period if shift else 0
+
+
+@functools.lru_cache(maxsize=1024)
+def _factors(slots: int, budget: int, inverse: bool, babies: int) -> tuple[FourierFactor, ...]:
+    """The factors of the transform of `slots` points: at most `budget`.
+
+    A fast Fourier transform of n points is a product of log2(n) sparse matrices (layers): layer j combines slots that lie
+    2**j apart. Neighbouring layers are multiplied together until no more factors are left than the transform may take
+    levels, `budget`. Each factor gets the same number of layers, and one gets the rest: 10 layers in 3 factors are
+    4 + 4 + 2. Where equal numbers would leave a level unused, the rest is the larger part: 9 layers in 4 factors are not
+    3 + 3 + 3, but 2 + 2 + 2 + 3. `inverse` is CoeffsToSlots, else SlotsToCoeffs; they differ in where the rest stands.
+    This is OpenFHE's split (`GetCollapsedFFTParams`, ckksrns-utils.cpp of 1.6.1). `babies` is the ring's
+    (`Ring.bootstrap_babies`).
+    """
+    log_slots = max(1, slots.bit_length() - 1)
+    budget = max(1, min(budget, log_slots))
+    layers = -(-log_slots // budget)
+    rows, rest = divmod(log_slots, layers)
+    if rows + (rest > 0) < budget:
+        # A level would stay unused: give each factor one layer less, and the factor with the rest what is left.
+        layers -= 1
+        rows = min(log_slots // layers, budget)
+        if log_slots - rows * layers and rows == budget:
+            rows -= 1
+        rest = log_slots - rows * layers
+    # The rest takes the first layers in CoeffsToSlots (scale one), and the last layers in SlotsToCoeffs (the largest
+    # scale).
+    first = rest if inverse else 0
+    parts = [(1 << first + row * layers, layers, babies) for row in range(rows)]
+    if rest:
+        # OpenFHE chooses the baby steps of this factor itself.
+        parts.insert(0 if inverse else rows, (1 if inverse else 1 << rows * layers, rest, 0))
+    made: list[FourierFactor] = []
+    for scale, count, wanted in reversed(parts) if inverse else parts:
+        giant = wanted if 0 < wanted < 2 << count else 1 << count // 2 + (2 if count > 2 else 1)
+        made.append(FourierFactor(slots, inverse, scale, count, giant, made[-1].turned if made else 0))
+    return tuple(made)
 
 
 def _layer(slots: int, height: int, inverse: bool) -> Diagonals:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.ckks.bootstrap import bootstrap_factors
+from heliograph.ckks.fourier import transform
 from heliograph.ckks.ring import SIGMA, Ring
 from heliograph.ckks.security import SPARSE_WEIGHT
 
@@ -148,7 +148,7 @@ def _transform_std(ring: Ring) -> float:
     the scale, in equal parts. (Measured with two factors, N = 2^11 to 2^13: within a bit; with three it is too small to
     count.)
     """
-    encode, _ = bootstrap_factors(ring, ring.slots)
+    encode, _ = transform(ring, ring.slots, inverse=True)
     bits = ring.scale_bits - (ring.first_mod_bits + _REACH_BITS - ring.scale_bits) / len(encode)
     factors = math.sqrt(sum(4.0**factor.layers for factor in encode))
     return float(1.7 * factors * math.sqrt(ring.ring_dim / 24) * 2.0**-bits)

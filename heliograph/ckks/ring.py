@@ -22,10 +22,8 @@ MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
 # No chain is longer, whether planned or read from a file.
 MOST_LEVELS = 100
-# Levels that the modular reduction of a bootstrap takes, with a sparse encapsulated secret, and how many products of
-# ciphertexts it relinearizes (ir/bootstraps/writer.py).
+# Levels that the modular reduction of a bootstrap takes, with a sparse encapsulated secret (ir/bootstraps/writer.py).
 REDUCTION_LEVELS = 9
-REDUCTION_PRODUCTS = 14
 # The key to the sparse secret has special primes of this size, whatever the chain's have.
 SPARSE_SPECIAL_BITS = 33
 
@@ -62,7 +60,7 @@ class Ring:
     from multiples of it (`bootstrap_share`).
 
     `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0: as many as OpenFHE takes. Fewer take
-    fewer keys and more time (`ckks/bootstrap.py`).
+    fewer keys and more time (`ckks/fourier.py`).
 
     With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
     digits and special primes of its own. The secret is the same; keys made here are smaller, and bootstraps, where it has

@@ -57,21 +57,3 @@ def levels_deeper(degree: int) -> int:
     one level; not at all for the degree 0, which stands for none.
     """
     return series_levels(degree) - 1 if degree else 0
-
-
-def products_more(degree: int) -> int:
-    """How many more products of ciphertexts it relinearizes: powers up to half of the degree and the third, and the sums
-    that the polynomial is split into; the step that it replaces is one product.
-    """
-    levels = series_levels(degree)
-    return levels + sums_of_products(levels, levels) - 1
-
-
-def sums_of_products(size: int, room: int) -> int:
-    """How many sums of products a polynomial of 2^size coefficients takes within `room` levels (ir/bootstraps/writer.py)."""
-    found, size_of_rest = 0, size
-    # Powers up to the third are there after two levels, combining them takes one more.
-    while size_of_rest > 2 or (size_of_rest == 2 and room < 3):
-        size_of_rest -= 1
-        found += sums_of_products(size_of_rest, room - 1)
-    return found + (size_of_rest < size)

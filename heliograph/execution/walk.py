@@ -10,6 +10,7 @@ from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator, Transform
 from heliograph.execution.protocol import Call, Primitives
 from heliograph.ir import Array, Node, Program
+from heliograph.ir.ops.slots.runs import cipher
 from heliograph.ir.ops.table import OPS
 
 # Stands in for every ciphertext, plaintext and digit.
@@ -85,6 +86,16 @@ class Walk(Run[Any]):
 
     def diagonal(self, transform: Transform[Any], g: int, position: int, b: int, offset: int) -> Any:
         return _NOTHING
+
+
+def descents(node: Node) -> Counter[Call]:
+    """The switches of chains that a rescale or a level_drop leads to, if a lower part of the chain ends at a level to which
+    it comes down: one for each of these levels.
+    """
+    if node.op not in ("rescale", "level_drop"):
+        return Counter()
+    made, operand = cipher(node), cipher(node.inputs[0])
+    return Counter(Call("switch_chain", level, made.parts) for level in range(made.level, operand.level))
 
 
 def node_calls(program: Program) -> dict[Node, Counter[Call]]:

@@ -10,7 +10,7 @@ import pytest
 from heliograph import functions
 from heliograph.approx.fits.fit import Fit, fit
 from heliograph.approx.fits.trigonometric import SeriesFit, as_polynomial, fit_series
-from heliograph.ckks.trigonometric import DEGREES, evaluate, levels_deeper, products_more, series_levels
+from heliograph.ckks.trigonometric import DEGREES, evaluate, levels_deeper, series_levels
 
 STD = 0.25
 
@@ -79,7 +79,6 @@ def test_it_is_a_polynomial_up_to_rounding(degree: int, half_period: float) -> N
     np.testing.assert_allclose(made, exact, atol=1e-13 * size)
 
 
-def test_levels_and_products() -> None:
+def test_levels() -> None:
     assert [series_levels(degree) for degree in DEGREES] == [2, 3, 4, 5]
     assert [levels_deeper(degree) for degree in (0, *DEGREES)] == [0, 1, 2, 3, 4]
-    assert [products_more(degree) for degree in DEGREES] == [2, 4, 6, 9]

@@ -93,9 +93,9 @@ def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
     search.coarse = coarse
     compiled(**SECURE)
     first, second, *last = search.finished
-    # Nothing was planned beside the one that was refused, and of the others many, each finer.
+    # Nothing was planned beside the one that was refused, and of the others those that may be the fastest, each finer.
     assert search.lowered[refused[0] - 1] is first
-    assert len(search.lowered) > refused[0] + 5
+    assert len(search.lowered) > refused[0] + 1
     assert all(error(choice.ring) <= 0.5 * error(first.ring) for choice in search.lowered[refused[0] :])
     # The fastest of those was simulated beside the first of them, where it was another.
     assert len(last) <= 1

@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
-from heliograph.execution.primitives import PRIMITIVES
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.analysis.depth import node_depth
 from heliograph.passes.bootstraps.place_bootstraps import (
+    BootstrapSearch,
     PlaceBootstraps,
-    Prepared,
-    _Prices,
-    observed_sizes,
-    slot_periods,
+    Placed,
 )
 from heliograph.passes.bootstraps.placement import IMPOSSIBLE, Search
+from heliograph.passes.bootstraps.sizes import observed_sizes, slot_periods
 from heliograph.passes.levels.plan_levels import Levels, TooFewLevelsError
 
 SLOTS = 1024
@@ -100,7 +99,7 @@ def test_what_a_scaling_reads_is_not_bounded() -> None:
     y = builder.op("poly", (x,), coefficients=line, low=-1.0, high=1.0)
     z = builder.op("poly", (y,), coefficients=cubic, low=-1.0, high=1.0, range=0)
     program = builder.finish({"z": z})
-    assert set(Prepared.of(program, SLOTS).inputs) == {y}
+    assert set(BootstrapSearch(program, SLOTS).inputs) == {y}
 
 
 @st.composite
@@ -132,7 +131,7 @@ def wide_graphs(draw: st.DrawFn) -> Program:
     return builder.finish({f"y{i}": value for i, value in enumerate(tensors[-1])})
 
 
-def cost_of(prepared: Prepared, chosen: frozenset[Node], search: Search) -> float | None:
+def cost_of(prepared: BootstrapSearch, chosen: frozenset[Node], search: Search) -> float | None:
     """What the program costs, in ms, when these values are bootstrapped, None where it does not fit."""
     at, want = levels_at(prepared.program, chosen), dict.fromkeys(prepared.program.nodes, 0)
     if at is None:
@@ -156,8 +155,8 @@ def test_no_other_set_of_whole_tensors_is_cheaper(program: Program) -> None:
     for node in program.nodes:
         if node.op == "poly":
             tensors.setdefault(node.attrs["range"], []).append(node.inputs[0])
-    prepared = Prepared.of(program, RING.slots)
-    search = PlaceBootstraps(RING).search(prepared)
+    prepared = BootstrapSearch(program, RING.slots)
+    search = prepared.on(PlaceBootstraps(RING))
     costs = [
         cost_of(prepared, frozenset(node for entry in group for node in tensors[entry]), search)
         for size in range(len(tensors) + 1)
@@ -168,7 +167,8 @@ def test_no_other_set_of_whole_tensors_is_cheaper(program: Program) -> None:
         with pytest.raises(TooFewLevelsError):
             PlaceBootstraps(RING).run(program)
         return
-    found = PlaceBootstraps(RING).place(prepared)
+    (found,) = prepared.placed([PlaceBootstraps(RING)])
+    assert isinstance(found, Placed)
     placed = found.program
     assert found.cost_ms == pytest.approx(min(possible))
     refreshed = [node for node in placed.nodes if node.op == "bootstrap"]
@@ -221,15 +221,8 @@ def test_one_value_in_all_slots_is_bootstrapped_in_two() -> None:
 
 
 def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
-    small, large = (BUILT_IN.bootstrap_ms(Ring(16, 60, 55, levels, 6, None, (3, 3)), 1 << 12) for levels in (20, 26))
-    assert small < large < BUILT_IN.bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15)
-
-
-def test_a_plaintext_product_costs_what_the_bill_says() -> None:
-    """Without its encoding: allocations compared by other prices than the bill's ended above dearer ones."""
-    plain = _Prices.of(RING, BUILT_IN).plain / 1e6
-    price = PRIMITIVES["summed_product"].price
-    assert plain.tolist() == pytest.approx([price(BUILT_IN, RING, level, 2) for level in range(RING.towers)])
+    small, large = (bootstrap_ms(Ring(16, 60, 55, levels, 6, None, (3, 3)), 1 << 12, BUILT_IN) for levels in (20, 26))
+    assert small < large < bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15, BUILT_IN)
 
 
 def _chain(builder: Builder, node: Node, length: int) -> list[Node]:
@@ -299,7 +292,9 @@ def offering(draw: st.DrawFn) -> Program:
     return builder.finish({"y": values[-1]})
 
 
-def cost_with(prepared: Prepared, search: Search, refreshed: frozenset[Node], merged: frozenset[Node]) -> float | None:
+def cost_with(
+    prepared: BootstrapSearch, search: Search, refreshed: frozenset[Node], merged: frozenset[Node]
+) -> float | None:
     """What the program costs, in ms, when these values are bootstrapped and those polynomials are computed by bootstraps of
     what they read; None where it does not fit.
     """
@@ -335,9 +330,9 @@ def test_no_other_choice_of_bootstraps_that_compute_polynomials_is_cheaper(progr
     polynomials = [node for node in program.nodes if node.op == "poly"]
     offers = [node for node in polynomials if "series" in node.attrs and node.inputs[0].op != "input"]
     points = list(dict.fromkeys(node.inputs[0] for node in polynomials if node.inputs[0].op != "input"))
-    prepared = Prepared.of(program, DEEPER.slots)
+    prepared = BootstrapSearch(program, DEEPER.slots)
     placing = PlaceBootstraps(DEEPER)
-    search = placing.search(prepared)
+    search = prepared.on(placing)
     costs = [
         cost_with(prepared, search, frozenset(refreshed), frozenset(merged))
         for refreshed in _subsets(points)
@@ -348,7 +343,8 @@ def test_no_other_choice_of_bootstraps_that_compute_polynomials_is_cheaper(progr
         with pytest.raises(TooFewLevelsError):
             placing.run(program)
         return
-    found = placing.place(prepared)
+    (found,) = prepared.placed([placing])
+    assert isinstance(found, Placed)
     assert found.cost_ms == pytest.approx(min(possible))
     placed = found.program
     assert sum(one.degree == 7 for one in found.returns) == sum("series" in a.attrs for a in _bootstraps(placed))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, ProgramError
+from heliograph.execution.prices import prices_on
 from heliograph.ir import SparseMatrix
 from heliograph.ir.maps.diagonals import (
     DiagonalMap,
@@ -21,7 +22,7 @@ from heliograph.ir.maps.diagonals import (
 )
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.steps import pair_offsets
-from heliograph.passes.packing.bsgs import StepCosts, plan_steps
+from heliograph.passes.packing.bsgs import plan_steps
 from heliograph.records import record, to_json
 
 
@@ -114,7 +115,7 @@ def test_the_pictures_of_the_docstring() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_steps_reach_every_diagonal_once(offsets: set[int], level: int) -> None:
     ring = Ring(10, 60, 40, 5, 2, None)
-    steps = plan_steps(sorted(offsets), 512, StepCosts.at(ring, level, BUILT_IN))
+    steps = plan_steps(sorted(offsets), 512, prices_on((ring,), BUILT_IN), level)
     groups = pair_offsets(sorted(offsets), steps.baby, steps.giant, 512)
     served = [(g + b) % 512 for g, pairs in groups.items() for b, _ in pairs]
     assert sorted(served) == sorted(offsets)
@@ -125,7 +126,7 @@ def test_steps_reach_every_diagonal_once(offsets: set[int], level: int) -> None:
 
 def test_dense_maps_take_about_two_square_roots() -> None:
     ring = Ring(10, 60, 40, 5, 2, None)
-    steps = plan_steps(range(256), 512, StepCosts.at(ring, 3, BUILT_IN))
+    steps = plan_steps(range(256), 512, prices_on((ring,), BUILT_IN), 3)
     assert steps.rotations <= 2 * 16 + 8
 
 

@@ -23,6 +23,7 @@ from heliograph.compiler.pipeline import linear_passes, polynomial_passes
 from heliograph.errors import PlanningError, ProgramError, RangeError
 from heliograph.execution.interface import pack_inputs
 from heliograph.execution.loop import calls_table, execute
+from heliograph.execution.prices import prices_on
 from heliograph.execution.ranges import polynomial_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
@@ -32,7 +33,7 @@ from heliograph.ir.maps.steps import pair_offsets, share_babies, transform_terms
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.slots.transforms import transform_diagonals
 from heliograph.passes.packing import pack as pack_module
-from heliograph.passes.packing.bsgs import StepCosts, _nonzero, plan_steps
+from heliograph.passes.packing.bsgs import _nonzero, plan_steps
 from heliograph.passes.packing.choose_layouts import (
     _descend,
     _eliminate,
@@ -230,8 +231,8 @@ def test_steps_wrap_around_the_period() -> None:
     """A 3x3 convolution of 16 channels: nine places times 16 channels, none of them paid twice at the period's end."""
     period = 16 * 1024
     offsets = sorted({(c * 1024 + y * 32 + x) % period for c in range(16) for y in (-1, 0, 1) for x in (-1, 0, 1)})
-    costs = StepCosts.at(Ring(16, 60, 55, 23, 4), 4, BUILT_IN)
-    steps = plan_steps(offsets, 32768, costs, modulus=period, strides=(32, 1024))
+    prices = prices_on((Ring(16, 60, 55, 23, 4),), BUILT_IN)
+    steps = plan_steps(offsets, 32768, prices, 4, modulus=period, strides=(32, 1024))
     assert len(offsets) == 144
     assert len(steps.baby) * len(steps.giant) == 144
     assert steps.rotations <= 23

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Builder, Location, Node, Program, Stage
-from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps, PolynomialWay, Prepared
+from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps, PolynomialWay
 from heliograph.passes.bootstraps.placement import Found, Search, Step, Way, digest
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
@@ -123,17 +125,17 @@ def test_the_front_is_that_of_trying_everything(
 ) -> None:
     program, ways = case
     ring = RING if bootstraps else NO_BOOTSTRAPS
-    place, prepared = PlaceBootstraps(ring), Prepared.of(program, ring.slots)
-    groups = {entry: entry for entry in ways}
-    wanted = front_of(everything(place.search(prepared, ways, groups)))
+    place = PlaceBootstraps(ring)
+    search = BootstrapSearch(program, ring.slots).having(ways=ways, groups={entry: entry for entry in ways})
+    wanted = front_of(everything(search.on(place)))
     if not wanted:
         with pytest.raises(TooFewLevelsError):
-            place.search(prepared, ways, groups).run()
+            search.on(place).run()
         return
-    found = place.search(prepared, ways, groups).run()
+    found = search.on(place).run()
     assert [(point.cost, point.loss) for point in found] == wanted
     for point in found:
-        check(place.search(prepared, ways, groups), point)
+        check(search.on(place), point)
 
 
 def check(search: Search, point: Found) -> None:
@@ -155,7 +157,7 @@ def test_the_order_of_branches_does_not_matter(seed: int) -> None:
 
     def allocated(order: random.Random | None) -> list[tuple[float, int, dict[int, int]]]:
         program = program_of(reads, [1] * len(reads), order)
-        found = PlaceBootstraps(RING).front(Prepared.of(program, RING.slots), ways, groups)
+        found = BootstrapSearch(program, RING.slots).having(ways=ways, groups=groups).front(PlaceBootstraps(RING))
         return [(point.cost_ms, point.loss, dict(point.degrees)) for point in found]
 
     assert allocated(random.Random(seed)) == allocated(None)
@@ -164,8 +166,8 @@ def test_the_order_of_branches_does_not_matter(seed: int) -> None:
 def test_activations_of_one_group_take_one_degree() -> None:
     reads: list[tuple[int, ...]] = [(0,), (1,), (2,)]
     ways = {number: (PolynomialWay(3, 2, 2, 50), PolynomialWay(7, 3, 3, 0)) for number in range(3)}
-    prepared = Prepared.of(program_of(reads, [1, 1, 1]), RING.slots)
-    for point in PlaceBootstraps(RING).front(prepared, ways, {0: 0, 1: 1, 2: 0}):
+    search = BootstrapSearch(program_of(reads, [1, 1, 1]), RING.slots).having(ways=ways, groups={0: 0, 1: 1, 2: 0})
+    for point in search.front(PlaceBootstraps(RING)):
         assert point.degrees[0] == point.degrees[2]
 
 
@@ -194,6 +196,6 @@ def test_a_lower_chain_is_taken_where_it_reaches() -> None:
     """Bootstraps are priced in the cheapest chain that comes back high enough."""
     lower = RING.lower(16, 2, bootstraps=True)
     place = PlaceBootstraps(RING, lower=(lower,))
-    table = place._refresh(SLOTS, 1, {})
-    assert set(table[: lower.bootstrap_level + 1]) == {round(place.costs.bootstrap_ms(lower, SLOTS) * 1e6)}
-    assert set(table[lower.bootstrap_level + 1 :]) == {round(place.costs.bootstrap_ms(RING, SLOTS) * 1e6)}
+    table = BootstrapSearch(program_of([(0,)], [1]), RING.slots).refresh(place, SLOTS, 1)
+    assert set(table[: lower.bootstrap_level + 1]) == {round(bootstrap_ms(lower, SLOTS, BUILT_IN) * 1e6)}
+    assert set(table[lower.bootstrap_level + 1 :]) == {round(bootstrap_ms(RING, SLOTS, BUILT_IN, lower=(lower,)) * 1e6)}

@@ -24,7 +24,7 @@ from heliograph.artifact.validate import check_program
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.noise import series_std
 from heliograph.ckks.ring import Ring
-from heliograph.ckks.trigonometric import levels_deeper, products_more
+from heliograph.ckks.trigonometric import levels_deeper
 from heliograph.compiler.planning import bootstrap_planner
 from heliograph.compiler.planning.plan import run_ms
 from heliograph.errors import PlanningError, ProgramError, RangeError, VerifyError
@@ -89,7 +89,7 @@ def test_it_takes_two_levels_less_than_a_bootstrap_and_a_polynomial() -> None:
     products = sum(node.op == "relinearize" for node in inside_bootstraps(program))
     plain = lowered(only_bootstrap(FULL, 64))
     ordinary = sum(node.op == "relinearize" for node in inside_bootstraps(plain))
-    assert products - ordinary == products_more(15)
+    assert products - ordinary == 6
 
 
 def test_a_value_beyond_the_period_is_refused() -> None:

@@ -12,7 +12,8 @@ import pytest
 from helpers.backends import Session, native, openfhe, run, simulator
 from runtime.bootstrapped import LOWER, PERIOD, RING, lowered, meaning, only_bootstrap, placed, program, sample
 
-from heliograph.ckks.bootstrap import bootstrap_factors, bootstrap_rotations
+from heliograph.ckks.bootstrap import bootstrap_rotations
+from heliograph.ckks.fourier import transform
 from heliograph.ckks.ring import Ring
 from heliograph.execution.interface import pack_inputs
 from heliograph.execution.keys import program_keys
@@ -79,9 +80,10 @@ def test_few_slots_take_fewer_levels_than_the_ring_has_for_them(slots: int, budg
 
 def test_a_smaller_budget_of_levels_means_the_same_factors() -> None:
     for slots, encode, decode in itertools.product((1 << i for i in range(10)), range(1, 9), range(1, 9)):
-        factors = bootstrap_factors(Ring(11, 60, 55, 30, 4, None, (encode, decode)), slots)
-        fewer = Ring(11, 60, 55, 30, 4, None, (len(factors[0]), len(factors[1])))
-        assert bootstrap_factors(fewer, slots) == factors
+        ring = Ring(11, 60, 55, 30, 4, None, (encode, decode))
+        up, down = transform(ring, slots, True), transform(ring, slots, False)
+        fewer = Ring(11, 60, 55, 30, 4, None, (len(up[0]), len(down[0])))
+        assert (transform(fewer, slots, True), transform(fewer, slots, False)) == (up, down)
 
 
 @pytest.mark.parametrize("backend", [native, openfhe])

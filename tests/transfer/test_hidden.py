@@ -15,7 +15,7 @@ from heliograph.compiler.pipeline import front_passes
 from heliograph.compiler.planning.plan import pack_samples
 from heliograph.errors import ProgramError, RangeError
 from heliograph.interpret import interpret
-from heliograph.passes.bootstraps.place_bootstraps import observed_sizes
+from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.packing.clean_slots import CleanSlots
 from heliograph.passes.packing.pack import Pack
 from heliograph.transfer.clear import ClearRun, History, accuracy, train

@@ -31,13 +31,16 @@ from heliograph.compiler.planning.planner import candidates, log_rings, reach_of
 from heliograph.compiler.reporting.bill import class_agreement
 from heliograph.compiler.reporting.held_out import Calibrated, apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError, said
+from heliograph.execution.bootstrap_work import bootstrap_ms
+from heliograph.execution.prices import Work, prices_on
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Builder, Node, Program
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
 from heliograph.ir.ops.table import OPS
 from heliograph.machine import usable_cores
 from heliograph.passes.base import apply
-from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps, Prepared, observed_sizes
+from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
+from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.degrees.allocate_degrees import (
     Activation,
     Candidate,
@@ -102,8 +105,8 @@ class Trial:
         return builder.rewrite(self.program, emit)
 
 
-# A chain, and the packed program without its constants.
-Carrying: TypeAlias = "tuple[PlaceBootstraps, Prepared]"
+# A chain, and the search on the packed program without its constants.
+Carrying: TypeAlias = "tuple[PlaceBootstraps, BootstrapSearch]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +180,10 @@ class Allocator:
         """
         ways, groups = self.table.fixed(degrees), self.table.groups()
         costs = [math.inf]
-        for place, prepared in self.chains:
+        searches = {search: search.having(ways=ways, groups=groups) for _, search in self.chains}
+        for place, search in self.chains:
             with contextlib.suppress(TooFewLevelsError):
-                costs.append(place.front(prepared, ways, groups)[0].cost_ms)
+                costs.append(searches[search].front(place)[0].cost_ms)
         return min(costs)
 
     def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
@@ -386,38 +390,32 @@ def _plan(
     """The front over all chains that a plan may have; and those that carry the program with some degrees."""
     points: list[Point] = []
     failure: PlanningError | None = None
-    ways, groups = table.ways(), table.groups()
-    fronts: list[tuple[float, PlaceBootstraps, Prepared]] = []
+    fronts: list[tuple[float, PlaceBootstraps, BootstrapSearch]] = []
 
-    def add(place: PlaceBootstraps, prepared: Prepared) -> float:
+    def add(place: PlaceBootstraps, search: BootstrapSearch) -> float:
         """The cost of the cheapest point of a front that is added to the others."""
-        found = place.front(prepared, ways, groups)
+        found = search.front(place)
         for each in found:
             degrees = {table.candidates[entry].layer: degree for entry, degree in each.degrees.items()}
             points.append(Point(degrees, table.loss(degrees), each.cost_ms, table.composed(degrees)))
         return found[0].cost_ms
 
-    for ring, prepared, sizes in _chains(program, table, options, outputs):
-        place = PlaceBootstraps(ring, options.costs, sizes)
+    for ring, search in _chains(program, table, options, outputs):
+        place = PlaceBootstraps(ring)
         try:
-            cost = add(place, prepared)
-            # The search needs no constants, which are most of a program's memory.
-            bare = replace(prepared, program=replace(prepared.program, constants={}))
-            fronts.append((cost, place, bare))
+            fronts.append((add(place, search), place, search))
         except TooFewLevelsError as few:
             failure = few
-        # Packed programs are large: free this one before the next is made.
-        del prepared
     fronts.sort(key=lambda front: front[0])
-    chains = [(place, prepared) for _, place, prepared in fronts]
+    chains = [(place, search) for _, place, search in fronts]
     if options.chains != 1:
         # Try the best chains again with a lower part that bootstraps too and has half the room.
-        for _, place, prepared in fronts[:_WITH_LOWER]:
+        for _, place, search in fronts[:_WITH_LOWER]:
             parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
             if parts:
                 lower = replace(place, lower=(parts[len(parts) // 2],))
-                add(lower, prepared)
-                chains.append((lower, prepared))
+                add(lower, search)
+                chains.append((lower, search))
     if not points:
         raise PlanningError(
             f"no ring carries {program.name!r}, whatever the degrees",
@@ -441,28 +439,27 @@ def _front(points: Sequence[Point]) -> list[Point]:
 
 def _chains(
     program: Program, table: Table, options: Options, outputs: Sequence[Array]
-) -> Iterator[tuple[Ring, Prepared, Mapping[Node, int]]]:
-    """Chains with the packed program on them, and sizes of values that may be bootstrapped beside polynomials' inputs."""
+) -> Iterator[tuple[Ring, BootstrapSearch]]:
+    """Chains with the search on the packed program, without its constants, which are most of its memory."""
     _, headroom = reach_of(outputs)
     least, most = _depths(program, table)
     written = any(node.op == "bootstrap" for node in program.nodes)
-    packed: dict[int, Prepared] = {}
+    ways, groups = table.ways(), table.groups()
 
-    def packed_for(ring: Ring) -> Prepared:
-        """The program packed for the slots of a ring, once; of two rings, one at a time is kept."""
-        if ring.log_ring not in packed:
-            packed.clear()
-            made = unproved_pack_passes(program, ring, options)[-1].program
-            packed[ring.log_ring] = Prepared.of(made, ring.slots)
-        return packed[ring.log_ring]
+    def packed_for(ring: Ring) -> BootstrapSearch:
+        """The search on the program packed for the slots of a ring."""
+        made = unproved_pack_passes(program, ring, options)[-1].program
+        return BootstrapSearch(made, ring.slots, options.costs).having(ways=ways, groups=groups)
 
     for log_ring in log_rings(options) if options.bootstrap is not True and not written else ():
         longest = _longest(log_ring, least, most, headroom, options)
         if longest < least:
             continue
-        for levels in sorted({round(each) for each in np.linspace(least, longest, _LENGTHS)}):
-            ring = candidates(log_ring, levels, headroom, options)[0]
-            yield ring, packed_for(ring), {}
+        lengths = sorted({round(each) for each in np.linspace(least, longest, _LENGTHS)})
+        chosen = [candidates(log_ring, levels, headroom, options)[0] for levels in lengths]
+        search = packed_for(chosen[0]).without_constants()
+        for ring in chosen:
+            yield ring, search
         if longest == most:
             return
     if options.bootstrap is False:
@@ -470,13 +467,14 @@ def _chains(
     for log_ring in log_rings(options):
         rings = _useful(bootstrapping_rings(log_ring, options, options.bootstrap_activations), options)
         if rings:
-            prepared = packed_for(rings[0])
-            sizes: Mapping[Node, int] = {}
-            if not _placeable(prepared, table, rings, options, sizes):
-                samples = pack_samples(prepared.program, sample_inputs(program, 2))
-                sizes = observed_sizes(prepared.program, samples, size_margin(prepared.program, options))
+            search = packed_for(rings[0])
+            if not _placeable(search, table, rings):
+                samples = pack_samples(search.program, sample_inputs(program, 2))
+                sizes = observed_sizes(search.program, samples, size_margin(search.program, options))
+                search = search.having(sizes=sizes)
+            search = search.without_constants()
             for ring in rings:
-                yield ring, prepared, sizes
+                yield ring, search
             return
 
 
@@ -489,14 +487,12 @@ def _longest(log_ring: int, least: int, most: int, headroom: int, options: Optio
     return low
 
 
-def _placeable(
-    prepared: Prepared, table: Table, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int]
-) -> bool:
+def _placeable(search: BootstrapSearch, table: Table, rings: Sequence[Ring]) -> bool:
     """Whether the least degrees fit the chain with most room."""
     ring = max(rings, key=lambda ring: ring.bootstrap_level - ring.bootstrap_input_level)
     lowest = {entry: ways[:1] for entry, ways in table.ways().items()}
     try:
-        PlaceBootstraps(ring, options.costs, sizes).front(prepared, lowest, table.groups())
+        search.having(ways=lowest).front(PlaceBootstraps(ring))
     except TooFewLevelsError:
         return False
     return True
@@ -506,7 +502,7 @@ def _useful(rings: Sequence[Ring], options: Options) -> list[Ring]:
     """For each number of levels between bootstraps the chain whose bootstraps are cheapest, if more room costs more."""
 
     def cost(ring: Ring) -> float:
-        return options.costs.bootstrap_ms(ring, ring.slots // 2)
+        return bootstrap_ms(ring, ring.slots // 2, options.costs)
 
     kept: list[Ring] = []
     for ring in sorted(rings, key=lambda ring: (ring.bootstrap_input_level - ring.bootstrap_level, cost(ring))):
@@ -552,10 +548,11 @@ def _paper(program: Program, table: Table, options: Options) -> list[Point]:
             products_of(degree, each.activation.parity) for each in table.candidates.values() if each.layer == layer
         )
         fitting = [ring for ring in rings if ring.bootstrap_level - ring.bootstrap_input_level >= depth + 1]
-        ring = min(fitting or rings, key=lambda ring: costs.bootstrap_ms(ring, ring.slots // 2))
-        middle = ring.bootstrap_input_level + 1 + depth // 2
-        each = costs.mul_ms(ring, middle) + costs.relinearize_ms(ring, middle) + costs.rescale_ms(ring, middle)
-        return costs.bootstrap_ms(ring, ring.slots // 2) + products * each
+        ring = min(fitting or rings, key=lambda ring: bootstrap_ms(ring, ring.slots // 2, costs))
+        polynomial = prices_on((ring,), costs).ms(
+            Work.products(depth, products).calls, ring.bootstrap_input_level + depth + 1
+        )
+        return bootstrap_ms(ring, ring.slots // 2, costs) + float(polynomial)
 
     layers: dict[str, dict[int, float]] = {}
     for candidate in table.candidates.values():

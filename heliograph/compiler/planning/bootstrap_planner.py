@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
-from heliograph.ckks.chains import bootstrap_chain
+from heliograph.ckks.chains import MOST_CHAINS, bootstrap_chain
 from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
@@ -19,19 +19,22 @@ from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.planning.plan import BITS_FINER, AmplifiedError, Plan, Wanted, pack_samples, run_ms, simulated
 from heliograph.compiler.planning.residency import within
 from heliograph.errors import PlanningError, RangeError, said
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import total_ms
-from heliograph.ir import Node, Program
+from heliograph.ir import Program
 from heliograph.ir.bootstraps.asked import paired_slots
 from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail
-from heliograph.passes.bootstraps.place_bootstraps import PlaceBootstraps, Placed, Prepared, observed_sizes, place_all
+from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps, Placed, Return
+from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 # A chain within this factor of the fastest is taken if its keys are smaller.
 _NEARLY = 1.1
-# If the fastest plan is wanted, this many of the fastest choices are planned completely.
-_COMPARED = 24
+# If the fastest plan is wanted, this many of the fastest choices are planned completely, at most. By its calls a plan costs
+# what its choice does, but where key selection adds a lower part of the chain: never less by more than this factor.
+_COMPARED, _OFF = 8, 1.1
 # How much observed sizes are widened, unless the options or a range of the program says it.
 _SIZE_MARGIN = 0.5
 # For up to this many carried values, all combinations of their levels are tried.
@@ -47,8 +50,6 @@ _FINER = 2.0**-0.5
 # Written out, bootstraps are taken to need at least this share of the bytes of whole ones: what they really need is known
 # only then, and choices should not be planned in vain.
 _WRITTEN_OUT = 0.4
-# At most this many chains bootstrap, because each has its own keys and tables.
-_MOST_CHAINS = 3
 _NOT_SECURE = "no chain with bootstrapping is secure"
 # If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
 # (The other rotations are composed, which takes long to plan.)
@@ -57,7 +58,10 @@ _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A program with its bootstraps on a ring, not verified yet; `lower` are lower parts of the chain that bootstrap too."""
+    """A program with its bootstraps on a ring, not verified yet.
+
+    `lower` are lower parts of the chain that bootstrap too, the highest first.
+    """
 
     placed: Placed
     ring: Ring
@@ -73,6 +77,20 @@ class _Choice:
         return self.ring.bootstrap_level - self.ring.bootstrap_input_level
 
     @property
+    def rings(self) -> tuple[Ring, ...]:
+        """Those of the chains that bootstrap, the whole one first."""
+        return (self.ring, *self.lower)
+
+    def place_of(self, one: Return) -> int:
+        """Which of `rings` a bootstrap happens in."""
+        return bootstrap_chain(self.rings, one.reached)
+
+    @property
+    def useful(self) -> bool:
+        """Whether some bootstrap happens in each of the lower parts: the others will be no chains."""
+        return {0, *map(self.place_of, self.placed.returns)} == set(range(len(self.rings)))
+
+    @property
     def babies(self) -> float:
         """The baby steps of its bootstraps; infinite where their number is the usual one."""
         return self.ring.bootstrap_babies or math.inf
@@ -86,10 +104,9 @@ class _Choice:
     @property
     def bootstrap_bytes(self) -> int:
         """Keys and tables of the bootstraps, of each chain in which some happen."""
-        rings = (self.ring, *self.lower)
         by_chain: dict[Ring, set[int]] = defaultdict(set)
         for one in self.placed.returns:
-            by_chain[rings[bootstrap_chain(rings, one.reached)]].add(one.slots)
+            by_chain[self.rings[self.place_of(one)]].add(one.slots)
         total = 0
         for ring, slot_counts in by_chain.items():
             keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
@@ -105,14 +122,15 @@ class _Choice:
 
     def with_babies(self, babies: int, options: Options) -> _Choice | None:
         """The same with so many baby steps in the maps of its bootstraps, where that takes fewer keys."""
-        rings = (self.ring, *self.lower)
+        rings = self.rings
         fewer = tuple(replace(ring, bootstrap_babies=babies) for ring in rings)
         if 1 in (self.ring.bootstrap or ()):
             return None
-        more, price = 0.0, options.costs.bootstrap_ms
+        more = 0.0
         for one in self.placed.returns:
-            place = bootstrap_chain(rings, one.reached)
-            more += price(fewer[place], one.slots) - price(rings[place], one.slots)
+            place = self.place_of(one)
+            more += bootstrap_ms(fewer[place], one.slots, options.costs, lower=fewer[place + 1 :])
+            more -= bootstrap_ms(rings[place], one.slots, options.costs, lower=rings[place + 1 :])
         made = _Choice(replace(self.placed, cost_ms=self.cost_ms + more), fewer[0], fewer[1:])
         return made if made.bootstrap_bytes < self.bootstrap_bytes else None
 
@@ -140,6 +158,7 @@ def plan_bootstrapped(
         raise PlanningError(_NOT_SECURE)
     packing = pack_passes(program, rings[0], options)
     packed = packing[-1].program
+    known = BootstrapSearch(packed, rings[0].slots, options.costs)
     failure = ""
     for pairs in (True, False):
         coarse: _TooCoarseError | None = None
@@ -147,11 +166,11 @@ def plan_bootstrapped(
         # Making scales meet may take levels. In that case, try again with some to spare.
         for spare in _SPARE:
             few = False
-            choices, failure = _choices(packed, rings, options, {}, pairs, spare)
+            choices, failure = _choices(known, rings, options, pairs, spare)
             for nearby in (False, True) if not choices else ():
                 samples, margin = pack_samples(packed, wanted.inputs), size_margin(packed, options)
                 sizes = observed_sizes(packed, samples, margin, nearby)
-                choices, failure = _choices(packed, rings, options, sizes, pairs, spare)
+                choices, failure = _choices(known.having(sizes=sizes), rings, options, pairs, spare)
                 if choices:
                     break
             while choices:
@@ -193,22 +212,17 @@ class _TooCoarseError(PlanningError):
 
 
 def _choices(
-    packed: Program, rings: Sequence[Ring], options: Options, sizes: Mapping[Node, int], pairs: bool, spare: int
+    search: BootstrapSearch, rings: Sequence[Ring], options: Options, pairs: bool, spare: int
 ) -> tuple[list[_Choice], str]:
     """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
-    prepared = Prepared.of(packed, rings[0].slots)
     failure = ""
     found: list[_Choice] = []
     fits: list[Ring] = []
 
     def place(tried: Sequence[Ring], ways: Sequence[tuple[bool, bool]]) -> None:
         nonlocal failure
-        passes = [
-            PlaceBootstraps(ring, options.costs, sizes, one_size, low, pairs, spare=spare)
-            for ring in tried
-            for one_size, low in ways
-        ]
-        for each, placed in zip(passes, place_all(passes, prepared), strict=True):
+        asked = [PlaceBootstraps(ring, one_size, low, pairs, spare=spare) for ring in tried for one_size, low in ways]
+        for each, placed in zip(asked, search.placed(asked), strict=True):
             if isinstance(placed, TooFewLevelsError):
                 failure = placed.what
             elif not placed.returns:
@@ -222,16 +236,16 @@ def _choices(
     likely = _worthwhile(_fastest(found), options)
     place([*likely, *fits], [(False, True), (True, False), (True, True)])
     fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
-    with_entries = itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True), _entries(packed))
-    passes = [
-        PlaceBootstraps(ring, options.costs, sizes, one_size, pairs=pairs, carried=carried, spare=spare)
+    with_entries = itertools.product(list(fastest)[:_MOST_WITH_ENTRIES], (False, True), _entries(search.program))
+    asked = [
+        PlaceBootstraps(ring, one_size, pairs=pairs, carried=carried, spare=spare)
         for ring, one_size, carried in with_entries
     ]
-    for each, placed in zip(passes, place_all(passes, prepared), strict=True):
+    for each, placed in zip(asked, search.placed(asked), strict=True):
         if not isinstance(placed, TooFewLevelsError):
             found.append(_Choice(placed, each.ring))
     if options.chains != 1:
-        found += _with_lower(prepared, found, options, sizes, pairs, spare)
+        found += _with_lower(search, found, options, pairs, spare)
     # Choices that place the same bootstraps in the same chains count once.
     return list({(choice.ring, choice.lower, choice.placed.returns): choice for choice in found}.values()), failure
 
@@ -302,12 +316,7 @@ def _entries(program: Program) -> list[dict[str, int]]:
 
 
 def _with_lower(
-    prepared: Prepared,
-    found: Sequence[_Choice],
-    options: Options,
-    sizes: Mapping[Node, int],
-    pairs: bool,
-    spare: int,
+    search: BootstrapSearch, found: Sequence[_Choice], options: Options, pairs: bool, spare: int
 ) -> list[_Choice]:
     """Choices with one or more lower parts that bootstrap too: on each ring the part that saves most time, then the next.
 
@@ -316,10 +325,8 @@ def _with_lower(
     best = _fastest(found)
 
     def placed(tried: Sequence[tuple[Ring, tuple[Ring, ...]]]) -> list[_Choice]:
-        passes = [
-            PlaceBootstraps(ring, options.costs, sizes, pairs=pairs, lower=lower, spare=spare) for ring, lower in tried
-        ]
-        made = zip(tried, place_all(passes, prepared), strict=True)
+        asked = [PlaceBootstraps(ring, pairs=pairs, lower=lower, spare=spare) for ring, lower in tried]
+        made = zip(tried, search.placed(asked), strict=True)
         return [_Choice(one, *how) for how, one in made if not isinstance(one, TooFewLevelsError)]
 
     whole = placed([(ring, parts) for ring in best if (parts := lower_parts(ring))])
@@ -329,16 +336,21 @@ def _with_lower(
     made: dict[Ring, list[_Choice]] = {ring: [] for ring in taken}
     # Parts that save nothing by themselves are not tried beside others.
     useful = {ring: list(lower_parts(ring)) for ring in taken}
-    for _ in range((_MOST_CHAINS if options.chains is None else options.chains) - 1):
+    for _ in range((MOST_CHAINS if options.chains is None else options.chains) - 1):
         lower = {ring: () if choice is None else choice.lower for ring, choice in taken.items()}
-        tried = [(ring, (*lower[ring], part)) for ring in taken for part in useful[ring] if part not in lower[ring]]
+        tried = [
+            (ring, tuple(sorted((*lower[ring], part), key=lambda part: -part.levels)))
+            for ring in taken
+            for part in useful[ring]
+            if part not in lower[ring]
+        ]
         saving: dict[Ring, list[_Choice]] = defaultdict(list)
         for choice in placed(tried):
-            if choice.placed.returns and choice.cost_ms < best[choice.ring]:
+            if choice.placed.returns and choice.useful and choice.cost_ms < best[choice.ring]:
                 saving[choice.ring].append(choice)
         taken = {}
         for ring, choices in saving.items():
-            useful[ring] = [choice.lower[-1] for choice in choices]
+            useful[ring] = [part for choice in choices for part in choice.lower if part not in lower[ring]]
             taken[ring] = choice = min(choices, key=lambda choice: choice.cost_ms)
             best[ring] = choice.cost_ms
             made[ring].append(choice)
@@ -485,8 +497,10 @@ def _first_fitting(
         if best is not None and tried is not options:
             # Reading keys again costs less than composing rotations from several others.
             break
-        if best is not None and not best.loading_ms and compared >= (_COMPARED if for_time else 1):
-            break
+        if best is not None and not best.loading_ms:
+            most = _OFF * best.cost_ms if for_time else math.inf
+            if compared >= (_COMPARED if for_time else 1) or choice.cost_ms > most:
+                break
         if for_time and choice.cost_ms >= faster_than:
             # In the end a program takes longer than as it was placed.
             break

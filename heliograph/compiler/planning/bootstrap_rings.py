@@ -10,6 +10,7 @@ from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring, bootstrap_levels
 from heliograph.ckks.security import max_log_pq
 from heliograph.compiler.options import Options
+from heliograph.execution.bootstrap_work import bootstrap_ms
 
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster but leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
@@ -56,7 +57,7 @@ def _chains(shape: Ring, options: Options, series: bool) -> Iterator[Ring]:
         ring = _chain(replace(shape, digits=digits), options.scale_bits, series)
         if ring is None:
             continue
-        own, own_price = bootstrap_error(ring), options.costs.bootstrap_ms(ring, ring.slots)
+        own, own_price = bootstrap_error(ring), bootstrap_ms(ring, ring.slots, options.costs)
         finer = own <= _FINER * error and error > _FINEST
         if not finer and own_price > _FASTER * price:
             continue

@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.approx.evaluate import PowerStep, plan_polynomial
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.execution.loop import Trace, execute
-from heliograph.execution.prices import total_ms
+from heliograph.execution.prices import prices_on, total_ms
 from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.analysis.carried import carried_on
-from heliograph.ir.analysis.depth import levels_below
+from heliograph.ir.analysis.depth import levels_below, node_depth
+from heliograph.ir.ops.table import Role, role_of
 from heliograph.passes.base import Trail
+from heliograph.passes.levels.node_work import polynomial_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +111,24 @@ def run_ms(program: Program, costs: CostTable) -> float:
 def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
     """A lower bound of `run_ms` for a polynomial program that is lowered to a ring without bootstraps.
 
-    It has the products of the polynomials alone: each of one ciphertext, at the lowest level that the program allows.
+    It has of the polynomials of each value the dearest alone, for those of one value have powers in common: of one
+    ciphertext, at the lowest level that the program allows.
     """
-    below = levels_below(program)
-    total = 0.0
-    # Polynomials of one value have their powers in common: the least of their prices counts.
-    powers: dict[tuple[Node, int], float] = {}
+    below, prices, users = levels_below(program), prices_on((ring,), costs), program.users()
+    dearest: dict[Node, float] = {}
     for node in program.nodes:
-        if node.op != "poly" or not node.type.secret:
-            continue
-        steps = plan_polynomial(list(map(float, program.array(node.attrs["coefficients"])))).steps
-        # The levels that the result still needs after a power (True) or a sum; none after the last sum, which nothing reads.
-        after: dict[tuple[bool, int], int] = {}
-        for step in reversed(steps):
-            made = (True, step.index) if isinstance(step, PowerStep) else (False, step.target)
-            need, read = after.get(made, 0), made in after
-            level = below[node] + need + 1
-            # What is read further has been relinearized and rescaled.
-            finished = costs.relinearize_ms(ring, level) + costs.rescale_ms(ring, level) if read else 0.0
-            if isinstance(step, PowerStep):
-                operands = [(True, step.left), (True, step.right)]
-                price = costs.mul_ms(ring, level) + finished
-                powers[node.inputs[0], step.index] = min(price, powers.get((node.inputs[0], step.index), price))
-            else:
-                operands = [(False, source) for source, _ in step.products]
-                operands += [(True, g) for _, g in step.products] + [(True, i) for i, _ in step.weights]
-                total += len(step.products) * costs.mul_ms(ring, level) + (finished if step.products else 0.0)
-            for operand in operands:
-                after[operand] = max(after.get(operand, 0), need + 1)
-    return total + sum(powers.values())
+        if node.op == "poly" and node.type.secret:
+            depth, operand = node_depth(program, node), node.inputs[0]
+            calls = polynomial_work(tuple(map(float, program.array(node.attrs["coefficients"]))), depth).calls
+            if any(role_of(user) in (Role.SUM, Role.TRANSPARENT) for user in users[node]):
+                # A sum may be relinearized and rescaled as a whole, at the last level.
+                calls = tuple((call, n) for call, n in calls if call[0] not in _ONCE or call[1] < depth - 1)
+            dearest[operand] = max(dearest.get(operand, 0.0), prices.ms(calls, below[node] + depth))
+    return sum(dearest.values())
 
 
+# What a sum of products takes once.
+_ONCE = ("relinearize", "rescale")
 # How much finer the scale must be where errors take a value out of its range is not known: so many bits are tried next.
 BITS_FINER = 3
 

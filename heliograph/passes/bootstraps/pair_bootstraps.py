@@ -18,6 +18,7 @@ import networkx as nx
 
 from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Attr, Builder, Node, Program, Stage
 
 
@@ -50,8 +51,8 @@ class PairBootstraps:
             for nodes in by_size.values():
                 pairs |= _pairs(tried, nodes)
             count = sum(map(len, by_size.values()))
-            together = (count - len(pairs)) * self.costs.bootstrap_ms(self.ring, slots, paired=True)
-            if together < count * self.costs.bootstrap_ms(self.ring, slots):
+            together = (count - len(pairs)) * bootstrap_ms(self.ring, slots, self.costs, paired=True)
+            if together < count * bootstrap_ms(self.ring, slots, self.costs):
                 graph = tried
                 partner.update(pairs)
         return _rewritten(program, graph, partner) if partner else program

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
@@ -135,13 +136,6 @@ class Shape:
     reach: int
     others: tuple[tuple[int, int, int], ...]
 
-    def priced(self, steps: Sequence[Step]) -> Joined:
-        """With the costs of steps of the same shape."""
-        costs = [count * steps[number].ways[0].cost[above:] for number, above, count in self.others]
-        length = min(map(len, costs), default=0)
-        summed = sum((cost[:length] for cost in costs), np.zeros(length, dtype=np.int64)) if costs else None
-        return Joined(self.number, self.reads, self.reach, summed)
-
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -153,11 +147,33 @@ class Joined:
     others: Whole | None
 
     def cost(self, way: Way) -> Whole:
-        """Of all of them, by the level at which it begins; there is none where one of the others would lie too high."""
-        if self.others is None:
-            return way.cost
-        length = min(len(way.cost), len(self.others))
-        return way.cost[:length] + self.others[:length]
+        """Of all of them, by the level at which it begins, where none of the others lies too high."""
+        return way.cost if self.others is None else way.cost + self.others
+
+
+class Shapes:
+    """Shapes that are priced again and again; `rows` has for each step the row of its cost in a table of costs by level."""
+
+    def __init__(self, shapes: Sequence[Shape], rows: Sequence[int]) -> None:
+        self._shapes = shapes
+        places: dict[tuple[int, int], int] = {}
+        entries = [
+            (place, places.setdefault((rows[number], above), len(places)), count)
+            for place, shape in enumerate(shapes)
+            for number, above, count in shape.others
+        ]
+        where, which, counts = np.array(entries, dtype=np.int64).reshape(-1, 3).T
+        self._counts = scipy.sparse.csr_array((counts, (where, which)), shape=(len(shapes), len(places)))
+        self._rows, self._above = np.array(list(places), dtype=np.int64).reshape(-1, 2).T
+
+    def priced(self, costs: Whole) -> list[Joined]:
+        """With costs by level, a row for each kind of step."""
+        levels = np.arange(costs.shape[1]) + self._above[:, np.newaxis]
+        others = self._counts @ costs[self._rows[:, np.newaxis], levels.clip(max=costs.shape[1] - 1)]
+        return [
+            Joined(shape.number, shape.reads, shape.reach, summed if shape.others else None)
+            for shape, summed in zip(self._shapes, others, strict=True)
+        ]
 
 
 def shapes(steps: Sequence[Step], outputs: Collection[int]) -> list[Shape]:
@@ -291,6 +307,12 @@ def run_all(searches: Sequence[Search]) -> list[list[Found] | TooFewLevelsError]
     ]
 
 
+def _joined(search: Search) -> list[Joined]:
+    """The shapes of a search with their costs."""
+    made = Shapes(shapes(search.steps, search.outputs), range(len(search.steps)))
+    return made.priced(np.array([step.ways[0].cost for step in search.steps]))
+
+
 class _Together:
     """Searches that go through the program side by side: a table of states holds those of all of them."""
 
@@ -322,9 +344,7 @@ class _Together:
             zero.copy(),
             zero.copy(),
         )
-        every = [
-            one.joined or [each.priced(one.steps) for each in shapes(one.steps, one.outputs)] for one in self.searches
-        ]
+        every = [one.joined or _joined(one) for one in self.searches]
         for place in range(len(every[0]) - 1, -1, -1):
             together = [steps[place] for steps in every]
             parents, ways, refreshed, states = self._taken(together, states, cut, open_, last)

@@ -78,6 +78,33 @@ def _secret_inputs(node: Node) -> tuple[Node, ...]:
     return tuple(operand for operand in node.inputs if operand.type.secret)
 
 
+def unrescaled(nodes: Sequence[Node], exact_rotations: bool = False) -> tuple[dict[Node, bool], set[Node]]:
+    """Which of the secret values of a packed program, in order, are products that are not rescaled yet, and which of them
+    read such products as they are.
+    """
+    # Rotating a product before its rescale costs one more prime, but the rescale then also divides the rotation's error by a
+    # prime. Where no product follows, few primes are left and the cost is low, so it is always done there.
+    final = dict.fromkeys(nodes, True)
+    for node in reversed(nodes):
+        for operand in _secret_inputs(node):
+            final[operand] &= final[node] and role_of(node) not in _PRODUCTS
+    keeps = {
+        node
+        for node in nodes
+        if role_of(node) in (Role.SUM, Role.TRANSPARENT)
+        or (role_of(node) is Role.ROTATION and (exact_rotations or final[node]))
+    }
+    pending: dict[Node, bool] = {}
+    for node in nodes:
+        if role_of(node) in _PRODUCTS:
+            pending[node] = True
+        elif node in keeps:
+            pending[node] = all(pending[operand] for operand in _secret_inputs(node))
+        else:
+            pending[node] = False
+    return pending, keeps
+
+
 class Levels:
     """The level at which each secret node of a packed program runs, and whether it is a product not yet rescaled.
 
@@ -94,26 +121,7 @@ class Levels:
     ) -> None:
         self.program = program
         nodes = self.nodes = [node for node in program.nodes if node.type.secret]
-        self.pending: dict[Node, bool] = {}
-        # Rotating a product before its rescale costs one more prime, but the rescale then also divides the rotation's error
-        # by a prime. Where no product follows, few primes are left and the cost is low, so it is always done there.
-        final = dict.fromkeys(nodes, True)
-        for node in reversed(nodes):
-            for operand in _secret_inputs(node):
-                final[operand] &= final[node] and role_of(node) not in _PRODUCTS
-        self.keeps = {
-            node
-            for node in nodes
-            if role_of(node) in (Role.SUM, Role.TRANSPARENT)
-            or (role_of(node) is Role.ROTATION and (exact_rotations or final[node]))
-        }
-        for node in nodes:
-            if role_of(node) in _PRODUCTS:
-                self.pending[node] = True
-            elif node in self.keeps:
-                self.pending[node] = all(self.pending[operand] for operand in _secret_inputs(node))
-            else:
-                self.pending[node] = False
+        self.pending, self.keeps = unrescaled(nodes, exact_rotations)
         # The levels wanted of each value as it is (pending) and after its rescale (ready).
         as_is: dict[Node, int] = dict.fromkeys(nodes, -1)
         ready: dict[Node, int] = dict.fromkeys(nodes, -1)
@@ -128,8 +136,10 @@ class Levels:
             if role_of(node) is Role.BOOTSTRAP:
                 if ring is None or ring.bootstrap is None:
                     raise InternalError("a bootstrap in a ring that is not planned for it")
-                # It raises the level. If no reader wants a higher one, the bootstrap was superfluous but does no harm.
-                self.level[node] = max(level, ring.bootstrap_input_level + 1)
+                # It raises the level. If no reader wants a higher one, the bootstrap was superfluous but does no harm; one
+                # that computes a series is not, and comes back as low as it may.
+                raised = ring.bootstrap_input_level + 1 if node.attrs.get("series") is None else 0
+                self.level[node] = max(level, raised)
                 for operand in node.inputs:
                     ready[operand] = max(ready[operand], ring.bootstrap_input_level)
                 continue

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.ckks.costs import CostTable
-from heliograph.ckks.ring import Ring
+from heliograph.execution.prices import Prices, Spent
 from heliograph.ir import Array
 from heliograph.passes.packing.map_offsets import distinct
 
@@ -34,29 +33,16 @@ class Steps:
         return sum(1 for step in (*self.baby, *self.giant) if step)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """What the parts of a transform cost at one level; `product` includes encoding where plaintexts are not kept."""
-
-    product: float
-    hoisted: float
-    single: float
-    decompose: float
-
-    @staticmethod
-    def at(ring: Ring, level: int, costs: CostTable, encoded: bool = False) -> StepCosts:
-        product = costs.summed_product_ms(ring, level)
-        return StepCosts(
-            product + (costs.encode_ms(ring, level) if encoded else 0.0),
-            costs.rotate_ms(ring, level, hoisted=True),
-            costs.rotate_ms(ring, level),
-            costs.decompose_ms(ring, level + 1),
-        )
-
-    def rotations_ms(self, babies: int, giants: int, inputs: int = 1, outputs: int = 1) -> float:
-        """This many baby steps of each input and giant steps of each output, those by zero not counted."""
-        baby = self.decompose + babies * self.hoisted if babies > 1 else babies * self.single
-        return inputs * baby + outputs * giants * self.single
+def rotation_calls(babies: Array, giants: Array, inputs: int = 1, outputs: int = 1) -> dict[Spent, Array]:
+    """The calls of so many baby steps of each input and giant steps of each output, those by zero not counted; one number of
+    each for every plan that is compared.
+    """
+    hoisted = inputs * (babies > 1)
+    return {
+        ("decompose", 0, 2): hoisted,
+        ("rotate_hoisted", 0, 2): hoisted * babies,
+        ("rotate", 0, 2): (inputs - hoisted) * babies + outputs * giants,
+    }
 
 
 def centred(values: Array, modulus: int) -> Array:
@@ -113,8 +99,10 @@ def _by_axes(array: Array, strides: Sequence[int]) -> list[Array]:
 def plan_steps(
     offsets: Sequence[int],
     slots: int,
-    costs: StepCosts,
+    prices: Prices,
+    level: int,
     *,
+    encoded: bool = False,
     modulus: int | None = None,
     strides: Sequence[int] = (),
     inputs: int = 1,
@@ -123,7 +111,7 @@ def plan_steps(
     thorough: bool = True,
     held: Collection[int] | None = None,
 ) -> Steps:
-    """The cheapest baby-step giant-step plan for these diagonals.
+    """The cheapest baby-step giant-step plan for these diagonals at a level; `encoded`: a run encodes each of them.
 
     Rotations that differ by `modulus` serve the same diagonal (default: only equal ones do). `strides` are the distances
     in the slots of neighbouring rows, columns and channels: with them partial grids are tried as baby steps. Baby steps
@@ -140,22 +128,25 @@ def plan_steps(
     keys = None if held is None else np.array(sorted({0, *held}), dtype=np.int64)
     every = ([baby for _, baby in parts], [source - baby for source, baby in parts])
     best: tuple[float, int, int] | None = None
-    counts = zip(*(_nonzero(steps, modulus).tolist() for steps in every), strict=True)
-    for place, (babies, giants) in enumerate(counts):
-        price = costs.rotations_ms(babies, giants, inputs, outputs)
+    babies, giants = (_nonzero(steps, modulus) for steps in every)
+    rotations = np.asarray(prices.ms(rotation_calls(babies, giants, inputs, outputs).items(), level))
+    numbers = babies * inputs + giants * outputs
+    single = prices.at("rotate", level)
+    for place, (price, number) in enumerate(zip(rotations.tolist(), numbers.tolist(), strict=True)):
         if keys is not None:
             fresh = np.setdiff1d(
                 np.concatenate([_smallest(steps[place], modulus, slots) for steps in every]), keys
             ).size
-            price += fresh * _KEY_SHARE * costs.single
-        number = babies * inputs + giants * outputs
+            price += fresh * _KEY_SHARE * single
         if best is None or (price < best[0] - 1e-9 or (price < best[0] + 1e-9 and number < best[1])):
             best = (price, number, place)
     assert best is not None
     baby, giant = (np.sort(_smallest(steps[best[2]], modulus, slots)) for steps in every)
-    rotations = costs.rotations_ms(int(np.count_nonzero(baby)), int(np.count_nonzero(giant)), inputs, outputs)
+    product = prices.at("summed_product", level)
+    if encoded:
+        product += prices.costs.encode_ms(prices.rings[0], level)
     terms = len(offsets) if products is None else products
-    return Steps(tuple(map(int, baby)), tuple(map(int, giant)), rotations + terms * costs.product)
+    return Steps(tuple(map(int, baby)), tuple(map(int, giant)), float(rotations[best[2]]) + terms * product)
 
 
 def _smallest(steps: Array, modulus: int, slots: int) -> Array:

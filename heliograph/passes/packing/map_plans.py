@@ -12,12 +12,13 @@ import scipy.sparse
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
+from heliograph.execution.prices import prices_on
 from heliograph.ir import Array, Matrix, Node, Program, SparseMatrix
 from heliograph.ir.analysis.depth import levels_below, program_depth
 from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets, shift_for
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.placed import blocks_of
-from heliograph.passes.packing.bsgs import StepCosts, Steps, plan_steps
+from heliograph.passes.packing.bsgs import Steps, plan_steps
 from heliograph.passes.packing.choose_layouts import Groups
 from heliograph.passes.packing.map_offsets import MapOffsets
 
@@ -32,7 +33,8 @@ class MapPlans:
     """Steps and prices of the maps of one polynomial program; `slots` are those of one sample."""
 
     def __init__(self, program: Program, groups: Groups, ring: Ring, costs: CostTable, slots: int) -> None:
-        self.program, self.groups, self.ring, self.costs, self.slots = program, groups, ring, costs, slots
+        self.program, self.groups, self.slots = program, groups, slots
+        self._prices = prices_on((ring,), costs)
         self.below = levels_below(program)
         # Whether values are bootstrapped. Then there are too many plaintexts to keep, and each product encodes its own.
         self.deep = program_depth(program) > ring.levels
@@ -47,6 +49,9 @@ class MapPlans:
     def _level(self, node: Node) -> int:
         level = max(1, self.below[node] + 1)
         return min(level, _LEVEL_BETWEEN_BOOTSTRAPS) if self.deep else level
+
+    def _rotate_ms(self, level: int) -> float:
+        return self._prices.at("rotate", level)
 
     def cost(self, node: Node, operand: Node, name: Any, layout: Layout, out: Layout) -> float:
         """The price of one map, by the splits that are quickly found."""
@@ -72,7 +77,9 @@ class MapPlans:
             steps = plan_steps(
                 np.unique(np.concatenate(blocks)).tolist() if blocks else (0,),
                 self.slots,
-                StepCosts.at(self.ring, level, self.costs, self.deep),
+                self._prices,
+                level,
+                encoded=self.deep,
                 modulus=self.modulus(maps[0][1], out),
                 strides=_strides([*(layout for _, layout in maps), out]) if thorough else (),
                 inputs=sum(layout.ciphertexts for _, layout in maps),
@@ -85,7 +92,7 @@ class MapPlans:
                 self.amounts |= {*steps.baby, *steps.giant}
             sums = (spread(maps[0][1], out) // (out.run or out.period)).bit_length() - 1
             # The partial sums are added after the rescale, one level lower.
-            cost = steps.cost_ms + out.ciphertexts * sums * self.costs.rotate_ms(self.ring, level - 1)
+            cost = steps.cost_ms + out.ciphertexts * sums * self._rotate_ms(level - 1)
             self._known[key] = cost, steps
         return self._known[key]
 
@@ -119,10 +126,9 @@ class MapPlans:
             matrix = self.blocks(name, layout, out)[0, 0]
             geometry = MapGeometry(self.slots, layout.period, out.period, layout.shift)
             offsets = diagonal_offsets(matrix, geometry)
-            prices = StepCosts.at(self.ring, level, self.costs, self.deep)
-            steps = plan_steps(offsets or (0,), self.slots, prices)
+            steps = plan_steps(offsets or (0,), self.slots, self._prices, level, encoded=self.deep)
             sums = (layout.run // out.period).bit_length() - 1
-            self._known[key] = steps.cost_ms + sums * self.costs.rotate_ms(self.ring, level - 1), steps
+            self._known[key] = steps.cost_ms + sums * self._rotate_ms(level - 1), steps
         return self._known[key]
 
     def blocks(self, name: Any, layout: Layout, out: Layout) -> Mapping[tuple[int, int], Matrix]:

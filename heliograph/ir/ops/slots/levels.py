@@ -134,7 +134,9 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         return made
     if "level" not in a or "slots" not in a:
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
-    if not operand.level < a["level"] < len(context.log_primes):
+    # One that computes a series does more than raise the level.
+    least = operand.level + 1 if a.get("series") is None else 0
+    if not least <= a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")
     return replace(made, level=a["level"], log_scale=made.log_scale + a.get("raised_bits", 0))
 

@@ -14,6 +14,7 @@ import numpy as np
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, said
+from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.rows import ROW_OPS
@@ -39,7 +40,7 @@ def choose_products(
     nodes = [node for node in program.nodes if node.op == "matrix_product" and node.type.secret]
     if not nodes:
         return {}
-    level_ms = 0.0 if ring.bootstrap is None else costs.bootstrap_ms(ring, ring.slots) / _LEVELS_OF_A_BOOTSTRAP
+    level_ms = 0.0 if ring.bootstrap is None else bootstrap_ms(ring, ring.slots, costs) / _LEVELS_OF_A_BOOTSTRAP
 
     @functools.cache
     def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:

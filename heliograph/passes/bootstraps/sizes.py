@@ -1,0 +1,109 @@
+"""How large the values of a packed program are, and with which period they repeat: what can be bootstrapped, and in how
+many slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.ndimage import minimum_filter1d
+
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Node, Program, SlotsType
+from heliograph.ir.analysis.liveness import last_use_table
+from heliograph.ir.ops.table import Context, rules_of
+
+# The sizes of at most this many values are measured; each value doubles what the search has to try.
+_MOST_SIZES = 128
+# Values this close to a place count as nearby, as a share of the program on either side.
+_NEARBY = 1 / 16
+
+
+def slot_periods(program: Program) -> dict[Node, int]:
+    """For each secret value of a packed program the period with which its slots repeat (all slots, where they do not)."""
+    periods: dict[Node, int] = {}
+    layouts = {spec.name: spec.placed for spec in program.interface.inputs}
+    context = Context(program.constants)
+    for node in program.nodes:
+        if not node.type.secret:
+            continue
+        assert isinstance(node.type, SlotsType)
+        slots = node.type.slots
+        if node.op == "input":
+            layout = layouts.get(node.attrs["name"])
+            periods[node] = slots if layout is None or layout.shift else layout.period * layout.stride
+        else:
+            known = [periods.get(operand, slots) for operand in node.inputs]
+            periods[node] = rules_of(node).period(node, known, context)
+    return periods
+
+
+def observed_sizes(
+    program: Program, samples: Mapping[Node, Array], margin: float, nearby: bool = False
+) -> dict[Node, int]:
+    """For each secret value of a packed program the bits of its largest slot on the samples, with twice the margin on it.
+
+    `samples` are slot vectors by input node, with a leading sample axis. Only where the program is narrow; with `nearby`
+    where it is narrower than near that place, so that there are such values in every part of it.
+    """
+    largest: dict[Node, float] = {}
+    few = _where_few_live(program, nearby)
+
+    def look(node: Node, value: Array) -> None:
+        # The bootstrap of a single value would lose the imaginary parts of a complex one.
+        if node in few and not np.iscomplexobj(value):
+            largest[node] = float(np.abs(value).max(initial=0.0))
+
+    run_nodes(program, dict(samples), look)
+    return {
+        node: max(0, math.ceil(math.log2(max(size * (1 + 2 * margin), 1e-30))))
+        for node, size in largest.items()
+        if math.isfinite(size)
+    }
+
+
+def _made_by_server(node: Node) -> bool:
+    return node.type.secret and node.op != "input"
+
+
+def _where_few_live(program: Program, nearby: bool) -> set[Node]:
+    """The secret values at whose place fewest others wait to be read, `_MOST_SIZES` at most: where a program is narrow. Of a
+    statement that has none of these, those at whose place fewest wait within it.
+
+    Inside a product of matrices there are many ciphertexts for each one before it and behind it. With `nearby` what counts
+    is how many more wait than at the narrowest place nearby: behind its first layer a program with a residual stream is
+    nowhere as narrow as before.
+    """
+    ends = last_use_table(program.nodes, program.outputs)
+    live, waiting = 0, {}
+    for node, freed in zip(program.nodes, ends, strict=True):
+        if _made_by_server(node):
+            waiting[node] = live
+            live += 1
+        live -= sum(_made_by_server(program.nodes[place]) for place in freed)
+    if nearby and waiting:
+        counts = np.array(list(waiting.values()))
+        above = counts - minimum_filter1d(counts, 2 * math.ceil(_NEARBY * len(counts)) + 1, mode="nearest")
+        waiting = dict(zip(waiting, above.tolist(), strict=True))
+    kept: set[Node] = set()
+    for most in sorted(set(waiting.values()), reverse=True):
+        kept = {node for node, others in waiting.items() if others <= most}
+        if len(kept) <= _MOST_SIZES:
+            break
+        kept = set()
+    if nearby:
+        # Even the narrowest ones are too many: take some of them, spread over the whole program.
+        narrowest = [node for node, others in waiting.items() if not others]
+        return kept or set(narrowest[:: math.ceil(len(narrowest) / _MOST_SIZES) or 1])
+    # While values wait for a long time, a whole statement may have none of these; then it gets its own narrowest ones.
+    statements: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in waiting:
+        statements[node.loc.layer, node.loc.short].append(node)
+    for nodes in statements.values():
+        if kept and kept.isdisjoint(nodes):
+            fewest = min(waiting[node] for node in nodes)
+            kept.update([node for node in nodes if waiting[node] == fewest][:_MOST_SIZES])
+    return kept

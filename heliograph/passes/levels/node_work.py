@@ -1,0 +1,136 @@
+"""The homomorphic calls of each value of a packed program, before its levels are planned: relative to where it begins.
+
+They are counted by the rules that runs are counted by (execution/walk.py), on ciphertexts of one level: what share their
+rotations and digits, and where sums of products are relinearized and rescaled, does not depend on levels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from heliograph.approx.evaluate import SumStep, plan_polynomial
+from heliograph.ckks.chains import Chain
+from heliograph.ckks.parameters import Parameters
+from heliograph.ckks.ring import Ring
+from heliograph.execution.evaluator import Evaluator
+from heliograph.execution.prices import SWITCH, Spent, Work
+from heliograph.execution.protocol import Call
+from heliograph.execution.walk import NoValues, Walk, descents, node_calls
+from heliograph.ir import Builder, CipherType, Node, Program, SlotsType, Stage
+from heliograph.ir.analysis.depth import levels_below, node_depth
+from heliograph.ir.ops.table import OPS, Role, role_of
+from heliograph.passes.levels.lower_polynomials import LowerPolynomials
+from heliograph.passes.levels.plan_levels import PlanLevels, unrescaled
+
+# The level at which all is counted; any would do.
+_LEVEL = 1
+
+
+def node_works(program: Program, slots: int) -> dict[Node, Work]:
+    """The work of each secret value of a packed program but of its bootstraps, with the relinearization and the rescale that
+    its readers want of it.
+    """
+    nodes = [node for node in program.nodes if node.type.secret]
+    counted, every = _as_ciphertexts(program)
+    evaluator = Evaluator(replace(program, nodes=tuple(every), parameters=_parameters(slots)), _nothing, 0)
+    calls: Counter[Call] = Counter()
+    walk = Walk(evaluator, calls)
+    pending, keeps = unrescaled(nodes)
+    readers = program.users()
+    polynomials: dict[str, Work] = {}
+    works: dict[Node, Work] = {}
+    for node in nodes:
+        if node.op == "poly":
+            name, depth = str(node.attrs["coefficients"]), node_depth(program, node)
+            if name not in polynomials:
+                polynomials[name] = polynomial_work(tuple(map(float, program.array(name))), depth)
+            works[node] = polynomials[name]
+            continue
+        calls.clear()
+        if node.op != "input" and role_of(node) not in (Role.BOOTSTRAP, Role.LEVEL):
+            walk.count(counted[node])
+        spent: dict[Spent, int] = {(call.primitive, 0, call.size): number for call, number in calls.items()}
+        if pending[node]:
+            # Of a sum of products the last one is rescaled; they are a level above where the sum begins.
+            above, parts = node_depth(program, node) - 1, _parts(counted[node])
+            kept = [reader for reader in readers[node] if reader in keeps and pending[reader]]
+            whole = not kept or len(kept) < len(readers[node]) or node in program.outputs
+            if whole:
+                spent["rescale", above, 2] = spent[SWITCH, above + 1, 2] = 1
+            if parts > 2 and (whole or any(role_of(reader) is Role.ROTATION for reader in kept)):
+                spent["relinearize", above, parts] = 1
+        works[node] = Work.joined([spent])
+    return works
+
+
+def _parts(node: Node) -> int:
+    assert isinstance(node.type, CipherType)
+    return node.type.parts
+
+
+def _parameters(slots: int) -> Parameters:
+    return Parameters((Chain(Ring((2 * slots).bit_length() - 1, 60, 50, _LEVEL, 1, None)),))
+
+
+def _nothing(chain: Chain) -> NoValues:
+    return NoValues()
+
+
+def _as_ciphertexts(program: Program) -> tuple[dict[Node, Node], list[Node]]:
+    """The nodes on ciphertexts of one level, and all that they are made of; polynomials and bootstraps, which nobody counts
+    here, too.
+
+    A value that is read at several levels is as many values: they share nothing.
+    """
+    made: dict[Node, Node] = {}
+    every: list[Node] = []
+    dropped: dict[tuple[Node, int], Node] = {}
+    below = levels_below(program)
+
+    def read(operand: Node, level: int) -> Node:
+        if not operand.type.secret or level == below[operand]:
+            return made[operand]
+        if (operand, level) not in dropped:
+            dropped[operand, level] = Node("level_drop", (made[operand],), {}, made[operand].type, operand.loc)
+            every.append(dropped[operand, level])
+        return dropped[operand, level]
+
+    for node in program.nodes:
+        kind, attrs = node.type, dict(node.attrs)
+        level = below[node] + node_depth(program, node)
+        operands = tuple(read(operand, level) for operand in node.inputs)
+        if isinstance(kind, SlotsType) and kind.secret:
+            several = role_of(node) in (Role.SUM, Role.TRANSPARENT, Role.STACK)
+            own = [operand.type.parts for operand in operands if isinstance(operand.type, CipherType)]
+            parts = 3 if role_of(node) is Role.PRODUCT else max(own, default=2) if several else 2
+            kind = CipherType(kind.slots, _LEVEL, 0.0, parts, count=kind.count)
+        names = OPS[node.op].attrs
+        if "plain_log_scales" in names:
+            attrs["plain_log_scales"] = (0.0,) * len(operands)
+        if "plain_log_scale" in names:
+            attrs["plain_log_scale"] = 0.0
+        made[node] = Node(node.op, operands, attrs, kind, node.loc)
+        every.append(made[node])
+    return made, every
+
+
+# By the steps of their plans, without the numbers.
+_polynomials: dict[tuple[object, ...], Work] = {}
+
+
+def polynomial_work(coefficients: tuple[float, ...], depth: int) -> Work:
+    """The work of a polynomial on slots that takes so many levels: as it is written out, relinearized and rescaled."""
+    steps = tuple(
+        (step.products, tuple(i for i, _ in step.weights), bool(step.constant)) if isinstance(step, SumStep) else step
+        for step in plan_polynomial(coefficients).steps
+    )
+    if (steps, depth) not in _polynomials:
+        builder = Builder("polynomial", Stage.PACKED)
+        x = builder.input("x", slots=1 << 10, chunk=0)
+        y = builder.op("poly", (x,), coefficients=builder.constant(coefficients), low=-1.0, high=1.0)
+        lowered = LowerPolynomials().run(builder.finish({"y": y}))
+        made = PlanLevels(Ring(11, 60, 50, depth, 1, None)).run(lowered)
+        calls = (own + descents(node) for node, own in node_calls(made).items())
+        _polynomials[steps, depth] = Work.of(sum(calls, Counter()), depth)
+    return _polynomials[steps, depth]
