@@ -137,7 +137,8 @@ def one_by_one(reading: Reading) -> Mixes | None:
     shapes = [shape_of(output) for output in reading.wide.outputs if output.op != "input"]
     if all(shape[:1] == (size,) for shape in shapes):
         return None
-    where, why = reading.start, ""
+    where: object = reading.start
+    why = ""
     try:
         export(reading.module, reading.example.map(lambda tensor: torch.cat([tensor] * 2)), reading.caller)
     except ProgramError as error:

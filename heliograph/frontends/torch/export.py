@@ -209,6 +209,7 @@ def _trace(
         runs = copy.deepcopy(runs)
 
     def read(wide: Program, program: Program) -> Reading:
+        assert runs is not None
         return Reading(
             module=runs,
             example=examples,

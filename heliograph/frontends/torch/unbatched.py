@@ -303,7 +303,7 @@ def _worked_on(op: str, attrs: Mapping[str, Any], rank: int) -> Collection[int]:
         return range(rank - attrs.get("rank", 1), rank)
     if op == "pad":
         return [axis for axis in range(rank) if attrs["before"][axis] or attrs["after"][axis]]
-    return () if op == "slice" else attrs.get("axes", (attrs.get("axis"),))  # type: ignore[no-any-return]
+    return () if op == "slice" else attrs.get("axes", (attrs.get("axis"),))
 
 
 def _less(axes: tuple[int, ...], axis: int) -> tuple[int, ...]:
