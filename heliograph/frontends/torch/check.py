@@ -19,10 +19,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from heliograph.errors import ProgramError, UnsupportedError, said
-from heliograph.frontends.torch.difference import APART, Difference, Reading, fed, first_difference
+from heliograph.frontends.torch.difference import Difference, Reading, fed, first_difference
 from heliograph.frontends.torch.graph import export, unchanged
 from heliograph.frontends.torch.inputs.examples import Example
-from heliograph.frontends.torch.refusals import keeps_state
+from heliograph.frontends.torch.refusals import APART, keeps_state
 from heliograph.frontends.torch.rules.attention import fast_path_hint
 from heliograph.frontends.torch.values import Mixes
 from heliograph.interpret import interpret_batch

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from heliograph.execution.interface import one_hot
 from heliograph.frontends.torch.graph import export, quiet, unchanged
 from heliograph.frontends.torch.inputs.examples import Example
-from heliograph.frontends.torch.refusals import user_name
+from heliograph.frontends.torch.refusals import APART, apart_hint, user_name
 from heliograph.frontends.torch.rules.attention import fast_path_hint
 from heliograph.frontends.torch.source import leaf_module, module_stack, stack_location
 from heliograph.frontends.torch.values import Value
@@ -25,7 +25,6 @@ from heliograph.ir.interface import TensorSpec
 
 _EVAL = "call model.eval() before trace"
 _ALONE = "a program works on one sample at a time, and here its result for a sample depends on the others of its batch"
-APART = "keep axis 0, the batch axis, out of it (and give example_input a batch axis, for example x.unsqueeze(0))"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +221,7 @@ def _beside_others(reading: Reading, samples: Sequence[torch.Tensor], row: int, 
             if node.op != "call_function" or _kept_apart(ours, ran[node], count, place, share):
                 continue
             named = f"{user_name(node.target)} mixes samples of the batch"
-            return Difference(named, _location(reading, node), why, APART, mixes=True)
+            return Difference(named, _location(reading, node), why, apart_hint(node.target), mixes=True)
     return None
 
 

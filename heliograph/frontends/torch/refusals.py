@@ -10,10 +10,14 @@ from typing import Any
 
 import torch
 
-from heliograph.errors import UnsupportedError
+from heliograph.errors import UnsupportedError, said
 from heliograph.frontends.torch.source import forward_location, leaf_module, op_name, short_name
 from heliograph.ir import Location
 
+# What keeps samples apart, whatever the op.
+APART = said(
+    "keep axis 0, the batch axis, out of it (and give {example_input} a batch axis, for example x.unsqueeze(0))"
+)
 _POOL = "use nn.MaxPool1d/2d or average pooling, or a convolution with a stride, and train the model with it"
 _CLIENT_SCORES = "return the scores and do this on the client after decryption"
 _EQUAL = "encrypted numbers are equal up to a gap only: torch.abs(x - y) < gap"
@@ -102,6 +106,31 @@ CONTROL_FLOW = frozenset({"cond", "while_loop", "switch", "map_impl", "map", "sc
 _DATA_DEPENDENT = (
     "write the model so that every input takes the same path: the server cannot see the values that would decide it"
 )
+
+
+# Short name of an op that mixes samples -> how to write it within each sample.
+_WITHIN_SAMPLES: dict[str, str] = {
+    **dict.fromkeys(
+        ("sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "std", "var", "norm", "logsumexp"),
+        "reduce the other axes: x.flatten(1).{op}(1)",
+    ),
+    **dict.fromkeys(("softmax", "log_softmax", "cumsum"), "take a later axis: torch.{op}(x, dim=-1)"),
+    **dict.fromkeys(
+        ("add", "sub", "mul", "div", "where", "maximum", "minimum"),
+        "give both operands the same number of axes, for example with unsqueeze(1)",
+    ),
+    **dict.fromkeys(("matmul", "mm", "bmm", "inner", "outer", "dot"), "of vectors of one sample: (x * y).sum(-1)"),
+    "einsum": "keep the batch axis in every term: 'bij,bjk->bik'",
+    **dict.fromkeys(("view", "reshape", "flatten"), "keep the batch axis: x.view(x.size(0), -1)"),
+    **dict.fromkeys(("select", "slice", "index", "index_select"), "take from a later axis: x[:, 0]"),
+    **dict.fromkeys(("cat", "stack"), "join along a later axis: dim=1"),
+}
+
+
+def apart_hint(target: Any) -> str:
+    """What to try where this op mixes samples of the batch."""
+    own = _WITHIN_SAMPLES.get(short_name(target), "").format(op=short_name(target))
+    return f"{own}; {APART}" if own else APART
 
 
 def user_name(target: Any) -> str:

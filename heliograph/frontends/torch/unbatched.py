@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.errors import UnsupportedError
+from heliograph.frontends.torch.refusals import APART
 from heliograph.ir import Builder, ConstantName, Node, Program, SparseMatrix, shape_of
 from heliograph.ir.node import Matrix
 from heliograph.ir.ops.table import OPS
@@ -79,7 +80,7 @@ class _Unbatched:
                 where=node.loc,
                 why="axis 0 of every input and output is the batch axis: the model mixes samples, or the example has no "
                 "batch axis",
-                hint="keep axis 0 out of all operations, and give example_input a batch axis, for example x.unsqueeze(0)",
+                hint=APART,
             )
         made = self._all(node)
         if self.samples > 1:
