@@ -7,22 +7,34 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from heliograph.errors import InternalError
 from heliograph.ir import Array
 
+_KEY_BYTES = 32
+
 
 def secure_uniform(count: int) -> Array:
-    """Independent numbers, uniform between 0 and 1, both left out, in steps of 2^-53."""
-    words = np.frombuffer(os.urandom(8 * max(count, 1)), dtype=np.uint64)
-    return np.asarray(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)[:count]
+    """Independent numbers, uniform between 0 and 1, both left out, in steps of 2^-53.
+
+    They come from AES-256 in counter mode under a key of the system's generator that serves this call alone, which is
+    several times faster than the generator itself.
+    """
+    stream = Cipher(algorithms.AES(os.urandom(_KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
+    words = np.frombuffer(stream.update(bytes(8 * count)), dtype="<u8")
+    return np.asarray(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
 
 def secure_normal(count: int) -> Array:
-    """Independent normal numbers of deviation one, by Box and Muller's transform: two of two uniform ones."""
-    half = (count + 1) // 2
-    size, angle = np.sqrt(-2.0 * np.log(secure_uniform(half))), 2.0 * math.pi * secure_uniform(half)
-    made: Array = np.concatenate([size * np.cos(angle), size * np.sin(angle)])[:count]
+    """Independent normal numbers of deviation one, by Box and Muller's transform: two of two uniform ones.
+
+    Cosine and sine of the angle come from the tangent of its half, which numpy computes several times faster.
+    """
+    size, turn = secure_uniform(2 * ((count + 1) // 2)).reshape(2, -1)
+    half = np.tan(math.pi * (turn - 0.5))
+    radius = np.sqrt(-2.0 * np.log(size)) / (1.0 + half * half)
+    made: Array = np.concatenate([radius * (1.0 - half * half), 2.0 * radius * half])[:count]
     return made
 
 
