@@ -1,8 +1,8 @@
-"""What a user may ask of the compiler.
+"""The options of the compiler.
 
-An option is one field of `Options`. The class's docstring says what it is; an `About` says what it may be, how the command
-line spells it and whether the bill tells it. Checks, flags with their help (cli/options.py), refusals, the bill's entry and
-what `debug` compiles again follow from these.
+An option is one field of `Options`. The class's docstring describes it; its `About` has the allowed values, the flags
+of the command line, and whether it goes into the bill. Checks, flags with their help (cli/options.py), refusals, the
+bill's entry and the options with which `debug` compiles again follow from these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.errors import Argument, ProgramError, said
 from heliograph.functions import METHODS
 from heliograph.records import Bounds, fits, wanted
 
-# The lower bound of what must be positive.
+# The lower bound of positive numbers.
 _TINY = math.ulp(0.0)
 _MAX_DEGREE = 511
 _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
@@ -29,14 +29,14 @@ _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How the command line asks for an option.
+    """The flag of an option on the command line.
 
-    name: what is typed behind the dashes, where that is not the option's name.
-    metavar: what stands behind the flag, where that is neither of the option's kind nor one of its choices.
-    several: the flag may stand several times.
-    bare: nothing stands behind the flag; the option's value is then `means`.
-    read: makes the option's value of what was given: of a text, or, where the flag may stand several times, of all texts.
-    help: what the flag does, where that is not the first sentence of what its option is.
+    name: the text after the dashes, if it is not the option's name.
+    metavar: the placeholder after the flag, if it is neither the option's type nor its choices.
+    several: whether the flag may be repeated.
+    bare: whether the flag takes no argument; the option's value is then `means`.
+    read: converts the argument to the option's value; for a repeatable flag, the list of all arguments.
+    help: the flag's help, if it is not the first sentence of the option's entry in the docstring of `Options`.
     """
 
     name: str = ""
@@ -50,12 +50,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class About(Bounds):
-    """What an option may be beside its type, and who else is to know of it. None is allowed where it is the default.
+    """The allowed values of an option beside its type, its flags, and its place in the bill. None is allowed if it is
+    the default.
 
-    check: says in words why a value cannot be used, an empty text where it can; in place of type and bounds.
-    flag, also: the flags on the command line; `also` if there are two, only one of which may be given.
-    told: whether the bill (and with it the artifact's fingerprint) has it: "always", or "unless default" for options that
-        artifacts made before the option came were compiled without. What decides about polynomials has to be told.
+    check: the reason why a value cannot be used, empty for a usable value; replaces the check of type and bounds. flag,
+    also: the flags on the command line; `also` is an alternative to the first flag. told: whether the option goes into
+    the bill, and so into the artifact's fingerprint: "always", "no", or "unless default" for options that are newer
+    than some artifacts. Options that decide about polynomials must be told.
     """
 
     check: Callable[[Any], str] | None = None
@@ -65,7 +66,7 @@ class About(Bounds):
 
 
 def _option(default: object, low: float | None = None, **more: Any) -> Any:
-    """A field with this default; an empty mapping where it is `dict`."""
+    """A field with this default; `dict` stands for an empty mapping."""
     metadata = {"bounds": About(low, **more)}
     return (
         field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
@@ -87,7 +88,7 @@ def _refuses_degrees(value: object) -> str:
 
 
 def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
-    """The degrees by layer of texts as act1=7."""
+    """The degrees by layer from texts such as act1=7."""
     degrees = {}
     for text in texts:
         layer, _, degree = text.rpartition("=")
@@ -98,7 +99,7 @@ def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _read_degree_list(text: str) -> tuple[int, ...]:
-    """The degrees of a text as 7,15,7."""
+    """The degrees from a text such as 7,15,7."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) <= 6 for part in parts):
         raise ProgramError(f"--degrees {text!r} is not a list of degrees", hint="for example --degrees 7,15,7")
@@ -116,7 +117,7 @@ def _refuses_errors(value: object) -> str:
 
 
 def _read_errors(texts: Sequence[str]) -> dict[str, float]:
-    """The errors by layer of texts as act1=0.001."""
+    """The errors by layer from texts such as act1=0.001."""
     errors = {}
     for text in texts:
         layer, _, error = text.rpartition("=")
@@ -139,7 +140,7 @@ def _refuses_folder(value: object) -> str:
 
 
 def _read_batch(text: str) -> int | str:
-    """A number where it is one; what else it may be `_refuses_batch` says."""
+    """The number, or the text itself for `_refuses_batch` to check."""
     return int(text) if text.isdecimal() else text
 
 
@@ -147,54 +148,45 @@ def _read_batch(text: str) -> int | str:
 class Options:
     """Compiler options; every one has a default.
 
-    security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
-    degree: Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it). By default it is
-        higher if the margin that the samples need or the error of the outputs requires it; a smooth function takes a lower
-        one whose error encryption hides.
-    degrees: Degrees of single layers by name, which override `degree`, or a list with one for each activation in program
-        order.
-    allocate: Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as OLA does. With "plan"
-        the whole plan, bootstraps included, is fastest; "paper" works with a separate cost for each layer. Degrees given
-        for single layers are kept.
-    accuracy_loss: With an allocation: the share of calibration samples whose class may change (default: 0.005).
-    target_error: Instead of a degree: the largest approximation error of each activation on its range.
-    errors: The largest errors of single ReLUs, by layer name. These become compositions of polynomials if that takes
-        fewer levels than one polynomial (`allocate` does this where one polynomial is not enough).
-    method: How to fit polynomials (default: gaussian with calibration samples, minimax without). Gaussian weights the fit
-        with one normal density, or with one for each unit if the margin is chosen automatically.
-    spread: Widen the distribution that polynomials are fitted to by this factor (default: 1). The gaussian method's density
-        is this many times as wide as the samples showed (OLA's r). Above 1, the polynomial is better in the tails and worse
-        in the middle.
-    margin: Widen observed ranges on each side by this share of their width (default: chosen from the samples). By default
-        it follows the tails of the samples at each layer and the depth, and a degree that is not given is chosen with it.
-    samples_apart: Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024).
-        They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
-    precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption is
-        at most 2**-precision_bits of the largest output (of 1 if that is larger than 1).
-    gap_error: Largest error of a difference that an argmax compares, as a share of its gap. It is what encryption may add,
-        on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of ties.
-    key_bytes: Limit the size of all evaluation keys together, in bytes; a tight limit costs time (composed rotations).
-    memory_bytes: Limit the server's predicted peak memory, in bytes.
-    flood: Standard deviation of the noise that the server adds to its outputs (default: none). It is added to every slot,
-        from the system's secure generator, and hides what decisions (argmax, comparisons) still reveal about the values
-        that they compared.
-    chains: Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys). They are
-        the whole one and lower parts of it, each with its own keys.
-    batch: Number of samples packed into each ciphertext (default: 1). A power of two of them are evaluated at once, side by
-        side in the same ciphertexts. With as many as a ciphertext has slots, or "max", each element of a tensor is a
-        separate ciphertext, and linear maps are sums of ciphertexts, without rotations and their keys, if the program allows
-        it (otherwise "max" is as many as fit side by side). Inputs and outputs have a leading axis of samples, and the bill
-        gives time and bytes per sample.
-    objective: Choose the batch size: for the fastest answer, or for the least time per sample. "latency" or "throughput"
-        plans one sample, several, and "max", instead of a given batch.
-    bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it).
-    bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster (default: yes).
-        They do so by trigonometric polynomials of half the degree, in two levels less.
-    log_ring: Fix the ring dimension at 2 to this power (default: chosen).
-    scale_bits: Fix the bits of the scale (default: chosen).
-    costs: Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
-        table of this machine, if there is one).
-    dump_ir: Write the program after each pass to this folder.
+    security_bits: 128, or None for no security at all (for tests: the report says INSECURE). degree: Polynomial degree
+    of every activation (default: 15, or 31 or 63 where the samples need it). By default it is higher if the margin that
+    the samples need or the error of the outputs requires it; a smooth function takes a lower one whose error encryption
+    hides. degrees: Degrees of single layers by name, which override `degree`, or a list with one for each activation in
+    program order. allocate: Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as
+    OLA does. With "plan" the whole plan, bootstraps included, is fastest; "paper" works with a separate cost for each
+    layer. Degrees given for single layers are kept. accuracy_loss: With an allocation: the share of calibration samples
+    whose class may change (default: 0.005). target_error: Instead of a degree: the largest approximation error of each
+    activation on its range. errors: The largest errors of single ReLUs, by layer name. These become compositions of
+    polynomials if that takes fewer levels than one polynomial (`allocate` does this where one polynomial is not
+    enough). method: How to fit polynomials (default: gaussian with calibration samples, minimax without). Gaussian
+    weights the fit with one normal density, or with one for each unit if the margin is chosen automatically. spread:
+    Widen the distribution that polynomials are fitted to by this factor (default: 1). The gaussian method's density is
+    this many times as wide as the samples showed (OLA's r). Above 1, the polynomial is better in the tails and worse in
+    the middle. margin: Widen observed ranges on each side by this share of their width (default: chosen from the
+    samples). By default it follows the tails of the samples at each layer and the depth, and a degree that is not given
+    is chosen with it. samples_apart: Calibration samples held out to estimate how often new inputs leave a range
+    (default: at most 1024). They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
+    precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption
+    is at most 2**-precision_bits of the largest output (of 1 if that is larger than 1). gap_error: Largest error of a
+    difference that an argmax compares, as a share of its gap. It is what encryption may add, on the samples that errors
+    are simulated on. Without it only the errors of outputs count, which show nothing of ties. key_bytes: Limit the size
+    of all evaluation keys together, in bytes; a tight limit costs time (composed rotations). memory_bytes: Limit the
+    server's predicted peak memory, in bytes. flood: Standard deviation of the noise that the server adds to its outputs
+    (default: none). It is added to every slot, from the system's secure generator, and hides what decisions (argmax,
+    comparisons) still reveal about the values that they compared. chains: Bootstrap in at most this many moduli chains
+    (default: up to 3, where the time saved is worth the keys). They are the whole one and lower parts of it, each with
+    its own keys. batch: Number of samples packed into each ciphertext (default: 1). A power of two of them are
+    evaluated at once, side by side in the same ciphertexts. With as many as a ciphertext has slots, or "max", each
+    element of a tensor is a separate ciphertext, and linear maps are sums of ciphertexts, without rotations and their
+    keys, if the program allows it (otherwise "max" is as many as fit side by side). Inputs and outputs have a leading
+    axis of samples, and the bill gives time and bytes per sample. objective: Choose the batch size: for the fastest
+    answer, or for the least time per sample. "latency" or "throughput" plans one sample, several, and "max", instead of
+    a given batch. bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without
+    it). bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster
+    (default: yes). They do so by trigonometric polynomials of half the degree, in two levels less. log_ring: Fix the
+    ring dimension at 2 to this power (default: chosen). scale_bits: Fix the bits of the scale (default: chosen). costs:
+    Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
+    table of this machine, if there is one). dump_ir: Write the program after each pass to this folder.
     """
 
     security_bits: int | None = _option(
@@ -275,7 +267,7 @@ class Options:
         return ProgramError(said(given, " cannot be used"), where=f"Options.{name}", why=why)
 
     def told(self) -> dict[str, Any]:
-        """What the bill says of the options, as JSON values."""
+        """The options in the bill, as JSON values."""
         found = {}
         for name, about in ABOUT.items():
             value = getattr(self, name)
@@ -285,7 +277,7 @@ class Options:
 
     @staticmethod
     def of_bill(told: Mapping[str, Any]) -> Options:
-        """The options that a bill tells of: with them the same polynomials come out. A ProgramError for others."""
+        """The options in a bill, which give the same polynomials again. Raises ProgramError for unknown ones."""
         unknown = sorted(str(name) for name in told if name not in ABOUT or ABOUT[name].told == "no")
         if unknown:
             raise ProgramError(
@@ -302,7 +294,7 @@ def option_types() -> Mapping[str, Any]:
 
 
 def texts() -> dict[str, str]:
-    """What each option is, by name, as the docstring of `Options` says it; nothing where Python left docstrings out."""
+    """Each option's entry in the docstring of `Options`, by name; empty if Python runs without docstrings."""
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", Options.__doc__ or "", re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in entries}
 
