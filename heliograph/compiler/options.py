@@ -50,13 +50,14 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class About(Bounds):
-    """The allowed values of an option beside its type, its flags, and its place in the bill. None is allowed if it is
-    the default.
+    """The allowed values of an option beside its type, its flags, and its place in the bill.
 
-    check: the reason why a value cannot be used, empty for a usable value; replaces the check of type and bounds. flag,
-    also: the flags on the command line; `also` is an alternative to the first flag. told: whether the option goes into
-    the bill, and so into the artifact's fingerprint: "always", "no", or "unless default" for options that are newer
-    than some artifacts. Options that decide about polynomials must be told.
+    None is allowed if it is the default.
+
+    check: the reason why a value cannot be used, empty for a usable value; replaces the check of type and bounds.
+    flag, also: the flags on the command line; `also` is an alternative to the first flag.
+    told: whether the option goes into the bill, and so into the artifact's fingerprint: "always", "no", or "unless
+        default" for options that are newer than some artifacts. Options that decide about polynomials must be told.
     """
 
     check: Callable[[Any], str] | None = None
@@ -148,45 +149,54 @@ def _read_batch(text: str) -> int | str:
 class Options:
     """Compiler options; every one has a default.
 
-    security_bits: 128, or None for no security at all (for tests: the report says INSECURE). degree: Polynomial degree
-    of every activation (default: 15, or 31 or 63 where the samples need it). By default it is higher if the margin that
-    the samples need or the error of the outputs requires it; a smooth function takes a lower one whose error encryption
-    hides. degrees: Degrees of single layers by name, which override `degree`, or a list with one for each activation in
-    program order. allocate: Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as
-    OLA does. With "plan" the whole plan, bootstraps included, is fastest; "paper" works with a separate cost for each
-    layer. Degrees given for single layers are kept. accuracy_loss: With an allocation: the share of calibration samples
-    whose class may change (default: 0.005). target_error: Instead of a degree: the largest approximation error of each
-    activation on its range. errors: The largest errors of single ReLUs, by layer name. These become compositions of
-    polynomials if that takes fewer levels than one polynomial (`allocate` does this where one polynomial is not
-    enough). method: How to fit polynomials (default: gaussian with calibration samples, minimax without). Gaussian
-    weights the fit with one normal density, or with one for each unit if the margin is chosen automatically. spread:
-    Widen the distribution that polynomials are fitted to by this factor (default: 1). The gaussian method's density is
-    this many times as wide as the samples showed (OLA's r). Above 1, the polynomial is better in the tails and worse in
-    the middle. margin: Widen observed ranges on each side by this share of their width (default: chosen from the
-    samples). By default it follows the tails of the samples at each layer and the depth, and a degree that is not given
-    is chosen with it. samples_apart: Calibration samples held out to estimate how often new inputs leave a range
-    (default: at most 1024). They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
-    precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption
-    is at most 2**-precision_bits of the largest output (of 1 if that is larger than 1). gap_error: Largest error of a
-    difference that an argmax compares, as a share of its gap. It is what encryption may add, on the samples that errors
-    are simulated on. Without it only the errors of outputs count, which show nothing of ties. key_bytes: Limit the size
-    of all evaluation keys together, in bytes; a tight limit costs time (composed rotations). memory_bytes: Limit the
-    server's predicted peak memory, in bytes. flood: Standard deviation of the noise that the server adds to its outputs
-    (default: none). It is added to every slot, from the system's secure generator, and hides what decisions (argmax,
-    comparisons) still reveal about the values that they compared. chains: Bootstrap in at most this many moduli chains
-    (default: up to 3, where the time saved is worth the keys). They are the whole one and lower parts of it, each with
-    its own keys. batch: Number of samples packed into each ciphertext (default: 1). A power of two of them are
-    evaluated at once, side by side in the same ciphertexts. With as many as a ciphertext has slots, or "max", each
-    element of a tensor is a separate ciphertext, and linear maps are sums of ciphertexts, without rotations and their
-    keys, if the program allows it (otherwise "max" is as many as fit side by side). Inputs and outputs have a leading
-    axis of samples, and the bill gives time and bytes per sample. objective: Choose the batch size: for the fastest
-    answer, or for the least time per sample. "latency" or "throughput" plans one sample, several, and "max", instead of
-    a given batch. bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without
-    it). bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster
-    (default: yes). They do so by trigonometric polynomials of half the degree, in two levels less. log_ring: Fix the
-    ring dimension at 2 to this power (default: chosen). scale_bits: Fix the bits of the scale (default: chosen). costs:
-    Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
-    table of this machine, if there is one). dump_ir: Write the program after each pass to this folder.
+    security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
+    degree: Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it). By default it is
+        higher if the margin that the samples need or the error of the outputs requires it; a smooth function takes a lower
+        one whose error encryption hides.
+    degrees: Degrees of single layers by name, which override `degree`, or a list with one for each activation in program
+        order.
+    allocate: Choose a degree for each layer: 'plan' for the least predicted time in total, 'paper' as OLA does. With "plan"
+        the whole plan, bootstraps included, is fastest; "paper" works with a separate cost for each layer. Degrees given
+        for single layers are kept.
+    accuracy_loss: With an allocation: the share of calibration samples whose class may change (default: 0.005).
+    target_error: Instead of a degree: the largest approximation error of each activation on its range.
+    errors: The largest errors of single ReLUs, by layer name. These become compositions of polynomials if that takes
+        fewer levels than one polynomial (`allocate` does this where one polynomial is not enough).
+    method: How to fit polynomials (default: gaussian with calibration samples, minimax without). Gaussian weights the fit
+        with one normal density, or with one for each unit if the margin is chosen automatically.
+    spread: Widen the distribution that polynomials are fitted to by this factor (default: 1). The gaussian method's density
+        is this many times as wide as the samples showed (OLA's r). Above 1, the polynomial is better in the tails and worse
+        in the middle.
+    margin: Widen observed ranges on each side by this share of their width (default: chosen from the samples). By default
+        it follows the tails of the samples at each layer and the depth, and a degree that is not given is chosen with it.
+    samples_apart: Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024).
+        They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
+    precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption is
+        at most 2**-precision_bits of the largest output (of 1 if that is larger than 1).
+    gap_error: Largest error of a difference that an argmax compares, as a share of its gap. It is what encryption may add,
+        on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of ties.
+    key_bytes: Limit the size of all evaluation keys together, in bytes; a tight limit costs time (composed rotations).
+    memory_bytes: Limit the server's predicted peak memory, in bytes.
+    flood: Standard deviation of the noise that the server adds to its outputs (default: none). It is added to every slot,
+        from the system's secure generator, and hides what decisions (argmax, comparisons) still reveal about the values
+        that they compared.
+    chains: Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys). They are
+        the whole one and lower parts of it, each with its own keys.
+    batch: Number of samples packed into each ciphertext (default: 1). A power of two of them are evaluated at once, side by
+        side in the same ciphertexts. With as many as a ciphertext has slots, or "max", each element of a tensor is a
+        separate ciphertext, and linear maps are sums of ciphertexts, without rotations and their keys, if the program allows
+        it (otherwise "max" is as many as fit side by side). Inputs and outputs have a leading axis of samples, and the bill
+        gives time and bytes per sample.
+    objective: Choose the batch size: for the fastest answer, or for the least time per sample. "latency" or "throughput"
+        plans one sample, several, and "max", instead of a given batch.
+    bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it).
+    bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster (default: yes).
+        They do so by trigonometric polynomials of half the degree, in two levels less.
+    log_ring: Fix the ring dimension at 2 to this power (default: chosen).
+    scale_bits: Fix the bits of the scale (default: chosen).
+    costs: Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
+        table of this machine, if there is one).
+    dump_ir: Write the program after each pass to this folder.
     """
 
     security_bits: int | None = _option(

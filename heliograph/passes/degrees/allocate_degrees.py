@@ -123,7 +123,7 @@ class Activation:
         return {degree: error * self.size**2 for degree, error in made.items()}
 
     def depth(self, degree: int) -> int:
-        """Levels of the polynomial of that degree; 1 where degree 2 becomes a square (polynomials/squares.py)."""
+        """Levels of that degree's polynomial; 1 where degree 2 becomes a square (passes/polynomials/squares.py)."""
         if degree == 2:
             t, x, _, weight = self._weighted()
             basis = np.polynomial.chebyshev.chebvander(t, 2) * weight[:, None]
