@@ -1,7 +1,7 @@
 """Approximation of functions by polynomials, and the plans that evaluate them on ciphertexts.
 
-`register_function`, the same as `heliograph.register_function`, adds a function of the user's own; it is loaded when first
-used.
+`register_function`, the same as `heliograph.register_function`, adds a user-defined function; it is loaded on first
+use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Results of searches on disk, so that a compile does not search twice.
 
-What is kept is what a search chose (degrees, counts), never what it proved: whoever reads an entry makes the polynomials
-and their proofs again, and searches where they do not hold. A wrong or hostile entry can therefore cost levels, never a
-guarantee. An entry is one JSON file named by the hash of its question, in a folder that several processes may share: it is
-written whole by renaming, and one that is not what it claims to be is as good as absent.
+An entry has the choices of a search (degrees, counts), never its proofs: a reader computes the polynomials and their
+proofs again, and searches if they do not hold. A wrong or hostile entry can therefore cost levels, never a guarantee.
+An entry is one JSON file named by the hash of its question, in a folder that several processes may share: it is written
+atomically, by renaming, and an invalid one counts as absent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_BYTES = 65_536
 
 
 def folder() -> Path | None:
-    """HELIOGRAPH_CACHE, or the platform's folder for caches; None where HELIOGRAPH_CACHE is empty (no cache)."""
+    """HELIOGRAPH_CACHE, or the platform's folder for caches; None if HELIOGRAPH_CACHE is empty (no cache)."""
     named = os.environ.get("HELIOGRAPH_CACHE")
     if named is not None:
         return Path(named) if named else None
@@ -56,7 +56,7 @@ def _path(question: Mapping[str, Any]) -> Path | None:
 
 
 def load(kind: str, key: Mapping[str, Any]) -> Any:
-    """The value stored for a question, as JSON has it; None where there is none that can be read. Check its shape."""
+    """The stored JSON value for a question; None if none can be read. The caller has to check its shape."""
     question = _question(kind, key)
     path = _path(question)
     if path is None:
@@ -76,7 +76,7 @@ def load(kind: str, key: Mapping[str, Any]) -> Any:
 
 
 def store(kind: str, key: Mapping[str, Any], value: Any) -> None:
-    """Keep a value; a folder that cannot be written is not an error."""
+    """Store a value; a folder that cannot be written is not an error."""
     question = _question(kind, key)
     path = _path(question)
     if path is None:
@@ -88,7 +88,7 @@ def store(kind: str, key: Mapping[str, Any], value: Any) -> None:
 
 
 def whole_numbers(value: Any, most: int, longest: int) -> tuple[int, ...] | None:
-    """A value as a short tuple of whole numbers of 0..most; None where it is anything else."""
+    """A value as a tuple of at most `longest` whole numbers in 0..most; None for any other value."""
     if not isinstance(value, list) or len(value) > longest:
         return None
     if not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= most for v in value):

@@ -1,10 +1,10 @@
 """Plans that evaluate a Chebyshev series on a ciphertext in the least depth with few products.
 
 Paterson-Stockmeyer in the Chebyshev basis: p = q * T_g + r with g the largest power of two not above the degree, down
-to combinations of a few low T_i. Depth is ceil(log2(degree + 1)), coefficients included: a leaf on the critical path is
-split further where the plain product by its coefficients would cost a level. A whole number of squares takes one level:
-its product with the number is not a product with a plaintext. The remainders of one value are summed before they are
-rescaled and relinearized, so that a sum of products pays one key switch.
+to combinations of a few low T_i. The depth is ceil(log2(degree + 1)), coefficients included: a leaf on the critical
+path is split further where the plain product by its coefficients would cost a level. A square times a whole number
+takes one level: the product with the number is not a product with a plaintext. The products of one value are summed
+before the rescale and the relinearization, so a sum of products takes one key switch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PowerStep:
 
 @dataclass(frozen=True, slots=True)
 class SumStep:
-    """The value `target` = sum of value[source] * T_power over `products`, plus sum of weight * T_i, plus `constant`."""
+    """The value `target` = sum of value[source] * T_power over `products` + sum of weight * T_i + `constant`."""
 
     target: int
     products: tuple[tuple[int, int], ...]
@@ -95,7 +95,7 @@ class _Planner:
         self.powers.add(index)
 
     def value(self, c: Vector, budget: int) -> int:
-        """Plan the value of a series, ready (rescaled) at depth `budget` at most; return its number."""
+        """Plan the value of a series, rescaled at depth `budget` at most, and return its number."""
         products: list[tuple[int, int]] = []
         weights: dict[int, float] = {}
         rest = np.array(trim(c))
@@ -127,7 +127,7 @@ class _Planner:
 
 
 def _depth(steps: Sequence[PowerStep | SumStep]) -> int:
-    """Depth of the last step, counted on the plan itself."""
+    """The depth of the last step, counted on the plan itself."""
     power = {1: 0}
     value: dict[int, int] = {}
     result = 0

@@ -1,9 +1,9 @@
-"""What the constructions return: polynomials with their costs and proved errors.
+"""The results of the constructions: polynomials with their costs and proved errors.
 
-Conventions. A `Stage` is a polynomial in the Chebyshev basis of its interval [low, high]: its value at x is
-sum c_i T_i(t), t = (2 x - low - high) / (high - low). The interval of every stage of a `Composite` holds the image of
-the one before, so that the map from x to t folds into the coefficients before it and costs no level
-(`Composite.folded`). Depth is the number of levels that the plan of `evaluate.plan_polynomial` takes.
+Conventions. A `Stage` is a polynomial in the Chebyshev basis of its interval [low, high]: its value at x is sum c_i
+T_i(t), t = (2 x - low - high) / (high - low). In a `Composite`, the interval of every stage holds the image of the one
+before, so the map from x to t folds into the preceding coefficients and costs no level (`Composite.folded`). Depth is
+the number of levels of the plan of `evaluate.plan_polynomial`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class Stage:
 class Composite:
     """Stages applied in order.
 
-    `error` bounds |computed - function| on `domain` (the union of its intervals), proved: the polynomials' own error on
-    the images of intervals, plus `rounding`, the bound on what evaluation at 2^scale_bits adds (`proof.rounding_error`).
+    `domain`: a union of intervals.
+    `error`: the proved bound on |computed - function| on `domain`: the polynomials' own error plus `rounding`.
+    `rounding`: the bound on the error that evaluation at 2^scale_bits adds (`proof.rounding_error`).
     """
 
     stages: tuple[Stage, ...]
@@ -110,9 +111,10 @@ class Composite:
         return np.asarray(x)
 
     def folded(self) -> tuple[Stage, ...]:
-        """The same stages with every interval [-1, 1]: the map to the next interval is in the coefficients before it.
+        """The same stages with every interval [-1, 1], as they are evaluated: the map to the next interval is folded
+        into the coefficients before it.
 
-        The first stage's argument is t of its own interval. This is what is evaluated.
+        The first stage's argument is t of its own interval.
         """
         made = []
         for stage, following in zip(self.stages, (*self.stages[1:], None), strict=True):
@@ -125,10 +127,11 @@ class Composite:
 
 @dataclass(frozen=True)
 class SignPlan(Composite):
-    """sign(x) for gap <= |x| <= 1; every value on [-1, 1] stays in [-1, 1], inside the gap too.
+    """sign(x) for gap <= |x| <= 1; every value on [-1, 1] stays in [-1, 1], also inside the gap.
 
-    Proved for the true polynomials: gap <= |x| <= 1 gives sign(x) * p(x) in [1 - 2^-closeness_bits, 1]. `error` is
-    2^-closeness_bits + `rounding`. `dq`, `dp` count the widening and the sharpening polynomials of family `iterated`.
+    `closeness_bits`: proved for the true polynomials: for gap <= |x| <= 1, sign(x) * p(x) is in [1 - 2^-closeness_bits,
+    1]. `error` is 2^-closeness_bits + `rounding`.
+    `dq`, `dp`: the numbers of widening and sharpening polynomials of family `iterated`.
     """
 
     gap: float
@@ -142,15 +145,17 @@ class SignPlan(Composite):
 class ArgmaxPlan:
     """One-hot argmax of rows of `classes` values normalised to [0, 1], the largest at least `gap` above the second.
 
-    Evaluation (Phoenix, Algorithm 2): differences of all ordered pairs; `sign1` of each; for each class their sum s; x =
-    `score_scale` * s + `score_shift`; `sign2` of x, near -1 for all classes but the largest; (1 + sign2) / 2. All affine
-    maps fold into coefficients (`folded2` has the last two in); one level is counted for the scaling of the differences.
-    Other classes may lie as close to each other as they like. C = 2 needs no second sign: `sign2` is None, and the result
-    is (1 + sign1) / 2.
+    Evaluation (Phoenix, Algorithm 2): the differences of all ordered pairs; `sign1` of each; their sum s for each
+    class; x = `score_scale` * s + `score_shift`; `sign2` of x, near -1 for all classes but the largest; (1 + sign2) /
+    2. All affine maps fold into coefficients (`folded1`, `offset2`, `folded2`); one level is counted for the scaling of
+    the differences. Other classes may be arbitrarily close to each other. C = 2 needs no second sign: `sign2` is None,
+    and the result is (1 + sign1) / 2.
 
-    `psi1`, `psi2`: -log2 of the distance of the signs from 1, proved. `phi2`: smallest |x| the second sign is made for.
-    `max_count`: how many results may be summed before the rounding of their sum can fail, for the true polynomials;
-    `max_count_at_scale`: with the evaluation's rounding at 2^scale_bits.
+    `psi1`, `psi2`: -log2 of the proved distance of the signs from 1.
+    `phi2`: the smallest |x| for the second sign.
+    `max_count`: the number of results that may be summed before the rounding of their sum can fail, for the true
+    polynomials.
+    `max_count_at_scale`: the same with the evaluation's rounding at 2^scale_bits.
     """
 
     classes: int
@@ -173,7 +178,7 @@ class ArgmaxPlan:
 
     @property
     def multiplications(self) -> int:
-        """Products of one evaluation of each sign; all pairs share it."""
+        """Products for one evaluation of each sign, which all pairs share."""
         return self.sign1.multiplications + (self.sign2.multiplications if self.sign2 else 0)
 
     @property
@@ -182,7 +187,9 @@ class ArgmaxPlan:
         return 1 + self.sign1.plaintext_multiplications + second
 
     def folded1(self) -> tuple[Stage, ...]:
-        """Stages of the first sign, each from [-1, 1], the output scaled so that a row's sum plus `offset2` is t."""
+        """The stages of the first sign, each from [-1, 1], with the output scaled so that a row's sum plus `offset2` is
+        t.
+        """
         stages = self.sign1.folded()
         if self.sign2 is None:
             return (*stages[:-1], stages[-1].scaled(0.5, 0.5))
@@ -191,14 +198,14 @@ class ArgmaxPlan:
 
     @property
     def offset2(self) -> float:
-        """What is added to the sum of `folded1` values to give the argument t of the second sign's first stage."""
+        """The offset to the sum of `folded1` values that gives the argument t of the second sign's first stage."""
         if self.sign2 is None:
             return 0.0
         first = self.sign2.stages[0]
         return (2.0 * self.score_shift - first.high - first.low) / (first.high - first.low)
 
     def folded2(self) -> tuple[Stage, ...]:
-        """Stages of the second sign, each from [-1, 1], the last one giving (1 + sign2) / 2."""
+        """The stages of the second sign, each from [-1, 1]; the last one gives (1 + sign2) / 2."""
         if self.sign2 is None:
             return ()
         stages = self.sign2.folded()

@@ -1,1 +1,1 @@
-"""What CKKS is, without a library: security, primes, rings, costs, chains, keys, bootstraps, noise."""
+"""CKKS without a library: security, primes, rings, costs, chains, keys, bootstraps, noise."""

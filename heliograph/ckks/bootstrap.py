@@ -1,4 +1,4 @@
-"""What the keys and plaintexts of bootstraps take: for plans whose bootstraps are not written out yet."""
+"""The keys and plaintexts of bootstraps, for plans with bootstraps that are not written out yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bootstrap_rotations(ring: Ring, slots: int) -> tuple[int, ...]:
     for inverse in (False, True):
         factors, back = transform(ring, slots, inverse)
         found |= {back, *(amount % ring.slots for factor in factors for amount in factor.rotations)}
-    # The sum over the replicas of a value that does not fill the slots, four replicas at a time.
+    # The sum over the copies of a value that does not fill the slots, four copies at a time.
     step = slots
     while step < ring.slots:
         count = min(4, ring.slots // step)
@@ -31,10 +31,10 @@ def all_bootstrap_rotations(ring: Ring, slot_counts: Iterable[int]) -> tuple[int
 
 
 def bootstrap_table_bytes(ring: Ring, slots: int) -> int:
-    """What the plaintexts of the two transforms take on the server, for one number of slots.
+    """The bytes of the two transforms' plaintexts on the server, for one number of slots.
 
-    A plaintext for each diagonal, over the primes left at its factor and the special ones, and the numbers that it was
-    encoded from. (Measured for rings from 2**12 to 2**16: within 4 %.)
+    There is a plaintext for each diagonal, over the primes left at its factor and the special primes, and the numbers
+    from which it was encoded. (Measured for rings from 2**12 to 2**16: within 4 %.)
     """
     total = 0
     for inverse, top in ((True, ring.levels), (False, ring.bootstrap_input_level)):

@@ -1,8 +1,8 @@
-"""The modulus chain and its lower parts, each with evaluation keys of its own.
+"""The modulus chain and its sub-chains, each with its own evaluation keys.
 
-A key is as large as the chain that it was made in, whatever the level of the ciphertext that it is used on. Where many
-rotations happen at low levels only, keys made in the lower part of the chain take a tenth of the memory. A bootstrap
-costs what the chain asks for that it raises the modulus to: values that return to few levels do it in a lower part.
+A key is as large as its chain, whatever the level of the ciphertext on which it is used. Where many rotations happen
+only at low levels, the keys of a sub-chain take a tenth of the memory. The cost of a bootstrap depends on the chain to
+whose top it raises the modulus: values that return to few levels do it in a sub-chain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_CHAINS = 3
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A part of the modulus chain (all of it, or the primes up to a level) and the keys that are made in it."""
+    """A part of the modulus chain (all of it, or the primes up to a level), with its keys."""
 
     ring: Ring
     rotation_keys: tuple[int, ...] = field(default=(), metadata=bounds(1))
@@ -36,9 +36,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class LowerPart:
-    """A lower part of a chain as texts and files have it: its own numbers only, for the whole chain is told beside it.
+    """A sub-chain in the form of texts and files: its own numbers only, because the whole chain stands beside it.
 
-    Where it `bootstraps` it does so with the level budgets of the whole chain.
+    `level`, `digits`: its highest level, and its digits.
+    `rotation_keys`, `relinearization_key`: its keys.
+    `bootstraps`: whether it bootstraps, with the level budgets of the whole chain.
     """
 
     level: int = field(metadata=bounds(1, MOST_LEVELS))
@@ -55,19 +57,19 @@ class LowerPart:
         )
 
     def under(self, whole: Ring) -> Chain:
-        """The chain that this is, of the ring of the whole one; a ProgramError where only this one bootstraps."""
+        """The sub-chain as a `Chain`, given the whole chain's ring; a ProgramError if only the sub-chain bootstraps."""
         ring = whole.lower(self.level, self.digits, self.bootstraps)
         return Chain(ring, self.rotation_keys, self.relinearization_key)
 
 
 def chain_at(chains: Sequence[Chain], level: int) -> Chain:
-    """The chain in which a ciphertext of that level is worked on: the lowest that holds it."""
+    """The chain for operations at that level: the lowest that holds it."""
     return next(chain for chain in reversed(chains) if chain.ring.levels >= level)
 
 
 def bootstrap_chain(rings: Sequence[Ring], level: int) -> int:
-    """Which of these rings of chains, the whole one first, a bootstrap that returns to that level happens in: the lowest
-    that bootstraps and reaches it.
+    """The number of the ring in which a bootstrap that returns to that level happens: the lowest one that bootstraps
+    and reaches it. The whole chain is the first.
     """
     reaching = (i for i, ring in enumerate(rings) if ring.bootstrap is not None and ring.bootstrap_level >= level)
     return max(reaching, default=0)

@@ -1,4 +1,4 @@
-"""What the primitives cost: milliseconds by a linear model of their transforms and products."""
+"""Costs of the primitives: milliseconds by a linear model of their transforms and products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from heliograph.ckks.ring import Ring
 
-# Passing on one coefficient modulo one prime.
+# Copying one coefficient modulo one prime.
 _COPY_NS = 15.0
 # A product and its addition in weighted sums; and moving a coefficient out of a ciphertext or into one.
 _SUM_NS = 0.2
@@ -17,11 +17,16 @@ _PIECE_NS = 15.0
 class CostTable:
     """Milliseconds of the primitives, by a linear model of their transforms and products.
 
-    `ntt_ns` is the time of one butterfly layer for one coefficient, `mul_ns` of one modular product of one coefficient,
-    `conv_ns` of one product in a base conversion, `add_ns` of one sum, `encode_ns` of one layer of the encoder's
-    complex transform, `term_ns` of one coefficient of one term of a sum of products. `call_us` is the overhead of a
-    call, `switch_us` that of each half of a key switch, and `sample_ns` the time of one random coefficient of a key.
-    Fitted to medians on `machine`.
+    `machine`: the machine of the measurements; the numbers are fitted to their medians.
+    `ntt_ns`: one butterfly layer for one coefficient.
+    `mul_ns`: one modular product of one coefficient.
+    `conv_ns`: one product in a base conversion.
+    `add_ns`: one sum.
+    `encode_ns`: one layer of the encoder's complex transform.
+    `call_us`: the overhead of a call.
+    `switch_us`: the overhead of each half of a key switch.
+    `sample_ns`: one random coefficient of a key.
+    `term_ns`: one coefficient of one term of a sum of products.
     """
 
     machine: str
@@ -42,10 +47,10 @@ class CostTable:
         ) * 1e-6 + self.call_us * 1e-3
 
     def decompose_ms(self, ring: Ring, towers: int) -> float:
-        """Splitting a ciphertext into digits and raising each (done once for hoisted rotations)."""
+        """Splitting a ciphertext into digits and raising each of them (once for all hoisted rotations)."""
         digits, k, alpha = ring.digits_at(towers), ring.special, ring.alpha
-        # A digit is raised to the primes that it does not have. All digits have alpha primes, except the last, which has
-        # the rest.
+        # A digit is raised to the primes outside of it. All digits have alpha primes, except the last, which has the
+        # rest.
         rest = towers % alpha
         squares = towers // alpha * alpha * alpha + rest * rest
         ntts, convs = digits * (towers + k), towers * (towers + k) - squares
@@ -58,13 +63,15 @@ class CostTable:
         return ms + self.switch_us * 1e-3
 
     def rotate_ms(self, ring: Ring, level: int, hoisted: bool = False) -> float:
-        """One rotation; a hoisted one shares the decomposition, which is priced apart."""
+        """One rotation; a hoisted one shares the decomposition, which is priced separately."""
         towers = level + 1
         ms = self.switch_ms(ring, towers) + self._ms(ring, 0, 2 * towers, 0)
         return ms if hoisted else ms + self.decompose_ms(ring, towers)
 
     def rotate_wide_ms(self, ring: Ring, level: int) -> float:
-        """A hoisted rotation that is not divided by the special primes: the product with a key, and its permutation."""
+        """A hoisted rotation in the extended basis, without the division by the special primes: the product with a key,
+        and its permutation.
+        """
         primes = level + 1 + ring.special
         return self._ms(ring, 0, 2 * (ring.digits_at(level + 1) + 1) * primes, 0)
 
@@ -74,12 +81,12 @@ class CostTable:
         return self._ms(ring, parts * (k + towers), 0, parts * k * towers) + self.switch_us * 1e-3
 
     def step_wide_ms(self, ring: Ring, level: int) -> float:
-        """A giant step: one of two parts is divided, and split into digits again."""
+        """A giant step in the extended basis: one of two parts is divided, and split into digits again."""
         rotated = self.decompose_ms(ring, level + 1) + self.rotate_wide_ms(ring, level)
         return rotated + self.narrow_ms(ring, level, parts=1)
 
     def wide_product_ms(self, ring: Ring, level: int) -> float:
-        """One term of a sum of products with plaintexts, over the special primes too."""
+        """One term of a sum of products with plaintexts in the extended basis, over the special primes too."""
         return 2 * (level + 1 + ring.special) * ring.ring_dim * self.term_ns * 1e-6
 
     def relinearize_ms(self, ring: Ring, level: int) -> float:
@@ -103,7 +110,7 @@ class CostTable:
         return self._ms(ring, 0, 4 * (level + 1), 0)
 
     def raise_modulus_ms(self, ring: Ring) -> float:
-        """The way to the sparse secret, which is small, the raised modulus, and the way back."""
+        """The switch to the sparse secret (a small cost), the raised modulus, and the switch back."""
         return self.relinearize_ms(ring, ring.levels) + self._ms(ring, 2 * ring.towers, 0, 0)
 
     def rescale_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
@@ -113,7 +120,7 @@ class CostTable:
         return parts * (level + 1) * ring.ring_dim * self.add_ns * 1e-6 + self.call_us * 1e-3
 
     def switch_chain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
-        """Handing a ciphertext's polynomials to another chain: a copy, not in the table (2 ms a prime at N = 2^16)."""
+        """Passing a ciphertext's polynomials to another chain: a copy, not in the table (2 ms a prime at N = 2^16)."""
         return parts * (level + 1) * ring.ring_dim * _COPY_NS * 1e-6
 
     def encode_ms(self, ring: Ring, level: int) -> float:
@@ -121,7 +128,7 @@ class CostTable:
         return self._ms(ring, level + 1, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
     def key_ms(self, ring: Ring) -> float:
-        """Making one evaluation key: an encryption of zero for each digit, over all primes."""
+        """Generating one evaluation key: an encryption of zero for each digit, over all primes."""
         parts = ring.digits * (ring.towers + ring.special)
         return parts * ring.ring_dim * (ring.log_ring * self.ntt_ns + self.sample_ns) * 1e-6
 

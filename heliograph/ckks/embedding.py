@@ -1,6 +1,6 @@
-"""The canonical embedding: vectors of complex slots and the polynomials with real coefficients that they are values of.
+"""The canonical embedding: between vectors of complex slots and polynomials with real coefficients.
 
-One Fourier transform of half the ring's size, in floating point. Nothing here is encrypted.
+It is one Fourier transform of half the ring's size, in floating point. Nothing here is encrypted.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _EXACT_BITS = 62
 
 
 def coefficients_of(values: Array, slots: int) -> Array:
-    """The N real coefficients of the polynomial whose slots are `values`, real or complex, repeated over all slots.
+    """The N real coefficients of the polynomial with these slots, real or complex, repeated over all slots.
 
-    Slot j is the value at zeta^(5^j), zeta = exp(pi i / N). With 5^j = 4 t + 1 these are the values at zeta omega^t, with
-    omega of order N / 2: a Fourier transform of c_k = (m_k + i m_(k + N/2)) zeta^k.
+    Slot j is the value at zeta^(5^j), zeta = exp(pi i / N). With 5^j = 4 t + 1 these are the values at zeta omega^t,
+    with omega of order N / 2: a Fourier transform of c_k = (m_k + i m_(k + N/2)) zeta^k.
     """
     return spread(coefficients_of_run(values), 2 * slots)
 
 
 def coefficients_of_run(values: Array) -> Array:
-    """Those in a ring that has as many slots as values, whose dimension is twice their number."""
+    """The coefficients in a ring with as many slots as values; its dimension is twice their number."""
     size = values.size
     spectrum = np.empty(size, dtype=np.complex128)
     spectrum[_places(size)] = values
@@ -41,7 +41,7 @@ def coefficients_of_run(values: Array) -> Array:
 def half_of_coefficients(values: Array) -> Array:
     """The first half of `coefficients_of_run` for real values: m_(N - k) = -m_k gives the others, and m_(N / 2) = 0.
 
-    The transform of real numbers has half of its results, and c_(N / 2 - k) mirrors c_k: half the work.
+    The transform of real numbers computes half of its results, because c_(N / 2 - k) mirrors c_k: half the work.
     """
     size = values.size
     spectrum = np.empty(size)
@@ -52,7 +52,7 @@ def half_of_coefficients(values: Array) -> Array:
 
 
 def spread(coefficients: Array, count: int) -> Array:
-    """Repeated values give a polynomial in a power of X: its coefficients with the zeros between, `count` in all."""
+    """Coefficients spread by zeros to `count` of them: repeated values give a polynomial in a power of X."""
     if coefficients.size == count:
         return coefficients
     found = np.zeros(count)
@@ -61,8 +61,10 @@ def spread(coefficients: Array, count: int) -> Array:
 
 
 def rounded_at(coefficients: Array, log_scale: float, what: str) -> tuple[Array, int, float]:
-    """Coefficients times 2^log_scale, rounded: whole doubles, the bits by which they are to be shifted left, since a double
-    and an integer of 64 bits both hold no more than 62, and the bits of the largest. A RangeError for NaN and infinity.
+    """(coefficients times 2^log_scale, rounded to whole doubles; a left shift; the bits of the largest).
+
+    The left shift, in bits, is still to be applied to the doubles, which stay within 62 bits so that they are also
+    exact as 64-bit integers. Raises RangeError for NaN and infinity.
     """
     largest = float(np.abs(coefficients).max(initial=0.0))
     if not math.isfinite(largest):
@@ -81,7 +83,7 @@ def slots_of(coefficients: Array) -> Array:
 
 @functools.lru_cache(maxsize=32)
 def _places(size: int) -> Array:
-    """Where slot j stands among the values at zeta omega^t: t = (5^j - 1) / 4."""
+    """The place of slot j among the values at zeta omega^t: t = (5^j - 1) / 4."""
     places = np.empty(size, dtype=np.int64)
     power = 1
     for j in range(size):

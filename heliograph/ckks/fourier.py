@@ -1,9 +1,9 @@
 """The transforms between slots and coefficients as products of sparse matrices, by their diagonals.
 
-The polynomial with coefficients m has slot j at sum_k c_k zeta^(5^j k), c_k = m_k + i m_(k + n), zeta of order 4n. Of c in
-the order of reversed bits that is a product of log2(n) layers, each of which combines slots that lie h apart, h = 1, 2, 4
-... (the fast Fourier transform of Cheon, Han, Kim, Kim and Song, "A Full RNS Variant of ...", 2018; collapsed into few
-factors after Chen, Chillotti and Song, 2018). Nothing here is encrypted.
+The polynomial with coefficients m has slot j = sum_k c_k zeta^(5^j k), c_k = m_k + i m_(k + n), zeta of order 4n. With
+c in bit-reversed order, this is a product of log2(n) layers, each of which combines slots h apart, h = 1, 2, 4 ... (the
+fast Fourier transform of Cheon, Han, Kim, Kim and Song, "A Full RNS Variant of ...", 2018; collapsed into few factors
+after Chen, Chillotti and Song, 2018). Nothing here is encrypted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ Diagonals = dict[int, Array]
 
 @dataclass(frozen=True, slots=True)
 class FourierFactor:
-    """One factor of the transform of `slots` slots to coefficients, or of its inverse, as it is evaluated.
+    """One factor of the transform between `slots` slots and coefficients, in the form in which it is evaluated.
 
-    It is the product of `layers` layers from the one that combines slots `scale` apart on. Its diagonals lie `scale` apart:
-    diagonal g * giant + b is the b-th baby step of giant step g. Steps all go to the left, so that what comes out is
-    rotated: what goes in is `shift` slots ahead of where it belongs, what comes out `turned`.
+    Its diagonals lie `scale` apart: diagonal g * giant + b is the b-th baby step of giant step g. All steps go to the
+    left, so the result is rotated.
+
+    `slots`: the number of slots.
+    `inverse`: whether it belongs to CoeffsToSlots, else to SlotsToCoeffs.
+    `scale`, `layers`: it is the product of `layers` layers, from the one that combines slots `scale` apart on.
+    `giant`: the number of baby steps of a giant step.
+    `shift`: the slots by which its operand is rotated to the left; `turned` is the same for its result.
     """
 
     slots: int
@@ -40,7 +45,7 @@ class FourierFactor:
 
     @property
     def turned(self) -> int:
-        """By how many slots to the left its result stands of where it belongs."""
+        """The slots by which its result is rotated to the left."""
         # A single factor needs no rotation back; several share one at the end.
         return self.shift + (self._most * self.scale)
 
@@ -50,37 +55,37 @@ class FourierFactor:
 
     @property
     def diagonals(self) -> int:
-        """How many it has: offsets that differ by all slots are one rotation."""
+        """The number of its diagonals: offsets that differ by all slots are one rotation."""
         return min((2 << self.layers) - 1, self.slots // self.scale)
 
     @property
     def babies(self) -> tuple[int, ...]:
-        """The amounts of its baby steps, the first of which is none."""
+        """The amounts of its baby steps, the first of which is 0."""
         return tuple(b * self.scale for b in range(min(self.giant, self.diagonals)))
 
     @property
     def giant_step(self) -> int:
-        """The amount of a giant step; 0 where there is one group of baby steps only."""
+        """The amount of a giant step; 0 if there is only one group of baby steps."""
         return self.giant * self.scale if self.diagonals > self.giant else 0
 
     @property
     def groups(self) -> tuple[range, ...]:
-        """For each giant step the numbers of its diagonals."""
+        """The numbers of the diagonals of each giant step."""
         return tuple(
             range(begin, min(begin + self.giant, self.diagonals)) for begin in range(0, self.diagonals, self.giant)
         )
 
     @property
     def rotations(self) -> tuple[int, ...]:
-        """The amounts that evaluating it rotates by, each once."""
+        """The rotation amounts of its evaluation, each once."""
         return tuple(dict.fromkeys(amount for amount in (*self.babies, self.giant_step) if amount))
 
     def values(self) -> list[Array]:
-        """The diagonals, each turned as its giant step wants it: (slots,), complex."""
+        """The diagonals, each rotated for its giant step: (slots,), complex."""
         return _values(self)
 
 
-# A bootstrap has six factors at most.
+# A bootstrap has at most six factors.
 @functools.lru_cache(maxsize=8)
 def _values(factor: FourierFactor) -> list[Array]:
     slots, scale = factor.slots, factor.scale
@@ -99,8 +104,8 @@ def _values(factor: FourierFactor) -> list[Array]:
 
 
 def transform(ring: Ring, slots: int, inverse: bool) -> tuple[tuple[FourierFactor, ...], int]:
-    """The factors that make coefficients of slots (or slots of coefficients: `inverse`), in the order in which they are
-    done, and the rotation at the end that brings all back to its place (0: none).
+    """The factors of SlotsToCoeffs (or, with `inverse`, of CoeffsToSlots), in the order of evaluation, and the final
+    rotation that brings all values back to their places (0 for none).
     """
     assert ring.bootstrap is not None
     encode, decode = ring.bootstrap
@@ -113,12 +118,12 @@ def transform(ring: Ring, slots: int, inverse: bool) -> tuple[tuple[FourierFacto
 def _factors(slots: int, budget: int, inverse: bool, babies: int) -> tuple[FourierFactor, ...]:
     """The factors of the transform of `slots` points: at most `budget`.
 
-    A fast Fourier transform of n points is a product of log2(n) sparse matrices (layers): layer j combines slots that lie
-    2**j apart. Neighbouring layers are multiplied together until no more factors are left than the transform may take
-    levels, `budget`. Each factor gets the same number of layers, and one gets the rest: 10 layers in 3 factors are
-    4 + 4 + 2. Where equal numbers would leave a level unused, the rest is the larger part: 9 layers in 4 factors are not
-    3 + 3 + 3, but 2 + 2 + 2 + 3. `inverse` is CoeffsToSlots, else SlotsToCoeffs; they differ in where the rest stands.
-    This is OpenFHE's split (`GetCollapsedFFTParams`, ckksrns-utils.cpp of 1.6.1). `babies` is the ring's
+    A fast Fourier transform of n points is a product of log2(n) sparse matrices (layers): layer j combines slots 2**j
+    apart. Neighbouring layers are multiplied together until there are at most `budget` factors, one for each level of
+    the transform. Each factor gets the same number of layers, and one gets the rest: 10 layers in 3 factors are 4 + 4 +
+    2. If equal numbers would leave a level unused, the rest is the larger part: 9 layers in 4 factors are not 3 + 3 +
+    3, but 2 + 2 + 2 + 3. `inverse` is CoeffsToSlots, else SlotsToCoeffs; they differ in the place of the rest. This is
+    OpenFHE's split (`GetCollapsedFFTParams`, ckksrns-utils.cpp of 1.6.1). `babies` comes from the ring
     (`Ring.bootstrap_babies`).
     """
     log_slots = max(1, slots.bit_length() - 1)
@@ -126,7 +131,7 @@ def _factors(slots: int, budget: int, inverse: bool, babies: int) -> tuple[Fouri
     layers = -(-log_slots // budget)
     rows, rest = divmod(log_slots, layers)
     if rows + (rest > 0) < budget:
-        # A level would stay unused: give each factor one layer less, and the factor with the rest what is left.
+        # A level would stay unused: each factor gets one layer less, and the factor with the rest gets the others.
         layers -= 1
         rows = min(log_slots // layers, budget)
         if log_slots - rows * layers and rows == budget:
@@ -164,7 +169,7 @@ def _layer(slots: int, height: int, inverse: bool) -> Diagonals:
 
 
 def _product(left: Diagonals, right: Diagonals) -> Diagonals:
-    """The diagonals of the matrix that does `right` first."""
+    """The diagonals of the product left @ right."""
     found: Diagonals = {}
     for p, a in left.items():
         for q, b in right.items():

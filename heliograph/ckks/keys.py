@@ -1,4 +1,4 @@
-"""Evaluation keys, each by its name: what a client makes and a server must be given."""
+"""Evaluation keys by name: a client generates them, and a server needs them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _SPARSE_KEY_POLYNOMIALS = 6
 
 @dataclass(frozen=True, slots=True)
 class EvaluationKey:
-    """One key: its name in messages, the ring that it is made in, and what it does.
+    """One evaluation key.
 
-    `kind` is "rotation" (by `amount`), "relinearization", "conjugation", or "encapsulation": the pair of keys that lead to
-    bootstrapping's sparse secret and back.
+    `name`: its name in messages.
+    `ring`: the ring of its chain.
+    `kind`: "rotation" (by `amount`), "relinearization", "conjugation", or "encapsulation", the pair of keys that switch
+    to bootstrapping's sparse secret and back.
     """
 
     name: str
@@ -39,12 +41,12 @@ class EvaluationKey:
 
     @property
     def sent_bytes(self) -> int:
-        """Its size as it is sent and stored, by its coefficients; its file has some hundred bytes more."""
+        """Its size in messages and files, by its coefficients; its file has some hundred bytes more."""
         made = self.ring.sent_key_bytes
         if self.kind != "encapsulation":
             return made
-        # It has no seed: half of it would have to be made again from the sparse secret, and nobody keeps that. Its primes
-        # are the first of the chain and two of its own.
+        # It has no seed: half of it would have to be computed again from the sparse secret, and nobody keeps that. Its
+        # primes are the first of the chain and two of its own.
         bits = 2 * (self.ring.primes[0].bit_length() + 2 * SPARSE_SPECIAL_BITS)
         return made + bits * self.ring.ring_dim // 8
 
@@ -62,10 +64,10 @@ def conjugation_index(ring_dim: int) -> int:
 def evaluation_keys(
     chains: Sequence[Chain], conjugation: bool = False, raising: Collection[int] = ()
 ) -> tuple[EvaluationKey, ...]:
-    """The keys of these chains (see `Parameters.chains`), and of the conjugation in the whole one.
+    """The keys of these chains (see `Parameters.chains`), and with `conjugation` its key in the whole chain.
 
-    `raising` are the chains, by their numbers, to whose top bootstraps raise the modulus: there the pair of the sparse
-    secret and the conjugation come beside the keys of the chain.
+    `raising` are the numbers of the chains to whose top bootstraps raise the modulus: these also have the pair for the
+    sparse secret and the conjugation key.
     """
     made: list[EvaluationKey] = []
     for number, chain in enumerate(chains):

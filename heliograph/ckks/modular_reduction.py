@@ -1,11 +1,11 @@
-"""The modular reduction of bootstrapping, in numbers: what lies near a whole number becomes its distance from it.
+"""The modular reduction of bootstrapping, in numbers: a value near a whole number becomes its distance from it.
 
-exp(2 pi i x) has the period one. The exponential of an eighth of the angle is a polynomial, three squarings follow, and
-the imaginary parts of the result and of its square, sin(phi) and sin(2 phi), together give back the small angle.
+exp(2 pi i x) has period one. The exponential of an eighth of the angle is a polynomial, three squarings follow, and the
+imaginary parts of the result and of its square, sin(phi) and sin(2 phi), together give the small angle.
 
 Others take the cosine and double its angle (Han and Ki, "Better Bootstrapping for Approximate Homomorphic Encryption",
-2020). Near zero, where most multiples lie, a cosine is flat: the three doublings there make an error up to 64 times as
-large, squarings of the exponential 8 times. The slots are complex anyway.
+2020). Near zero, where most multiples lie, a cosine is flat: there, three doublings amplify an error up to 64 times,
+squarings of the exponential 8 times. The slots are complex anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heliograph.ckks.ring import REDUCTION_LEVELS
 Array = npt.NDArray[Any]
 SQUARINGS = 3
 DEGREE = 31
-# The levels of the polynomial, those of the squarings, and one for the square of the result.
+# The levels of the polynomial and of the squarings, and one for the square of the result.
 assert (DEGREE + 1).bit_length() - 1 + SQUARINGS + 1 == REDUCTION_LEVELS
 
 
@@ -42,7 +42,7 @@ def exponential(reach: float) -> Array:
 
 @functools.cache
 def angle(share: float) -> tuple[float, float]:
-    """(a, b): u is close to a sin(phi) - b sin(2 phi) for phi = 2 pi u / share: best for u up to `BOOTSTRAP_FITTED`."""
+    """(a, b) with u close to a sin(phi) - b sin(2 phi), phi = 2 pi u / share, fitted for u up to `BOOTSTRAP_FITTED`."""
     u = BOOTSTRAP_FITTED * np.cos(np.pi * (np.arange(64) + 0.5) / 128)
     phi = 2 * np.pi * u / share
     (a, b), *_ = np.linalg.lstsq(np.stack([np.sin(phi), -np.sin(2 * phi)], axis=1), u, rcond=None)

@@ -1,4 +1,4 @@
-"""The parameters that a program was planned for: its chains with their keys, and what the server does beside evaluating."""
+"""The planned parameters of a program: its chains with their keys, and the server's work beside evaluating."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from heliograph.ckks.ring import Ring
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What the passes from PlanLevels on decide for the whole program.
+    """The decisions of the passes from PlanLevels on for the whole program.
 
-    `chains`: the whole chain first, then lower and lower parts of it, each with its keys.
-    `rotation_paths`: the rotations that an amount without its own key is composed of, in the steps of a
-    `linear_transform`.
+    `chains`: the whole chain first, then its sub-chains from the highest to the lowest, each with its keys.
+    `rotation_paths`: the rotations that compose an amount without its own key, for the steps of a `linear_transform`.
     `flood`: the standard deviation of the noise that the server adds to its outputs.
     `resident_key_bytes`: the bound on the keys in memory that the program was planned for; None if all of them stay.
     """

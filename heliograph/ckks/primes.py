@@ -1,4 +1,4 @@
-"""The primes of a modulus chain, computed as OpenFHE chooses them."""
+"""The primes of a modulus chain, by OpenFHE's choice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_prime(n: int) -> bool:
 
 
 class _NoPrimeError(ArithmeticError):
-    """There are not enough primes of the size wanted."""
+    """There are not enough primes of the wanted size."""
 
 
 def _step_prime(start: int, step: int, bits: int) -> int:
@@ -43,11 +43,11 @@ def _step_prime(start: int, step: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: int) -> tuple[int, ...]:
-    """The primes q_0 .. q_levels, as OpenFHE chooses them with FIXEDMANUAL scaling.
+    """The primes q_0 .. q_levels, by OpenFHE's choice with FIXEDMANUAL scaling.
 
     All are 1 modulo 2N. q_levels is the first above 2**scale_bits, then alternately the next below and the next above;
-    q_0 is the last below 2**first_mod_bits, or, where it has the size of the others, the next above all of them. The
-    backend refuses to run if OpenFHE's chain is another one. Empty where this many primes of that size do not exist.
+    q_0 is the last below 2**first_mod_bits or, if it has the size of the others, the next above all of them. The
+    backend refuses to run if OpenFHE's chain is different. Empty if this many primes of that size do not exist.
     """
     try:
         return _chain_primes(log_ring, first_mod_bits, scale_bits, levels)
@@ -79,7 +79,7 @@ def _chain_primes(log_ring: int, first_mod_bits: int, scale_bits: int, levels: i
 
 @functools.lru_cache(maxsize=256)
 def largest_primes(log_ring: int, bits: int, count: int, but: tuple[int, ...]) -> tuple[int, ...]:
-    """The largest primes below 2**bits that are 1 modulo 2N, without some that are taken: OpenFHE's special primes."""
+    """The largest primes below 2**bits that are 1 modulo 2N, except those in `but`: OpenFHE's special primes."""
     found: list[int] = []
     number = (1 << bits) + 1
     while len(found) < count:

@@ -1,4 +1,4 @@
-"""The parameters of a modulus chain: its sizes, its levels, whether it is legal and secure."""
+"""The parameters of a modulus chain: sizes, levels, and checks that it is legal and secure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from heliograph.records import bounds
 # OpenFHE's own special primes, and the longest that our kernels work on in floating point (native/floating.py).
 _LONG_SPECIAL_BITS = 60
 _MOST_SHORT_SPECIAL_BITS = 49
-# OpenFHE takes special primes for four bits more than the longest digit. With so many more, the error of a key is an eighth
-# of what rounding adds.
+# OpenFHE's special primes have four bits more than the longest digit. With this many more, the error of a key is an
+# eighth of the rounding error.
 _SPECIAL_ROOM = 8
 SIGMA = 3.19
 MAX_PRIME_BITS = 60
 MIN_SCALE_BITS = 20
 # No chain is longer, whether planned or read from a file.
 MOST_LEVELS = 100
-# Levels that the modular reduction of a bootstrap takes, with a sparse encapsulated secret (ir/bootstraps/writer.py).
+# The levels of a bootstrap's modular reduction, with a sparse encapsulated secret (ir/bootstraps/writer.py).
 REDUCTION_LEVELS = 9
-# The key to the sparse secret has special primes of this size, whatever the chain's have.
+# The key to the sparse secret has special primes of this size, whatever the size of the chain's.
 SPARSE_SPECIAL_BITS = 33
 
 
-# Logarithms of primes are integer multiples of this, so sums and differences of them, such as scales, are exact below 2^8.
-# A chain of squarings doubles any error in a scale, and summands must have the same scale.
+# Logarithms of primes are integer multiples of this, so sums and differences of them, such as scales, are exact below
+# 2^8. A chain of squarings doubles any error in a scale, and summands must have the same scale.
 _LOG_UNIT = 2.0**-45
 
 
@@ -39,32 +39,34 @@ def _logs(primes: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def bootstrap_levels(budget: tuple[int, int]) -> int:
-    """The levels that a bootstrap spends: those of its two transforms, `budget`, and of the modular reduction."""
+    """The levels that a bootstrap spends: `budget` for its two transforms, and the modular reduction's."""
     return sum(budget) + REDUCTION_LEVELS
 
 
-# Without slots: planners ask thousands of rings again and again, so what follows from the fields is kept.
+# Without `__slots__`, so that derived values can be cached: planners use thousands of rings again and again.
 @dataclass(frozen=True)
 class Ring:
     """The parameters of one modulus chain: HYBRID key switching, uniform ternary secret, FIXEDMANUAL scaling.
 
-    `digits` splits the chain for key switching; each digit has at most `alpha` primes, and `special` primes of
-    `special_bits` bits cover the largest digit. OpenFHE takes 60 bits; with `short_specials` they are as short as the digit
-    allows, which leaves up to 50 bits more for the chain, and never above 49, which our kernels multiply faster.
-
-    `bootstrap` has the levels that a bootstrap spends on (CoeffsToSlots, SlotsToCoeffs), None where there is none.
-    SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and comes back at
-    `bootstrap_level`.
-
-    The first modulus of a chain that bootstraps is so many bits above the scale that the modular reduction tells a value
-    from multiples of it (`bootstrap_share`).
-
-    `bootstrap_babies` is how many baby steps each map of the two transforms takes; 0: as many as OpenFHE takes. Fewer take
-    fewer keys and more time (`ckks/fourier.py`).
-
-    With `chain_levels` the ring is a lower part of the chain of that many levels: its first `levels` + 1 primes, with
-    digits and special primes of its own. The secret is the same; keys made here are smaller, and bootstraps, where it has
-    them, cheaper (see `lower`). `of_bootstrapping`: a part of a chain that bootstraps.
+    `log_ring`: log2 of the ring dimension.
+    `first_mod_bits`, `scale_bits`: the bits of the first modulus and of the scale. In a chain that bootstraps, the
+    first modulus is enough bits above the scale for the modular reduction to separate a value from its multiples
+    (`bootstrap_share`).
+    `levels`: the levels of the chain.
+    `digits`: the digits for key switching; each has at most `alpha` primes, and `special` primes of `special_bits` bits
+    cover the largest digit.
+    `security_bits`: the bits of security; None for no security.
+    `bootstrap`: the levels that a bootstrap spends on (CoeffsToSlots, SlotsToCoeffs); None if the chain does not
+    bootstrap. SlotsToCoeffs comes first, at the low end of the chain: a value enters at `bootstrap_input_level` and
+    returns at `bootstrap_level`.
+    `chain_levels`: for a sub-chain, the levels of the whole chain. A sub-chain has its first `levels` + 1 primes, with
+    its own digits and special primes. The secret is the same; keys are smaller, and bootstraps, if any, cheaper (see
+    `lower`).
+    `bootstrap_babies`: the baby steps of each map of the two transforms; 0 for OpenFHE's number. Fewer take fewer keys
+    and more time (`ckks/fourier.py`).
+    `short_specials`: whether special primes are as short as the digit allows, which leaves up to 50 bits more for the
+    chain, and at most 49 bits, which our kernels multiply faster. OpenFHE's have 60 bits.
+    `of_bootstrapping`: whether it is a part of a chain that bootstraps.
     """
 
     log_ring: int = field(metadata=bounds(1, 17))
@@ -84,8 +86,9 @@ class Ring:
 
     @functools.cached_property
     def _hash(self) -> int:
-        """Kept: prices are looked up by ring hundreds of thousands of times. Of whole numbers alone, whose hashes are the
-        same in the process that a ring is sent to.
+        """The hash, cached because prices are looked up by ring hundreds of thousands of times.
+
+        It is of whole numbers only, because their hashes are the same in another process to which a ring is sent.
         """
         part = self.chain_levels or 0, self.bootstrap_babies
         return hash((self.log_ring, self.first_mod_bits, self.scale_bits, self.levels, self.digits, *part))
@@ -111,13 +114,14 @@ class Ring:
         """The size of the special primes: they are the largest below this power of two that are not in the chain."""
         if not self.short_specials:
             return _LONG_SPECIAL_BITS
-        # The primes lie on both sides of the powers of two, so the product of a digit has its nominal size or a bit more.
+        # The primes lie on both sides of the powers of two, so the product of a digit has its nominal size or a bit
+        # more.
         needed = self._digit_bits + 1 + _SPECIAL_ROOM
         return max(SPARSE_SPECIAL_BITS + 1, -(-needed // -(-needed // _MOST_SHORT_SPECIAL_BITS)))
 
     @functools.cached_property
     def special(self) -> int:
-        """How many special primes OpenFHE takes: they have four bits more than the longest digit."""
+        """The number of special primes, as in OpenFHE: together they have four bits more than the longest digit."""
         if (self._digit_bits + 4) % self.special_bits:
             return self.special_for_security
         primes, alpha = self.primes, self.alpha
@@ -125,19 +129,20 @@ class Ring:
         return -(-(longest + 4) // self.special_bits)
 
     def hoists_twice(self, level: int) -> bool:
-        """Whether baby steps at a level stay undivided by the special primes until their products are summed: each product
-        then takes these primes too, which pays while they are few beside the others.
+        """Whether baby steps at a level stay in the extended basis, undivided by the special primes, until their
+        products are summed. Each product then includes these primes, which pays while they are few compared to the
+        others.
         """
         return 2 * self.special <= level + 1
 
     @functools.cached_property
     def special_for_security(self) -> int:
-        """How many special primes OpenFHE assumes when it judges the security: one more than it takes, sometimes."""
+        """The number of special primes in OpenFHE's security check: sometimes one more than it takes."""
         return -(-(self._digit_bits + 5) // self.special_bits)
 
     @property
     def special_room(self) -> int:
-        """By how many bits the special primes are longer than the longest digit."""
+        """The bits by which the special primes together are longer than the longest digit."""
         return self.special * self.special_bits - self._digit_bits
 
     @functools.cached_property
@@ -156,14 +161,14 @@ class Ring:
 
     @functools.cached_property
     def log_pq(self) -> float:
-        """log2 of the largest modulus that a key is published under; infinite where the chain does not exist."""
+        """log2 of the largest modulus of a published key; infinite if the chain does not exist."""
         if not self.primes:
             return math.inf
         return sum(self.log_primes) + self.special * self.special_bits
 
     @property
     def legal(self) -> bool:
-        """Whether the digits split the chain as OpenFHE accepts, and every prime has a size that exists."""
+        """Whether OpenFHE accepts the split into digits, and primes of every size exist."""
         return (
             1 <= self.digits <= self.towers
             and self.alpha * (self.digits - 1) < self.towers
@@ -178,12 +183,12 @@ class Ring:
 
     @property
     def secure(self) -> bool:
-        """Whether its keys keep the security asked for (always, where none was)."""
+        """Whether its keys have the requested security (always, if none is requested)."""
         return self.security_bits is None or (self._sparse_key_holds and self._modulus_fits)
 
     @property
     def weakness(self) -> str:
-        """Why its keys do not keep the security asked for; an empty text where they do."""
+        """Why its keys do not have the requested security; empty if they do."""
         if self.secure:
             return ""
         assert self.security_bits is not None
@@ -198,12 +203,12 @@ class Ring:
 
     @property
     def _sparse_key_holds(self) -> bool:
-        """Whether no bootstrap needs a sparse secret that costs less to find than the security asked for."""
+        """Whether finding the sparse secret of bootstraps costs at least the requested security, if there are any."""
         return self.bootstrap is None or (sparse_attack(self.log_ring) or 0) >= (self.security_bits or 0)
 
     @property
     def _modulus_fits(self) -> bool:
-        """Whether log2(PQ) is within the table for the security asked for."""
+        """Whether log2(PQ) is within the table for the requested security."""
         assert self.security_bits is not None
         limit = max_log_pq(self.log_ring, self.security_bits)
         # OpenFHE wants the sum of the nominal sizes strictly below the limit; we want the true sizes within it.
@@ -223,19 +228,19 @@ class Ring:
 
     @property
     def bootstrap_input_level(self) -> int:
-        """Where a value must stand to be bootstrapped."""
+        """The level at which a value enters a bootstrap."""
         assert self.bootstrap is not None
         return self.bootstrap[1]
 
     @property
     def bootstrap_level(self) -> int:
-        """Where a bootstrapped value comes back."""
+        """The level at which a bootstrapped value returns."""
         assert self.bootstrap is not None
         return self.levels + self.bootstrap_input_level - bootstrap_levels(self.bootstrap)
 
     @property
     def bootstrap_share(self) -> int:
-        """A value of one, at the nominal scale, is the first modulus divided by this where it is bootstrapped.
+        """The message ratio: the first modulus over the size of a value of one at the nominal scale, in a bootstrap.
 
         Larger messages keep more of a coarse scale, smaller ones bend the sine of the reduction less.
         """
@@ -243,16 +248,16 @@ class Ring:
 
     @property
     def rounds_to_nearest(self) -> bool:
-        """Whether key switches are rounded to the nearest, as bootstraps need it; else as OpenFHE rounds them, down by half
-        the number of special primes in the mean.
+        """Whether key switches round to the nearest, as bootstraps need; otherwise they round as in OpenFHE, down by
+        half the number of special primes on average.
         """
         return self.bootstrap is not None or self.of_bootstrapping
 
     def lower(self, level: int, digits: int, bootstraps: bool = False) -> Ring:
-        """The lower part of this chain up to `level`, with digits of its own.
+        """The sub-chain up to `level`, with its own digits.
 
-        Where it `bootstraps`, it does so with this chain's level budgets: a value enters at the same level, its
-        modulus is raised to `level` only, and it comes back as many levels lower as the part is shorter.
+        If it `bootstraps`, it does so with this chain's level budgets: a value enters at the same level, its modulus is
+        raised to `level` only, and it returns as many levels lower as the sub-chain is shorter.
         """
         if bootstraps and self.bootstrap is None:
             raise ProgramError("a lower part of a chain bootstraps, and its whole chain does not")
@@ -272,7 +277,7 @@ class Ring:
 
     @property
     def sent_key_bytes(self) -> int:
-        """A rotation key as it is sent: the half that no seed gives, in as many bits as its primes have."""
+        """The bytes of a rotation key in messages: the half without a seed, in as many bits as its primes have."""
         bits = self._prime_bits(self.towers) + self.special * self.special_bits
         return self.digits * bits * self.ring_dim // 8
 
@@ -280,7 +285,7 @@ class Ring:
         return parts * (level + 1) * self.ring_dim * 8
 
     def sent_ciphertext_bytes(self, level: int) -> int:
-        """A fresh ciphertext as it is sent; see `sent_key_bytes`."""
+        """The bytes of a fresh ciphertext in messages; see `sent_key_bytes`."""
         return self._prime_bits(level + 1) * self.ring_dim // 8
 
     def _prime_bits(self, towers: int) -> int:

@@ -1,28 +1,29 @@
-"""The security table: how large a modulus a ring can carry."""
+"""The security table: the largest modulus for each ring."""
 
 from __future__ import annotations
 
 from heliograph.errors import SecurityError, said
 
 # Largest log2(PQ) for 128-bit classical security with a uniform ternary secret and sigma 3.19, by log2 of the ring
-# dimension: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is stricter
-# than the 2018 table that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same estimator's
-# limits for all dimensions; docs/security.md says how to compute them again.
+# dimension: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption" (2024), table 5.2. It is
+# stricter than the 2018 table that OpenFHE 1.6.1 checks (27, 54, 109, 218, 438, 881, then the same) and has the same
+# estimator's limits for all dimensions; docs/security.md says how to compute them again.
 MAX_LOG_PQ_128 = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
 # The number of nonzero coefficients in the ephemeral secret of bootstraps.
 SPARSE_WEIGHT = 32
 # A lower bound on the cost (log2) of the best attack on its key, at up to 126 bits of modulus, by log2 of the ring
-# dimension. Larger rings are harder at the same modulus. The costs are estimates; docs/security.md says how they were made.
+# dimension. Larger rings are harder at the same modulus. The costs are estimates; docs/security.md says how they were
+# made.
 _SPARSE_ATTACK = {15: 139, 16: 164}
 
 
 def sparse_attack(log_ring: int) -> int | None:
-    """log2 of what the best known attack on the key of the sparse secret costs at least, None for rings without estimate."""
+    """A lower bound on log2 of the best known attack's cost on the sparse secret's key; None without an estimate."""
     return max((bits for log, bits in _SPARSE_ATTACK.items() if log <= log_ring), default=None)
 
 
 def max_log_pq(log_ring: int, security_bits: int) -> int:
-    """The largest log2(PQ) that keeps the security asked for."""
+    """The largest log2(PQ) with the requested security."""
     if security_bits != 128:
         raise SecurityError(
             f"a security level of {security_bits} bits is not in our table",

@@ -1,16 +1,16 @@
-"""What it costs to pass decrypted results on: the noise that hides the key-dependent error, and what is claimed of it.
+"""The cost of sharing decrypted results: the noise that hides the key-dependent error, and the security claimed for it.
 
-Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) flood with a standard deviation of sqrt(12 r) 2**(s/2) times a bound on
-the error, for r results that one key decrypts for untrusted parties and s bits of statistical security. The bound is
-one on the Euclidean length of all that is handed out at once: of n values with errors up to B it is sqrt(n) B.
+Li, Micciancio, Schultz and Sorrell (CRYPTO 2022) flood with a standard deviation of sqrt(12 r) 2**(s/2) times a bound
+on the error, for r results that one key decrypts for untrusted parties and s bits of statistical security. The bound is
+on the Euclidean length of all values that are shared at once: for n values with errors up to B it is sqrt(n) B.
 
 s counts as in their (c, s)-security, where a distinguisher's advantage of 2**-(s/2) is s bits. The divergence of all r
-results is at most 2**-s / 24, so that their statistical distance from what would tell nothing of the key is at most
+results is at most 2**-s / 24, so their statistical distance from results that reveal nothing about the key is at most
 2**-17.8 for s = 30.
 
-B is not a proof. It is the larger of two estimates, with a margin: what the artifact predicts (the largest error of a few
-simulated runs), and what encryption and rescaling leave at least on this ring, which the client works out by itself. An
-honest server is assumed: whoever can choose what is computed, and sees the results, is not held off by any noise.
+B is not proved. It is the larger of two estimates, with a margin: the artifact's prediction (the largest error of a few
+simulated runs), and the least error of encryption and rescaling on this ring, which the client computes by itself. The
+server is assumed to be honest: no noise protects against a party that can choose the computation and sees the results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOOR_DEVIATIONS = 2.0
 
 
 def sharing_cost_bits(values: int = 1) -> float:
-    """The bits of precision that flooding this many values costs, beside the predicted error of encryption."""
+    """The bits of precision that flooding this many values costs, in addition to the predicted error of encryption."""
     return SHARE_BITS / 2 + math.log2(math.sqrt(12.0 * SHARE_RESULTS * values) * SHARE_MARGIN)
 
 
@@ -40,11 +40,13 @@ def flooding_std(scheme_error: float, values: int = 1) -> float:
 
 
 def sharing_distance_bits() -> float:
-    """-log2 of the statistical distance that is claimed for all results together, by Pinsker's inequality."""
+    """-log2 of the statistical distance claimed for all results together, by Pinsker's inequality."""
     divergence = 2.0**-SHARE_BITS / 24
     return -math.log2(math.sqrt(divergence / 2))
 
 
 def least_error(ring: Ring, log_scale: float) -> float:
-    """An error that no honest artifact predicts less than: a fresh encryption, rescaled, in values of that scale."""
+    """A lower bound on the error that an honest artifact predicts: a fresh encryption, rescaled, in values at that
+    scale.
+    """
     return float(_FLOOR_DEVIATIONS * math.hypot(encryption_std(ring), rescale_std(ring)) * 2.0**-log_scale)

@@ -1,4 +1,4 @@
-"""Checks of what a user gives to the public functions of the compiler."""
+"""Checks of the arguments of the compiler's public functions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from heliograph.ir import Program
 
 
 def program_of(model: Any, what: str, example_input: Any, calibration: Any, input_range: Any) -> Program:
-    """The program itself, or that of a PyTorch module or an estimator, with what `trace` and `from_sklearn` take.
+    """The program itself, or the program of a PyTorch module or an estimator, from the arguments of `trace` and
+    `from_sklearn`.
 
-    A program has its inputs: with it these are refused. Anything else is refused as `require_program` does.
+    These arguments are refused beside a program, which has its inputs. Raises ProgramError for any other model.
     """
     given = {"example_input": example_input, "calibration": calibration, "input_range": input_range}
     useless = [name for name, value in given.items() if value is not None]
@@ -46,12 +47,12 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
 
 
 def is_estimator(model: object) -> bool:
-    """Whether it is made as scikit-learn's estimators are."""
+    """Whether an object has the interface of scikit-learn's estimators."""
     return hasattr(model, "get_params") and hasattr(model, "fit")
 
 
 def require_program(value: object, what: str) -> None:
-    """Raise a ProgramError where `value` is not a program: the commonest mistake is to pass the model."""
+    """Raise a ProgramError if `value` is not a program: the commonest mistake is to pass the model."""
     if not isinstance(value, Program):
         kind = type(value)
         raise ProgramError(

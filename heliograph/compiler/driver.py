@@ -51,12 +51,12 @@ def compile(
     `input_range` as for `trace`, or a fitted estimator of scikit-learn with calibration samples.
 
     `watch(name, program)` is called with the program after each pass, once all passes of its part of the pipeline have
-    run, and only for the plan that is chosen (report/explain.py has one that explains).
+    run, and only for the chosen plan (report/explain.py has a `watch` that explains).
 
-    On one machine the same program, options and costs give the same artifact, byte for byte. Across processors, which
+    On one machine, the same program, options and costs give the same artifact, byte for byte. Across processors, which
     sum in different orders, they nearly always do: results of BLAS and LAPACK are rounded (rounding.py). If you need
-    the same fingerprint in several places, ship the artifact instead of compiling it again. Paths of sources are stored
-    as compiler/places.py describes.
+    the same fingerprint in several places, ship the artifact instead of compiling it again. compiler/places.py
+    describes how source paths are stored.
 
     Raises ProgramError (PlanningError if no parameters are large enough) with the layer and its line, and the errors of
     `trace`.
@@ -93,9 +93,9 @@ def _size(node: Node) -> int:
 
 
 def _compile(program: Program, options: Options, watch: Watch, reached: Callable[[str], None]) -> Artifact:
-    """As `compile`, of what has been looked at, with places in it that an artifact keeps.
+    """`compile` for checked arguments; source paths become portable (places.py).
 
-    `reached` is called with the name of each pass that has run, even where its plan is not chosen.
+    `reached` is called with the name of each pass that has run, even if its plan is not chosen.
     """
     if program.stage not in (Stage.TENSOR, Stage.PACKED) or program.parameters is not None:
         raise ProgramError(
@@ -107,7 +107,7 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
     program, before = portable(program)
     dump = dumper(options.dump_ir)
 
-    # Where two plans are made, steps are kept until it is known whose are shown.
+    # If there are two plans, steps are kept until one of them is chosen.
     kept: list[tuple[str, Program]] = []
 
     def seen(name: str, made: Program) -> None:
@@ -134,7 +134,7 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
 
 
 def _refuse_conflicts(program: Program, options: Options) -> None:
-    """Raise a ProgramError where options contradict each other or the program, before anything is worked out."""
+    """Raise a ProgramError if options contradict each other or the program, before any other work."""
     if options.objective is not None and options.batch != 1:
         raise PlanningError(
             "a batch and an objective were given", where="Options.objective", hint="leave one of them out"
@@ -150,10 +150,10 @@ def _refuse_conflicts(program: Program, options: Options) -> None:
 
 
 def _by_paper(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact | None:
-    """The artifact of OLA's own allocation, where it is faster than `made`.
+    """The artifact of OLA's own allocation if it is faster than `made`, else None.
 
-    Allocations are priced before it is known how precise their chains must be, and how many digits that takes. Where values
-    are bootstrapped that makes half of the time and more, so OLA's allocation is planned too.
+    Allocations are priced before the precision of their chains, and so the number of digits, is known. With bootstraps
+    this decides half of the time and more, so OLA's allocation is planned too.
     """
     figures = made.report.figures
     assert figures.allocation is not None
@@ -173,7 +173,7 @@ def _by_paper(made: Artifact, program: Program, options: Options, watch: Watch, 
 
 def _made(program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
     verify(program)
-    # The last program of each stage: only these are printed.
+    # The last program of each stage, for the artifact.
     last = {program.stage: program}
 
     def show(trail: Trail) -> None:
@@ -195,7 +195,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         options, allocation, shown = allocated.options, allocated.record, allocated.calibrated
         if options.errors:
             shown = None
-            # Errors of single ReLUs were chosen, so these are composed.
+            # The allocation gave errors for single ReLUs, so these are composed.
             linear = linear_passes(program, options.errors)
             fused = linear[-1].program
     show(linear)
@@ -207,8 +207,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         show(trail)
         polynomial = trail[-1].program
         last[Stage.TENSOR] = written
-    # Every program is interpreted once on the same samples. Errors are measured on samples that did not set the ranges, if
-    # there are any.
+    # Every program is interpreted once on the same samples. Errors are measured on held-out samples, if there are any.
     first = sample_inputs(program, _ERROR_SAMPLES)
     samples = first if observation.trial is None else list(observation.unseen.samples)
     exact = interpret_many(program, samples)
@@ -252,7 +251,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
 
 
 def dumper(folder: str | Path | None) -> Watch:
-    """Writes the program after each pass into a numbered file; does nothing without a folder."""
+    """A watch that writes the program after each pass into a numbered file; without a folder, it does nothing."""
     if folder is None:
         return lambda name, program: None
     path = Path(folder)

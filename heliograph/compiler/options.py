@@ -1,8 +1,8 @@
-"""What a user may ask of the compiler.
+"""The options of the compiler.
 
-An option is one field of `Options`. The class's docstring says what it is; an `About` says what it may be, how the command
-line spells it and whether the bill tells it. Checks, flags with their help (cli/options.py), refusals, the bill's entry and
-what `debug` compiles again follow from these.
+An option is one field of `Options`. The class's docstring describes it; its `About` has the allowed values, the flags
+of the command line, and whether it goes into the bill. Checks, flags with their help (cli/options.py), refusals, the
+bill's entry and the options with which `debug` compiles again follow from these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.errors import Argument, ProgramError, said
 from heliograph.functions import METHODS
 from heliograph.records import Bounds, fits, wanted
 
-# The lower bound of what must be positive.
+# The lower bound of positive numbers.
 _TINY = math.ulp(0.0)
 _MAX_DEGREE = 511
 _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
@@ -29,14 +29,14 @@ _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How the command line asks for an option.
+    """The flag of an option on the command line.
 
-    name: what is typed behind the dashes, where that is not the option's name.
-    metavar: what stands behind the flag, where that is neither of the option's kind nor one of its choices.
-    several: the flag may stand several times.
-    bare: nothing stands behind the flag; the option's value is then `means`.
-    read: makes the option's value of what was given: of a text, or, where the flag may stand several times, of all texts.
-    help: what the flag does, where that is not the first sentence of what its option is.
+    name: the text after the dashes, if it is not the option's name.
+    metavar: the placeholder after the flag, if it is neither the option's type nor its choices.
+    several: whether the flag may be repeated.
+    bare: whether the flag takes no argument; the option's value is then `means`.
+    read: converts the argument to the option's value; for a repeatable flag, the list of all arguments.
+    help: the flag's help, if it is not the first sentence of the option's entry in the docstring of `Options`.
     """
 
     name: str = ""
@@ -50,12 +50,14 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class About(Bounds):
-    """What an option may be beside its type, and who else is to know of it. None is allowed where it is the default.
+    """The allowed values of an option beside its type, its flags, and its place in the bill.
 
-    check: says in words why a value cannot be used, an empty text where it can; in place of type and bounds.
-    flag, also: the flags on the command line; `also` if there are two, only one of which may be given.
-    told: whether the bill (and with it the artifact's fingerprint) has it: "always", or "unless default" for options that
-        artifacts made before the option came were compiled without. What decides about polynomials has to be told.
+    None is allowed if it is the default.
+
+    check: the reason why a value cannot be used, empty for a usable value; replaces the check of type and bounds.
+    flag, also: the flags on the command line; `also` is an alternative to the first flag.
+    told: whether the option goes into the bill, and so into the artifact's fingerprint: "always", "no", or "unless
+        default" for options that are newer than some artifacts. Options that decide about polynomials must be told.
     """
 
     check: Callable[[Any], str] | None = None
@@ -65,7 +67,7 @@ class About(Bounds):
 
 
 def _option(default: object, low: float | None = None, **more: Any) -> Any:
-    """A field with this default; an empty mapping where it is `dict`."""
+    """A field with this default; `dict` stands for an empty mapping."""
     metadata = {"bounds": About(low, **more)}
     return (
         field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
@@ -87,7 +89,7 @@ def _refuses_degrees(value: object) -> str:
 
 
 def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
-    """The degrees by layer of texts as act1=7."""
+    """The degrees by layer from texts such as act1=7."""
     degrees = {}
     for text in texts:
         layer, _, degree = text.rpartition("=")
@@ -98,7 +100,7 @@ def _read_degrees(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _read_degree_list(text: str) -> tuple[int, ...]:
-    """The degrees of a text as 7,15,7."""
+    """The degrees from a text such as 7,15,7."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) <= 6 for part in parts):
         raise ProgramError(f"--degrees {text!r} is not a list of degrees", hint="for example --degrees 7,15,7")
@@ -116,7 +118,7 @@ def _refuses_errors(value: object) -> str:
 
 
 def _read_errors(texts: Sequence[str]) -> dict[str, float]:
-    """The errors by layer of texts as act1=0.001."""
+    """The errors by layer from texts such as act1=0.001."""
     errors = {}
     for text in texts:
         layer, _, error = text.rpartition("=")
@@ -139,7 +141,7 @@ def _refuses_folder(value: object) -> str:
 
 
 def _read_batch(text: str) -> int | str:
-    """A number where it is one; what else it may be `_refuses_batch` says."""
+    """The number, or the text itself for `_refuses_batch` to check."""
     return int(text) if text.isdecimal() else text
 
 
@@ -275,7 +277,7 @@ class Options:
         return ProgramError(said(given, " cannot be used"), where=f"Options.{name}", why=why)
 
     def told(self) -> dict[str, Any]:
-        """What the bill says of the options, as JSON values."""
+        """The options in the bill, as JSON values."""
         found = {}
         for name, about in ABOUT.items():
             value = getattr(self, name)
@@ -285,7 +287,7 @@ class Options:
 
     @staticmethod
     def of_bill(told: Mapping[str, Any]) -> Options:
-        """The options that a bill tells of: with them the same polynomials come out. A ProgramError for others."""
+        """The options in a bill, which give the same polynomials again. Raises ProgramError for unknown ones."""
         unknown = sorted(str(name) for name in told if name not in ABOUT or ABOUT[name].told == "no")
         if unknown:
             raise ProgramError(
@@ -302,7 +304,7 @@ def option_types() -> Mapping[str, Any]:
 
 
 def texts() -> dict[str, str]:
-    """What each option is, by name, as the docstring of `Options` says it; nothing where Python left docstrings out."""
+    """Each option's entry in the docstring of `Options`, by name; empty if Python runs without docstrings."""
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", Options.__doc__ or "", re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in entries}
 

@@ -1,4 +1,4 @@
-"""The pipeline, whole, on one screen. A sequence of passes returns its trail; what it made is the last program there."""
+"""The whole pipeline on one screen. A sequence of passes returns its trail; its result is the trail's last program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.scale_outputs import ScaleOutputs, output_scales
 from heliograph.passes.tensors.simplify import Simplify
 
-# How large outputs are is looked up on this many samples.
+# The size of the outputs is measured on this many samples.
 _SCALE_SAMPLES = 16
 # The names of the passes that leave a step, in the order in which they run; few programs need all of them.
 PASSES: tuple[str, ...] = (
@@ -63,7 +63,7 @@ PASSES: tuple[str, ...] = (
 
 
 def scale_passes(program: Program) -> Trail:
-    """Large outputs divided by a power of two; no step where none is large, or where an author wrote on slots."""
+    """Divide large outputs by a power of two; no step if no output is large, or for a program on slots."""
     if program.stage is not Stage.TENSOR:
         return ()
     with np.errstate(all="ignore"):
@@ -73,7 +73,7 @@ def scale_passes(program: Program) -> Trail:
 
 
 def scaled(program: Program) -> Program:
-    """The same without the trail."""
+    """The program after `scale_passes`."""
     trail = scale_passes(program)
     return trail[-1].program if trail else program
 
@@ -88,7 +88,7 @@ def front_passes(program: Program, options: Options) -> Trail:
 
 
 def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -> Trail:
-    """From tensors to few linear maps and activations; `errors` are those of ReLUs that are composed (`Options.errors`)."""
+    """From tensors to few linear maps and activations; `errors` are for composed ReLUs (`Options.errors`)."""
     composed = (ComposeReLU(errors),) if errors else ()
     return run((Simplify(), Expand(), *composed, FuseLinear()), program)
 
@@ -96,27 +96,29 @@ def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -
 def polynomial_passes(
     fused: Program, options: Options, observed: Mapping[Node, Observed], approximated: Program | None = None
 ) -> Trail:
-    """From fused tensor programs to polynomials on [-1, 1]. `approximated` is what the first pass makes, if it ran."""
+    """From fused tensor programs to polynomials on [-1, 1]. `approximated` is the first pass's result, if it already
+    ran.
+    """
     if approximated is None:
         approximated = apply(approximate_pass(options, observed), fused)
     return (Step(Approximate.name, approximated), *run((FoldScaling(),), approximated))
 
 
 def range_passes(program: Program, outputs: Sequence[Array], calibrated: int) -> Program:
-    """The polynomial program with the ranges of its outputs. Its operations do not change, so the trail has no step."""
+    """The polynomial program with the ranges of its outputs. Its operations stay as they are, so there is no step."""
     return apply(OutputRanges(program.stage, outputs, calibrated), program)
 
 
 def back_passes(
     program: Program, ring: Ring, options: Options, *, packed: Trail = (), exact_rotations: bool = False
 ) -> Trail:
-    """From polynomials to a scheduled program on one ring; from where `packed` ends, where that is given."""
+    """From polynomials to a scheduled program on one ring; continues the trail `packed` if it is given."""
     packed = packed or pack_passes(program, ring, options)
     return (*packed, *lower_passes(packed[-1].program, ring, options, exact_rotations=exact_rotations))
 
 
 def pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
-    """From polynomials on tensors (or on as many slots as their author wrote) to polynomials on the ring's slots."""
+    """From polynomials on tensors (or on the slots of an author's program) to polynomials on the ring's slots."""
     trail = unproved_pack_passes(program, ring, options)
     if program.stage is not Stage.PACKED:
         CleanSlots().run(trail[-1].program)
@@ -124,14 +126,14 @@ def pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
 
 
 def unproved_pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
-    """The same without the proof that slots are clean, which takes most of the time: for programs that nobody runs."""
+    """`pack_passes` without the proof that slots are clean, which takes most of its time: for plans that never run."""
     if program.stage is Stage.PACKED:
         return run((FitSlots(ring),), program)
     return run((Pack(ring, options.costs, options.batch),), program)
 
 
 def pair_passes(placed: Program, ring: Ring, options: Options) -> Trail:
-    """Two values in each bootstrap; no step where that is not faster."""
+    """Pair bootstraps; no step if that is not faster."""
     trail = run((PairBootstraps(ring, options.costs),), placed)
     return () if trail[-1].program is placed else trail
 
@@ -144,8 +146,8 @@ def lower_passes(
     bootstrapping: tuple[Ring, ...] = (),
     exact_rotations: bool = False,
 ) -> Trail:
-    """From polynomials on slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`, `exact_rotations`
-    as in `PlanLevels`.
+    """From polynomials on slots to a scheduled program on one ring; `bootstrapping` as in `SelectKeys`,
+    `exact_rotations` as in `PlanLevels`.
     """
     lowered = run((LowerPolynomials(),), program)
     made = level_passes(lowered[-1].program, ring, options, output_shift, bootstrapping, exact_rotations)
@@ -171,10 +173,10 @@ def level_passes(
 
 
 def reside_pass(program: Program, key_bytes: int) -> Program:
-    """The scheduled program of which this many bytes of keys stay in memory. Its operations stay as they are."""
+    """The scheduled program with at most this many bytes of keys in memory. Its operations stay as they are."""
     return apply(Reside(key_bytes), program)
 
 
 def flood_pass(program: Program, std: float) -> Program:
-    """The scheduled program whose server adds noise to the outputs. Its operations stay as they are."""
+    """The scheduled program with noise on its outputs, which the server adds. Its operations stay as they are."""
     return apply(Flood(std), program)

@@ -1,4 +1,4 @@
-"""Places in a program as an artifact keeps them: the same wherever it is compiled, and without anybody's folders."""
+"""Portable source paths for artifacts: the same wherever a program is compiled, and without anybody's folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def portable(program: Program) -> tuple[Program, Mapping[str, str]]:
-    """The program with the paths that its artifact keeps, and for each of them the path that it had."""
+    """The program with portable paths, and the original path of each."""
     kept = portable_files(node.loc.file for node in program.nodes)
     new: dict[Node, Node] = {}
     for node in program.nodes:
@@ -32,10 +32,10 @@ def portable(program: Program) -> tuple[Program, Mapping[str, str]]:
 
 
 def portable_files(files: Iterable[str]) -> dict[str, str]:
-    """For each file the path that an artifact keeps: from the folder that all of the user's files share.
+    """The portable path of each file: relative to the folder that all of the user's files share.
 
-    Files of installed packages are told from where packages are installed. Where the files share no folder but the user's
-    home or one above it, their names alone are kept.
+    Files of installed packages are relative to the folder of installed packages. If the files share only the user's
+    home or a folder above it, only their names are kept.
     """
     names = {file for file in files if file}
     resolved = {file: _resolved(file) for file in names if not file.startswith("<")}
@@ -75,7 +75,7 @@ def _kept(path: Path, base: Path | None) -> str:
 
 @contextlib.contextmanager
 def told_by(before: Mapping[str, str]) -> Iterator[None]:
-    """While it lasts, errors name files as they were before: by paths that the user can open from where he is."""
+    """A context in which errors name files by their original paths, which the user can open."""
     try:
         yield
     except HeliographError as error:

@@ -1,4 +1,4 @@
-"""The polynomials that a compilation would choose, in the program as it was written."""
+"""The program as its author wrote it, with the polynomials that a compilation would choose."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from heliograph.passes.tensors.simplify import Simplify
 
 
 def approximate(program: Program, options: Options | None = None) -> Program:
-    """The program of the tensor stage with its activations replaced by the polynomials that `compile` would choose.
+    """The tensor program with its activations replaced by the polynomials that `compile` would choose.
 
     Convolutions and other layers stay as they are. A polynomial with a range for each unit is written between a
-    division and a product by the sizes of the units. Functions that need a composition of polynomials (sign, softmax,
-    ...) stay, and so does a ReLU of a value that is never negative. `to_torch(approximate(program, options))` is a
-    module whose training can recover what the approximation lost; `compile` takes the result like any program, and
+    division and a product by the unit sizes. Functions that need a composition of polynomials (sign, softmax, ...)
+    stay, and so does a ReLU of a value that is never negative. `to_torch(approximate(program, options))` is a module
+    for training, which can recover the loss of the approximation. `compile` takes the result like any program, and
     keeps its polynomials on their intervals.
     """
     require_program(program, "approximate")
@@ -64,7 +64,7 @@ def approximate(program: Program, options: Options | None = None) -> Program:
 def _by_activation(made: Program) -> dict[tuple[str, str], list[tuple[Array, float, float, Array | None]]]:
     """Coefficients, interval and unit sizes of each activation's polynomial, by layer and op, in program order.
 
-    By unit the interval is [-1, 1], and the coefficients are those of f(w x) / w.
+    With units, the interval is [-1, 1], and the coefficients are for f(w x) / w, with w a unit's size.
     """
     table: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for node in made.nodes:
@@ -82,7 +82,7 @@ def _by_activation(made: Program) -> dict[tuple[str, str], list[tuple[Array, flo
 
 
 def _scaled(builder: Builder, x: Node, factors: Array) -> Node:
-    """The product with a constant of one number an element, or a channel where its places agree."""
+    """The product with a constant: one number for each channel if its places agree, else one for each element."""
     first_places = (slice(None), *(slice(0, 1) for _ in factors.shape[1:]))
     short = factors[first_places]
     factors = short if (short == factors).all() else factors

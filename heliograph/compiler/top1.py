@@ -1,4 +1,4 @@
-"""A classifier whose client learns the class and nothing else of the logits."""
+"""A classifier that reveals only the class to its client, not the logits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def top1(
     """The program with its only output replaced by its one-hot argmax, or by the position of the maximum with `index`.
 
     `gap` is the smallest difference between the largest and the next logit that must be resolved, in units of the
-    logits (by default what calibration shows); for smaller differences the result lies between the two. `bits` says how
-    close to 0 and 1 the result is. Logits do not leave the server, and slots that carry no result are proved to depend
-    on no input. What the distance from 0 and 1 still reveals about them is hidden by `Options(flood=...)`.
+    logits (default: from calibration); for smaller differences the result lies between the two. `bits` is the closeness
+    of the result to 0 and 1. Logits do not leave the server, and slots without a result are proved not to depend on any
+    input. `Options(flood=...)` hides what the distance from 0 and 1 still reveals about the logits.
     """
     require_program(program, "top1")
     if program.stage is not Stage.TENSOR or len(program.outputs) != 1:

@@ -1,1 +1,1 @@
-"""The protocol of backends, the loop that executes programs on them, and the simulator: what the compiler predicts with."""
+"""The protocol of backends, the loop that executes programs on them, and the simulator for predictions."""

@@ -1,7 +1,7 @@
-"""What a bootstrap calls, counted from one that is written out, and what that costs on a chain.
+"""The calls of a bootstrap, counted on one that is written out, and their cost on a chain.
 
-Bootstraps on chains of one shape differ in the level at which the modulus is raised, no more: what is counted on one of them
-is shifted to the others.
+Bootstraps on chains of one shape differ only in the level to which the modulus is raised: the calls counted on one
+chain are shifted to the others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from heliograph.ir.location import UNKNOWN
 def bootstrap_ms(
     ring: Ring, slots: int, costs: CostTable, paired: bool = False, degree: int = 0, lower: tuple[Ring, ...] = ()
 ) -> float:
-    """One bootstrap of that many slots, of two values if `paired`; `degree` is that of the series that it computes, or 0.
+    """The milliseconds of one bootstrap of that many slots, of two values if `paired`.
 
-    `lower` are parts of the chain with keys of their own, in which it works where the level allows.
+    `degree`: the degree of the series that it computes, or 0.
+    `lower`: sub-chains with keys of their own, in which it works where the level allows.
     """
     return _transforms_ms(ring, slots, costs, lower) + _reduction_ms(ring, paired, degree, costs, lower)
 
@@ -48,12 +49,14 @@ def _reduction_ms(ring: Ring, paired: bool, degree: int, costs: CostTable, lower
     return float(prices_on((ring, *lower), costs).ms(calls, ring.levels - ring.bootstrap[0]))
 
 
-# By shape the works of the two transforms.
+# The works of the two transforms, by shape.
 _counted: dict[tuple[object, ...], tuple[Work, Work]] = {}
 
 
 def _transforms(ring: Ring, slots: int) -> tuple[Work, Work]:
-    """SlotsToCoeffs, relative to the level at which a value enters; the raised modulus and CoeffsToSlots, from the top."""
+    """The works of SlotsToCoeffs, relative to the level at which a value enters, and of the raised modulus and
+    CoeffsToSlots, relative to the top.
+    """
     assert ring.bootstrap is not None
     encode, decode = ring.bootstrap
     levels = *range(1, decode + 1), *range(ring.levels - encode + 1, ring.levels + 1)
@@ -74,7 +77,7 @@ def _transforms(ring: Ring, slots: int) -> tuple[Work, Work]:
 
 @functools.lru_cache(maxsize=64)
 def _reduction(paired: bool, degree: int) -> Work:
-    """What is behind the transforms, relative to the level at which they leave a value: the same on every chain."""
+    """The work after the transforms, relative to the level at which they leave a value: the same on every chain."""
     ring = Ring(10, 48, 42, 2 + 2 + 9 + 3, 4, None, (2, 2), short_specials=True)
     program = _written(ring, ring.slots, paired, degree)
     mirrored = next(node for node in program.nodes if node.op == "conjugate")
@@ -83,7 +86,7 @@ def _reduction(paired: bool, degree: int) -> Work:
 
 
 def _written(ring: Ring, slots: int, paired: bool = False, degree: int = 0) -> Program:
-    """A program that does nothing else."""
+    """A program with one bootstrap and nothing else."""
     builder = Builder("bootstrap", Stage.MANAGED)
     builder.set_ring(ring)
     x = builder.input(
@@ -94,7 +97,7 @@ def _written(ring: Ring, slots: int, paired: bool = False, degree: int = 0) -> P
 
 
 def _before(node: Node) -> set[Node]:
-    """All that a node depends on."""
+    """All nodes on which a node depends."""
     found: set[Node] = set()
     waiting = list(node.inputs)
     while waiting:

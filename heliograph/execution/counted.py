@@ -1,4 +1,4 @@
-"""The primitives as a run calls them: each call is counted once, here, as it leaves for the backend."""
+"""The primitives with counting: each call is counted once, here, as it goes to the backend."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from heliograph.ir import Array
 
 
 class Counted(Generic[C]):
-    """The primitives of one part of the chain on ciphertexts of one level; `parts` of the operands are two if not said.
+    """The primitives of one chain on ciphertexts of one level, with counting; operands have two `parts` by default.
 
-    `chain` is the number of that part.
-
-    The names under which calls are counted are those of execution/primitives.py; what is not counted is `UNCOUNTED` there.
+    `chain` is the number of the chain. Calls are counted under the names in execution/primitives.py, except for
+    `UNCOUNTED` there.
     """
 
     __slots__ = ("_calls", "_chain", "_do", "level")
@@ -55,7 +54,7 @@ class Counted(Generic[C]):
         return self._do.add_plain(x, plain)
 
     def add_pt(self, x: C, values: Array, log_scale: float, parts: int = 2) -> C:
-        """The sum with values that are encoded here."""
+        """The sum with values, which are encoded here."""
         self._calls[Call("add_pt", self.level, parts)] += 1
         return self._do.add_plain(x, self._do.encode(values, log_scale, self.level, x))
 
@@ -78,7 +77,7 @@ class Counted(Generic[C]):
         return self._do.sums_of_products(values, plains, groups)
 
     def mul_pt(self, x: C, values: Array, log_scale: float) -> C:
-        """The product with values that are encoded here."""
+        """The product with values, which are encoded here."""
         self._calls[Call("mul_pt", self.level, 2)] += 1
         return self._do.mul_plain(x, self._do.encode(values, log_scale, self.level))
 
@@ -107,7 +106,7 @@ class Counted(Generic[C]):
         return self._do.rotate_hoisted(x, amount, digits)
 
     def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
-        """Of an amount of 0 it is no rotation, and costs next to nothing."""
+        """A wide rotation; for amount 0 it is no rotation, costs next to nothing and is not counted."""
         if amount:
             self._calls[Call("rotate_wide", self.level, 2)] += 1
         return self._do.rotate_wide(x, amount, digits)

@@ -1,4 +1,4 @@
-"""One evaluation of a program on any backend: what belongs to this run alone. How an op is evaluated stands in its table."""
+"""One run of a program on any backend, with its own state. The evaluation rule of each op is in the table of ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Run(Generic[C]):
     """Evaluates the nodes of a program once, in order, in one thread.
 
-    `calls` counts the primitives of this run as they leave for the backend: what the floor of a run is the sum of.
+    `calls` counts the primitives of this run as they go to the backend; the floor of a run is the sum over them.
     `ahead` encodes plaintexts before they are used.
     """
 
@@ -30,20 +30,20 @@ class Run(Generic[C]):
         self.calls: Counter[Call] = Counter()
         self.shared, self._ahead = shared, ahead
         self._at: dict[tuple[int, int], Counted[C]] = {}
-        # Rotations of one value share its decomposition: the digits, and how many rotations are still to come.
+        # Rotations of one value share its decomposition: the digits, and the number of rotations still to come.
         self._digits: dict[int, tuple[Any, int]] = {}
         # The same for transforms: for each value, the digits and the rotations that later transforms read.
         self._kept: dict[int, tuple[Any, dict[int, C]]] = {}
-        # For each stack and matrix, the sums still to be taken: how often each is read, and its value, by row.
+        # For each stack and matrix, the sums still to be read, by row: the remaining reads, and the value.
         self._sums: dict[tuple[Node, str, float], tuple[Counter[int], dict[int, C]]] = {}
 
     def close(self) -> None:
-        """Give back what it borrowed; the execution is over, or broken off."""
+        """End the run, finished or aborted, and return the thread that encodes ahead."""
         self.shared.end(self._ahead)
         self._ahead = None
 
     def evaluate(self, node: Node, operands: Sequence[Any]) -> C:
-        """The node's value; raises RangeError or ProgramError where the scheme would give nonsense."""
+        """The node's value. Raises RangeError or ProgramError where the scheme would give nonsense."""
         if self.shared.before is not None:
             self.shared.before(self.shared.index[node])
         rule = OPS[node.op].run if node.op in OPS else None
@@ -68,7 +68,7 @@ class Run(Generic[C]):
         return value
 
     def at(self, kind: CipherType) -> Counted[C]:
-        """The primitives on ciphertexts of that level and chain, counted."""
+        """The counted primitives on ciphertexts of that level and chain."""
         found = self._at.get((kind.chain, kind.level))
         if found is None:
             found = self._at[kind.chain, kind.level] = Counted(
@@ -81,7 +81,7 @@ class Run(Generic[C]):
         return self.shared.part(chain)
 
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
-        """The plaintext that a node adds or multiplies with, kept between runs."""
+        """The plaintext summand or factor of a node, kept between runs."""
         return self.shared.cache.get(self.shared.index[node], make, self.shared.plaintext_bytes(level))
 
     def diagonal(self, transform: Transform[C], g: int, position: int, b: int, offset: int) -> Any:
@@ -106,7 +106,7 @@ class Run(Generic[C]):
         return on.rotate_hoisted(x, amount, digits)
 
     def baby_steps(self, node: Node, position: int, x: C) -> dict[int, C]:
-        """The rotations of one operand of a transform; those that a later one of the same value reads are kept for it."""
+        """The rotations of one operand of a transform; those that a later transform of the same value reads stay."""
         steps, source = self.shared.babies[node, position], self.shared.index[node.inputs[position]]
         on, paths = self.at(cipher(node)), self.shared.paths
         digits, kept = self._kept.pop(source, (None, {}))
@@ -126,13 +126,13 @@ class Run(Generic[C]):
         return rotated
 
     def factor(self, node: Node) -> Sequence[Any]:
-        """The plaintexts of the diagonals of a `fourier_factor`."""
+        """The plaintexts of a `fourier_factor`'s diagonals."""
         return self.shared.factor(node)
 
     def fourier_factor(self, node: Node, x: C) -> C:
         """The value of a `fourier_factor`: hoisted baby steps, all sums of products, giant steps from the farthest on.
 
-        Where they are wide, baby steps are never divided by the special primes, and giant steps only in one part.
+        With wide values, baby steps are not divided by the special primes, and giant steps in one part only.
         """
         on, factor, slots = self.at(cipher(node)), fourier_factor(node.attrs), self.shared.ring.slots
         wide = self.shared.is_wide(node)
@@ -157,7 +157,7 @@ class Run(Generic[C]):
         return total
 
     def weighted_sum(self, node: Node, values: Sequence[C]) -> C:
-        """One sum of a stack: the first that is asked for makes all that the program has of this matrix."""
+        """One sum of a stack: the first request computes all sums of the program with this matrix."""
         name, row, log_scale = str(node.attrs["matrix"]), node.attrs["row"], node.attrs["plain_log_scale"]
         key = node.inputs[0], name, log_scale
         if key not in self._sums:

@@ -1,4 +1,4 @@
-"""What all runs of one executable program share on a backend: tables, kept plaintexts, the parts of the chain."""
+"""The state that all runs of an executable program share on a backend: tables, kept plaintexts, the chains."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ from heliograph.ir.ops.slots.transforms import transform_diagonals
 
 @dataclass(frozen=True, slots=True)
 class Transform(Generic[C]):
-    """How a `linear_transform` is evaluated: for each giant step its (operand, baby step, offset), in this order.
+    """The evaluation of a `linear_transform`.
 
-    `number` is its position in the program, `sizes` what each encoded diagonal of an operand takes in bytes. `kept` has for
-    each operand the number of the first transform with the same plaintexts and its operand, and whether there are more than
-    one.
+    `number`: its position in the program.
+    `kept`: for each operand, the first transform and operand in the program with the same plaintexts, by their numbers,
+    and whether several have them.
+    `diagonals`: the map of each operand.
+    `groups`: for each giant step its (operand, baby step, offset), in this order.
+    `sizes`: the bytes of an encoded diagonal of each operand.
     """
 
     node: Node
@@ -47,7 +50,8 @@ class Transform(Generic[C]):
 
         def make() -> Any:
             assert isinstance(self.node.type, CipherType)
-            # Values that repeat over the slots are encoded in only as many slots as one period fills: a smaller transform.
+            # Values that repeat over the slots are encoded in only as many slots as one period fills: a smaller
+            # transform.
             values = np.roll(self.diagonals[position].one_run(offset, g + b), g)
             return self.do.diagonal(values, self.node.attrs["plain_log_scales"][position], self.node.type.level)
 
@@ -55,14 +59,14 @@ class Transform(Generic[C]):
         return Encoding((self.number, position, offset), make, self.sizes[position], (*first, offset), often)
 
     def encodings(self) -> Iterator[Encoding]:
-        """All of them, in the order of their use."""
+        """The plaintexts of all diagonals, in the order of their use."""
         for g, terms in self.groups.items():
             for position, b, offset in terms:
                 yield self.encoding(g, position, b, offset)
 
 
 def _plaintexts(node: Node) -> list[Hashable]:
-    """For each operand of a transform what its plaintexts depend on; nothing for other nodes."""
+    """A key of the plaintexts of each operand of a transform: equal for equal plaintexts; empty for other nodes."""
     if node.op != "linear_transform":
         return []
     assert isinstance(node.type, CipherType)
@@ -74,15 +78,15 @@ def _plaintexts(node: Node) -> list[Hashable]:
     ]
 
 
-# The share of the plaintexts' memory that is for those encoded ahead is one by this.
+# One part in this many of the plaintexts' memory is for plaintexts encoded ahead.
 _AHEAD = 8
 
 
 class Evaluator(Generic[C]):
     """An executable program on a backend; `begin` returns a run; several runs may be active, each in its own thread.
 
-    `primitives` gives the backend's for each part of the chain, the whole one first. `cache_bytes` bounds the encoded
-    plaintexts: most of it is for those that stay, a part for those that are encoded ahead of their use.
+    `primitives` returns the backend's primitives for each chain. `cache_bytes` bounds the encoded plaintexts: most of
+    it is for plaintexts that stay, a part for those encoded ahead of their use.
     """
 
     def __init__(self, program: Program, primitives: Callable[[Chain], Primitives[C]], cache_bytes: int) -> None:
@@ -97,11 +101,11 @@ class Evaluator(Generic[C]):
         self.paths = program.planned.rotation_paths
         # Plaintexts of the factors of bootstraps, by `factor_key`.
         self.factors: dict[Hashable, Sequence[Any]] = {}
-        # How many rotations of each value share its decomposition.
+        # The number of rotations of each value, which share its decomposition.
         self.rotations = Counter(
             node.inputs[0] for node in program.nodes if node.op == "rotate" and node.attrs["amount"] % self.ring.slots
         )
-        # How often weighted sums of a stack read each row of a matrix, at one scale.
+        # The number of reads of each row of a matrix by weighted sums of a stack, at one scale.
         self.sums: dict[tuple[Node, str, float], Counter[int]] = {}
         for node in program.nodes:
             if node.op == "weighted_sum":
@@ -117,14 +121,15 @@ class Evaluator(Generic[C]):
     def begin(self) -> Run[C]:
         """A run of the program; `close` it when it is over.
 
-        Only one run at a time encodes ahead, for its memory is bounded: the others encode each plaintext where they use it.
+        Only one run at a time encodes ahead, because the memory for that is bounded; the others encode each plaintext
+        where they use it.
         """
         with self._lock:
             lent, self._lent = self._lent, True
         return Run(self, None if lent else self.ahead)
 
     def end(self, ahead: EncodeAhead | None) -> None:
-        """Take back what a run borrowed."""
+        """Take back the thread that a run used for encoding ahead."""
         if ahead is not None:
             with self._lock:
                 self._lent = False
@@ -132,7 +137,7 @@ class Evaluator(Generic[C]):
                     self.ahead.clear()
 
     def close(self) -> None:
-        """Drop the encoded plaintexts; a run that is still active drops those that are ahead when it ends."""
+        """Drop the encoded plaintexts; a run that is still active drops those encoded ahead when it ends."""
         with self._lock:
             self._closed = True
             self.cache.close()
@@ -140,11 +145,11 @@ class Evaluator(Generic[C]):
                 self.ahead.clear()
 
     def refusal(self, error: Exception) -> str | None:
-        """What an error says that the backend's library refuses a call with; None where it is a fault of ours."""
+        """The reason if the backend's library refused a call with this error; None for an error of our own."""
         return None
 
     def describe(self, value: C) -> tuple[int, int]:
-        """(level, parts) of a ciphertext, or of a stack's first, as the backend has it: compared with the plan."""
+        """(level, parts) of a ciphertext, or of a stack's first, on the backend, for a comparison with the plan."""
         return self._parts[0].describe(value[0] if isinstance(value, list) else value)
 
     def part(self, chain: int) -> Primitives[C]:
@@ -153,7 +158,7 @@ class Evaluator(Generic[C]):
 
     @functools.cached_property
     def babies(self) -> dict[tuple[Node, int], BabySteps]:
-        """Which transform makes which rotations, and which of them it keeps for a later one of the same value."""
+        """The rotations that each transform computes, and those that it keeps for a later one of the same value."""
         return share_babies(self.program.nodes, self.diagonals, self.paths)
 
     def diagonals(self, node: Node) -> list[DiagonalMap]:
@@ -162,7 +167,7 @@ class Evaluator(Generic[C]):
 
     @functools.cached_property
     def _kept(self) -> dict[Hashable, tuple[tuple[int, int], bool]]:
-        """Of the plaintexts of each operand of a transform the first place that has them, and whether others do too."""
+        """The first (transform, operand) with given plaintexts, and whether others have them too."""
         places: dict[Hashable, list[tuple[int, int]]] = {}
         for node in self.program.nodes:
             for position, plaintexts in enumerate(_plaintexts(node)):
@@ -171,12 +176,13 @@ class Evaluator(Generic[C]):
 
     @functools.cached_property
     def _often_bytes(self) -> int:
-        """What the plaintexts take that a run uses more than once, at most: those of all diagonals."""
+        """A bound on the bytes of the diagonals' plaintexts that a run uses more than once."""
         return self.diagonals_bytes(self.diagonal_bytes, often=True)
 
     def diagonals_bytes(self, size: Callable[[int, float, DiagonalMap], int], often: bool = False) -> int:
-        """What the plaintexts of all diagonals take, or of those that a run uses more than once; `size` as
-        `diagonal_bytes`."""
+        """The bytes of the plaintexts of all diagonals, or only of those that a run uses more than once (`often`);
+        `size` is a function like `diagonal_bytes`.
+        """
         total = 0
         for (number, position), repeated in self._kept.values():
             node = self.program.nodes[number]
@@ -187,16 +193,16 @@ class Evaluator(Generic[C]):
         return total
 
     def plaintext_bytes(self, level: int) -> int:
-        """What an encoded plaintext takes in memory."""
-        # One polynomial, and the complex vector that it was encoded from.
+        """The bytes of an encoded plaintext in memory."""
+        # One polynomial, and the complex vector from which it was encoded.
         return self.ring.ciphertext_bytes(level, parts=1) + 16 * self.ring.slots
 
     def diagonal_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
-        """What the plaintext of one of these diagonals takes in memory, encoded at that scale."""
+        """The bytes in memory of the plaintext of one of these diagonals, encoded at that scale."""
         return self.plaintext_bytes(level)
 
     def transform(self, node: Node) -> Transform[C]:
-        """How a `linear_transform` is evaluated. That of the node last asked for is kept."""
+        """The evaluation of a `linear_transform`; the last one is kept."""
         known, found = self._last
         if known is not node:
             a, diagonals = node.attrs, self.diagonals(node)
@@ -213,14 +219,14 @@ class Evaluator(Generic[C]):
         return found
 
     def factor(self, node: Node) -> Sequence[Any]:
-        """The plaintexts of a `fourier_factor`, one for each diagonal: kept, for all bootstraps of the program read them."""
+        """The plaintexts of a `fourier_factor`, one for each diagonal; they are kept for all bootstraps."""
         key = factor_key(self.program, node)
         if key not in self.factors:
             self.factors[key] = self.encoded_factor(node)
         return self.factors[key]
 
     def encoded_factor(self, node: Node) -> Sequence[Any]:
-        """The plaintexts of a `fourier_factor`, encoded here."""
+        """The plaintexts of a `fourier_factor`, newly encoded."""
         kind = cipher(node)
         do, log_scale = self.part(kind.chain), node.attrs["plain_log_scale"]
         encode = do.wide_constant if self.is_wide(node) else do.constant
@@ -232,16 +238,16 @@ class Evaluator(Generic[C]):
         return self.chains[kind.chain].ring.hoists_twice(kind.level)
 
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
-        """A diagonal as it is kept, or as it was encoded ahead."""
-        # Once plaintexts are encoded ahead, the cache takes no more: what to encode ahead was chosen by what the cache
-        # held.
+        """The plaintext of a diagonal, from the cache or encoded ahead."""
+        # Once plaintexts are encoded ahead, the cache takes no more: the choice of plaintexts to encode ahead depends
+        # on its contents.
         room = not self.ahead.begun and self.cache.has_room(encoding.size, encoding.often)
         if encoding.kept in self.cache or room:
             return self.cache.get(encoding.kept, encoding.make, encoding.size, encoding.often)
         return encoding.make() if ahead is None else ahead.take(encoding)
 
     def _encodings(self, key: Hashable) -> Iterator[Encoding]:
-        """The diagonals of the program that are not kept, from that of the key on, and over again."""
+        """The diagonals of the program that are not kept, from the key's on, cyclically."""
         assert isinstance(key, tuple)
         nodes = [node for node in self.program.nodes if node.op == "linear_transform"]
         start = [self.index[node] for node in nodes].index(key[0])

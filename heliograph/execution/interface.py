@@ -1,4 +1,4 @@
-"""What goes into a program and comes out: names and shapes checked, tensors packed into slots and unpacked."""
+"""Inputs and outputs of a program: checks of names and shapes, packing of tensors into slots, and unpacking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.ir.node import Array
 
 
 def plain_values(value: Any) -> Any:
-    """A tensor of torch as numpy takes it, apart from its gradient, its device and bfloat16; anything else as it is."""
+    """A tensor of torch in a form for numpy, without gradient, device and bfloat16; any other value unchanged."""
     if not hasattr(value, "requires_grad"):
         return value
     if getattr(value, "is_meta", False):
@@ -24,9 +24,9 @@ def plain_values(value: Any) -> Any:
 
 
 def real_numbers(value: Any) -> Array:
-    """The value as float64; a ValueError that says what it is where it does not hold real numbers.
+    """The value as float64; a ValueError that describes it if it does not hold real numbers.
 
-    numpy converts more than that: it drops imaginary parts and masks, reads numbers from texts, and counts days from dates.
+    numpy would convert more: it drops imaginary parts and masks, reads numbers from texts, and counts days from dates.
     """
     if isinstance(value, np.ma.MaskedArray) and value.mask.any():
         raise ValueError("got a masked array with values that are missing")
@@ -46,7 +46,7 @@ def real_numbers(value: Any) -> Array:
 
 
 def columns_of(frame: Any) -> tuple[str, ...] | None:
-    """The columns of a data frame, or those that its row (a Series) names; None where it names none by texts."""
+    """The columns of a data frame, or of its row (a Series); None if it has no columns named by texts."""
     labels = getattr(frame, "columns", None)
     if labels is None and hasattr(frame, "to_numpy"):
         labels = getattr(frame, "index", None)
@@ -55,7 +55,7 @@ def columns_of(frame: Any) -> tuple[str, ...] | None:
 
 
 def given_as(spec: TensorSpec, value: Any) -> Any:
-    """What a client gives, as the input has it: data frames by their columns, whole numbers as one-hot vectors."""
+    """A client's value in the form of the input: data frames by their columns, whole numbers as one-hot vectors."""
     labels = columns_of(value) if spec.columns is not None else None
     if labels is None or spec.columns is None:
         return one_hot(spec, value)
@@ -72,7 +72,7 @@ def given_as(spec: TensorSpec, value: Any) -> Any:
 
 
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
-    """The value as float64 of exactly that shape and finite; a ProgramError that says what is wrong where."""
+    """The value as finite float64 of exactly that shape; a ProgramError with the fault and its place otherwise."""
     try:
         array = real_numbers(plain_values(value))
     except ValueError as error:
@@ -90,18 +90,18 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
 
 
 def one_hot_rows(numbers: Array, classes: int, dtype: Any = np.float64) -> Array:
-    """A one-hot vector for each of an array of whole numbers from 0 to classes - 1, on an axis behind the others."""
+    """A one-hot vector for each number in an array of whole numbers from 0 to classes - 1, on a new last axis."""
     made = np.zeros((*numbers.shape, classes), dtype=dtype)
     np.put_along_axis(made, numbers[..., np.newaxis], 1, axis=-1)
     return made
 
 
 def one_hot(spec: TensorSpec, value: Any) -> Any:
-    """Whole numbers as the one-hot vectors that an input with `classes` is; anything else as it is.
+    """Whole numbers as one-hot vectors, for an input with `classes`; any other value unchanged.
 
-    They may be of a floating-point type, as a table that was read from a file has them; an array of the whole shape of the
-    input is one-hot already. There may be leading axes of samples. Raises a ProgramError for a number that is not a class,
-    and for a shape that is neither that of the numbers nor that of one-hot vectors.
+    The numbers may be of a floating-point type, as in a table read from a file; an array of the input's whole shape is
+    already one-hot. There may be leading sample axes. Raises ProgramError for a number that is not a class, and for a
+    shape that fits neither numbers nor one-hot vectors.
     """
     if spec.classes is None:
         return value
@@ -130,9 +130,9 @@ def one_hot(spec: TensorSpec, value: Any) -> Any:
 
 
 def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Array:
-    """The samples that one ciphertext holds, (batch, *shape), from an array with a leading axis of at most `batch`.
+    """The samples of one ciphertext, (batch, *shape), from an array with a leading axis of at most `batch`.
 
-    Where there are fewer the last one stands in for those that are missing: any sample in range would do.
+    The last sample fills missing places: any sample in range would do.
     """
     value = plain_values(value)
     array = np.asarray(value) if np.ndim(value) else None
@@ -147,7 +147,7 @@ def check_samples(name: str, shape: Sequence[int], value: Any, batch: int) -> Ar
 
 
 def plain_input(node: Node, value: Any) -> Array:
-    """What was given for an input that is not encrypted; an error where it does not fit or is outside its range."""
+    """The value of a plain input; an error if it does not fit or is outside its range."""
     a = node.attrs
     spec = TensorSpec(a["name"], tuple(a["shape"]), classes=a.get("classes"))
     tensor = check_input(spec.name, spec.shape, given_as(spec, value))
@@ -156,14 +156,14 @@ def plain_input(node: Node, value: Any) -> Array:
 
 
 def batch_of(program: Program) -> int:
-    """How many samples a packed program takes at once."""
+    """The number of samples that a packed program takes at once."""
     return program.interface.batch
 
 
 def check_range(name: str, low: float | None, high: float | None, tensor: Array) -> None:
-    """Raise a RangeError that names the place of the first element outside the declared range.
+    """Raise a RangeError with the place of the first element outside the declared range.
 
-    Its value is left out: errors end in logs, and inputs are what is kept secret.
+    Its value is left out: errors end up in logs, and inputs are secret.
     """
     if low is None or high is None:
         return
@@ -187,9 +187,9 @@ def input_shape(program: Program, node: Node) -> tuple[int, ...]:
 
 
 def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> Array:
-    """What was given for an input that is encrypted, in the shape that its layout packs; an error where it does not fit.
+    """The value of an encrypted input, in the shape that its layout packs; an error if it does not fit.
 
-    With `declared` a RangeError is raised for an element outside the input's range.
+    With `declared`, raises RangeError for an element outside the input's range.
     """
     layout, value = spec.placed, given_as(spec, value)
     if layout.stride == 1:
@@ -204,9 +204,9 @@ def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> A
 def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = False) -> dict[Node, Array]:
     """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
 
-    Slot vectors for secret inputs; plain ones keep their shape. A program for several samples at once takes secret inputs
-    with a leading axis of at most this many. With `declared` they have to be within their ranges, as clients ask, except
-    for values from the run before: `check_carried` says of these whether they can be carried.
+    Secret inputs become slot vectors; plain ones keep their shape. A program for several samples at once takes secret
+    inputs with a leading axis of at most that many. With `declared`, as on clients, they have to be within their
+    ranges, except for values from the previous run, which `check_carried` checks.
     """
     specs = {spec.name: spec for spec in program.interface.inputs}
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
@@ -228,14 +228,14 @@ def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = Fa
 
 
 def draw(distribution: str, shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """What a server would draw for a plain input (`drawn`), from a generator that is not secure: for looks and tests."""
+    """A server's draw for a plain input (`drawn`), from an insecure generator: for trials and tests."""
     if distribution == "normal":
         return np.asarray(rng.standard_normal(shape))
     return np.asarray(rng.uniform(-1.0, 1.0, shape))
 
 
 def with_drawn(program: Program, samples: Sequence[Any], rng: np.random.Generator) -> list[Any]:
-    """The samples, with plain inputs that a server draws (`drawn`) drawn where one is given for each of the others."""
+    """The samples, completed by draws for plain inputs that a server draws (`drawn`), if all others are given."""
     first = {node.attrs["name"]: node for node in reversed(program.inputs)}
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
     drawn = [name for name in names if "drawn" in first[name].attrs]
@@ -251,7 +251,7 @@ def with_drawn(program: Program, samples: Sequence[Any], rng: np.random.Generato
 def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
     """The output tensors from a packed program's output vectors (each (slots,)), in order.
 
-    Those of a program for several samples at once have a leading axis of this many.
+    For a program for several samples at once, they have a leading sample axis.
     """
     outputs, position, batch = [], 0, batch_of(program)
     for spec in program.interface.outputs:
@@ -264,7 +264,7 @@ def unpack_outputs(program: Program, vectors: Sequence[Array]) -> list[Array]:
 
 
 def given_rows(program: Program, samples: Sequence[Any], outputs: list[Array]) -> list[Array]:
-    """The outputs of the samples that were given, where a program takes several at once and got fewer."""
+    """The outputs of the given samples only, if a program for several samples at once got fewer."""
     if batch_of(program) == 1:
         return outputs
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))

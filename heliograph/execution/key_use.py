@@ -1,4 +1,4 @@
-"""When a program reads which evaluation key, and which stay in memory where not all of them do."""
+"""The order in which a program reads evaluation keys, and the keys to hold in memory if not all of them fit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from heliograph.execution.keys import program_keys
 from heliograph.ir import CipherType, Program
 from heliograph.ir.maps.steps import needed_keys, rotation_steps
 
-# Reading a key, checking its digest and form, making OpenFHE's object from it, and putting the others back into OpenFHE's
-# map: 2 ms and 0.18 GB/s on one core, with the file in the system's cache. (Keys of 0.8 to 5 MB. On a machine with twice as
-# much work as cores it took up to twice as long, and a slow disk adds to it.)
+# Reading a key, checking its digest and form, making OpenFHE's object from it, and putting the others back into
+# OpenFHE's map: 2 ms and 0.18 GB/s on one core, with the file in the system's cache. (Keys of 0.8 to 5 MB. On a machine
+# with twice as much work as cores it took up to twice as long, and a slow disk adds to it.)
 _LOAD_MS = 2.0
 _LOAD_NS_PER_BYTE = 5.6
 # At most this many keys of the largest size are read before they are needed, in at most this share of the spare memory.
@@ -23,10 +23,15 @@ _AHEAD_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """The keys of a program: those that always stay, and the others with the positions of the nodes that read them.
+    """The use of a program's keys.
 
-    Keys of rotations alone are read again; all others stay. A program is run again and again, so after its last node comes
-    its first.
+    Only rotation keys are read again; all others stay. A program runs again and again, so its first node follows its
+    last.
+
+    `staying`: the keys that always stay in memory.
+    `others`: the other keys, by name.
+    `reads`: the names of the keys that each node reads, by position.
+    `positions`: the positions of the nodes that read each key.
     """
 
     staying: tuple[EvaluationKey, ...]
@@ -44,11 +49,11 @@ class KeyUse:
 
     @property
     def least_bytes(self) -> int:
-        """The least room in which the program runs: the keys that stay and those of the node that reads most."""
+        """The least room in which the program runs: the keys that stay, plus the keys of the node that reads most."""
         return self.staying_bytes + max((self.size(names) for names in set(self.reads)), default=0)
 
     def room(self, key_bytes: int) -> tuple[int, int]:
-        """(bytes for keys that are in use, bytes for keys read ahead) that a bound leaves beside the keys that stay."""
+        """(bytes for keys in use, bytes for keys read ahead) that a bound leaves beside the keys that stay."""
         largest = max((key.bytes for key in self.others.values()), default=0)
         spare = key_bytes - self.least_bytes
         if key_bytes >= self.staying_bytes + self.size(self.others):
@@ -57,7 +62,7 @@ class KeyUse:
         return key_bytes - self.staying_bytes - ahead, ahead
 
     def next_use(self, name: str, after: int) -> int:
-        """The position at which a key is read next; those of the next run follow on this one's."""
+        """The position at which a key is read next; the next run's positions follow this one's."""
         found = self.positions.get(name, ())
         if not found:
             return 2 * len(self.reads)
@@ -65,8 +70,9 @@ class KeyUse:
         return found[where] if where < len(found) else found[0] + len(self.reads)
 
     def dropped(self, held: Collection[str], position: int, room: int) -> list[str]:
-        """Which of the held keys go so that those needed at `position` fit `room` bytes with the rest: the ones whose next
-        use is furthest away (Belady, 1966; optimal for keys of one size).
+        """The held keys to drop so that the keys needed at `position` fit into `room` bytes with the rest.
+
+        These are the ones with the furthest next use (Belady, 1966; optimal for keys of one size).
         """
         needed = self.reads[position]
         excess = self.size(held) + self.size(needed - set(held)) - room
@@ -83,11 +89,11 @@ class KeyUse:
         yield from sorted(self.positions, key=lambda name: (self.next_use(name, position), name))
 
     def loading_ms(self, key_bytes: int) -> float:
-        """What reading keys again takes in each run, were nothing of it done while nodes are evaluated."""
+        """The milliseconds for reading keys again in each run, if none of it overlaps with the evaluation."""
         return reading_ms(*self.loads(key_bytes))
 
     def loads(self, key_bytes: int) -> tuple[int, int]:
-        """(how many keys, how many bytes) are read again in each run within a bound on the bytes of keys in memory."""
+        """The numbers of keys and of bytes read again in each run, for a bound on the bytes of keys in memory."""
         room, _ = self.room(key_bytes)
         held: set[str] = set()
         count = loaded = 0
@@ -105,7 +111,7 @@ class KeyUse:
 
 
 def reading_ms(count: int, loaded: int) -> float:
-    """What reading this many keys with this many bytes takes."""
+    """The milliseconds for reading this many keys with this many bytes."""
     return count * _LOAD_MS + loaded * _LOAD_NS_PER_BYTE * 1e-6
 
 

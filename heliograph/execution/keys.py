@@ -1,4 +1,4 @@
-"""The evaluation keys that a compiled program takes."""
+"""The evaluation keys of a compiled program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def program_keys(program: Program) -> tuple[EvaluationKey, ...]:
 
 
 def conjugates(program: Program) -> bool:
-    """Whether a program conjugates ciphertexts in its whole chain. In lower ones bootstraps bring the key for it."""
+    """Whether a program conjugates ciphertexts in its whole chain. In sub-chains, bootstraps bring the key for it."""
     return any(
         isinstance(node.type, CipherType) and not node.type.chain and needed_keys(node).conjugation
         for node in program.nodes

@@ -1,4 +1,4 @@
-"""The one loop that executes a scheduled program on any backend, and what it records."""
+"""The loop that executes a scheduled program on any backend, and its records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class Trace:
-    """What one execution did: seconds by layer, and the primitives called, in all and by layer."""
+    """The record of one execution: seconds and calls of primitives, in total and by layer."""
 
     seconds: float = 0.0
     by_layer: dict[str, float] = field(default_factory=dict)
@@ -36,10 +36,12 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class LayerCalls:
-    """One layer's homomorphic work, without what a bootstrap does inside.
+    """The homomorphic work of one layer.
 
-    Rotations are all automorphisms, hoisted ones included; a key switch is a rotation or a relinearization; plaintext
-    products are those with vectors, not those with single numbers.
+    `rotations`: all automorphisms, hoisted ones included.
+    `key_switches`: rotations and relinearizations.
+    `plaintext_products`: products with plaintexts (`PLAIN_PRODUCTS`).
+    `bootstraps`: raised moduli.
     """
 
     layer: str
@@ -64,9 +66,9 @@ def calls_table(calls_by_layer: Mapping[str, Counter[Call]]) -> list[LayerCalls]
 
 
 def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float]) -> None:
-    """Raise a RangeError where a plain vector cannot be encoded: backends would round it to nonsense, or stop.
+    """Raise a RangeError if a plain vector cannot be encoded: backends would round it to nonsense, or stop.
 
-    It does not say the value: plain inputs are the server's, and its client reads the error.
+    The error leaves out the value: plain inputs belong to the server, and its client reads the error.
     """
     kind = node.inputs[0].type
     assert isinstance(kind, CipherType)
@@ -84,7 +86,7 @@ def _check_plain(node: Node, known: Node, value: Any, log_primes: Sequence[float
 
 
 def _check_kind(node: Node, kind: CipherType, value: Any, evaluator: Evaluator[Any]) -> None:
-    """Raise a ProgramError where a ciphertext, or one of a stack, has not the level and the parts that were planned."""
+    """Raise a ProgramError if a ciphertext, or one of a stack, does not have the planned level and parts."""
     for each in value if isinstance(value, list) else (value,):
         level, parts = evaluator.describe(each)
         if (level, parts) != (kind.level, kind.parts):
@@ -102,11 +104,10 @@ def execute(
     progress: Progress | None = None,
     observe: Callable[[Node, Any], None] | None = None,
 ) -> tuple[list[Any], Trace]:
-    """The output ciphertexts of an executable program, in order, and what it took.
+    """The output ciphertexts of an executable program, in order, and the trace.
 
-    `inputs` holds a ciphertext for each secret input node, and for each plain one its array with a leading axis of one.
-
-    Values are dropped at their last use. After every node the backend's level and parts must be those of the plan.
+    `inputs` has a ciphertext for each secret input node, and an array with a leading axis of one for each plain one.
+    Values are dropped after their last use. After every node, the backend's level and parts must agree with the plan.
     """
     if program.stage is not Stage.EXECUTABLE:
         raise ProgramError(f"a program at stage {program.stage.value} cannot be executed", hint="compile it first")
@@ -136,8 +137,8 @@ def _execute(
         if node.op == "input":
             value = inputs[node]
         elif not node.type.secret:
-            # What the server knows is computed in the clear; arrays there have a leading axis of one sample. NaN and
-            # infinity are refused where they meet a ciphertext.
+            # Plain values are computed in the clear, as arrays with a leading axis of one sample. NaN and infinity are
+            # refused where they meet a ciphertext.
             with np.errstate(all="ignore"):
                 value = OPS[node.op].evaluate(operands, node.attrs, context)
         else:

@@ -20,18 +20,19 @@ from heliograph.ir.ops.slots.transforms import transform_diagonals
 # cryptography, without torch; tables of the ring; and, besides the keys, buffers for single keys in transit.
 BASE_BYTES = 80_000_000
 _BYTES_PER_COEFFICIENT = 1300
-# A client makes keys with the kernels of the native backend: what they take, each coefficient, and the largest key.
+# A client generates keys with the kernels of the native backend: their memory for each coefficient, and of the largest
+# key.
 _CLIENT_BYTES_PER_COEFFICIENT = 900
 _CLIENT_KEYS = 1.1
 _SERVER_KEYS = 4.6
-# What a client has of each slot of an input while it encrypts: the number (of ids, a part of a one-hot vector), its place,
-# and the packed vector.
+# A client's bytes for each slot of an input while it encrypts: the number (for ids, a part of a one-hot vector), its
+# place, and the packed vector.
 _BYTES_PER_NUMBER = 24
 # This share of the ciphertexts, plaintexts and constants is in memory while the keys are read.
 _SHARE_AT_LOAD = 0.18
 # Chains that bootstrap have more contexts. (Measured on rings of 2**11 and 2**12.)
 _BOOTSTRAP_BYTES = 12_000_000
-# What the native backend takes in addition to OpenFHE: the compiler of its kernels, and tables of each prime.
+# The native backend's memory in addition to OpenFHE: the compiler of its kernels, and tables of each prime.
 _NATIVE_BYTES = 100_000_000
 _NATIVE_BYTES_PER_COEFFICIENT = 34
 # The default bound on the encoded plaintexts that an evaluator keeps.
@@ -43,19 +44,20 @@ FOLDER_KEY_BYTES = 1 << 30
 def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> dict[str, int]:
     """Predicted bytes of evaluation keys, of all inputs and outputs, and the peaks of client and server.
 
-    Keys are kept in one file, or in a folder with a file for each. Of one file the client has all bytes before it writes
-    them (`client_file`), and the server has them for a while beside the keys (`server_file`). With a
-    folder only one key at a time is there as bytes, beside the keys that stay (`client_folder`, `server_folder`). `server`
-    and `client` are those of the folder where the keys take more than FOLDER_KEY_BYTES or the program's parameters bound
-    what stays (`resident_key_bytes`), and `folder` is then 1. `sent_keys` and `sent_inputs` are the bytes of files and
-    messages, in which a seed stands for half of the numbers.
+    Keys are in one file, or in a folder with a file for each. For one file, the client has all bytes before it writes
+    them (`client_file`), and the server has them for a while beside the keys (`server_file`). With a folder, only one
+    key at a time is there as bytes, beside the keys that stay (`client_folder`, `server_folder`). `server` and `client`
+    are the folder's figures if the keys take more than FOLDER_KEY_BYTES or the program's parameters bound the keys in
+    memory (`resident_key_bytes`); `folder` is then 1. `sent_keys` and `sent_inputs` are the bytes of files and
+    messages, in which a seed replaces half of the numbers.
 
-    A client's peak is that of making keys, or of encrypting: the inputs as they are sent, and their numbers in slots.
+    A client's peak is the generation of keys, or the encryption: the inputs in the form sent, and their numbers in
+    slots.
 
-    After that a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept between
-    runs, up to the evaluator's bound, `cache_bytes`). The larger of the two moments is its peak. `working` is what a run
-    takes beside the keys, `resident_keys` what a server keeps of the keys in a folder, `loading` the buffers while one is
-    read.
+    After loading, a server has the keys, the ciphertexts alive at once, and every encoded plaintext (they are kept
+    between runs, up to the evaluator's bound, `cache_bytes`). Its peak is the larger of loading and running. `working`
+    is the memory of a run beside the keys, `resident_keys` the bytes of keys that a server keeps in memory with a
+    folder, `loading` the buffers while a key is read.
     """
     keys = program_keys(program)
     key_bytes, sent_bytes = sum(key.bytes for key in keys), sum(key.sent_bytes for key in keys)
@@ -101,13 +103,13 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
 
 
 def _native_bytes(program: Program) -> int:
-    """What the native backend takes for itself."""
+    """The native backend's own bytes."""
     primes = max(chain.ring.towers + chain.ring.special for chain in program.planned.chains)
     return _NATIVE_BYTES + _NATIVE_BYTES_PER_COEFFICIENT * primes * program.planned.chains[0].ring.ring_dim
 
 
 def table_bytes(program: Program) -> int:
-    """What the plaintexts of all bootstraps take on the server: those of each factor of their transforms."""
+    """The bytes on the server of the plaintexts of all bootstraps, for each factor of their transforms."""
     total = 0
     for node in factors(program).values():
         assert isinstance(node.type, CipherType)
@@ -119,13 +121,13 @@ def table_bytes(program: Program) -> int:
 
 
 def least_server_bytes(program: Program, ring: Ring) -> int:
-    """The least memory that a server of this program can be bound to."""
+    """The smallest possible bound on the memory of a server of this program."""
     memory = memory_bytes(program, ring)
     return min(memory["server"], memory["server_folder"] - memory["resident_keys"] + key_use(program).least_bytes)
 
 
 def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> int:
-    """Ciphertexts alive at once, encoded plaintexts (at most `cache_bytes`) and constants of a run."""
+    """The bytes of ciphertexts alive at once, encoded plaintexts (at most `cache_bytes`) and constants of a run."""
     plaintexts = 0
     for node in program.nodes:
         if not isinstance(node.type, CipherType):
@@ -151,7 +153,7 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
 
 
 def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:
-    """What a client takes to make these keys: the bytes of all of them, or, each written before the next is made, a few."""
+    """A client's bytes for generating these keys: all of them or, if each is written before the next, only a few."""
     largest = max((key.bytes for key in keys), default=0)
     kept = 0 if one_by_one else sum(key.sent_bytes for key in keys)
     return int(_CLIENT_KEYS * largest) + kept

@@ -1,4 +1,4 @@
-"""Encoded plaintexts: those that are kept between runs, and those that a thread encodes before they are used."""
+"""Encoded plaintexts: a cache that lasts between runs, and a thread that encodes them before they are used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 class PlaintextCache:
     """Encoded plaintexts, kept until a byte bound is reached; several threads may use it.
 
-    What is there stays: a program reads its plaintexts in the same order on every run, and dropping the one used longest
-    ago would drop each just before it is needed. `reserved` bytes are for those that a run uses more than once.
+    Entries stay: a program reads its plaintexts in the same order on every run, and dropping the least recently used
+    one would drop each just before it is needed. `reserved` bytes are for plaintexts that a run uses more than once.
     """
 
     def __init__(self, max_bytes: int, reserved: int = 0) -> None:
@@ -28,16 +28,16 @@ class PlaintextCache:
         return key in self._entries
 
     def has_room(self, size: int, often: bool = False) -> bool:
-        """Whether a plaintext of that size would be kept; `often` is used more than once in a run."""
+        """Whether a plaintext of that size would be kept; `often` means that a run uses it more than once."""
         return self.bytes + size <= self.max_bytes - (0 if often else self.reserved)
 
     def get(self, key: Hashable, make: Callable[[], Any], size: int, often: bool = False) -> Any:
-        """The plaintext of that key, made if it is not there, and kept if there is room: for `size` bytes, or what the
-        plaintext itself says that it takes.
+        """The plaintext of that key, computed if it is missing, and kept if there is room for `size` bytes, or for its
+        own `nbytes`.
         """
         value = self._entries.get(key)
         if value is None:
-            # Two threads may make the same one; the first is kept.
+            # Two threads may compute the same one; the first is kept.
             value = make()
             size = getattr(value, "nbytes", size)
             with self._lock:
@@ -56,10 +56,13 @@ class PlaintextCache:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A plaintext that a program uses: its key, how it is made, and the bytes that it takes.
+    """A plaintext of a program.
 
-    `kept` is the key under which it is kept: transforms by the same map, at one level and scale, have one in common, and use
-    it `often`.
+    `key`: the place of its use.
+    `make`: encodes it.
+    `size`: its bytes.
+    `kept`: its key in the cache; transforms by the same map at one level and scale share it.
+    `often`: whether several transforms share it.
     """
 
     key: Hashable
@@ -72,9 +75,9 @@ class Encoding:
 class EncodeAhead:
     """A thread that encodes plaintexts in the order of their use, at most `max_bytes` ahead.
 
-    `following(key)` gives the encodings of a program from that of `key` on, in the order of their use and over again from
-    the beginning: what the first layers need is then there when the next sample comes. Encoding fills the moments in which
-    a homomorphic operation does not use every core. One run has it at a time.
+    `following(key)` returns the encodings of a program from `key` on, in the order of their use and cyclically: the
+    plaintexts of the first layers are then ready when the next sample comes. Encoding fills the moments in which a
+    homomorphic operation does not use every core. One run uses it at a time.
     """
 
     def __init__(self, following: Callable[[Hashable], Iterator[Encoding]], max_bytes: int) -> None:
@@ -88,11 +91,11 @@ class EncodeAhead:
 
     @property
     def begun(self) -> bool:
-        """Whether it encodes."""
+        """Whether the thread has started."""
         return self._thread is not None
 
     def take(self, encoding: Encoding) -> Any:
-        """The plaintext; made here where the thread was not asked for it."""
+        """The plaintext, encoded here if the thread does not have it."""
         if not self._queue or self._queue[0][0].key != encoding.key:
             # The very first plaintext, or an evaluation that started over.
             self.clear()
@@ -117,7 +120,7 @@ class EncodeAhead:
             self._next = next(self._rest, None)
 
     def clear(self) -> None:
-        """Forget what was encoded ahead, and end the thread."""
+        """Drop the plaintexts encoded ahead, and end the thread."""
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
             self._thread = None

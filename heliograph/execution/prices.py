@@ -1,4 +1,4 @@
-"""What homomorphic calls cost by a table of prices: those of an execution, and those of work that may begin at any level."""
+"""Prices of homomorphic calls by a cost table: of an execution, and of work that may begin at any level."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heliograph.execution.protocol import Call
 from heliograph.ir import Program
 
 SWITCH = "switch_chain"
-# A primitive, the levels between the begin of the work and the call, and the size of the call.
+# A primitive, the levels between the beginning of the work and the call, and the size of the call.
 Spent: TypeAlias = "tuple[str, int, int]"
 
 
@@ -28,12 +28,12 @@ Spent: TypeAlias = "tuple[str, int, int]"
 class Work:
     """Homomorphic calls relative to the level at which their work begins."""
 
-    # Each kind of call once, sorted, with how often it happens.
+    # Each kind of call once, sorted, with its count.
     calls: tuple[tuple[Spent, int], ...] = ()
 
     @staticmethod
     def of(calls: Mapping[Call, int], begin: int) -> Work:
-        """Calls at absolute levels, of work that begins at this level."""
+        """The work of calls at absolute levels that begins at this level."""
         return Work.joined({(call.primitive, begin - call.level, call.size): n} for call, n in calls.items())
 
     @staticmethod
@@ -45,18 +45,18 @@ class Work:
 
     @staticmethod
     def products(depth: int, count: int) -> Work:
-        """So many products of ciphertexts, relinearized and rescaled, spread evenly over these levels."""
+        """`count` products of ciphertexts, relinearized and rescaled, spread evenly over `depth` levels."""
         places = Counter(number * depth // count for number in range(count))
         names = (("mul", 2), ("relinearize", 3), ("rescale", 2))
         return Work.joined({(name, below, size): n} for below, n in places.items() for name, size in names)
 
 
 class Prices:
-    """Milliseconds of each call on a chain; on several parts of one, each in the lowest that holds its level.
+    """Milliseconds of each call on a chain or, with sub-chains, on the lowest one that holds its level.
 
-    `rings` are the whole chain and its lower parts, in any order. Values are switched to a part where they come down to its
-    top: `switch_chain` costs nothing at other levels. More parts than can be chains bound what any of them saves: values
-    are switched between these for nothing.
+    `rings` are the whole chain and its sub-chains, in any order. Values switch to a sub-chain when they come down to
+    its top: `switch_chain` costs nothing at other levels. With more sub-chains than are possible, prices bound the
+    savings of any choice of them: switches are then free.
     """
 
     def __init__(self, rings: Sequence[Ring], costs: CostTable) -> None:
@@ -80,7 +80,7 @@ class Prices:
         return found
 
     def ms(self, calls: Iterable[tuple[Spent, Any]], begin: int) -> Any:
-        """The price of work that begins at a level: one number, or an array where calls are counted by arrays."""
+        """The price of work that begins at a level: one number, or an array if the counts are arrays."""
         top = self.rings[0].levels
         return sum(
             number * self.at(primitive, min(max(begin - below, 0), top), size)
@@ -88,7 +88,7 @@ class Prices:
         )
 
     def by_begin(self, spent: Spent) -> list[float]:
-        """The price of a call, by the level at which the work begins that it is part of."""
+        """The price of a call, by the level at which its work begins."""
         primitive, below, size = spent
         top = self.rings[0].levels
         return [self.at(primitive, min(max(begin - below, 0), top), size) for begin in range(top + 1)]
@@ -107,7 +107,7 @@ class Works:
                 columns.append(self._places.setdefault(spent, len(self._places)))
                 counts.append(float(count))
         shape = (number + 1, len(self._places))
-        # Sparse products are not by BLAS: they are the same on every processor.
+        # Sparse products do not use BLAS: they are the same on every processor.
         self._counts = scipy.sparse.csr_array((counts, (rows, columns)), shape=shape)
 
     def ms(self, prices: Prices) -> npt.NDArray[np.float64]:
@@ -118,7 +118,7 @@ class Works:
 
 @functools.lru_cache(maxsize=1 << 12)
 def prices_on(rings: tuple[Ring, ...], costs: CostTable) -> Prices:
-    """The prices of these parts of a chain, kept: planners ask again and again."""
+    """The prices on these chains, cached because planners need them again and again."""
     return Prices(rings, costs)
 
 
@@ -128,16 +128,16 @@ def call_ms(call: Call, ring: Ring, costs: CostTable) -> float:
 
 
 def priced_ms(call: Call, chains: Sequence[Chain], costs: CostTable) -> float:
-    """The price of one homomorphic call of a compiled program, in the part of its chain where the call happens."""
+    """The price of one homomorphic call of a compiled program, in the chain in which it happens."""
     return call_ms(call, chain_of(call, chains).ring, costs)
 
 
 def chain_of(call: Call, chains: Sequence[Chain]) -> Chain:
-    """The chain in which a call happens: the one that it names, where its level does not say it."""
+    """The chain in which a call happens: by its level, or the one that it names if the level does not determine it."""
     return chains[call.chain] if PRIMITIVES[call.primitive].own_chain else chain_at(chains, call.level)
 
 
 def total_ms(calls: Mapping[Call, int], program: Program, costs: CostTable) -> float:
-    """The price of many calls of a compiled program: a prediction from a cost table."""
+    """The total price of a compiled program's calls, predicted from a cost table."""
     chains = program.planned.chains
     return sum(count * priced_ms(call, chains, costs) for call, count in calls.items())

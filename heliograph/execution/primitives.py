@@ -1,4 +1,4 @@
-"""The table of primitives: what counting, prices, floor and calibration know of each homomorphic call."""
+"""The table of primitives: each kind of homomorphic call, for counting, prices, floor and calibration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from heliograph.execution.protocol import Primitives
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a primitive is timed on: a ciphertext of `size` (see `Primitive`) at a level of a part of the chain.
+    """The operand on which a primitive is timed.
 
-    The evaluation key for rotations by `amount` is there.
+    `ring`, `level`: the chain and the level of the ciphertext.
+    `size`: the size of the call (see `Primitive`).
+    `amount`: a rotation amount with an evaluation key.
+    `x`: the ciphertext.
     """
 
     ring: Ring
@@ -48,14 +51,21 @@ Ready: TypeAlias = "Callable[[Primitives[Any], Sample], Callable[[], Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One kind of homomorphic call, by the name under which it is counted.
+    """One kind of homomorphic call.
 
-    The third number of a call, its size, is how many parts its ciphertexts have, of a raised modulus how many slots are
-    refreshed (`bootstraps`), of weighted sums how many of how many ciphertexts (`sums_size`). `methods` are those of
-    `Primitives` that a call stands for, the name itself where none are named. `switches_keys`: it reads an evaluation
-    key, once; `rotates`: it is an automorphism; `plain_product`: a product with what the server knows; `own_chain`: it
-    works in the chain that its call names, whatever its level, for not every chain has its keys. What `ready` returns does
-    the work of `calls` calls.
+    The third number of a call, its size, is the number of parts of its ciphertexts; for a raised modulus, the number of
+    refreshed slots; for weighted sums, the numbers of sums and of ciphertexts (`sums_size`).
+
+    `name`: the name under which it is counted.
+    `price`: its price.
+    `ready`: prepares the timing; the function that it returns does the work of `calls` calls.
+    `methods`: the methods of `Primitives` for which a call stands; by default the one of the same name.
+    `switches_keys`: whether it reads an evaluation key, once.
+    `rotates`: whether it is an automorphism.
+    `plain_product`: whether it is a product with a plain value.
+    `bootstraps`: whether it counts as a bootstrap.
+    `own_chain`: whether it happens in the chain that its call names, whatever its level, because not every chain has
+    its keys.
     """
 
     name: str
@@ -76,7 +86,7 @@ def _hoisted(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 
 
 def _wide(do: Primitives[Any], s: Sample) -> Any:
-    """The ciphertext rotated, wide."""
+    """The rotated ciphertext as a wide value."""
     return do.rotate_wide(s.x, s.amount, do.decompose(s.x))
 
 
@@ -122,7 +132,7 @@ def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 
 def _weighted_sums(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     sums, ciphertexts = s.size >> 16, s.size & 0xFFFF
-    # As large as the weights of a layer that keeps the size of its values; larger weights would take more pieces.
+    # Weights of the size in a layer that keeps the size of its values; larger ones would take more pieces.
     weights = scipy.sparse.csr_array(
         np.sin(np.arange(sums * ciphertexts)).reshape(sums, ciphertexts) / ciphertexts**0.5
     )
@@ -134,7 +144,7 @@ def _raised(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     return lambda: do.raise_modulus(low, s.size)
 
 
-# Sums of products are timed with so many terms.
+# Sums of products are timed with this many terms.
 _TERMS = 8
 
 PRIMITIVES = {

@@ -1,4 +1,4 @@
-"""What a backend does: the primitives, as a protocol that it implements. What they are is in execution/primitives.py."""
+"""The primitives as a protocol that backends implement. Their table is in execution/primitives.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ C = TypeVar("C")
 
 
 class Call(NamedTuple):
-    """What was called, at which level of its operand, and its third number (execution/primitives.py).
+    """A kind of homomorphic call.
 
-    `chain` is the number of the chain in which a conjugation or a raising of the modulus happens, for the level does not
-    tell it. Of other calls it is 0: they happen in the lowest chain that holds it.
+    `primitive`: its name.
+    `level`: the level of its operand.
+    `size`: its third number (execution/primitives.py).
+    `chain`: the number of the chain for a conjugation or a raised modulus, which the level does not determine. It is 0
+    for other calls: they happen in the lowest chain that holds the level.
     """
 
     primitive: str
@@ -24,19 +27,19 @@ class Call(NamedTuple):
 
 
 def sums_size(sums: int, ciphertexts: int) -> int:
-    """The third number of a call of `weighted_sums`."""
+    """The size of a call of `weighted_sums`."""
     return sums << 16 | ciphertexts
 
 
 class Primitives(Protocol[C]):
-    """What a backend computes, in one part of the modulus chain, on ciphertexts of type C.
+    """The primitives of a backend in one part of the modulus chain, on ciphertexts of type C.
 
-    A backend has one of these for the whole chain and one for each lower part. Operands are ciphertexts of that part, at
-    one level and scale where there are two. They stay as they are, except for `accumulate`. Several threads may call it.
-    Plaintexts and digits are the backend's own; who calls only passes them on.
+    A backend has an object for the whole chain and one for each sub-chain. Operands are ciphertexts of that chain; two
+    operands are at one level and scale. They stay unchanged, except in `accumulate`. Several threads may call it.
+    Plaintexts and digits are the backend's own; callers only pass them on.
 
-    What the scheme would answer with nonsense may be refused: a RangeError for values, a ProgramError for all else; neither
-    needs to say where. No secret key is ever here.
+    A backend may refuse calls for which the scheme would give nonsense: by a RangeError for values, by a ProgramError
+    otherwise; neither needs a place. There is never a secret key here.
     """
 
     def describe(self, x: C) -> tuple[int, int]:
@@ -44,18 +47,18 @@ class Primitives(Protocol[C]):
         ...
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: C | None = None) -> Any:
-        """A plaintext of that true scale (log2), for a product, or for a sum with the ciphertext `beside` it.
+        """A plaintext of that true scale (log2), for a product, or for a sum with the ciphertext `beside`.
 
-        A vector may be shorter than the slots, and then repeats; a number stands in all of them.
+        A vector shorter than the slots repeats; a number fills all slots.
         """
         ...
 
     def constant(self, values: Array | float, log_scale: float, level: int, beside: C | None = None) -> Any:
-        """As `encode`, of what belongs to the program: a backend may have it from an earlier server."""
+        """`encode` for values that belong to the program: a backend may have the plaintext from an earlier server."""
         ...
 
     def diagonal(self, values: Array, log_scale: float, level: int, beside: C | None = None) -> Any:
-        """As `constant`, of a diagonal, for `sum_of_products` alone: a backend may keep it in a smaller form."""
+        """`constant` for a diagonal, used only in `sum_of_products`: a backend may keep it in a smaller form."""
         ...
 
     def add(self, x: C, y: C) -> C: ...
@@ -65,7 +68,7 @@ class Primitives(Protocol[C]):
     def negate(self, x: C) -> C: ...
 
     def accumulate(self, x: C, y: C) -> C:
-        """The sum; it may be made in `x`, which nobody else holds."""
+        """The sum; it may overwrite `x`, to which nobody else has a reference."""
         ...
 
     def mul(self, x: C, y: C) -> C:
@@ -83,24 +86,24 @@ class Primitives(Protocol[C]):
         ...
 
     def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
-        """The sum of ciphertexts times plaintexts, of at least one; what it counts as is a product and a sum for each."""
+        """The sum of ciphertexts times plaintexts, at least one; it counts as a product and a sum for each."""
         ...
 
     def sums_of_products(
         self, values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[C]:
-        """For each group of (value, plaintext), by their numbers, the sum of these products; it counts as they do."""
+        """The sum of products for each group of (value, plaintext), by their numbers; it counts like single sums."""
         ...
 
     def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
-        """For each row of a sparse matrix (sums, ciphertexts) the sum of ciphertexts times their weights.
+        """The sum of ciphertexts times weights for each row of a sparse matrix (sums, ciphertexts).
 
-        Weights are rounded at that scale (log2); the ciphertexts are of two parts.
+        Weights are rounded at that scale (log2); the ciphertexts have two parts.
         """
         ...
 
     def times_i(self, x: C) -> C:
-        """The product with the imaginary unit: exact, of the same scale."""
+        """The product with the imaginary unit: exact, at the same scale."""
         ...
 
     def rotate(self, x: C, amount: int) -> C:
@@ -108,59 +111,61 @@ class Primitives(Protocol[C]):
         ...
 
     def decompose(self, x: C) -> Any:
-        """The digits of x, which all its hoisted rotations read."""
+        """The digits of x, shared by all its hoisted rotations."""
         ...
 
     def rotate_hoisted(self, x: C, amount: int, digits: Any) -> C: ...
 
-    # Wide values are key switches whose division by the special primes is put off. They are the backend's own, of two
-    # parts; sums of their products with plaintexts are divided once ("double hoisting": Bossuat, Mouchet, Troncoso-Pastoriza
-    # and Hubaux, "Efficient Bootstrapping for Approximate Homomorphic Encryption", 2021).
+    # Wide values are key switches in the extended basis, before their division by the special primes. They are the
+    # backend's own, with two parts; sums of their products with plaintexts are divided once ("double hoisting":
+    # Bossuat, Mouchet, Troncoso-Pastoriza and Hubaux, "Efficient Bootstrapping for Approximate Homomorphic Encryption",
+    # 2021).
 
     def wide_constant(self, values: Array, log_scale: float, level: int) -> Any:
-        """As `constant`, for products with wide values alone."""
+        """`constant` for products with wide values only."""
         ...
 
     def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
-        """As `rotate_hoisted`, wide; of an amount of 0 the value itself."""
+        """`rotate_hoisted` with a wide result; for amount 0, the value itself."""
         ...
 
     def wide_sums(
         self, values: Sequence[Any], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Any]:
-        """As `sums_of_products`, of wide values."""
+        """`sums_of_products` on wide values."""
         ...
 
     def step_wide(self, total: Any, amount: int, part: Any) -> Any:
-        """A wide value rotated, and another one added."""
+        """A rotated wide value plus another one."""
         ...
 
     def narrow(self, wide: Any) -> C:
-        """The ciphertext that a wide value is."""
+        """The ciphertext of a wide value: its division by the special primes."""
         ...
 
     def conjugate(self, x: C) -> C:
-        """The complex conjugate of each slot. Only in a chain that has the key for it."""
+        """The complex conjugate of each slot; only in a chain with the key for it."""
         ...
 
     def rescale(self, x: C) -> C:
-        """x divided by the prime of its level, a level lower."""
+        """x divided by the prime of its level, one level lower."""
         ...
 
     def level_drop(self, x: C, levels: int) -> C: ...
 
     def move(self, x: C, level: int) -> C:
-        """A ciphertext of another part of the chain in this one; its level stays."""
+        """A ciphertext of another chain in this one, at the same level."""
         ...
 
     def reread(self, x: C, log_scale: float) -> C:
-        """The same ciphertext, of slots that are read at another true scale (log2)."""
+        """The same ciphertext with its slots read at another true scale (log2)."""
         ...
 
     def raise_modulus(self, x: C, slots: int, share: float | None = None) -> C:
-        """A ciphertext of level 0 at the chain's highest, off by whole multiples of the first prime. Only in a chain that
-        bootstraps; its coefficients are values that repeat with that period. A value of one is the first prime divided by
-        `share`, if that is not what the chain says.
+        """A ciphertext of level 0 at the chain's highest level, off by whole multiples of the first prime.
+
+        Only in a chain that bootstraps. The coefficients are values that repeat with period `slots`. `share` is the
+        message ratio: the first prime over the size of a value of one (default: the chain's).
         """
         ...
 
@@ -168,12 +173,12 @@ class Primitives(Protocol[C]):
 def grouped_products(
     do: Primitives[C], values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
 ) -> list[C]:
-    """`sums_of_products` by single sums, for backends that have nothing better."""
+    """`sums_of_products` by single sums, for backends without anything better."""
     return [do.sum_of_products((values[value], plains[plain]) for value, plain in group) for group in groups]
 
 
 def summed_products(do: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
-    """`sum_of_products` by single products and sums, for backends that have nothing better."""
+    """`sum_of_products` by single products and sums, for backends without anything better."""
     total: C | None = None
     for x, plain in terms:
         term = do.mul_plain(x, plain)
@@ -183,7 +188,7 @@ def summed_products(do: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
 
 
 class NothingWide:
-    """Wide values that are ciphertexts, for backends that divide each key switch."""
+    """Ciphertexts as wide values, for backends that divide each key switch."""
 
     def wide_constant(self: Primitives[C], values: Array, log_scale: float, level: int) -> Any:
         return self.constant(values, log_scale, level)

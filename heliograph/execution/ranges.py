@@ -1,4 +1,4 @@
-"""Whether the input of a polynomial left its interval during a run, where, and by how much."""
+"""A watch for polynomial inputs that leave their intervals during a run: where, and by how much."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from heliograph.ir.maps.layout import Layout
 SLACK = 1e-3
 
 
-# The number of an entry of `Program.ranges`, and which ciphertext of the value it bounds.
+# The number of an entry in `Program.ranges`, and the number of the ciphertext among those of the bounded value.
 Bounded = tuple[int, int]
 
 
 def polynomial_inputs(program: Program) -> dict[Node, Bounded]:
-    """The values that polynomials read, at stages packed to executable."""
+    """The operands of polynomials, at stages packed to executable."""
     return {
         node.inputs[0]: (node.attrs["range"], node.attrs.get("chunk", 0))
         for node in program.nodes
@@ -31,7 +31,7 @@ def polynomial_inputs(program: Program) -> dict[Node, Bounded]:
 
 
 def bootstrap_inputs(program: Program) -> dict[Node, Bounded]:
-    """The values that are bootstrapped on their way to a polynomial whose interval bounds them."""
+    """The bootstrapped values that are bounded by the interval of a polynomial after them."""
     found: dict[Node, Bounded] = {}
     for node in bootstraps(program):
         entries = node.attrs.get("ranges", ())
@@ -40,7 +40,7 @@ def bootstrap_inputs(program: Program) -> dict[Node, Bounded]:
 
 
 def range_layout(program: Program, entry: int) -> Layout:
-    """Where the elements of a polynomial's input stand."""
+    """The layout of a polynomial's input."""
     layout = program.ranges[entry].layout
     assert layout is not None
     return layout
@@ -48,7 +48,14 @@ def range_layout(program: Program, entry: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A polynomial's input outside its interval: `value` in units in which the interval is [-1, 1]."""
+    """A polynomial's input outside its interval.
+
+    `layer`, `location`: the polynomial's.
+    `source`, `low`, `high`, `by_unit`: of its range.
+    `value`: the worst element, in units in which the interval is [-1, 1].
+    `index`: the index of that element.
+    `count`, `size`: the number of elements outside, and of all elements.
+    """
 
     layer: str
     location: str
@@ -78,9 +85,9 @@ class Excess:
 
 
 class RangeWatch:
-    """Looks at the inputs of polynomials while a program runs: pass `observe` to `execute`.
+    """A watch on the inputs of polynomials while a program runs: pass `observe` to `execute`.
 
-    `read` turns a backend's ciphertext into its slots. Slots that hold no element are not looked at.
+    `read` turns a backend's ciphertext into its slots. Slots without an element are ignored.
     """
 
     def __init__(self, program: Program, read: Callable[[Node, Any], Array], slack: float = SLACK) -> None:
@@ -122,13 +129,13 @@ class RangeWatch:
         )
 
     def check(self) -> None:
-        """Raise a RangeError that names the first layer whose polynomial was left, and the others."""
+        """Raise a RangeError with the first layer whose input left its interval, and the others."""
         if self.excesses:
             raise left_error(self.excesses)
 
 
 def left_error(excesses: Sequence[Excess]) -> RangeError:
-    """The error for polynomials whose interval was left, the first one in program order."""
+    """The error for inputs that left their intervals, the first one in program order."""
     first, *more = excesses
     why = str(first)
     if more:

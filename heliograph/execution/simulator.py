@@ -1,7 +1,7 @@
-"""The compiled program on numpy: values with the error that CKKS would add, levels, scales, and every refusal.
+"""The compiled program on numpy: values with the errors of CKKS, levels, scales, and every refusal.
 
-It refuses what OpenFHE would refuse or answer with nonsense: a missing level, a missing rotation key, unequal scales, a
-value too large for its modulus, a wrong number of parts.
+It refuses calls that OpenFHE would refuse or answer with nonsense: a missing level, a missing rotation key, unequal
+scales, a value too large for its modulus, a wrong number of parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from heliograph.ir.ops.slots.types import SCALE_TOLERANCE
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCiphertext:
-    """Slots as decryption would give them, with the bookkeeping of a ciphertext."""
+    """The slots after decryption, with the bookkeeping of a ciphertext."""
 
     slots: Array
     level: int
@@ -40,14 +40,14 @@ class SimulatedCiphertext:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlaintext:
-    """Slots as encoding leaves them, or the number in all of them, and the scale."""
+    """The slots after encoding, or the number in all of them, and the scale."""
 
     slots: Array | float
     log_scale: float
 
 
 class _Errors:
-    """The errors of one simulation, from one random sequence: of what a client does, and of every part of the chain."""
+    """The errors of one simulation, from one random sequence for the client and all chains."""
 
     def __init__(self, ring: Ring, seed: int, noisy: bool) -> None:
         self.ring, self.noisy = ring, noisy
@@ -56,13 +56,13 @@ class _Errors:
         self._log_q = [sum(ring.log_primes[: level + 1]) for level in range(len(ring.log_primes))]
 
     def gaussian(self, shape: tuple[int, ...]) -> Array:
-        """Complex noise whose real and imaginary parts have standard deviation one."""
+        """Complex noise with real and imaginary parts of standard deviation one."""
         return np.asarray(self.random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
 
     def made(
         self, slots: Array, level: int, log_scale: float, parts: int, std: float, what: str
     ) -> SimulatedCiphertext:
-        """A ciphertext with fresh error added; refused where its values do not fit the modulus."""
+        """A ciphertext with fresh error added. Raises RangeError if its values do not fit the modulus."""
         if self.noisy and std:
             slots = slots + self.gaussian(slots.shape) * (std * 2.0**-log_scale)
         size = float(np.abs(slots).max(initial=0.0))
@@ -87,7 +87,7 @@ def _needs(holds: bool, what: str, need: str) -> None:
 
 
 def _alike(x: SimulatedCiphertext, y: SimulatedCiphertext, what: str) -> None:
-    """Whether two operands may be added."""
+    """Refuse to add two operands of different levels or scales."""
     _needs(x.level == y.level, what, "operands at one level")
     _needs(abs(x.log_scale - y.log_scale) <= SCALE_TOLERANCE, what, "operands of one scale")
 
@@ -205,7 +205,7 @@ class SimulatedPrimitives(NothingWide):
         return self.rotate(x, amount)
 
     def rotate_wide(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
-        """The noise of a key without the rounding of the division."""
+        """A rotation with the key's noise, but without the rounding of the division."""
         _two_parts(x, "rotate_wide")
         if amount == 0:
             return x
@@ -240,7 +240,9 @@ class SimulatedPrimitives(NothingWide):
         return replace(x, slots=x.slots * 2.0 ** (x.log_scale - log_scale), log_scale=log_scale)
 
     def raise_modulus(self, x: SimulatedCiphertext, slots: int, share: float | None = None) -> SimulatedCiphertext:
-        """Every coefficient comes back off by a whole multiple of the first prime; those of values must be small enough."""
+        """Add a whole multiple of the first prime to every coefficient; the coefficients with values must be small
+        enough.
+        """
         ring, errors = self._chain.ring, self._errors
         if ring.bootstrap is None:
             raise ProgramError("this chain does not bootstrap")
@@ -265,13 +267,13 @@ class SimulatedPrimitives(NothingWide):
         return errors.made(slots_of(coefficients), ring.levels, x.log_scale, 2, std, "raise_modulus")
 
     def _small_enough(self, real: float, imaginary: float, nominal: float, most: float = noise.BOOTSTRAP_LIMIT) -> None:
-        """Refuse values that the reduction cannot tell from its multiples; both parts are in units of the nominal scale, of
-        which a value has `nominal`.
+        """Refuse values that the reduction cannot separate from its multiples; a value of one has the size `nominal` in
+        the units of both parts.
         """
         largest = max(real, imaginary)
         if largest > most:
-            # The values of a pair enter at half the size that they may have. With a single value, the imaginary part holds
-            # only errors.
+            # The values of a pair enter at half the allowed size. With a single value, the imaginary part holds only
+            # errors.
             planned = 1.0 / nominal / (1 if imaginary < 2.0**-10 * largest else 2)
             raise RangeError(
                 f"a value of size {largest / nominal:.4g} is bootstrapped, planned were {planned:.4g} at most",
@@ -306,8 +308,8 @@ class SimulatedPrimitives(NothingWide):
 class Simulator(Evaluator[SimulatedCiphertext]):
     """Evaluates nodes of one executable program on `SimulatedCiphertext`s.
 
-    `noisy=False` leaves the error out: the result is then the exact meaning of the compiled program. The errors of one
-    run after another go on in the same random sequence.
+    `noisy=False` leaves the errors out: the result is then the exact meaning of the compiled program. Successive runs
+    continue the same random sequence of errors.
     """
 
     def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
@@ -319,19 +321,21 @@ class Simulator(Evaluator[SimulatedCiphertext]):
     # ------------------------------------------------------------------------------------------ client's part
 
     def encrypt(self, vector: Array, level: int, log_scale: float) -> SimulatedCiphertext:
-        """As encryption under the secret key."""
+        """A simulated encryption under the secret key."""
         std = math.hypot(noise.encryption_std(self.ring), noise.encoding_std(self.ring))
         return self.errors.made(np.asarray(vector, dtype=np.float64), level, log_scale, 2, std, "encrypt")
 
     def encrypt_inputs(self, vectors: Mapping[Node, Array]) -> dict[Node, Any]:
-        """What `execute` takes, from what `pack_inputs` of `execution/interface.py` gave: plain inputs stay as they are."""
+        """The inputs for `execute` from the result of `pack_inputs` (execution/interface.py); plain inputs stay as they
+        are.
+        """
         return {
             node: self.encrypt(vector[0], node.attrs["level"], node.attrs["log_scale"]) if node.type.secret else vector
             for node, vector in vectors.items()
         }
 
     def decrypt(self, ciphertext: SimulatedCiphertext) -> Array:
-        """As a client decrypts, with the noise that it adds; a RangeError where it would give up."""
+        """A client's decryption, with the noise that it adds. Raises RangeError where decryption would fail."""
         slots = np.real(ciphertext.slots)
         if self.noisy:
             imaginary = float(np.sqrt(np.mean(np.imag(ciphertext.slots) ** 2))) * 2.0**ciphertext.log_scale
@@ -351,7 +355,7 @@ class Simulator(Evaluator[SimulatedCiphertext]):
 
 
 class SimulatedRun(Run[SimulatedCiphertext]):
-    """A run whose transforms are computed as a whole: thousands of products with their errors would take much longer."""
+    """A run that computes each transform as a whole: thousands of products with their errors would take much longer."""
 
     def __init__(self, shared: Simulator) -> None:
         super().__init__(shared, None)
@@ -359,7 +363,7 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         self._walk = Walk(shared, self.calls)
 
     def transform(self, node: Node, operands: Sequence[SimulatedCiphertext]) -> SimulatedCiphertext:
-        """As the rule: hoisted baby steps, then giant steps; but the errors of all products are drawn at once."""
+        """`Run.transform` (hoisted baby steps, then giant steps), but with the errors of all products drawn at once."""
         self._walk.count(node)
         a, ring, paths, x = node.attrs, self.shared.ring, self.shared.paths, operands[0]
         for other in operands:
@@ -385,7 +389,7 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             # Without errors the order of the steps does not matter.
             total = np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
             return self._errors.made(total, x.level, scales[0], 2, 0.0, node.op)
-        # Each value twice in a row: turned by a giant step it is a part of that.
+        # Each value twice in a row: a rotation by a giant step is then a slice.
         slots = ring.slots
         parts = {key: [np.tile(part, 2) for part in (value.real, value.imag)] for key, value in rotated.items()}
         # The error from rounding the plaintexts is Gaussian, and its variances add up over the products.
@@ -407,7 +411,7 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         return self._errors.made(total, x.level, scales[0], 2, std, node.op)
 
     def fourier_factor(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:
-        """As the rule; the errors of all products are drawn at once."""
+        """`Run.fourier_factor`, but with the errors of all products drawn at once."""
         self._walk.count(node)
         _two_parts(x, node.op)
         ring, factor, kind = self.shared.ring, fourier_factor(node.attrs), cipher(node)
@@ -435,8 +439,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             )
             mean = float(np.mean(power))
             total = total + self._errors.gaussian(total.shape) * (rounding * math.sqrt(mean))
-            # Where they are wide, each giant step divides one part, and the end of the factor both: about as much noise as a
-            # key switch each.
+            # With wide values, each giant step divides one part, and the end of the factor both parts: each adds about
+            # as much noise as a key switch.
             divisions = len(factor.groups) - 1 + wide
             total = total + divisions * self._errors.bias * 2.0**-scale
             std = math.sqrt(divisions) * do.switch_std(x.level)

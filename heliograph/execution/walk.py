@@ -1,4 +1,4 @@
-"""What evaluating a program calls, without values: the ops evaluated on nothing."""
+"""The calls of a program's evaluation, counted by evaluating its ops without values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTHING = object()
 
 
 class NoValues:
-    """The primitives on nothing: every ciphertext, plaintext and digit is the same object."""
+    """Primitives without values: every ciphertext, plaintext and digit is the same object."""
 
     def describe(self, x: object) -> tuple[int, int]:
         raise AssertionError("nothing has neither level nor parts")
@@ -61,7 +61,7 @@ class NoValues:
 
 
 class Walk(Run[Any]):
-    """A run that counts what evaluating nodes would call. It counts into `calls`, where a table is given."""
+    """A run that only counts the calls of evaluating nodes, into `calls` if a table is given."""
 
     def __init__(self, shared: Evaluator[Any], calls: Counter[Call] | None = None) -> None:
         super().__init__(shared, None)
@@ -70,7 +70,7 @@ class Walk(Run[Any]):
             self.calls = calls
 
     def count(self, node: Node) -> None:
-        """Count the calls of a node; in the order of the program, for nodes share digits and rotations."""
+        """Count the calls of a node. Call it in program order, because nodes share digits and rotations."""
         rule = OPS[node.op].run
         assert rule is not None, node.op
         rule(self, node, [_NOTHING if operand.type.secret else (_NOTHING,) for operand in node.inputs])
@@ -89,8 +89,8 @@ class Walk(Run[Any]):
 
 
 def descents(node: Node) -> Counter[Call]:
-    """The switches of chains that a rescale or a level_drop leads to, if a lower part of the chain ends at a level to which
-    it comes down: one for each of these levels.
+    """The possible chain switches after a rescale or a level_drop: one for each level to which it comes down, in case a
+    sub-chain ends there.
     """
     if node.op not in ("rescale", "level_drop"):
         return Counter()

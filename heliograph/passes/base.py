@@ -13,7 +13,7 @@ Rule = TypeVar("Rule")
 
 
 class Transform(Protocol):
-    """Makes a new program; the old one is left as it was."""
+    """A pass from program to program; its argument stays as it is."""
 
     name: ClassVar[str]
 
@@ -27,7 +27,7 @@ class Transform(Protocol):
 
 
 def rule_for(rules: Mapping[str, Rule], node: Node, name: str) -> Rule:
-    """The rule that the pass `name` has for the node's op; an InternalError that names the op where it has none."""
+    """The rule of the pass `name` for the node's op; an InternalError that names the op where there is no rule."""
     rule = rules.get(node.op)
     if rule is None:
         raise InternalError(f"pass {name} has no rule for {node.op}", where=node.loc)
@@ -35,7 +35,7 @@ def rule_for(rules: Mapping[str, Rule], node: Node, name: str) -> Rule:
 
 
 class Step(NamedTuple):
-    """A pass by its name, and the program that it made."""
+    """The name of a pass and its result."""
 
     name: str
     program: Program
@@ -45,7 +45,7 @@ Trail: TypeAlias = "tuple[Step, ...]"
 
 
 def apply(transform: Transform, program: Program) -> Program:
-    """Run a transform and verify what it made."""
+    """Run a transform and verify its result."""
     if program.stage is not transform.needs:
         raise InternalError(f"pass {transform.name} needs stage {transform.needs.value}, not {program.stage.value}")
     result = transform.run(program)
@@ -55,7 +55,7 @@ def apply(transform: Transform, program: Program) -> Program:
 
 
 def run(transforms: Iterable[Transform], program: Program) -> Trail:
-    """Run transforms one after the other, and verify what each made."""
+    """Run transforms one after the other, and verify each result."""
     trail = []
     for transform in transforms:
         program = apply(transform, program)

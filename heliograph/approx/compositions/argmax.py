@@ -2,8 +2,8 @@
 
 Phoenix (section 5): c - 1 rotations and signs are summed into scores; a score of c - 1 is separated from one of at most
 c - 3 by a second sign on [-1, 1/(2c - 2)]. `best` keeps the score's scaling and replaces the second sign by minimax
-polynomials for two intervals: a short one, of the scores that a row's largest value can have, and a long one, of those
-that the others can have. Only the largest value needs to exceed the second by the gap; other classes may tie.
+polynomials for two intervals: a short one for the scores of a row's largest value, and a long one for the scores of the
+others. Only the largest value needs to exceed the second by the gap; other classes may tie.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ _SECOND_DEGREES = (3, 5, 7, 9, 11, 13, 15, 19, 23, 27, 31, 47, 63)
 def argmax(
     classes: int, gap: float, count: int = 1, family: str = "best", *, scale_bits: int = DEFAULT_SCALE_BITS
 ) -> ArgmaxPlan:
-    """The cheapest plan whose sums of `count` one-hot results, times a one-hot guess, round right.
+    """The cheapest plan such that sums of `count` one-hot results, times a one-hot guess, round correctly.
 
-    `gap`: the smallest difference of the largest and the second value, of values normalised to [0, 1]. `iterated` has the
-    fewest f4 and g4 (then the largest psi2), as published; `best` the least depth, then the fewest multiplications.
+    `gap`: the smallest difference of the largest and the second value, for values normalised to [0, 1].
+    `family`: `iterated` has the fewest f4 and g4 (then the largest psi2), as published; `best` has the least depth,
+    then the fewest multiplications.
     """
     if family not in FAMILIES:
         raise ProgramError(f"there is no family {family!r} of argmax", hint="one of " + ", ".join(FAMILIES))
@@ -58,9 +59,9 @@ def argmax(
         raise ProgramError(f"count {count} is not at least 1")
     if count > 2**36:
         raise ProgramError(f"count {count} is above 2^36", why="results would have to be proved beyond 37 bits")
-    # Checks the gap and the scale.
     if classes == 2:
         return _two(gap, count, family, scale_bits)
+    # Checks the gap and the scale.
     sign(
         max(gap, 0.5) if 0 < gap < 1 and gap > 4 * proof.unit(scale_bits) else gap,
         1.0,
@@ -103,10 +104,10 @@ def _plan(
 
 
 def _closeness_for(count: int) -> float:
-    """How far from 1 the last sign may be for `count` results.
+    """The largest distance of the last sign from 1 for sums of `count` results.
 
-    A result, half the sign's distance from right, is summed `count` times; Phoenix then multiplies the sum by a one-hot
-    guess that errs as much. Both together stay under a half.
+    A result errs by half the sign's distance from 1, and is summed `count` times; Phoenix then multiplies the sum by a
+    one-hot guess with the same error. Both together stay below a half.
     """
     return 0.5 / count
 
@@ -117,7 +118,7 @@ def _max_count(closeness: float) -> int:
 
 
 def _iterated(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
-    """The plan with the fewest polynomials in all; among those, the one with the largest psi2."""
+    """The plan with the fewest polynomials in total; among these, the one with the largest psi2."""
     target = _closeness_for(count)
     width = 2 * classes - 2
     for total in range(2, 2 * _MOST_ITERATED):
@@ -162,10 +163,11 @@ def _out_of_reach(classes: int, gap: float, count: int, depth: int) -> ProgramEr
 
 
 def _score_intervals(classes: int, closeness: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Scaled scores of all but the largest value, and of the largest, where signs across the gap are that close to 1.
+    """The intervals of the scaled scores of all other values and of the largest, if signs across the gap are within
+    `closeness` of 1.
 
-    The largest: c - 1 signs of at least 1 - closeness. Another: one sign of at most -(1 - closeness), the others in
-    [-1, 1] (ties and small differences among them give anything in between).
+    The largest has c - 1 signs of at least 1 - closeness. Any other has one sign of at most -(1 - closeness), and the
+    rest in [-1, 1] (ties and small differences among them give any value in between).
     """
     width = 2 * classes - 2
     shift = classes - 2
@@ -175,14 +177,14 @@ def _score_intervals(classes: int, closeness: float) -> tuple[tuple[float, float
 
 
 def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
-    """The plan that the search finds and the proofs hold for."""
+    """The cheapest plan of the search with proofs that hold."""
     key = {"classes": classes, "gap": gap, "closeness": _closeness_for(count), "scale_bits": scale_bits}
     known = _known(cache.load("argmax", key))
     if known is not None:
         made = _made(classes, gap, count, *known, scale_bits)
         if made is not None:
             return made
-    # The search measures errors; the share that it leaves to the proofs grows until they hold.
+    # The search measures errors; the share that it leaves for the proofs grows until they hold.
     for share in _SHARES:
         candidate, degrees = _search(classes, gap, count, share)
         made = _made(classes, gap, count, candidate.degrees, degrees, scale_bits)
@@ -196,7 +198,7 @@ def _best(classes: int, gap: float, count: int, scale_bits: int) -> ArgmaxPlan:
 
 
 def _search(classes: int, gap: float, count: int, share: float) -> tuple[Candidate, tuple[int, ...]]:
-    """The cheapest of every first sign of the search's frontier with the cheapest second polynomial for it."""
+    """The cheapest pair of a first sign on the frontier and the cheapest second polynomial for it."""
     need = 0.9 / (classes - 1)
     best: tuple[tuple[int, int], Candidate, tuple[int, ...]] | None = None
     limit = depth_bound(gap, need / 64)
@@ -219,7 +221,7 @@ def _search(classes: int, gap: float, count: int, share: float) -> tuple[Candida
 
 
 def _known(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Degrees of both polynomials from the cache, or None."""
+    """The degrees of both polynomials from the cache, or None."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     first, second = known_degrees(value[0]), cache.whole_numbers(value[1], _SECOND_DEGREES[-1], _MOST_TAIL)
@@ -229,7 +231,7 @@ def _known(value: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 def _made(
     classes: int, gap: float, count: int, first_degrees: tuple[int, ...], degrees: tuple[int, ...], scale_bits: int
 ) -> ArgmaxPlan | None:
-    """The plan of these degrees with its proofs; None where they do not hold for `count`."""
+    """The plan of these degrees with its proofs; None if they do not hold for `count`."""
     # Each difference carries the errors from scaling its two operands.
     least = gap - 2 * proof.unit(scale_bits)
     chain = make_chain(least, first_degrees, scale_bits)
@@ -245,7 +247,7 @@ def _made(
 def _second_degrees(
     classes: int, closeness1: float, closeness: float, most: tuple[int, int]
 ) -> tuple[tuple[int, ...], int, int] | None:
-    """Degrees, depth and multiplications of the cheapest second polynomial, if any costs less than `most`."""
+    """Degrees, depth and multiplications of the cheapest second polynomial; None if none costs less than `most`."""
     best: tuple[tuple[int, int], tuple[int, ...]] | None = None
     for degree in _SECOND_DEGREES:
         depth, cost = depth_of_degree(degree), dense_multiplications(degree)
@@ -266,7 +268,7 @@ def _second_degrees(
 
 @lru_cache(maxsize=4096)
 def _two_intervals(classes: int, closeness1: float, degree: int) -> Minimax:
-    """The minimax polynomial for -1 on the scores of the others and 1 on the largest's, on [-1, 1] over both."""
+    """The minimax polynomial for -1 on the others' scores and 1 on the largest's; [-1, 1] spans both intervals."""
     others, largest = _score_intervals(classes, closeness1)
     low, high = others[0], largest[1]
     t = [tuple(_argument(x, low, high) for x in pair) for pair in (others, largest)]
@@ -279,9 +281,10 @@ def _argument(x: float, low: float, high: float) -> float:
 
 
 def _second(classes: int, first: SignPlan, degrees: tuple[int, ...], scale_bits: int) -> Composite | None:
-    """The second polynomial with its proof; `degrees` are of the polynomial for two intervals and of odd ones after it.
+    """The second polynomial with its proof; `degrees` are for the polynomial on two intervals and the odd ones after
+    it.
 
-    The scores are widened by the first sign's rounding and by that of their own sum. None where the proof does not hold.
+    The scores are widened by the rounding of the first sign and of their own sum. None if the proof does not hold.
     """
     slip = first.rounding + proof.unit(scale_bits)
     others, largest = _score_intervals(classes, first.error - first.rounding)

@@ -1,4 +1,4 @@
-"""Polynomials for exp, by a polynomial on a scaled interval and squarings."""
+"""Plans for exp: a polynomial on a scaled interval, then squarings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_EXPONENT = 16.0
 
 @dataclass(frozen=True, slots=True)
 class ExpStage:
-    """p(t) for exp(reach t) on [-1, 1], |p(t) exp(-reach t) - 1| <= `relative_error` (proved)."""
+    """A polynomial p(t) for exp(reach t) on [-1, 1], with |p(t) exp(-reach t) - 1| <= `relative_error` (proved)."""
 
     stage: Stage
     reach: float
@@ -36,13 +36,15 @@ class ExpStage:
 
 @dataclass(frozen=True)
 class ExpPlan(Written):
-    """exp(x) on the interval of its polynomial, which is near exp(x / 2^squarings) and squared that often."""
+    """exp(x) by a polynomial for exp(x / 2^squarings) on its interval, and squarings.
+
+    `relative_error`: the proved bound on |computed / exp(x) - 1| of the true polynomials.
+    `rounding`: the bound on the absolute error that evaluation at 2^scale_bits adds.
+    """
 
     polynomial: Stage
     squarings: int
-    # Proved bound on |computed / exp(x) - 1| of the true polynomials.
     relative_error: float
-    # Bound on the absolute error that evaluation at 2^scale_bits adds.
     rounding: float
     scale_bits: int
 
@@ -57,7 +59,7 @@ class ExpPlan(Written):
 def relative_exp(reach: float, degree: int) -> ExpStage:
     """The polynomial of least relative error for exp(reach t) on [-1, 1].
 
-    The relative error is what squaring and normalising keep: a common factor drops out of a softmax.
+    The relative error is what counts under squaring and normalising: a common factor drops out of a softmax.
     """
     made = least_relative(reach, degree).coefficients
     return ExpStage(Stage(made), reach, _relative_error(made, reach))
@@ -65,12 +67,12 @@ def relative_exp(reach: float, degree: int) -> ExpStage:
 
 @lru_cache(maxsize=256)
 def least_relative(reach: float, degree: int) -> Minimax:
-    """The polynomial without its proof; its level is about the relative error, where that is above 1e-13."""
+    """The polynomial without its proof; its level is about the relative error, if that is above 1e-13."""
     return remez(lambda t: np.exp(reach * t), [(-1.0, 1.0)], degree, weight=lambda t: np.asarray(np.exp(-reach * t)))
 
 
 def exp(low: float, high: float, target: float, *, scale_bits: int = DEFAULT_SCALE_BITS) -> ExpPlan:
-    """The plan of least depth, then fewest multiplications, for exp on [low, high] with that relative error, proved."""
+    """The plan for exp on [low, high] with this proved relative error, by depth, then by multiplications."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"exp needs an interval with low < high, not [{low:g}, {high:g}]")
     if high > _MOST_EXPONENT:
@@ -117,7 +119,7 @@ def _exp_plan(low: float, high: float, fitted: ExpStage, squarings: int, error: 
 
 
 def exp_series(reach: float, degree: int) -> tuple[tuple[float, ...], float]:
-    """(Chebyshev coefficients of exp(reach t) to that degree, a bound on the rest): modified Bessel functions.
+    """(Chebyshev coefficients of exp(reach t) up to that degree, a bound on the rest), by modified Bessel functions.
 
     exp(x t) = I_0(x) + 2 sum I_k(x) T_k(t), and I_k(x) <= (x/2)^k / k! exp(x^2 / (4 (k + 1))).
     """

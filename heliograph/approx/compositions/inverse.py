@@ -1,10 +1,10 @@
-"""1/x, 1/sqrt(x) and sqrt(x) on an interval of positive numbers: Newton from a minimax polynomial.
+"""1/x, 1/sqrt(x) and sqrt(x) on an interval of positive numbers: Newton's iteration from a minimax polynomial.
 
-y <- y (2 - x y) squares the relative error, y <- y (3 - x y^2) / 2 makes e into (3 + e) e^2 / 2; a start that is minimax in
-relative error saves the first rounds.
-On wide intervals the best start of 1/sqrt(x) is wrong by more than Newton's rounds bring back. Then rounds are
-y <- y (a - b x y^2) with the a and b that are best for the interval of y sqrt(x): the cubic of equal ripples around 1. They
-converge from any start that is positive, as compositions for the sign do (Lee, Lee, No, 2021; here in y sqrt(x)).
+y <- y (2 - x y) squares the relative error, y <- y (3 - x y^2) / 2 turns e into (3 + e) e^2 / 2; a start that is
+minimax in relative error saves the first rounds. On wide intervals, the best start for 1/sqrt(x) is too far off for
+Newton's rounds to converge. Then the rounds are y <- y (a - b x y^2) with the best a and b for the interval of y
+sqrt(x): the cubic of equal ripples around 1. They converge from any positive start, as compositions for the sign do
+(Lee, Lee, No, 2021; here in y sqrt(x)).
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ _DEEP = 14
 
 @dataclass(frozen=True)
 class InversePlan(Written):
-    """1/x, 1/sqrt(x) or sqrt(x) on an interval above zero: a start, and rounds that bring it nearer."""
+    """1/x, 1/sqrt(x) or sqrt(x) on an interval above zero: a start, and rounds that improve it.
+
+    `function`: reciprocal, rsqrt or sqrt.
+    `start`: a polynomial for 1/x if `rounds` is a number, else for 1/sqrt(x).
+    `rounds`: the number of rounds y <- y (2 - x y), or (a, b) of each round y <- y (a - b x y^2).
+    `relative_error`: the proved bound on |computed / true - 1| of the true polynomials.
+    `rounding`: the bound on the absolute error that evaluation at 2^scale_bits adds.
+    """
 
     function: str
-    # A polynomial for 1/x, where its rounds are a number, else for 1/sqrt(x).
     start: Stage
-    # How many rounds y <- y (2 - x y); or (a, b) of each round y <- y (a - b x y^2).
     rounds: int | tuple[tuple[float, float], ...]
-    # Proved bound on |computed / true - 1| of the true polynomials.
     relative_error: float
-    # Bound on the absolute error that evaluation at 2^scale_bits adds.
     rounding: float
     scale_bits: int
 
@@ -69,9 +72,9 @@ def inverse(
     *,
     scale_bits: int = DEFAULT_SCALE_BITS,
 ) -> InversePlan:
-    """The cheapest plan for `function` (reciprocal, rsqrt, sqrt) on [low, high] with that relative error, proved."""
+    """The cheapest plan for `function` (reciprocal, rsqrt, sqrt) on [low, high] with that proved relative error."""
     _check(low, high, target, function)
-    # Candidates are first judged by the error that the exchange reports; only the cheapest is proved.
+    # Candidates are first compared by the error that the exchange reports; only the cheapest is proved.
     found = []
     for degree in START_DEGREES:
         made = _least_relative(function, low, high, degree)
@@ -99,9 +102,9 @@ def inverse(
 
 
 def _by_cubics(low: float, high: float, target: float, function: str, scale_bits: int) -> InversePlan:
-    """The cheapest plan whose rounds are the best cubics for their intervals; a ProgramError where there is none.
+    """The cheapest plan with rounds that are the best cubics for their intervals. Raises ProgramError if there is none.
 
-    1/x is the square of 1/sqrt(x), made to half of the target.
+    1/x is the square of 1/sqrt(x), computed to half of the target.
     """
     squared = function == "reciprocal"
     target = target / 2.1 if squared else target
@@ -133,7 +136,7 @@ _WORST_START = 0.999
 
 
 def _cubics(error: float, target: float) -> tuple[list[tuple[float, float]], float]:
-    """(a, b) of each round u <- a u - b u^3 from u = 1 +- error to 1 +- at most the target, and what they reach."""
+    """(a, b) of each round u <- a u - b u^3 from u = 1 +- error to 1 +- at most the target, and the error reached."""
     rounds = []
     low, high = 1.0 - error, 1.0 + error
     while error > target:
@@ -149,7 +152,9 @@ def _cubics(error: float, target: float) -> tuple[list[tuple[float, float]], flo
 
 
 def _rounds(function: str, error: float, target: float) -> tuple[int | None, float]:
-    """Newton's rounds from one relative error to at most another, and what they reach; None where it does not converge."""
+    """The number of Newton's rounds from one relative error to a target, None if it does not converge, and the error
+    reached.
+    """
     rounds = 0
     while error > target:
         better = _improved(function, error)
@@ -174,7 +179,7 @@ def _check(low: float, high: float, target: float, function: str) -> None:
 
 
 def _least_relative(function: str, low: float, high: float, degree: int) -> Minimax:
-    """The polynomial least far, relatively, from 1/x or 1/sqrt(x), on [low, high]."""
+    """The polynomial of least relative error for 1/x or 1/sqrt(x) on [low, high]."""
     half, middle = (high - low) / 2, (high + low) / 2
     power = 1.0 if function == "reciprocal" else 0.5
     return remez(
@@ -213,12 +218,12 @@ def _improved(function: str, error: float) -> float:
 
 
 def _newton(function: str, rounds: int) -> int | tuple[tuple[float, float], ...]:
-    """Newton's rounds as a plan has them: of 1/sqrt(x) they are cubics."""
+    """Newton's rounds in the form of a plan: for 1/sqrt(x) they are cubics."""
     return rounds if function == "reciprocal" else ((1.5, 0.5),) * rounds
 
 
 def _newton_rounding(function: str, start: Stage, error: float, rounds: int, scale_bits: int) -> float:
-    """What rounding adds: each round starts from a relative error that has the rounding so far in it."""
+    """A bound on the rounding error: each round starts from a relative error that includes the rounding so far."""
     unit, low, high = proof.unit(scale_bits), start.low, start.high
     power = 1.0 if function == "reciprocal" else 0.5
     half = (high - low) / 2
@@ -232,7 +237,7 @@ def _newton_rounding(function: str, start: Stage, error: float, rounds: int, sca
         if function == "reciprocal":
             step = largest * unit + unit
         else:
-            # (3/2) y - (x y / 2) y^2: errors of y^2, of x y / 2 (made of two steps) and of the products.
+            # (3/2) y - (x y / 2) y^2: errors of y^2, of x y / 2 (in two steps) and of the products.
             step = high * largest / 2 * unit + largest**2 * (largest * unit + unit) + 2 * unit
         exact, noisy = _improved(function, exact), _improved(function, noisy) + step * high**power
         if not noisy < 1:
@@ -245,7 +250,7 @@ def _newton_rounding(function: str, start: Stage, error: float, rounds: int, sca
 def _cubic_rounding(
     function: str, start: Stage, error: float, cubics: list[tuple[float, float]], scale_bits: int
 ) -> float:
-    """What rounding adds where rounds are cubics a u - b u^3 of u = y sqrt(x): errors grow by their slopes."""
+    """A bound on the rounding error for cubics a u - b u^3 in u = y sqrt(x): errors grow by their slopes."""
     unit, low, high = proof.unit(scale_bits), start.low, start.high
     half = (high - low) / 2
     size = sum(abs(c) for c in start.coefficients)

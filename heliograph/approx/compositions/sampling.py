@@ -18,7 +18,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class SampledError:
-    """Of `rows` rows: the largest absolute error, and the mean over rows of a row's largest absolute error."""
+    """Errors over `rows` rows: the largest absolute error, and the mean over rows of a row's largest absolute error."""
 
     max_error: float
     mean_error: float
@@ -34,16 +34,16 @@ def softmax_values(rows: Vector) -> Vector:
 
 
 def boxes(limit: float) -> tuple[float, ...]:
-    """s of the boxes [-s, s]^C that a table's range is sampled on: all up to the range, and the range itself."""
+    """The sides s of the boxes [-s, s]^C for sampling: all up to the limit, and the limit itself."""
     return tuple(sorted({s for s in BOXES if s <= limit} | {limit}))
 
 
 def sampled_error(
     evaluate: Callable[[Vector], Vector], columns: int, limit: float, samples: int, seed: int
 ) -> SampledError:
-    """Errors of a softmax of (rows, columns) over `samples` rows in all, spread evenly over the boxes up to `limit`.
+    """Errors of a softmax of (rows, columns) over `samples` rows in total, spread evenly over the boxes up to `limit`.
 
-    `evaluate` is given at most `CHUNK` rows at a time.
+    `evaluate` gets at most `CHUNK` rows at a time.
     """
     sides = boxes(limit)
     chunks = []

@@ -1,10 +1,15 @@
 """Polynomials for sign(x) on gap <= |x| <= 1, by composition.
 
-Families: `iterated`, the f4 and g4 of Cheon, Kim and Kim (2020) that Phoenix uses (FACTS of section 5 there), and `hetal`,
-the f and g of degree 7 that HETAL's comparison uses, both with the fewest polynomials that reach the closeness;
-`minimax`, odd polynomials of least error composed (Lee, Lee, No and Kim, 2021), all of one degree; `best`, the cheapest
-chain of such stages by dynamic programming over their degrees. Each stage is made for the proved image of the one before,
-scaled into [-1, 1] by folding the scale into its coefficients, so that every argument lies in [-1, 1] on all of [-1, 1].
+Families:
+
+* `iterated`: the f4 and g4 of Cheon, Kim and Kim (2020), used by Phoenix (section 5), with the fewest polynomials that
+  reach the closeness.
+* `hetal`: the same for the f and g of degree 7 of HETAL's comparison.
+* `minimax`: compositions of odd minimax polynomials (Lee, Lee, No and Kim, 2021), all of one degree.
+* `best`: the cheapest chain of such stages, by dynamic programming over their degrees.
+
+Each minimax stage is fitted to the proved image of the one before. Its coefficients are scaled so that it maps [-1, 1]
+into [-1, 1], so every argument lies in [-1, 1].
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ G3 = _stage([4589, -16577, 25614, -12860], 1024)
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Stages with the proved image [low, high] of [gap, 1] under the true polynomials."""
+    """Stages, with the proved image [low, high] of [gap, 1] under the true polynomials."""
 
     stages: tuple[Stage, ...]
     low: float
@@ -71,10 +76,10 @@ def sign(
     max_depth: int | None = None,
     scale_bits: int = DEFAULT_SCALE_BITS,
 ) -> SignPlan:
-    """The plan whose values at gap <= |x| <= 1 are proved within 2^-precision_bits of sign(x).
+    """The plan with values at gap <= |x| <= 1 proved to be within 2^-precision_bits of sign(x).
 
-    `cost` is what `best` makes least: depth (then multiplications), or multiplications (then depth) within `max_depth`.
-    Raises `ProgramError` for a gap of zero or below what 2^scale_bits can tell apart, and for bits out of reach.
+    `cost` is minimised by `best`: depth (then multiplications), or multiplications (then depth) within `max_depth`.
+    Raises `ProgramError` for a gap of zero or below the resolution of 2^scale_bits, and for bits out of reach.
     """
     _check(gap, precision_bits, family, cost, scale_bits)
     closeness = 2.0**-precision_bits
@@ -110,7 +115,7 @@ def _check(gap: float, precision_bits: float, family: str, cost: str, scale_bits
 def plan_of_chain(
     chain: Chain, gap: float, family: str, scale_bits: int, dq: int | None = None, dp: int | None = None
 ) -> SignPlan:
-    """The plan of stages whose image of [gap, 1] is proved."""
+    """The plan of a chain."""
     rounding = proof.rounding_error(chain.stages[-1].coefficients, scale_bits)
     return SignPlan(
         stages=chain.stages,
@@ -141,7 +146,7 @@ def iterated_image(pair: str, gap: float, dq: int, dp: int, scale_bits: int) -> 
 
 
 def iterated_chain(pair: str, gap: float, dq: int, dp: int, scale_bits: int) -> Chain:
-    """dq widening and dp sharpening polynomials, with the proved image of [gap, 1]."""
+    """The chain of dq widening and dp sharpening polynomials, with the proved image of [gap, 1]."""
     sharpen, widen = (F4, G4) if pair == "iterated" else (F3, G3)
     return Chain((widen,) * dq + (sharpen,) * dp, *iterated_image(pair, gap, dq, dp, scale_bits))
 
@@ -168,7 +173,7 @@ def _out_of_reach(gap: float, closeness: float, depth: int, nearest: float) -> P
 
 
 def make_chain(gap: float, degrees: tuple[int, ...], scale_bits: int) -> Chain:
-    """Odd minimax polynomials of these degrees, each for the proved image of the one before."""
+    """The chain of odd minimax polynomials of these degrees, each for the proved image of the one before."""
     stages: list[Stage] = []
     tau = gap
     low = high = 1.0
@@ -186,9 +191,9 @@ def make_chain(gap: float, degrees: tuple[int, ...], scale_bits: int) -> Chain:
 
 
 def odd_minimax(tau: float, degree: int) -> tuple[Minimax, float]:
-    """The odd minimax polynomial for 1 on [tau, 1], and tau: less where the error would drown in rounding.
+    """The odd minimax polynomial for 1 on [tau, 1], and tau, which is reduced where the error would drown in rounding.
 
-    A narrow interval leaves the coefficients undetermined beyond floating point, and the polynomial free to pass 1
+    On a narrow interval, the coefficients are not determined within floating point, and the polynomial may exceed 1
     between zero and tau.
     """
     while True:
@@ -202,7 +207,7 @@ def odd_minimax(tau: float, degree: int) -> tuple[Minimax, float]:
 
 
 def _normal(coefficients: tuple[float, ...], tau: float) -> tuple[float, ...]:
-    """The polynomial divided by its largest value on [0, 1], proved: then it maps [-1, 1] into itself."""
+    """The polynomial divided by its proved largest value on [0, 1], so that it maps [-1, 1] into itself."""
     most = proof.image(coefficients, tau, 1.0, small_ends=False)[1]
     if not _stays_below(coefficients, tau, most):
         most = max(most, proof.image(coefficients, 0.0, tau, small_ends=False)[1])
@@ -210,7 +215,9 @@ def _normal(coefficients: tuple[float, ...], tau: float) -> tuple[float, ...]:
 
 
 def _stays_below(coefficients: tuple[float, ...], tau: float, most: float) -> bool:
-    """Whether values on [0, tau] are proved to stay below: on pieces that shrink towards tau, where they come nearest."""
+    """Whether values on [0, tau] are proved to stay below `most`: by pieces that shrink towards tau, where they are
+    closest to it.
+    """
     start = 0.0
     for _ in range(_HALVINGS):
         if proof.image(coefficients, start, tau, _COARSE, small_ends=False)[1] <= most:
@@ -234,13 +241,13 @@ def odd_multiplications(degree: int) -> int:
 
 @lru_cache(maxsize=64)
 def dense_multiplications(degree: int) -> int:
-    """Non-scalar multiplications of a polynomial of that degree without zeros among its coefficients."""
+    """Non-scalar multiplications of a polynomial of that degree without zero coefficients."""
     return plan_polynomial([1.0 + 0.1 * i for i in range(degree + 1)]).products
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Degrees of a chain with what they cost and, measured, how far from 1 they leave [gap, 1] after scaling."""
+    """The degrees of a chain, their cost, and the measured distance from 1 of the scaled image of [gap, 1]."""
 
     degrees: tuple[int, ...]
     depth: int
@@ -256,9 +263,9 @@ def _closeness(tau_closeness: float, degree: int) -> float:
 
 
 def frontier(gap: float, closeness: float, max_depth: int) -> list[Candidate]:
-    """Undominated chains by (depth, multiplications, closeness), in order of depth; none is longer than it need be.
+    """Undominated chains by (depth, multiplications, closeness), in order of depth; none is longer than necessary.
 
-    Dynamic programming: a chain's later stages see only the interval that the earlier ones leave, and a better
+    Dynamic programming: a chain's later stages depend only on the interval that the earlier ones leave, and a better
     interval never makes a later stage worse.
     """
     by_depth: dict[int, list[Candidate]] = {0: [Candidate((), 0, 0, 1.0 - gap)]}
@@ -281,7 +288,7 @@ def frontier(gap: float, closeness: float, max_depth: int) -> list[Candidate]:
 
 
 def depth_bound(gap: float, closeness: float) -> int:
-    """A depth that the search surely does not need more than: degree-15 stages, with room."""
+    """A safe upper bound on the depth of the search: degree-15 stages, with room."""
     return 8 + math.ceil(1.35 * (-math.log2(gap) + math.log2(max(2.0, -math.log2(closeness)))))
 
 
@@ -315,13 +322,13 @@ def _cheapest(gap: float, closeness: float, cost: str, scale_bits: int, max_dept
 
 
 def known_degrees(value: Any) -> tuple[int, ...] | None:
-    """Degrees of a chain from the cache, or None."""
+    """The degrees of a chain from the cache, or None."""
     degrees = cache.whole_numbers(value, DEGREES[-1], _MOST_STAGES)
     return degrees if degrees and all(d in DEGREES for d in degrees) else None
 
 
 def _equal_degrees(gap: float, closeness: float, scale_bits: int, max_depth: int | None) -> SignPlan:
-    """Stages of one degree: of 7, 15 or 31 what takes the least depth."""
+    """Stages of one degree: 7, 15 or 31, whichever takes the least depth."""
     limit = math.inf if max_depth is None else max_depth
     best: tuple[tuple[int, int], Chain] | None = None
     nearest = 0.0

@@ -1,12 +1,12 @@
 """Softmax of rows in few levels, without a maximum.
 
-exp(x / 2^k) by a polynomial of least relative error, then k times: square, and bring the row's sum back near a
-constant. A common factor of a row drops out of its softmax, so that the sums in between need only stay within a factor of
-a few; only the last one must be near 1. One normalisation costs one level: p <- p (c - s), s <- s (c - s) for the row's
-sum s in [low, high], with c = low + high; it turns the ratio kappa = high / low into (kappa + 1)^2 / (4 kappa), and n of
-them in a row are the Chebyshev polynomial of degree 2^n, so that no polynomial of their depth does better. A squaring
-turns kappa into columns * kappa^2 at most, since (sum p)^2 / columns <= sum p^2 <= (sum p)^2. How many normalisations
-follow each squaring is found by dynamic programming.
+exp(x / 2^k) comes from a polynomial of least relative error. Then, k times: square, and bring the row's sum back near a
+constant. A common factor of a row drops out of its softmax, so the sums in between may vary by a factor of a few; only
+the last one must be near 1. One normalisation costs one level: p <- p (c - s), s <- s (c - s) for the row's sum s in
+[low, high], with c = low + high. It turns the ratio kappa = high / low into (kappa + 1)^2 / (4 kappa), and n successive
+ones are the Chebyshev polynomial of degree 2^n, so no polynomial of the same depth does better. A squaring turns kappa
+into at most columns * kappa^2, since (sum p)^2 / columns <= sum p^2 <= (sum p)^2. The number of normalisations after
+each squaring is found by dynamic programming.
 """
 
 from __future__ import annotations
@@ -30,26 +30,30 @@ DEFAULT_ERROR = 1e-5
 _DEGREES = (7, 15, 31)
 _MOST_NORMALISATIONS = 60
 _CAPS = (100.0, 8.0, 4.0, 2.5, 1.8, 1.4, 1.2, 1.1)
-_MARGIN = 1e-9  # relative widening of every interval that is found for a row's sum
+_MARGIN = 1e-9  # relative widening of every interval of a row's sum
 
 
 @dataclass(frozen=True)
 class SoftmaxPlan(Written):
     """softmax of rows with entries in [-limit, limit].
 
-    In a program its rows are columns, and its columns rows (of which adding up takes rotations alone): what it is written
-    on has shape (width, any), with zeros in the rows behind the first `columns`.
+    In a program, its rows are columns and its columns rows, because rows are summed by rotations alone. Its operand has
+    shape (width, any), with zeros in the rows after the first `columns`.
+
+    `columns`: the entries of a row.
+    `width`: the next power of two of `columns`.
+    `limit`: the bound on the entries' size.
+    `polynomial`: exp(x / 2^squarings) times a factor, on [-limit, limit].
+    `constants`: the c of the normalisations before the first squaring, and after each squaring.
+    `error`: the proved bound on any entry's distance from the softmax.
+    `rounding`: the part of `error` that evaluation at 2^scale_bits adds.
     """
 
     columns: int
-    # The power of two from `columns` on.
     width: int
     limit: float
-    # exp(x / 2^squarings) times a factor, on [-limit, limit].
     polynomial: Stage
-    # The c of the normalisations before the first squaring, and after each.
     constants: tuple[tuple[float, ...], ...]
-    # Proved bound on any entry's distance from the softmax, and the part of it that evaluation at 2^scale_bits adds.
     error: float
     rounding: float
     scale_bits: int
@@ -82,7 +86,7 @@ def softmax(
 ) -> SoftmaxPlan:
     """The plan for rows of `columns` entries in [-limit, limit].
 
-    It takes the fewest levels whose proved error, the rounding at 2^scale_bits included, is at most `max_error`.
+    It is the plan of fewest levels with a proved error of at most `max_error`, the rounding at 2^scale_bits included.
     """
     if columns < 2:
         raise ProgramError(f"softmax of {columns} column", hint="at least two")
@@ -93,7 +97,7 @@ def softmax(
 
 @dataclass(frozen=True, slots=True)
 class _Schedule:
-    """Normalisations before the first squaring, and after each; the ratios of the row's sum as they go."""
+    """The numbers of normalisations before the first squaring and after each, and the final ratio of the row's sum."""
 
     counts: tuple[int, ...]
     ratio: float
@@ -108,8 +112,9 @@ def _schedule(columns: int, start: float, squarings: int, tolerance: float, cap:
     """The fewest normalisations after which the row's sum is known within 1 +- tolerance.
 
     `cap`: the largest ratio that is squared. A lower one costs levels and leaves small sums further above the rounding.
+    None if there is no such schedule.
     """
-    # by number of normalisations so far: the least ratio, and how the normalisations are spread
+    # By the number of normalisations so far: the schedule with the least ratio.
     best = {0: _Schedule((0,), start)}
     for turn in range(squarings + 1):
         if turn:
@@ -148,7 +153,7 @@ def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> Soft
     for _, _, squarings, degree, schedule in sorted(found, key=lambda item: item[:4]):
         reach = limit / 2**squarings
         fitted = least_relative(reach, degree)
-        # First with the error that the exchange reports for exp's polynomial; only a plan that holds so far is proved.
+        # First with the error that the exchange reports for exp's polynomial; only a plan that passes is proved.
         plan = _plan(columns, limit, ExpStage(Stage(fitted.coefficients), reach, fitted.level), schedule, scale_bits)
         if plan.error <= max_error:
             plan = _plan(columns, limit, relative_exp(reach, degree), schedule, scale_bits)
@@ -164,11 +169,15 @@ def _best(columns: int, limit: float, max_error: float, scale_bits: int) -> Soft
 
 @dataclass
 class _Bound:
-    """What is proved of every row as steps go, for computed values p_i = G (r_i + d_i).
+    """The proved bounds for every row after each step, for computed values p_i = G (r_i + d_i).
 
-    r_i is the ratio that exp has there to the row's largest, so that max r_i = 1, and G is whatever the row's factor has
-    become: it drops out at the end. `low`, `high` hold the true sum of the computed p_i; |d_i| <= `deviation`; the computed
-    sum is within `sum_error` of the true one in every column; one operation errs by at most `unit` in a slot.
+    r_i is the ratio of exp there to the row's largest, so max r_i = 1. G is the current factor of the row, which drops
+    out at the end.
+
+    `unit`: the largest error of one operation in a slot.
+    `low`, `high`: bounds on the true sum of the computed p_i.
+    `deviation`: a bound on |d_i|.
+    `sum_error`: a bound on the distance of the computed sum from the true one, in every column.
     """
 
     columns: int
@@ -184,12 +193,12 @@ class _Bound:
         return self.low / (self.columns * (1.0 + self.deviation))
 
     def sum_row(self) -> None:
-        """Rotations add up 1 + 2 + 4 ... errors; columns without data hold no more than their own errors."""
+        """Sum the row: rotations add up 1 + 2 + 4 ... errors; columns without data hold only their own errors."""
         empty = self.unit + (self.high * self.deviation) ** 2
         self.sum_error = (self.width - 1) * self.unit + (self.width - self.columns) * empty
 
     def square(self) -> None:
-        """G^2 (r + d)^2 and an error; (sum p)^2 / columns <= sum p^2 <= (sum |p|)^2."""
+        """Square: G^2 (r + d)^2 and an error; (sum p)^2 / columns <= sum p^2 <= (sum |p|)^2."""
         slip = self.columns * self.unit
         new_error = self.unit / self._factor() ** 2
         size = self.high * (1.0 + 2.0 * self.columns * self.deviation)
@@ -199,7 +208,7 @@ class _Bound:
         self.sum_row()
 
     def normalise(self, c: float) -> None:
-        """p (c - s) and s (c - s), where the computed s is within d of the sum S, by columns."""
+        """Normalise: p (c - s) and s (c - s), where the computed s is within d of the sum S in each column."""
         d = self.sum_error
         size = self.high * (1.0 + 2.0 * self.columns * self.deviation)
         slip = size * d + self.columns * self.unit
@@ -214,7 +223,7 @@ class _Bound:
         self.sum_error = bend * d + d * d + size * d + (self.columns + 1) * self.unit
 
     def error(self) -> float:
-        """The largest distance of p_i from r_i / sum r: the sum's own distance from 1, and what d_i can move."""
+        """The largest distance of p_i from r_i / sum r: the sum's own distance from 1, plus the effect of d_i."""
         most = self.columns * self.deviation
         if most >= 1:
             return math.inf
@@ -233,9 +242,9 @@ def _plan(columns: int, limit: float, made: ExpStage, schedule: _Schedule, scale
 
 
 def _constants(columns: int, made: ExpStage, schedule: _Schedule) -> tuple[tuple[tuple[float, ...], ...], float]:
-    """(c of every normalisation, by squarings; the factor of exp) that leave the last sums around 1.
+    """(c of every normalisation, by squarings; the factor of exp) such that the last sums are around 1.
 
-    Scales are found backwards: with sums in [high / kappa, high], a normalisation makes high into (high (1 + 1 / kappa)
+    Scales are found backwards: with sums in [high / kappa, high], a normalisation turns high into (high (1 + 1 / kappa)
     / 2)^2, and a squaring into high^2.
     """
     start = math.exp(2.0 * made.reach) * ((1.0 + made.relative_error) / (1.0 - made.relative_error)) * (1.0 + _MARGIN)
@@ -271,9 +280,9 @@ def _prove(
     unit: float,
     rounding: float,
 ) -> float:
-    """The bound on any entry's error: of the sums and the rounding by `_Bound`, and of exp's polynomial.
+    """The bound on any entry's error: from the sums and the rounding by `_Bound`, and from exp's polynomial.
 
-    Relative errors e of exp, and shifts of x, turn into (1 + e)^(2^squarings): a factor within exp(+-h) on every weight
+    Relative errors e of exp, and shifts of x, become (1 + e)^(2^squarings). A factor within exp(+-h) on every weight
     moves an entry y of a softmax by at most y (1 - y) (exp(2 h) - 1).
     """
     squarings = len(constants) - 1

@@ -1,4 +1,4 @@
-"""Plans that are written as nodes of the polynomial stage; what they cost is what these nodes cost."""
+"""Plans that are written as nodes of the polynomial stage; their costs are the costs of these nodes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Written(ABC):
 
     @abstractmethod
     def write(self, writer: Writer, x: Node, entry: int | None = None) -> Node:
-        """The value on x; `entry` is the place in the range table of the polynomial that reads x."""
+        """The value at x; `entry` is the place in the range table for the polynomial that reads x."""
 
     def write_on_input(self, writer: Writer) -> Node:
-        """The value on an input of the program."""
+        """The value at an input of the program."""
         return self.write(writer, writer.builder.input("x", shape=(1,)))
 
     @cached_property
@@ -32,7 +32,7 @@ class Written(ABC):
 
     @property
     def depth(self) -> int:
-        """Levels of the nodes, and one that brings the input to [-1, 1]."""
+        """Levels of the nodes, plus one for scaling the input to [-1, 1]."""
         return 1 + program_depth(self.program)
 
     @property
@@ -42,7 +42,7 @@ class Written(ABC):
 
     @property
     def plaintext_multiplications(self) -> int:
-        """Products with numbers, that of the input included."""
+        """Products with numbers, the scaling of the input included."""
         return 1 + sum(plan.scalar_products for plan in self._polynomials)
 
     @property

@@ -1,4 +1,4 @@
-"""Polynomials for a function on an interval, by Chebyshev coefficients there."""
+"""Polynomials for a function on an interval, in the Chebyshev basis of the interval."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _DENSE = 20_001  # points at which an error is measured
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A polynomial on [low, high]: `coefficients` of the Chebyshev basis there.
+    """A polynomial on [low, high].
 
-    The coefficients are rounded (`minimax.rounded`). `max_error` is the largest absolute error over a grid of 20,001
-    Chebyshev points and the kinks: seen, not proved (`fit_proof.largest_error` proves it). `rms_error` is the root mean
-    square under the distribution it was fitted for (uniform where there is none).
+    `coefficients`: in the Chebyshev basis of the interval, rounded (`minimax.rounded`).
+    `method`: the method of the fit.
+    `max_error`: the largest absolute error on a grid of 20,001 Chebyshev points and the kinks; measured, not proved
+    (`fit_proof.largest_error` proves it).
+    `rms_error`: the root mean square error under the distribution of the fit (uniform without one).
     """
 
     low: float
@@ -58,7 +60,7 @@ class Fit:
 
 
 def _with_kinks(t: npt.NDArray[np.float64], low: float, high: float, kinks: Sequence[float]) -> npt.NDArray[np.float64]:
-    """The points with the kinks among them: there errors have their peaks."""
+    """The points and the kinks, at which errors peak."""
     inside = [(2 * k - low - high) / (high - low) for k in kinks if low < k < high]
     return np.asarray(np.unique(np.append(t, inside)))
 
@@ -66,9 +68,10 @@ def _with_kinks(t: npt.NDArray[np.float64], low: float, high: float, kinks: Sequ
 def minimax(
     function: Function, low: float, high: float, degree: int, kinks: Sequence[float] = (0.0,)
 ) -> npt.NDArray[np.float64]:
-    """Chebyshev coefficients of least largest error, by Remez's exchange; by linear programming where it does not settle.
+    """Chebyshev coefficients of least largest error, by Remez's exchange, or by linear programming if that does not
+    converge.
 
-    A function that is even or odd up to a line is fitted so, on half of a symmetric interval.
+    A function that is even or odd up to a line is fitted as such, on half of a symmetric interval.
     """
     half, middle = (high - low) / 2, (high + low) / 2
 
@@ -85,7 +88,7 @@ def minimax(
         if parity is None:
             made = remez(scaled, [(-1.0, 1.0)], degree, kinks=corners)
         else:
-            # Where the line is all of one parity, the polynomial of the other parity ends at the next lower degree.
+            # A polynomial of one parity ends at the next lower degree if the degree has the other parity.
             top = degree if degree % 2 == parity else degree - 1
             bent = partial(_less_line, scaled, line)
             corners = sorted({abs(k) for k in corners} - {0.0})
@@ -109,7 +112,7 @@ def _less_line(
 
 
 def symmetry(function: Function) -> tuple[int | None, npt.NDArray[np.float64]]:
-    """(0 or 1 where the function on [-1, 1] less a line is even or odd, else None; the line's two coefficients)."""
+    """(0 or 1 if the function on [-1, 1] minus a line is even or odd, else None; the line's two coefficients)."""
     t: npt.NDArray[np.float64] = np.linspace(0.0, 1.0, 257, dtype=np.float64)
     plus, minus = function(t), function(-t)
     scale = max(float(np.abs(plus).max()), float(np.abs(minus).max()), 1e-300)
@@ -126,8 +129,8 @@ def _linear_program(
 ) -> npt.NDArray[np.float64]:
     """Chebyshev coefficients that minimise the largest error over a fine grid of [-1, 1].
 
-    The program is solved for what the interpolant `start` leaves, scaled to one: its solver's tolerance (1e-7) is then a
-    share of the error, not of the function.
+    The program is solved for the error of the interpolant `start`, scaled to one: the solver's tolerance (1e-7) is then
+    relative to the error, not to the function.
     """
     import scipy.optimize
 
@@ -148,13 +151,14 @@ def _linear_program(
     return np.asarray(start + result.x[:-1] * size)
 
 
-# The mean or deviation of one normal, or those of several normals that are mixed by their shares.
+# The mean or deviation of one normal, or of each normal in a mixture.
 Moments = float | npt.NDArray[np.float64]
-# The weight of least squares far from the samples, as a share of the density's peak. For one normal, whose tails are not
-# those of the samples, it is fixed. A mixture does have their tails: it takes the first weight that keeps the error below
-# this share of the function's range, so that values far out are off but not lost.
+# The weight of least squares far from the samples, as a share of the density's peak. It is fixed for one normal, which
+# does not have the samples' tails. A mixture does have them: it takes the first weight that keeps the error below this
+# share of the function's range, so that values far out are inaccurate but not lost.
 FLOOR, _FLOORS_OF_MIXTURES, _MOST_ERROR = 1e-3, (1e-4, 1e-3, 1e-2), 0.1
-# The smallest width of a normal in a mixture, as a share of the interval: least squares cannot use a peak at a single point.
+# The smallest width of a normal in a mixture, as a share of the interval: least squares cannot use a peak at a single
+# point.
 NARROWEST = 5e-3
 
 
@@ -178,20 +182,21 @@ def gaussian(
     spread: float = 1.0,
     shares: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Chebyshev coefficients of weighted least squares: the weight is the density of N(mean, (spread * std)^2) and a floor.
+    """Chebyshev coefficients of weighted least squares: the weight is the density of N(mean, (spread * std)^2) plus a
+    floor.
 
     The floor (0.1 % of the peak, uniform on [low, high]) keeps the polynomial close to the function in the tails, where
-    least squares under the density alone lets it blow up. OLA, section 4, has no floor and no interval, and widens the
-    density by `spread`, its r, instead. With `shares` the density is a mixture of normals, and the
-    floor lower where that is harmless.
+    least squares under the density alone lets it blow up. OLA (section 4) has no floor and no interval; instead it
+    widens the density by `spread`, its r. With `shares`, the density is a mixture of normals, and the floor is lower
+    where that is harmless.
     """
     half, middle = (high - low) / 2, (high + low) / 2
     t = points(max(2000, 60 * degree))
     x = middle + half * t
     width = np.maximum(spread * std, (high - low) * (1e-3 if shares is None else NARROWEST))
     likely = density(x, mean, width, shares)
-    # A function that is even or odd up to a line is fitted as such: the weight is not even, so coefficients dropped only
-    # after the fit would be missed.
+    # A function that is even or odd up to a line is fitted as such: the weight is not even, so coefficients dropped
+    # only after the fit would be missed.
     parity, line = symmetry(lambda t: np.asarray(function(middle + half * t))) if low == -high else (None, np.zeros(2))
     kept = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
     target = function(x) if parity is None else _less_line(lambda t: np.asarray(function(middle + half * t)), line, t)
@@ -220,13 +225,16 @@ def fit(
     shares: npt.NDArray[np.float64] | None = None,
     coarse: bool = False,
 ) -> Fit:
-    """The polynomial of that degree for the function on [low, high]; `kinks` are where its slope may jump.
+    """The polynomial of that degree for the function on [low, high].
 
-    `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and `spread`
-    times `std`, or by a mixture of such with their `shares`), or interpolation; `rms_error` is under the density of `mean`
-    and `std` itself. On an interval symmetric about zero, coefficients that vanish for a function which is even or odd up to
-    a linear term (ReLU, GELU, SiLU) are set to exactly zero: evaluation is cheaper without them. Coefficients keep as many
-    bits as the error asks for, fewer where `coarse` (`minimax.rounded`).
+    `method`: minimax (least largest error), gaussian (least squares weighted by the normal density of `mean` and
+    `spread` times `std`, or by a mixture with `shares`), or interpolation. `rms_error` is under the density of `mean`
+    and `std` itself.
+    `kinks`: the points at which the function's slope may jump.
+    `coarse`: rounds coefficients more coarsely; they keep as many bits as the error requires (`minimax.rounded`).
+
+    On an interval symmetric about zero, coefficients that vanish for a function that is even or odd up to a linear term
+    (ReLU, GELU, SiLU) are set to exactly zero: evaluation is cheaper without them.
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ProgramError(f"a polynomial needs an interval with low < high, not [{low}, {high}]")
@@ -264,7 +272,7 @@ def fit(
 def _symmetrize(
     function: Function, low: float, high: float, coefficients: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Drop the odd (or even) coefficients where the function, less its linear part, is even (or odd)."""
+    """Drop the odd (or even) coefficients if the function, up to its linear part, is even (or odd)."""
     if low != -high:
         return coefficients
     parity, line = symmetry(lambda t: np.asarray(function(high * t)))
@@ -300,10 +308,10 @@ def smallest_degree(
     bound: Callable[[Fit], float] | None = None,
     coarse: bool = False,
 ) -> Fit:
-    """The polynomial of the smallest degree whose error is at most `target_error`.
+    """The polynomial of the smallest degree with an error of at most `target_error`.
 
-    The error is `max_error`, and what `bound` proves of it where that is given. The largest error of a minimax polynomial
-    falls with the degree, so that bisection finds it; the other methods' need not, and every degree is tried.
+    The error is `max_error` and, if `bound` is given, also its proved bound. The largest error of a minimax polynomial
+    falls with the degree, so bisection finds it; with the other methods it need not fall, and every degree is tried.
     """
 
     def made(degree: int) -> Fit:

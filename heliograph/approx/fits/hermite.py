@@ -1,10 +1,11 @@
 """Least squares under a normal distribution on the whole line, in normalised Hermite polynomials (OLA, section 4).
 
-Method `hermite` of `heliograph approx`. The compiler's `gaussian` (fit.py) is another one: on an interval, with a floor.
+This is method `hermite` of `heliograph approx`. The compiler's `gaussian` (fit.py) differs: on an interval, with a
+floor.
 
-With z = (x - mu) / sigma and h_l orthonormal under N(0, 1), the best polynomial of degree d for E[(f - P)^2] is
-sum c_l h_l(z), c_l = E[f(mu + sigma z) h_l(z)], with error E[d] = E[f^2] - sum c_l^2. A degree has the coefficients of
-all lower ones in it.
+With z = (x - mu) / sigma and h_l orthonormal under N(0, 1), the best polynomial of degree d for E[(f - P)^2] is sum c_l
+h_l(z), c_l = E[f(mu + sigma z) h_l(z)], with error E[d] = E[f^2] - sum c_l^2. The coefficients of a degree include
+those of all lower degrees.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ SPREAD = 10.0  # half the interval of the Chebyshev form, in standard deviations
 
 @dataclass(frozen=True)
 class HermiteFit:
-    """`stage` is P in the Chebyshev basis of [mu - 10 sigma, mu + 10 sigma]; `hermite`
-    has the c_l, which also serve beyond it.
+    """A least squares polynomial P under N(mu, sigma^2).
 
-    `mean_squared_error` is E[(f - P)^2] under N(mu, sigma^2), by quadrature (about ten digits).
+    `stage`: P in the Chebyshev basis of [mu - 10 sigma, mu + 10 sigma].
+    `hermite`: the c_l, which are also valid beyond that interval.
+    `mean_squared_error`: E[(f - P)^2] by quadrature (about ten digits).
     """
 
     stage: Stage
@@ -71,7 +73,7 @@ def least_squares(
     error = float(np.sum(weights * (values - coefficients @ basis) ** 2))
     low, high = mu - SPREAD * sigma, mu + SPREAD * sigma
     chebyshev = interpolate(lambda x: coefficients @ hermite_values((x - mu) / sigma, degree), low, high, degree)
-    # Coefficients that are only rounding count as zero, so a symmetric function keeps its cheaper evaluation.
+    # Coefficients of the size of rounding errors become zero, so a symmetric function keeps its cheaper evaluation.
     chebyshev[np.abs(chebyshev) < 2.0**-50 * np.abs(chebyshev).max()] = 0.0
     stage = Stage(tuple(float(c) for c in chebyshev), low, high)
     return HermiteFit(stage, tuple(float(c) for c in coefficients), error)
@@ -89,7 +91,7 @@ def errors(
 
 
 def _quadrature(kinks: Sequence[float], degree: int) -> tuple[Vector, Vector]:
-    """Gauss-Legendre nodes on panels cut at the kinks, with weights that have the normal density in.
+    """Gauss-Legendre nodes on panels cut at the kinks, with weights that include the normal density.
 
     h_l^2 times the density falls off beyond 2 sqrt(l).
     """

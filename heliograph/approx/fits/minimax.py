@@ -1,8 +1,8 @@
 """Polynomials of least largest error on one or several intervals, by Remez's exchange.
 
-The error is watched on a grid of Chebyshev points of each interval (with the kinks of the function among them), and the
-extrema are refined between grid points by parabolas, so that the level of the reference is the least error to about six
-digits. Proofs do not rest on it: the error of what comes out is bounded by `proof`.
+The error is measured on a grid of Chebyshev points of each interval, with the function's kinks, and its extrema are
+refined between grid points by parabolas, so that the level of the reference is the least error to about six digits.
+Proofs do not rest on it: `proof` bounds the error of the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Vector = npt.NDArray[np.float64]
 Function = Callable[[Vector], Vector]
 Interval = tuple[float, float]
 
-# What coefficients are rounded to: a share of the error, or this many bits of the largest coefficient; fine and coarse.
+# The rounding of coefficients: to a share of the error, or to this many bits of the largest coefficient; fine and
+# coarse.
 _SHARE_BITS = (20, 12)
 _COEFFICIENT_BITS = (48, 40)
 _PER_DEGREE = 32
@@ -30,7 +31,11 @@ _ROUNDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Minimax:
-    """Chebyshev coefficients on [-1, 1] and the level of the last reference: about the largest error, from below."""
+    """A minimax polynomial.
+
+    `coefficients`: Chebyshev coefficients on [-1, 1].
+    `level`: the level of the last reference, slightly below the largest error.
+    """
 
     coefficients: tuple[float, ...]
     level: float
@@ -47,9 +52,10 @@ def remez(
 ) -> Minimax:
     """The minimax polynomial for the function on a union of intervals of [-1, 1].
 
-    `parity` 1 or 0 takes odd or even polynomials only; the intervals are then on one side of zero. `kinks` are points
-    where the function is not smooth. `weight` (positive) makes weight * error least instead. The
-    intervals are disjoint and in order; one that is a point counts as a point.
+    `intervals`: disjoint and in order; an interval may be a single point.
+    `parity`: 1 or 0 allows only odd or even polynomials; the intervals are then on one side of zero.
+    `kinks`: points at which the function is not smooth.
+    `weight`: a positive weight of the error.
     """
     orders = np.arange(degree + 1) if parity is None else np.arange(parity, degree + 1, 2)
     count = len(orders)
@@ -90,11 +96,11 @@ def remez(
 
 
 def rounded(coefficients: Vector, error: float, coarse: bool = False) -> Vector:
-    """The coefficients as multiples of a power of two that moves the polynomial by a millionth of its error at most.
+    """The coefficients as multiples of a power of two, which moves the polynomial by at most a millionth of its error.
 
-    What BLAS and LAPACK give differs from processor to processor in its last bits, which say nothing: so nearly all
-    processors arrive at the same polynomial. Where the error itself is next to nothing, 48 bits of the largest stay.
-    `coarse`: by a four-thousandth, and 40 bits. Least squares with weights differ by more than the last bits.
+    Results of BLAS and LAPACK differ between processors in their last, meaningless bits; after the rounding, nearly all
+    processors have the same polynomial. If the error itself is tiny, 48 bits of the largest coefficient stay. With
+    `coarse` it is a four-thousandth and 40 bits, because weighted least squares differ in more than the last bits.
     """
     share, most = 2.0 ** -_SHARE_BITS[coarse], 2.0 ** -_COEFFICIENT_BITS[coarse]
     step = max(error * share / len(coefficients), float(np.abs(coefficients).max()) * most)
@@ -107,7 +113,7 @@ def _basis(x: Vector, orders: npt.NDArray[np.int_]) -> Vector:
 
 
 def _grid(intervals: Sequence[Interval], degree: int, kinks: Sequence[float]) -> tuple[Vector, npt.NDArray[np.int_]]:
-    """Points in ascending order, and the number of the interval (cut at kinks) that each belongs to."""
+    """Points in ascending order, and the number of each point's interval (cut at kinks)."""
     pieces: list[Interval] = []
     for low, high in intervals:
         cuts = [low, *(k for k in sorted(kinks) if low < k < high), high]
@@ -115,7 +121,8 @@ def _grid(intervals: Sequence[Interval], degree: int, kinks: Sequence[float]) ->
     points: list[Vector] = []
     owner: list[npt.NDArray[np.int_]] = []
     for index, (low, high) in enumerate(pieces):
-        # Oscillations are spread evenly in the angle, so an interval gets points in proportion to its share of it.
+        # Oscillations are spread evenly in the angle, so an interval gets points in proportion to its share of the
+        # angle.
         share = (math.acos(max(low, -1.0)) - math.acos(min(high, 1.0))) / math.pi
         count = 1 if low == high else max(40, math.ceil(_PER_DEGREE * (degree + 2) * (share + 0.15)))
         at = (high + low) / 2 + (high - low) / 2 * np.cos(np.linspace(math.pi, 0.0, count))
@@ -128,7 +135,7 @@ def _grid(intervals: Sequence[Interval], degree: int, kinks: Sequence[float]) ->
 
 
 def _start(grid: Vector, segment: npt.NDArray[np.int_], count: int, degree: int) -> npt.NDArray[np.int_]:
-    """Grid indices of a first reference: even in the angle over the whole set."""
+    """The grid indices of a first reference, evenly spaced in the angle over the whole set."""
     angle = np.arccos(np.clip(grid, -1.0, 1.0))[::-1]
     gaps = np.diff(angle, prepend=angle[0])
     owner = segment[::-1]
@@ -146,7 +153,7 @@ def _start(grid: Vector, segment: npt.NDArray[np.int_], count: int, degree: int)
 
 
 def _alternation(error: Vector, count: int) -> npt.NDArray[np.int_] | None:
-    """Indices of `count` extrema of alternating sign, as large as can be; None where there are not this many."""
+    """The indices of `count` extrema of alternating sign, as large as possible; None if there are fewer."""
     starts = np.flatnonzero(np.diff(np.signbit(error))) + 1
     bounds = np.concatenate(([0], starts, [len(error)]))
     size = np.abs(error)

@@ -1,9 +1,9 @@
-"""Trigonometric polynomials for functions on [-1, 1]: what a bootstrap can compute instead of returning its value.
+"""Trigonometric series for functions on [-1, 1], which a bootstrap can compute instead of returning its value.
 
-Their period 2 T is longer than the interval: between the ends they may be anything that keeps coefficients small (a Fourier
-extension; Huybrechs, "On the Fourier Extension of Nonperiodic Functions", 2010). How they are evaluated is said in
-ckks/trigonometric.py. A kink in the middle of [-1, 1] is resolved by a third of the degree that an algebraic polynomial
-needs, whose points crowd at the ends.
+Their period 2 T is longer than the interval: between the ends, they may take any values that keep the coefficients
+small (a Fourier extension; Huybrechs, "On the Fourier Extension of Nonperiodic Functions", 2010). ckks/trigonometric.py
+describes their evaluation. A kink in the middle of [-1, 1] takes a third of the degree that an algebraic polynomial
+needs, because the points of the latter crowd at the ends.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from heliograph.functions import Function
 
 Vector = npt.NDArray[np.float64]
 
-# Half periods that are tried: the closer to one, the finer a series resolves; but its values at -1 and 1 must meet.
+# The half periods to try: the closer to one, the finer the resolution of a series; but its values at -1 and 1 must
+# meet.
 _HALF_PERIODS = (1.1, 1.2, 1.35, 1.5, 2.0)
-# Coefficients are kept small, for what they amplify: a term k adds the square of (1 + k) times its size, times this, to what
-# is minimised.
+# Coefficients are kept small, because they amplify errors: the square of (1 + k) times the size of term k, times this,
+# is added to the objective.
 _RIDGE = 1e-7
 _POINTS, _FEW_POINTS = 4001, 1001
-# Rounds in which the largest error is made smaller, and what a point weighs at least in the next one.
+# The rounds that reduce the largest error, and the least weight of a point in the next one.
 _ROUNDS, _LEAST_WEIGHT = 12, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesFit(Series):
-    """A series that stands for a function.
+    """A series that approximates a function.
 
-    `max_error` is a bound on its error where it is `proved`, else the largest that was seen; `rms_error` is under the
-    distribution of the inputs.
+    `max_error`: a bound on its error if `proved`, else the largest measured error.
+    `rms_error`: the root mean square error under the distribution of the inputs.
     """
 
     max_error: float
@@ -49,10 +50,10 @@ class SeriesFit(Series):
 
 
 def as_polynomial(coefficients: Vector, half_period: float) -> Vector:
-    """Chebyshev coefficients on [-1, 1] of a polynomial that is the series up to 2^-50 of the sum of its coefficients.
+    """Chebyshev coefficients on [-1, 1] of a polynomial that equals the series up to 2^-50 of its coefficients' sum.
 
-    The interpolant of degree n of exp(i w t) is off by at most 4 times the sum over m > n of |J_m(w)|, and |J_m(w)| is at
-    most (e w / (2 m))^m (Trefethen, Approximation Theory and Approximation Practice, theorem 4.2).
+    The interpolant of degree n of exp(i w t) is off by at most 4 times the sum over m > n of |J_m(w)|, and |J_m(w)| is
+    at most (e w / (2 m))^m (Trefethen, Approximation Theory and Approximation Practice, theorem 4.2).
     """
     fastest = (coefficients.shape[1] - 1) * math.pi / half_period
     degree = math.ceil(0.9 * math.e * fastest) + 40
@@ -81,8 +82,8 @@ def _least_squares(basis: Vector, target: Vector, weight: Vector) -> Vector:
 
 
 def _evened(basis: Vector, target: Vector, weight: Vector, made: Vector) -> tuple[Vector, Vector]:
-    """The coefficients of the smallest largest error on the way from these to the least possible, and their errors: points
-    weigh more where errors are large (Lawson's iteration).
+    """The coefficients with the least largest error in Lawson's iteration, which starts from `made`, and their errors:
+    points weigh more where errors are large.
     """
     best, least = made, basis @ made - target
     error = least
@@ -106,7 +107,7 @@ def _weights(
     spread: float,
     count: int,
 ) -> tuple[Vector, Vector, Vector]:
-    """Points of an interval, the roots of their weights in a fit, and what they weigh in a mean: both add up to one."""
+    """Points of an interval, the roots of their weights in a fit, and their weights in a mean; both sum to one."""
     x: Vector = np.linspace(low, high, count, dtype=np.float64)
     likely, exact = np.ones_like(x), np.ones_like(x)
     if mean is not None and std is not None:
@@ -145,17 +146,19 @@ def fit_series(
     spread: float = 1.0,
     degree: int | None = None,
 ) -> SeriesFit | None:
-    """The series of the lowest degree that is as good as a polynomial on the polynomial's interval, None where none is.
+    """The series of the lowest degree that is as accurate as the polynomial `beside` on its interval; None if there is
+    none.
 
-    As good: neither its largest error nor the root mean square under the distribution of the inputs is larger. It is the
-    weighted least squares fit under that distribution, widened by `spread`, with a floor; where none is known, its largest
-    error counts, which is made small. With a `degree` it is the one of that, however good.
+    It is as accurate if neither its largest error nor its root mean square error under the distribution of the inputs
+    is larger. It is the weighted least squares fit under that distribution, widened by `spread`, with a floor. Without
+    a distribution, only the largest error counts, and is reduced. With a `degree`, it is the series of that degree,
+    however accurate.
     """
     x, weight, exact = _weights(beside.low, beside.high, mean, std, shares, spread, _POINTS)
     target = np.asarray(of.evaluate(x), dtype=np.float64)
     size = max(float(np.abs(target).max()), 1e-300)
     rms_allowed = math.sqrt(float(exact @ (beside(x) - target) ** 2))
-    # Of a polynomial's degree or more it would spend as many levels.
+    # From this degree on, a series would spend as many levels as the polynomial.
     most = (1 << beside.degree.bit_length()) // 2
     for tried in (degree,) if degree is not None else (each for each in DEGREES if each < most):
         found: list[tuple[float, float, Vector]] = []
@@ -169,7 +172,7 @@ def fit_series(
             finer = mean is None or rms <= rms_allowed
             if degree is not None or (finer and float(np.abs(error).max()) <= beside.max_error):
                 both = np.stack([made[: tried + 1], np.append(0.0, made[tried + 1 :])])
-                # Far finer than the error, and short in texts.
+                # Far finer than the error, and short when printed.
                 unit = 2.0 ** (math.floor(math.log2(size)) - 32)
                 both = np.rint(both / unit) * unit
                 found.append((rms, half_period, both))

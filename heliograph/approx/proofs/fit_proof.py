@@ -1,14 +1,14 @@
 """The proved largest error of a polynomial against a function on an interval.
 
-Between kinks a piecewise polynomial less p is a polynomial, and `proof`'s inequality bounds it. An analytic function is
-first replaced, on short pieces, by its Chebyshev interpolant of high degree: where |f| <= M in the ellipse of foci at the
-piece's ends with semi-axes that sum to rho (in half-lengths), the interpolant of degree n is off by at most
-4 M rho^-n / (rho - 1) (Trefethen, Approximation Theory and Approximation Practice, theorem 8.2). The interpolant need not be
-made: at the points where the inequality looks, it is f up to that.
+Between kinks, a piecewise polynomial minus p is a polynomial, and the inequality of `proof` bounds it. An analytic
+function is first replaced, on short pieces, by its Chebyshev interpolant of high degree. If |f| <= M in the ellipse
+with foci at the piece's ends and semi-axes that sum to rho (in half-lengths), the interpolant of degree n is off by at
+most 4 M rho^-n / (rho - 1) (Trefethen, Approximation Theory and Approximation Practice, theorem 8.2). The interpolant
+is never computed: at the points of the inequality, it equals f up to this error.
 
-Values are taken in float64 first, with a bound on what rounding adds to them (of f: 64 units in the last place of the
-piece's largest value, where libraries promise a few); that takes milliseconds. A piece where the rounding is not small
-beside the error is done again in fixed point, f by mpmath.
+Values are first computed in float64, with a bound on their rounding (for f: 64 units in the last place of the piece's
+largest value, where libraries promise a few); this takes milliseconds. A piece with rounding that is not small beside
+the error is computed again in fixed point, with f by mpmath.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from heliograph.functions import Analytic, Function, Polynomials, Vector, checke
 _DEGREE = 44
 _POINTS = 12
 _GRID = 200_001
-# In float64: the degree of an analytic piece's interpolant, points per degree, and how much rounding may add to a bound.
+# In float64: the degree of an analytic piece's interpolant, the points per degree, and the largest share of rounding in
+# a bound.
 _FLOAT_DEGREE = 32
 _FLOAT_POINTS = 16
 _FLOAT_SHARE = 0.01
@@ -36,7 +37,7 @@ _FLOAT_UNIT = 2.0**-52
 _FUNCTION_UNIT = 2.0**-46
 _AT_ONCE = 1 << 20
 _MOST_PIECES = 20_000
-# For bounds from a slope: how far a bound may exceed the largest error seen, and how many points may be examined for it.
+# For bounds from a slope: the excess of a bound over the largest error found, and the numbers of cells and points.
 _SLOPE_SHARE = 0.01
 _SLOPE_CELLS = 4096
 _SLOPE_POINTS = 1_000_000
@@ -46,7 +47,12 @@ _NEAR_ZERO = 2.0**-44
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """[low, high], the degree of what stands for f there, and how far that is off; f by monomials where it is a line."""
+    """A piece of an interval.
+
+    `degree`: the degree of the polynomial that replaces f there.
+    `rest`: the error of that polynomial.
+    `line`: the monomial coefficients of f if it is a line, else None.
+    """
 
     low: float
     high: float
@@ -60,8 +66,9 @@ def largest_error(
 ) -> tuple[float, bool]:
     """(a bound on |p - f| on [low, high], whether it is proved); p by Chebyshev coefficients on [low, high].
 
-    What is proved is within two per cent of the true error; a bound up to `negligible` may be looser, for speed. Only
-    functions registered without a slope are measured, and those outside the range that their slope is given for.
+    A proved bound is within two per cent of the true error; a bound up to `negligible` may be looser, for speed. The
+    error is only measured for functions registered without a slope, and outside the range for which their slope is
+    given.
     """
     if of.odd and of.positive and high < 0:
         coefficients = [c if i % 2 else -c for i, c in enumerate(coefficients)]
@@ -89,7 +96,7 @@ def largest_error(
 
 
 def _pieces(of: Function, low: float, high: float) -> list[_Piece] | None:
-    """The interval in pieces, on each of which f is a polynomial or nearly one; None where nothing is known of it."""
+    """The interval in pieces on which f is a polynomial or nearly one; None if nothing is known about f."""
     if isinstance(of.proof, Polynomials):
         return [_line_piece(a, b, line) for a, b, line in _lines(of.proof, low, high)]
     if of.proof is None or (of.proof.positive and not low > 0):
@@ -112,7 +119,7 @@ def _line_piece(a: float, b: float, line: tuple[float, ...]) -> _Piece:
 def _over_pieces(
     coefficients: Sequence[float], low: float, high: float, of: Function, pieces: list[_Piece], negligible: float
 ) -> float:
-    """The bound over all pieces: in float64, and again in fixed point where that adds too much."""
+    """The bound over all pieces: in float64, and again in fixed point where float64 adds too much."""
     bounds, seen = _in_floats(coefficients, low, high, of, pieces)
     enough = max(negligible, seen * (1.0 + 2 * _FLOAT_SHARE) / math.cos(math.pi / (2 * _FLOAT_POINTS)))
     for place, piece in enumerate(pieces):
@@ -124,7 +131,7 @@ def _over_pieces(
 def _in_floats(
     coefficients: Sequence[float], low: float, high: float, of: Function, pieces: list[_Piece]
 ) -> tuple[Vector, float]:
-    """(a bound on |p - f| of each piece, the largest difference seen)."""
+    """(a bound on |p - f| for each piece, the largest difference found)."""
     degree = len(coefficients) - 1
     width = max(degree, *(piece.degree for piece in pieces))
     t = np.cos(np.linspace(math.pi, 0.0, _FLOAT_POINTS * width + 1))
@@ -166,7 +173,7 @@ def _in_fixed_point(coefficients: Sequence[float], low: float, high: float, of: 
 
 
 def _between_ends(coefficients: Sequence[float], low: float, high: float, end: float, of: Function) -> float:
-    """A bound on |p - f| on [low, end], where f does not fall."""
+    """A bound on |p - f| on [low, end], where f is nondecreasing."""
     bottom, top = proof.image(
         tuple(coefficients), -1.0, min(1.0, math.nextafter((2 * end - low - high) / (high - low), 2))
     )
@@ -175,7 +182,7 @@ def _between_ends(coefficients: Sequence[float], low: float, high: float, end: f
 
 
 def _by_slope(coefficients: Sequence[float], low: float, high: float, of: Function, slope: float, seen: float) -> float:
-    """A bound on |p - f| from values between which it moves by its slope at most: cells are cut where that is too much."""
+    """A bound on |p - f| from its values and its slope: cells are cut where the slope allows too much."""
     derivative = np.polynomial.chebyshev.chebder(np.array(coefficients)) * 2 / (high - low)
     bottom, top = proof.image(tuple(derivative), tolerance=0.02, small_ends=False)
     steep = slope + max(abs(bottom), abs(top))
@@ -202,7 +209,7 @@ def _values(coefficients: Sequence[float], low: float, high: float, x: Vector) -
 
 
 def _slip(coefficients: Sequence[float], low: float, high: float) -> float:
-    """What rounding adds to p in float64 at most: through the recurrence, and through t by p' <= degree^2 sum |c|."""
+    """A bound on the rounding of p in float64: through the recurrence, and through t by p' <= degree^2 sum |c|."""
     share = 4.0 + 16.0 * max(abs(low), abs(high)) / (high - low)
     return _FLOAT_UNIT * sum(map(abs, coefficients)) * (len(coefficients) + 1) ** 2 * share
 
@@ -231,13 +238,13 @@ def _shifted(monomials: tuple[float, ...], a: float, b: float) -> list[Any]:
 
 
 def _short_pieces(of: Analytic, low: float, high: float) -> Iterator[tuple[float, float]]:
-    """Pieces of [low, high] around each of which f is analytic in an ellipse of use."""
+    """Pieces of [low, high] such that f is analytic in a large enough ellipse around each."""
     a = low
     while a < high:
         if of.positive:
             b = 2 * a
         else:
-            # Where the strip narrows with |x|, its width at the piece's far end is what counts.
+            # If the strip narrows with |x|, its width at the piece's far end counts.
             length = 1.3 * of.strip(abs(a))
             b = a + 1.3 * of.strip(max(abs(a), abs(a + length)))
         # A small remainder would become a narrow piece of its own.
@@ -247,7 +254,7 @@ def _short_pieces(of: Analytic, low: float, high: float) -> Iterator[tuple[float
 
 
 def _ellipse(of: Analytic, a: float, b: float) -> tuple[float, float]:
-    """(rho of an ellipse around [a, b] that f is analytic in, a bound on |f| there)."""
+    """(rho of an ellipse around [a, b] in which f is analytic, a bound on |f| there)."""
     half = (b - a) / 2
     if of.positive:
         # b <= 2 a, or slightly more: with rho = 5 the ellipse stays right of 0.19 a.

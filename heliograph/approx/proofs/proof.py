@@ -1,12 +1,12 @@
-"""Proofs: images of intervals under polynomials, and what rounding adds to their evaluation.
+"""Proofs: images of intervals under polynomials, and bounds on the rounding of their evaluation.
 
 The image of [a, b] under p of degree d: with x = (a + b)/2 + (b - a)/2 cos(theta), p is a trigonometric polynomial of
-degree d in theta. Around a point where such a polynomial q takes its largest absolute value it stays above |q|max cos(d
-(theta - theta*)) (M. Riesz, 1914), so that its values at points pi/n apart bound it everywhere: |q|max <= max |q(theta_i)|
-/ cos(pi d / (2 n)). Applied to p less the middle of its values, the image is found within a small share of its own width.
-The values are computed in doubles, or in fixed-point integers where doubles would add too much, with a bound on every
-rounding, and ends are rounded outward; an interval is halved where the share is still too much beside the end that is
-bounded.
+degree d in theta. Around the point of its largest absolute value, such a polynomial q stays above |q|max cos(d (theta -
+theta*)) (M. Riesz, 1914). So its values at points pi/n apart bound it everywhere: |q|max <= max |q(theta_i)| / cos(pi d
+/ (2 n)). Applied to p minus the middle of its values, this gives the image within a small share of its own width. The
+values are computed in doubles, or in fixed-point integers where doubles would add too much, with a bound on every
+rounding, and ends are rounded outward. An interval is halved where the share is still too large relative to the end
+that is bounded.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ Interval = tuple[float, float]
 BITS = 160
 _TOLERANCE = 5e-4
 _PIECES = 200
-_FINEST = 1e-13  # relative to an image's width: an end nearer to zero than that counts as zero
+_FINEST = 1e-13  # relative to an image's width: an end closer to zero counts as zero
 _ROUNDOFF = 2.0**-53
-_OF_SLACK = 64  # doubles serve where their rounding adds at most this part of what Riesz's inequality adds
+_OF_SLACK = (
+    64  # doubles are used if their rounding adds at most one part in this many of the slack of Riesz's inequality
+)
 
 # Six standard deviations, in a slot, of the rounding error of one rescale at N = 2^17 with a ternary secret:
 # 6 sqrt(N (1 + 2 N / 3) / 24) = 2^17. Key switching adds less.
@@ -50,7 +52,7 @@ def cosines(count: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _cosines(count: int) -> npt.NDArray[np.float64]:
-    """The same as doubles, each within 2^-53."""
+    """`cosines` as doubles, each within 2^-53."""
     made = np.array([float(c >> (BITS - 100)) for c in cosines(count)]) * 2.0**-100
     made.flags.writeable = False
     return made
@@ -63,7 +65,7 @@ def fixed(value: float) -> int:
 
 
 def outward(low: int, high: int) -> Interval:
-    """The floats around fixed-point integers."""
+    """Fixed-point integers as floats, rounded outward."""
     return _float(low, -1), _float(high, 1)
 
 
@@ -86,7 +88,9 @@ def clenshaw(coefficients: Sequence[int], t: Any) -> Any:
 
 
 def _slack(points: int) -> tuple[int, int]:
-    """The share of the width of values at `points` values per degree that Riesz's inequality adds at either end."""
+    """The share of the values' width that Riesz's inequality adds at either end, for `points` values per degree, as a
+    fraction.
+    """
     # 1 / cos(x) - 1 <= x^2 / 2 (1 + x^2) for x = pi / (2 points) <= 1/2; pi^2 / 8 < 1.2338
     return 12_338 * (points * points + 3), 20_000 * points**4
 
@@ -94,7 +98,7 @@ def _slack(points: int) -> tuple[int, int]:
 def _piece(coefficients: Sequence[float], exact: Any, low: float, high: float, points: int) -> tuple[int, int, int]:
     """(lower, upper, slack) of p on [low, high] in fixed point, by `points` values per degree.
 
-    `exact` are the coefficients in fixed point; `slack` is the share of the width that is added at either end.
+    `exact` are the coefficients in fixed point; `slack` is the width added at either end.
     """
     if low < high:
         least, most, slip = _rounded_values(np.array(coefficients), low, high, points)
@@ -108,7 +112,7 @@ def _piece(coefficients: Sequence[float], exact: Any, low: float, high: float, p
 def _rounded_values(
     coefficients: npt.NDArray[np.float64], low: float, high: float, points: int
 ) -> tuple[float, float, float]:
-    """The least and the largest value of p at the points in doubles, and a bound on their errors."""
+    """The least and the largest value of p at the points, in doubles, and a bound on their errors."""
     degree = len(coefficients) - 1
     t = (low / 2 + high / 2) + (high / 2 - low / 2) * _cosines(points * degree)
     double = 2.0 * t
@@ -117,16 +121,17 @@ def _rounded_values(
         upper, lower = c + double * upper - lower, upper
         largest = max(largest, float(upper.max()), -float(upper.min()))
     values = coefficients[0] + t * upper - lower
-    # With L the largest |upper| and S = sum |c|: the three roundings of a step err by at most 2^-53 (2.2 L + (S + 2.2 L) +
-    # (S + 3.2 L)), amplified by U_k <= 2.2 (k + 1); all together by less than 9 (degree + 2)^2 (L + S) 2^-53. A point errs
-    # by at most five roundings of numbers up to 1.1, amplified by p' <= 2.2 degree^2 S: less than 13 degree^2 S 2^-53.
+    # With L the largest |upper| and S = sum |c|: the three roundings of a step err by at most 2^-53 (2.2 L + (S + 2.2
+    # L) + (S + 3.2 L)), amplified by U_k <= 2.2 (k + 1); all together by less than 9 (degree + 2)^2 (L + S) 2^-53. A
+    # point errs by at most five roundings of numbers up to 1.1, amplified by p' <= 2.2 degree^2 S: less than 13
+    # degree^2 S 2^-53.
     size = float(np.abs(coefficients).sum()) * (1.0 + 1e-9)
     slip = _ROUNDOFF * (20 * (degree + 2) ** 2 * (largest + size) + 20 * degree * degree * size)
     return float(values.min()), float(values.max()), slip
 
 
 def _exact_piece(coefficients: Any, bound: int, low: float, high: float, points: int) -> tuple[int, int, int]:
-    """The same as `_piece` by values in fixed point."""
+    """`_piece` by values in fixed point."""
     degree = len(coefficients) - 1
     if low == high:
         t = np.array([fixed(low)], object)
@@ -134,9 +139,9 @@ def _exact_piece(coefficients: Any, bound: int, low: float, high: float, points:
         a, b = fixed(low), fixed(high)
         t = ((a + b) >> 1) + (((b - a) * cosines(points * max(1, degree))) >> (BITS + 1))
     values = clenshaw(coefficients, t)
-    # Rounding: each step of the recurrence errs by at most 2 units, amplified by U_k <= k + 1; each coefficient by one unit;
-    # a point by at most 3 units, amplified by p' <= degree^2 sum |c|.
-    # Up to 1 + 1 / degree^2, |T_k| <= 2.2 and |U_k| <= 2.2 (k + 1).
+    # Rounding: each step of the recurrence errs by at most 2 units, amplified by U_k <= k + 1; each coefficient by one
+    # unit; a point by at most 3 units, amplified by p' <= degree^2 sum |c|. Up to 1 + 1 / degree^2, |T_k| <= 2.2 and
+    # |U_k| <= 2.2 (k + 1).
     slip = 16 * (2 * (degree + 2) ** 2 + 3 * degree * degree * (bound + 1) + degree + 2)
     least, most = int(values.min()) - slip, int(values.max()) + slip
     part, whole = _slack(points)
@@ -152,10 +157,10 @@ def image(
     *,
     small_ends: bool = True,
 ) -> Interval:
-    """An interval that holds sum c_i T_i(t) for all t of [low, high]; proved, and near the true one.
+    """A proved interval that holds sum c_i T_i(t) for all t in [low, high], close to the true image.
 
-    [low, high] may pass [-1, 1] by what rounding adds, 1 / degree^2 at most. Each end is within a share `tolerance` of the
-    image's width of the true end; and, with `small_ends`, within three such shares of its own size.
+    [low, high] may exceed [-1, 1] by rounding, at most by 1 / degree^2. Each end is within `tolerance` times the
+    image's width of the true end and, with `small_ends`, within three times `tolerance` of its own size.
     """
     return _image(tuple(map(float, coefficients)), low, high, tolerance, small_ends)
 
@@ -182,7 +187,7 @@ def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: 
         pieces = []
         for piece, end in ((bottom, lower), (top, upper)):
             slack = known[piece][2]
-            # The ends of an image around zero are about half its width: they need no more precision than the width does.
+            # The ends of an image around zero are about half its width: they need no more precision than the width.
             if small_ends and slack > 2.5 * tolerance * abs(end) + 2**20 and slack > _FINEST * width:
                 pieces.append(piece)
         if not pieces or len(known) > _PIECES:
@@ -198,7 +203,7 @@ def _image(coefficients: tuple[float, ...], low: float, high: float, tolerance: 
 
 
 def _middle(a: float, b: float) -> float:
-    """Where an interval is cut: at its geometric mean where it is far from zero in units of its nearer end."""
+    """The point at which an interval is cut: its geometric mean if its ends differ by more than a factor of 4."""
     if a > 0 and b > 4 * a:
         return math.sqrt(a * b)
     if b < 0 and a < 4 * b:
@@ -214,10 +219,10 @@ def unit(scale_bits: int) -> float:
 
 
 def rounding_error(coefficients: Sequence[float], scale_bits: int) -> float:
-    """What evaluation adds at most to sum c_i T_i(t), t exact in [-1, 1], by its Paterson-Stockmeyer plan.
+    """A bound on the error of evaluating sum c_i T_i(t), t exact in [-1, 1], by its Paterson-Stockmeyer plan.
 
-    Each power and each sum errs by one `unit` (rescale, encoding and key switch together), and operands' errors go
-    through products by |xy - x'y'| <= |x| dy + |y| dx + dx dy.
+    Each power and each sum errs by one `unit` (rescale, encoding and key switch together), and errors of operands
+    propagate through products by |xy - x'y'| <= |x| dy + |y| dx + dx dy.
     """
     step_error = unit(scale_bits)
     power = {1: 0.0}

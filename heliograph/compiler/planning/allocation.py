@@ -1,8 +1,7 @@
-"""Allocate degrees to layers: the front of time against predicted loss over all chains, and the point on it that is taken.
+"""Allocate degrees to layers: the front of time against predicted loss over all chains, and the chosen point on it.
 
-The pass side is passes/degrees/allocate_degrees.py. Here the chains are chosen that a plan may have, and the bound on
-the loss: the cheapest point of the front is taken whose polynomials change the class of no more samples than allowed,
-found by bisection.
+The pass side is passes/degrees/allocate_degrees.py. This file has the possible chains of a plan and the choice on the
+front: the cheapest point with polynomials that change the class of no more samples than allowed, found by bisection.
 """
 
 from __future__ import annotations
@@ -68,17 +67,21 @@ _COMPARED, _MEASURED = 128, 256
 _CHUNK = 64
 # For chains without bootstraps, this many lengths are tried on each ring.
 _LENGTHS = 16
-# This many of the best chains are also tried with a lower part that bootstraps.
+# This many of the best chains are also tried with a sub-chain that bootstraps.
 _WITH_LOWER = 3
 # Points of the front differ in cost by at least this factor.
 _APART = 1.005
-# If a point turns out not to serve, the search moves on by the front's length divided by this.
+# If a point proves too coarse, the search moves on by the front's length divided by this.
 _STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A program whose polynomials take any degree: its maps are written once for all of them."""
+    """A program for trying degrees of its polynomials: its maps are the same for all degrees.
+
+    `program`: the approximated program.
+    `activations`: the activations with free degrees, by entry in the table of ranges.
+    """
 
     program: Program
     activations: Mapping[int, Activation]
@@ -111,14 +114,20 @@ Carrying: TypeAlias = "tuple[PlaceBootstraps, BootstrapSearch]"
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """What allocating needs of one program; `points` is the front, the cheapest first.
+    """The allocation of degrees for one program.
 
-    Where it is a plan's, `papers` are OLA's allocations for every budget, at OLA's prices, and `chains` those that the front
-    came from, to price one of them as a plan.
-
-    `fused` is the program of few maps and activations, `polynomial` what became of it. `observed` is what its calibration
-    samples showed, `partly` what half of them did; the other half are `samples`, with the program's own outputs on them
-    (`exact`).
+    `source`: the program as its author wrote it.
+    `fused`: the program of few linear maps and activations.
+    `table`: the candidates.
+    `polynomial`: the polynomial program.
+    `points`: the front, the cheapest first.
+    `papers`: in mode "plan", OLA's allocations for every budget, at OLA's prices.
+    `chains`: in mode "plan", the chains of the front, on which an allocation of OLA's is priced as a plan.
+    `trial`: the program for trying degrees, with ranges from `partly`.
+    `observed`: the observed ranges on all calibration samples.
+    `partly`: the observed ranges on every other calibration sample.
+    `samples`: the held-out samples, from the rest.
+    `exact`: the program's own outputs on the held-out samples.
     """
 
     source: Program
@@ -137,7 +146,7 @@ class Allocator:
 
     @classmethod
     def of(cls, source: Program, fused: Program, options: Options) -> Allocator:
-        """The front of a program as it was written, with its calibration samples; `options.allocate` says which."""
+        """The allocator of a program as its author wrote it, with calibration samples, in mode `options.allocate`."""
         if not fused.calibration or fused.calibration[0].shape[0] < 2:
             raise ProgramError(
                 "degrees are allocated by what samples show, and there are none",
@@ -169,15 +178,13 @@ class Allocator:
         )  # fmt: skip
 
     def composing(self) -> Allocator:
-        """The same where ReLUs may be composed of several polynomials."""
+        """The allocator with ReLUs that may be composed from several polynomials."""
         table = self.table.composing()
         points, chains = _plan(self.polynomial, table, self.options, self.exact)
         return replace(self, table=table, points=tuple(_front(points)), chains=tuple(chains))
 
     def priced(self, degrees: Mapping[str, int]) -> float:
-        """The milliseconds that a plan would take with these degrees, on the best of the chains; infinity where none
-        carries them.
-        """
+        """The milliseconds of a plan with these degrees on the best of the chains; infinity if they fit no chain."""
         ways, groups = self.table.fixed(degrees), self.table.groups()
         costs = [math.inf]
         searches = {search: search.having(ways=ways, groups=groups) for _, search in self.chains}
@@ -187,11 +194,11 @@ class Allocator:
         return min(costs)
 
     def measured(self, point: Point, most: int = _MEASURED, compared: float | None = None) -> float:
-        """What a point does to the first of the samples kept apart, by polynomials whose ranges were set without them.
+        """The measured loss of a point on the first `most` held-out samples.
 
-        The share of them that change their class; where the outputs are not scores of classes, the mean square error as a
-        share of the outputs' variance. `compared` is what it was for the first `_COMPARED` of them, where that is known:
-        classes are then looked at for the others alone.
+        This is the share of samples that change their class or, if the outputs are not class scores, the mean square
+        error as a share of the outputs' variance. `compared` is the result for the first `_COMPARED` samples, if it is
+        known: then only the others are classified.
         """
         first = 0 if compared is None else _COMPARED
         if compared is not None and self.samples[0].shape[0] <= first:
@@ -214,9 +221,9 @@ class Allocator:
 
 
 def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
-    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run beside each other.
+    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run in parallel.
 
-    BLAS is held to one thread meanwhile: threads of its own beside ours would wait for each other.
+    BLAS is limited to one thread meanwhile, because its threads and ours would wait for each other.
     """
 
     def run(start: int) -> list[Array]:
@@ -230,8 +237,11 @@ def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The options with the degrees by layer, how these came about, and what the samples showed of the program: all of them,
-    and half of them.
+    """The result of an allocation.
+
+    `options`: the options with the degrees by layer.
+    `record`: the allocation for the report.
+    `calibrated`: the observed ranges of the program on all calibration samples, and on every other one.
     """
 
     options: Options
@@ -242,8 +252,8 @@ class Allocated:
 def allocate(source: Program, fused: Program, options: Options) -> Allocated:
     """The degrees by layer: the cheapest point that changes the class of no more samples than `accuracy_loss` allows.
 
-    Where none does, ReLUs may be composed of several polynomials; where that does not help either, the point is taken that
-    loses least.
+    If there is none, ReLUs may be composed from several polynomials; if that does not help either, the point with the
+    least loss is chosen.
     """
     allocator = Allocator.of(source, fused, options)
     point, record = chosen(allocator)
@@ -256,8 +266,8 @@ def allocate(source: Program, fused: Program, options: Options) -> Allocated:
 
 
 def allocation_curve(program: Program, options: Options) -> list[Point]:
-    """Allocations of a program as it was written, the cheapest last: the one that `compile` would take, and all that are
-    cheaper and lose more.
+    """Allocations of a program as its author wrote it, the cheapest last: the one that `compile` would choose, and all
+    cheaper ones, with more loss.
     """
     require_program(program, "allocation_curve")
     program = scaled(program)
@@ -270,12 +280,13 @@ def allocation_curve(program: Program, options: Options) -> list[Point]:
 def bisected(
     allocator: Allocator, hopeless: Callable[[Point], bool] = lambda point: False
 ) -> tuple[int, dict[int, float]]:
-    """Which point is taken, by its place on the front, and what was measured of it and of those beside it, by place.
+    """The place of the chosen point on the front, and the measured losses by place.
 
-    It ends where the first point that may still be taken is `hopeless`, with that one, which is then not measured.
+    The search ends early if the first remaining point is `hopeless`; that point is then the result, without a
+    measurement.
     """
     points, allowed = allocator.points, allocator.options.accuracy_loss
-    # Later points cost more and lose less, so bisection finds the first one that serves, as far as losses do fall.
+    # Later points cost more and lose less, so bisection finds the first good enough one, as far as losses really fall.
     measured: dict[int, float] = {}
     low, high = 0, len(points) - 1
     while low < high and not hopeless(points[low]):
@@ -296,7 +307,9 @@ def bisected(
 
 
 def papers_own(allocator: Allocator, milliseconds: float) -> tuple[Point, float] | None:
-    """OLA's allocation as a plan, and what was measured of it, where it serves and takes less time than this."""
+    """OLA's allocation as a plan with its measured loss, if that is allowed and it takes less time than this; else
+    None.
+    """
 
     @functools.cache
     def priced(degrees: tuple[tuple[str, int], ...]) -> float:
@@ -307,7 +320,7 @@ def papers_own(allocator: Allocator, milliseconds: float) -> tuple[Point, float]
 
     if not allocator.papers:
         return None
-    # What OLA prices higher nearly always costs more in a plan too: the search ends where nothing can be gained.
+    # A higher price in OLA nearly always means a higher cost of the plan: the search ends where nothing can be gained.
     place, measured = bisected(replace(allocator, points=allocator.papers), lambda point: price(point) >= milliseconds)
     found = allocator.papers[place]
     if measured.get(place, math.inf) > allocator.options.accuracy_loss or price(found) >= milliseconds:
@@ -316,7 +329,7 @@ def papers_own(allocator: Allocator, milliseconds: float) -> tuple[Point, float]
 
 
 def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
-    """The point that is taken of a front, and the record of it."""
+    """The chosen point of the front, and its record for the report."""
     low, measured = bisected(allocator)
     points, allowed, table = allocator.points, allocator.options.accuracy_loss, allocator.table
     papers = papers_own(allocator, points[low].predicted_ms if measured[low] <= allowed else math.inf)
@@ -360,9 +373,10 @@ def chosen(allocator: Allocator) -> tuple[Point, Allocation]:
 
 
 def _candidates(source: Program, activations: Mapping[int, Activation], series: bool) -> dict[int, Candidate]:
-    """Each activation with its impact: those of the program before its maps are fused are the same, in the same order.
+    """The candidates with their impacts, by entry.
 
-    With `series` bootstraps may compute them.
+    Impacts are measured before maps are fused: the activations are the same, in the same order. With `series`,
+    bootstraps may compute the activations.
     """
     expanded = apply(Expand(), apply(Simplify(), source))
     samples = [array[:_IMPACT_SAMPLES] for array in expanded.calibration]
@@ -387,13 +401,15 @@ def _candidates(source: Program, activations: Mapping[int, Activation], series: 
 def _plan(
     program: Program, table: Table, options: Options, outputs: Sequence[Array]
 ) -> tuple[list[Point], list[Carrying]]:
-    """The front over all chains that a plan may have; and those that carry the program with some degrees."""
+    """Points on all possible chains of a plan, and the chains that fit the program with some degrees, the cheapest
+    first.
+    """
     points: list[Point] = []
     failure: PlanningError | None = None
     fronts: list[tuple[float, PlaceBootstraps, BootstrapSearch]] = []
 
     def add(place: PlaceBootstraps, search: BootstrapSearch) -> float:
-        """The cost of the cheapest point of a front that is added to the others."""
+        """Add a front to the points; return the cost of its cheapest point."""
         found = search.front(place)
         for each in found:
             degrees = {table.candidates[entry].layer: degree for entry, degree in each.degrees.items()}
@@ -409,7 +425,7 @@ def _plan(
     fronts.sort(key=lambda front: front[0])
     chains = [(place, search) for _, place, search in fronts]
     if options.chains != 1:
-        # Try the best chains again with a lower part that bootstraps too and has half the room.
+        # Try the best chains again with a sub-chain that bootstraps too and has half the room.
         for _, place, search in fronts[:_WITH_LOWER]:
             parts = lower_parts(place.ring) if place.ring.bootstrap is not None else ()
             if parts:
@@ -426,7 +442,7 @@ def _plan(
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
-    """Those that no other one beats in time and loss, the cheapest first; not all where they lie close together."""
+    """The points that no other one beats in time and loss, the cheapest first, thinned where they are close."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda point: (point.predicted_ms, point.loss, sorted(point.degrees.items()))):
         if kept and point.loss >= kept[-1].loss:
@@ -440,7 +456,7 @@ def _front(points: Sequence[Point]) -> list[Point]:
 def _chains(
     program: Program, table: Table, options: Options, outputs: Sequence[Array]
 ) -> Iterator[tuple[Ring, BootstrapSearch]]:
-    """Chains with the search on the packed program, without its constants, which are most of its memory."""
+    """Chains, each with the search on the packed program without its constants, which are most of its memory."""
     _, headroom = reach_of(outputs)
     least, most = _depths(program, table)
     written = any(node.op == "bootstrap" for node in program.nodes)
@@ -479,7 +495,7 @@ def _chains(
 
 
 def _longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
-    """The longest chain between `least` and `most` levels on a ring; less than `least` where there is none."""
+    """The longest chain between `least` and `most` levels on a ring; less than `least` if there is none."""
     low, high = least - 1, min(most, MOST_LEVELS)
     while low < high:
         middle = (low + high + 1) // 2
@@ -499,7 +515,7 @@ def _placeable(search: BootstrapSearch, table: Table, rings: Sequence[Ring]) -> 
 
 
 def _useful(rings: Sequence[Ring], options: Options) -> list[Ring]:
-    """For each number of levels between bootstraps the chain whose bootstraps are cheapest, if more room costs more."""
+    """The chain with the cheapest bootstraps for each number of levels between them; none if more room costs less."""
 
     def cost(ring: Ring) -> float:
         return bootstrap_ms(ring, ring.slots // 2, options.costs)
@@ -529,8 +545,8 @@ def _depths(program: Program, table: Table) -> tuple[int, int]:
 
 
 def _paper(program: Program, table: Table, options: Options) -> list[Point]:
-    """OLA's allocations: each layer pays for its polynomial and for a bootstrap that comes back just high enough for it and
-    for the map after it, on a chain of its own.
+    """OLA's allocations: each layer pays, on a chain of its own, for its polynomial and for a bootstrap that returns
+    just high enough for the polynomial and the map after it.
     """
     rings = next(
         (found for log in log_rings(options) if (found := bootstrapping_rings(log, options))),

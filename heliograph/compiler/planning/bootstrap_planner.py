@@ -1,4 +1,4 @@
-"""Choose the chain of a program that is deeper than any: where to bootstrap, with how many levels and digits."""
+"""Choose the chain of a program that needs bootstraps: their places, and the chain's levels and digits."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 # A chain within this factor of the fastest is taken if its keys are smaller.
 _NEARLY = 1.1
-# If the fastest plan is wanted, this many of the fastest choices are planned completely, at most. By its calls a plan costs
-# what its choice does, but where key selection adds a lower part of the chain: never less by more than this factor.
+# If the fastest plan is wanted, at most this many of the fastest choices are planned completely. A plan costs as much
+# as its choice, unless key selection adds a sub-chain: then less, but by no more than this factor.
 _COMPARED, _OFF = 8, 1.1
-# How much observed sizes are widened, unless the options or a range of the program says it.
+# The margin on observed sizes, without one from the options or the program's ranges.
 _SIZE_MARGIN = 0.5
 # For up to this many carried values, all combinations of their levels are tried.
 _MOST_ENTRIES = 3
@@ -45,22 +45,25 @@ _SPARE = (0, 1, 2)
 _MOST_WITH_ENTRIES = 16
 # Numbers of baby steps for the maps in bootstraps, used where the usual number takes more keys.
 _BABIES = (16, 8, 4)
-# If a plan is too coarse, the next one is finer by half a bit at least: chains of other digits alone are not tried.
+# If a plan is too coarse, the next one is finer by at least half a bit: chains that differ only in digits are not
+# tried.
 _FINER = 2.0**-0.5
-# Written out, bootstraps are taken to need at least this share of the bytes of whole ones: what they really need is known
-# only then, and choices should not be planned in vain.
+# Bootstraps that are written out are assumed to need at least this share of the bytes of whole ones. Their real size is
+# known only after planning, and choices should not be planned in vain.
 _WRITTEN_OUT = 0.4
 _NOT_SECURE = "no chain with bootstrapping is secure"
-# If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of choices.
-# (The other rotations are composed, which takes long to plan.)
+# If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of
+# choices. (The other rotations are composed, which takes long to plan.)
 _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A program with its bootstraps on a ring, not verified yet.
+    """A placement of bootstraps on a ring, not verified yet.
 
-    `lower` are lower parts of the chain that bootstrap too, the highest first.
+    `placed`: the placement.
+    `ring`: the whole chain.
+    `lower`: the sub-chains that bootstrap too, the highest first.
     """
 
     placed: Placed
@@ -78,32 +81,32 @@ class _Choice:
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        """Those of the chains that bootstrap, the whole one first."""
+        """The rings of the chains that bootstrap, the whole one first."""
         return (self.ring, *self.lower)
 
     def place_of(self, one: Return) -> int:
-        """Which of `rings` a bootstrap happens in."""
+        """The number in `rings` of a bootstrap's chain."""
         return bootstrap_chain(self.rings, one.reached)
 
     @property
     def useful(self) -> bool:
-        """Whether some bootstrap happens in each of the lower parts: the others will be no chains."""
+        """Whether some bootstrap happens in each of the sub-chains: one without any would not become a chain."""
         return {0, *map(self.place_of, self.placed.returns)} == set(range(len(self.rings)))
 
     @property
     def babies(self) -> float:
-        """The baby steps of its bootstraps; infinite where their number is the usual one."""
+        """The baby steps of its bootstraps; infinite for the usual number."""
         return self.ring.bootstrap_babies or math.inf
 
     @property
     def error(self) -> float:
-        """What its bootstraps add to values up to one, the coarsest of them."""
+        """The error of its coarsest bootstrap for values of size up to one."""
         ordinary = any(not one.degree for one in self.placed.returns)
         return bootstrap_error(self.ring) if ordinary else series_std(self.ring)
 
     @property
     def bootstrap_bytes(self) -> int:
-        """Keys and tables of the bootstraps, of each chain in which some happen."""
+        """Bytes of the bootstraps' keys and tables, in all chains with bootstraps."""
         by_chain: dict[Ring, set[int]] = defaultdict(set)
         for one in self.placed.returns:
             by_chain[self.rings[self.place_of(one)]].add(one.slots)
@@ -115,13 +118,13 @@ class _Choice:
 
     @property
     def reserved_bytes(self) -> int:
-        """What bootstraps take of a bound on memory at least: written out, they share keys with the program and have them
-        only as high as they use them.
+        """The least bytes that bootstraps take of a bound on memory: written out, they share keys with the program, and
+        their keys reach only as high as they are used.
         """
         return int(_WRITTEN_OUT * self.bootstrap_bytes)
 
     def with_babies(self, babies: int, options: Options) -> _Choice | None:
-        """The same with so many baby steps in the maps of its bootstraps, where that takes fewer keys."""
+        """The choice with this many baby steps in the maps of its bootstraps; None if that saves no bytes."""
         rings = self.rings
         fewer = tuple(replace(ring, bootstrap_babies=babies) for ring in rings)
         if 1 in (self.ring.bootstrap or ()):
@@ -138,15 +141,15 @@ class _Choice:
 def plan_bootstrapped(
     log_ring: int, offered: Callable[[], Program], options: Options, wanted: Wanted, faster_than: float = math.inf
 ) -> Plan:
-    """The plan with bootstraps on one ring: the chain whose work and bootstraps together cost least.
+    """The plan with bootstraps on one ring: on the chain with the least total cost of work and bootstraps.
 
-    `offered` gives the program, with the series that bootstraps may compute. Fitting these takes time, so it is asked for
-    them only if the ring has a chain that bootstraps.
+    `offered` returns the program with the series that bootstraps may compute. Fitting these takes time, so it is called
+    only if the ring has a chain that bootstraps.
 
-    Of chains that cost nearly the same the one with the smallest keys and tables; with `Options.memory_bytes` the first, in
-    the order of cost, that keeps within it, or a faster one that does when it reads keys again in every run. Bootstraps are
-    finer where coarse ones do not serve. Raises a PlanningError where there is none, or where the fastest is wanted and none
-    takes less than `faster_than` milliseconds.
+    Among chains of nearly the same cost, the one with the smallest keys and tables is chosen. With
+    `Options.memory_bytes`, it is the first in order of cost that fits, or a faster one that fits by reading keys again
+    in every run. Finer bootstraps are tried if coarse ones are not precise enough. Raises PlanningError if there is no
+    plan, or if the fastest is wanted and none takes less than `faster_than` milliseconds.
     """
     rings = bootstrapping_rings(log_ring, options, series=True)
     if not rings:
@@ -163,7 +166,7 @@ def plan_bootstrapped(
     for pairs in (True, False):
         coarse: _TooCoarseError | None = None
         times: dict[_Choice, float] = {}
-        # Making scales meet may take levels. In that case, try again with some to spare.
+        # Aligning scales may take levels. In that case, try again with some to spare.
         for spare in _SPARE:
             few = False
             choices, failure = _choices(known, rings, options, pairs, spare)
@@ -194,16 +197,17 @@ def plan_bootstrapped(
 
 
 def size_margin(program: Program, options: Options) -> float:
-    """By how much sizes that were observed are widened: as the range that was widened most, where it was chosen for us."""
+    """The margin on observed sizes: the option's, or else the largest margin of a range."""
     if options.margin is not None:
         return options.margin
     return max((entry.margin for entry in program.ranges), default=_SIZE_MARGIN)
 
 
 class _TooCoarseError(PlanningError):
-    """The error of encryption is larger than was asked for; `paired` where bootstraps refreshed two values at once.
+    """The error of encryption is larger than allowed.
 
-    Bootstraps that add at most `serves` may do.
+    `paired`: whether bootstraps refreshed two values at once.
+    `serves`: bootstraps with at most this error may be precise enough.
     """
 
     def __init__(self, what: str, paired: bool, serves: float) -> None:
@@ -214,7 +218,7 @@ class _TooCoarseError(PlanningError):
 def _choices(
     search: BootstrapSearch, rings: Sequence[Ring], options: Options, pairs: bool, spare: int
 ) -> tuple[list[_Choice], str]:
-    """Every ring on which bootstraps can be placed, in no order; and why the others failed."""
+    """The choices on all rings on which bootstraps can be placed, in no order, and why the last other one failed."""
     failure = ""
     found: list[_Choice] = []
     fits: list[Ring] = []
@@ -232,7 +236,7 @@ def _choices(
                 found.append(_Choice(placed, each.ring))
 
     place(rings, [(False, False)])
-    # The other ways take as long or longer, with fewer keys. Where inputs come in lower, values may have to be bootstrapped.
+    # The other ways take as long or longer, with fewer keys. With lower inputs, values may have to be bootstrapped.
     likely = _worthwhile(_fastest(found), options)
     place([*likely, *fits], [(False, True), (True, False), (True, True)])
     fastest = dict.fromkeys(choice.ring for choice in sorted(found, key=lambda choice: choice.cost_ms))
@@ -259,8 +263,8 @@ def _fastest(found: Sequence[_Choice]) -> dict[Ring, float]:
 
 
 def _worthwhile(times: Mapping[Ring, float], options: Options, much: float = _NEARLY) -> list[Ring]:
-    """The rings that may come to be chosen: none that bootstraps as finely is `much` faster; where memory is bounded, none
-    of those whose keys are no larger.
+    """The rings that may be chosen: no other ring with bootstraps as fine is `much` times as fast. If memory is
+    bounded, only rings with keys no larger are compared.
     """
     kept: list[Ring] = []
     for ring in sorted(times, key=lambda ring: (bootstrap_error(ring), times[ring])):
@@ -276,7 +280,7 @@ def _worthwhile(times: Mapping[Ring, float], options: Options, much: float = _NE
 
 
 def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> list[_Choice]:
-    """The best first, those with fewer keys too."""
+    """The choices and their variants with fewer keys, the best first."""
     least = min(choice.cost_ms for choice in found)
     # If memory is bounded, the fastest may be out of reach.
     worth = _NEARLY if options.memory_bytes is None else _NEARLY**2
@@ -303,10 +307,10 @@ def _in_order(found: Sequence[_Choice], packed: Program, options: Options) -> li
 
 
 def _entries(program: Program) -> list[dict[str, int]]:
-    """By how many levels values from a run before may come above the level at which bootstraps begin: each by none or by
-    one, but not all by none.
+    """The levels of values from the previous run above the one at which bootstraps begin: every combination of 0 and 1
+    except all zeros.
 
-    One that is read just before the end needs no bootstrap of its own if it is left a level higher.
+    A value that is read only near the end needs no bootstrap of its own if it is left a level higher.
     """
     names = sorted(program.interface.carried_inputs)
     if not 0 < len(names) <= _MOST_ENTRIES:
@@ -318,9 +322,9 @@ def _entries(program: Program) -> list[dict[str, int]]:
 def _with_lower(
     search: BootstrapSearch, found: Sequence[_Choice], options: Options, pairs: bool, spare: int
 ) -> list[_Choice]:
-    """Choices with one or more lower parts that bootstrap too: on each ring the part that saves most time, then the next.
+    """Choices with one or more sub-chains that bootstrap too: on each ring the one that saves most time, then the next.
 
-    Rings are left alone on which even all lower parts together would not beat the best choice that has none.
+    A ring is skipped if even all its sub-chains together would not beat the best choice without any.
     """
     best = _fastest(found)
 
@@ -358,7 +362,7 @@ def _with_lower(
 
 
 def lower_parts(ring: Ring) -> tuple[Ring, ...]:
-    """The lower parts of a chain that can bootstrap, each with the fewest digits that it can have, highest first."""
+    """The sub-chains that can bootstrap, each with the fewest possible digits, highest first."""
     assert ring.bootstrap is not None
     room = ring.bootstrap_level - ring.bootstrap_input_level
     found = []
@@ -374,10 +378,10 @@ def lower_parts(ring: Ring) -> tuple[Ring, ...]:
 def _tries(
     choices: Sequence[_Choice], options: Options, worth_planning: Callable[[_Choice, bool], bool]
 ) -> Iterator[tuple[_Choice, Options]]:
-    """What is planned to the end, in order, until one serves: with other keys too where memory is bounded.
+    """The choices to plan completely, in order; if memory is bounded, also with fewer keys.
 
-    `worth_planning` is asked of each choice when its turn comes, and whether rotations are composed from a few keys: those
-    that were tried before say how much room is needed.
+    `worth_planning(choice, composed)` is called when a choice's turn comes, because earlier tries show how much room is
+    needed; `composed` says whether rotations are composed from a few keys.
     """
     if options.memory_bytes is None:
         yield from ((choice, options) for choice in choices if worth_planning(choice, False))
@@ -394,13 +398,18 @@ def _tries(
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A choice that was planned to the end, and the passes on the way."""
+    """A completely planned choice.
+
+    `program`: the executable program.
+    `loading_ms`: the time for reading keys again in each run.
+    `trail`: the passes.
+    `own_ms`: the time of the run itself, by the placement or by the program's calls.
+    """
 
     choice: _Choice
     program: Program
     loading_ms: float
     trail: Trail
-    # The time of the program as it was placed, or by its calls.
     own_ms: float
 
     @property
@@ -409,12 +418,12 @@ class _Planned:
 
 
 def _finished(planned: _Planned, wanted: Wanted, unbounded_ms: float | None, options: Options) -> Plan:
-    """The plan, simulated."""
+    """The plan after a simulation. Raises _TooCoarseError if its errors are too large."""
     ring, program = planned.choice.ring, planned.program
     try:
         found = simulated(program, wanted.inputs, wanted.refuses)
         wrong = wanted.refuses(found)
-        # Of finer scales; errors grow at most in proportion to those of bootstraps.
+        # For finer scales; errors grow at most in proportion to the errors of bootstraps.
         share = min(_FINER, wanted.tolerance / found.error) if wrong else 1.0
     except AmplifiedError as amplified:
         wrong, share = amplified.what, 2.0**-BITS_FINER
@@ -444,7 +453,7 @@ def _planned(choice: _Choice, packing: Trail, options: Options, wanted: Wanted, 
 
 
 def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trail:
-    """The passes from placing bootstraps to the executable program; without pairs where they do not meet at one scale."""
+    """The passes from placing bootstraps to the executable program; without pairs if their scales cannot be aligned."""
     verify(choice.placed.program, after=PlaceBootstraps.name)
     placed = Step(PlaceBootstraps.name, choice.placed.program)
     paired = pair_passes(choice.placed.program, choice.ring, options) if pairs else ()
@@ -456,9 +465,9 @@ def _lowered(choice: _Choice, options: Options, shift: int, pairs: bool) -> Trai
 
 
 def wanted_fastest(program: Program, options: Options) -> bool:
-    """Whether the fastest plan is wanted, however large; else of those that are nearly as fast the smallest is taken.
+    """Whether the fastest plan is wanted, however large; otherwise the smallest of nearly equally fast plans is chosen.
 
-    A program that carries values from run to run is run again and again.
+    A program that carries values from run to run counts, because it runs again and again.
     """
     return options.objective is not None or options.allocate == "plan" or bool(program.interface.carried)
 
@@ -472,19 +481,19 @@ def _first_fitting(
     faster_than: float,
     times: dict[_Choice, float],
 ) -> Plan:
-    """The first of these choices that keeps within memory; where time matters most, the fastest of the first `_COMPARED`.
+    """The first of these choices that fits the memory; if time matters most, the fastest of the first `_COMPARED`.
 
-    `times` has the milliseconds of choices that were planned before; new ones are added.
+    `times` has the milliseconds of choices from earlier calls; new ones are added.
     """
     least_bytes, unbounded_ms = None, None
     best: _Planned | None = None
     first: tuple[_Planned, Plan] | None = None
     few: TooFewLevelsError | None = None
-    # Numbers of levels between bootstraps that proved too few for how bootstraps are placed with them.
+    # Numbers of levels between bootstraps that proved too few for their placements.
     too_few: set[int] = set()
     compared = 0
-    # By the baby steps of bootstraps how large a key may be, where larger ones did not fit: keys take a share of what a
-    # server needs, which falls at most in proportion.
+    # By the baby steps of bootstraps: a bound on the size of a key, where larger keys did not fit. Keys are a share of
+    # a server's memory, which falls at most in proportion to their size.
     largest: dict[float, float] = {}
     for_time = wanted_fastest(packing[-1].program, options)
 
@@ -502,7 +511,7 @@ def _first_fitting(
             if compared >= (_COMPARED if for_time else 1) or choice.cost_ms > most:
                 break
         if for_time and choice.cost_ms >= faster_than:
-            # In the end a program takes longer than as it was placed.
+            # A finished program takes longer than its placement.
             break
         if best is not None and times.get(choice, 0.0) >= best.cost_ms:
             compared += 1
@@ -510,7 +519,7 @@ def _first_fitting(
         try:
             found = _planned(choice, packing, tried, wanted, pairs)
         except TooFewLevelsError as found_few:
-            # Making scales meet took levels that the placement of bootstraps did not know of.
+            # Aligning scales took levels that the placement of bootstraps did not foresee.
             few = found_few
             too_few.add(choice.room)
             continue
@@ -550,7 +559,7 @@ def _first_fitting(
 
 
 def _too_large(choices: Sequence[_Choice], least_bytes: int | None, options: Options) -> PlanningError:
-    """The error where memory holds none of these; `least_bytes` is what the smallest of those that were planned needs."""
+    """The error if none of these choices fits the memory; `least_bytes` is the least need of a planned one."""
     reserved = min(choice.reserved_bytes for choice in choices)
     return PlanningError(
         said(

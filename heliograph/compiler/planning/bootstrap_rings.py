@@ -1,4 +1,4 @@
-"""The chains on which values can be bootstrapped: with how many levels, digits and bits."""
+"""The chains on which values can be bootstrapped: their levels, digits and bits."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 _MAX_LEVELS_BETWEEN = 24
 # Scales: above 49 bits our kernels are slower, below 28 there are too few primes.
 _SCALES = range(49, 27, -1)
-# The first modulus is this many bits above the scale: fewer bits leave more of the scale, more bits distort values less.
+# The first modulus is this many bits above the scale: fewer bits keep more of the scale, more bits distort values less.
 _HEADROOM_BITS = range(4, 11)
 # Bootstraps coarser than the first are of no use; finer ones than the second are not needed.
 _COARSEST, _FINEST = 2.0**-9, 2.0**-20
-# More digits make the keys of a chain larger: they count only if bootstraps err by this share of what they do with fewer
-# digits, or take this share of the time.
+# More digits make the keys of a chain larger: they count only if they reduce the error of bootstraps to this share, or
+# their time to this share.
 _FINER, _FASTER = 0.7, 0.93
 # No key is more than this many times as large as with the fewest digits: shorter chains are as fine with smaller keys.
 _LARGER = 4.0
 
 
 def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -> list[Ring]:
-    """The secure chains that bootstrap and leave levels between: for each number of levels the one with fewest digits,
-    then those with more digits whose bootstraps are finer for it.
+    """The secure chains that bootstrap and leave levels in between: for each number of levels the one with the fewest
+    digits, then those with more digits if these make bootstraps finer or faster.
 
-    With `series` bootstraps may compute what follows them, and only that need be fine enough.
+    With `series`, bootstraps may compute activations, and it is enough if only such bootstraps are fine enough.
     """
     found = []
     for budget in _LEVEL_BUDGETS:
@@ -51,7 +51,7 @@ def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -
 
 
 def _chains(shape: Ring, options: Options, series: bool) -> Iterator[Ring]:
-    """The chains of these levels, by rising digits: the first that is secure, then those that are finer or faster."""
+    """The chains of these levels, by rising digits: the first secure one, then finer or faster ones."""
     error = price = most = math.inf
     for digits in range(2, shape.levels + 2):
         ring = _chain(replace(shape, digits=digits), options.scale_bits, series)
@@ -69,7 +69,7 @@ def _chains(shape: Ring, options: Options, series: bool) -> Iterator[Ring]:
 
 
 def _chain(shape: Ring, scale_bits: int | None, series: bool) -> Ring | None:
-    """The chain of these levels and digits with the finest scale, None where none is secure and fine enough."""
+    """The chain of these levels and digits with the finest scale; None if none is secure and fine enough."""
     most = math.inf if shape.security_bits is None else max_log_pq(shape.log_ring, shape.security_bits)
     for scale in _SCALES if scale_bits is None else (scale_bits,):
         ring = replace(shape, scale_bits=scale, first_mod_bits=min(scale + _HEADROOM_BITS[0], 60))
@@ -85,6 +85,6 @@ def _chain(shape: Ring, scale_bits: int | None, series: bool) -> Ring | None:
 
 
 def _finest(ring: Ring) -> Ring:
-    """The ring with the first modulus with which bootstraps of its scale err least."""
+    """The ring with the first modulus that gives bootstraps of its scale the least error."""
     every = (ring.scale_bits + bits for bits in _HEADROOM_BITS)
     return min((replace(ring, first_mod_bits=bits) for bits in every if bits <= 60), key=bootstrap_error)

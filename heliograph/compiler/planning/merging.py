@@ -1,8 +1,9 @@
-"""Activations that the bootstraps before them compute: offered to the planner, and taken into what is said of the program.
+"""Activations that the bootstraps before them compute: offered to the planner, then merged into the program and its
+report.
 
-Only a plan says which activations follow a bootstrap. So the planner gets polynomials with an offer beside each, and once it
-has chosen, the polynomial program, its ranges and what held-out samples show are made anew with the series in place of the
-polynomials that they replace.
+Only a plan shows which activations follow a bootstrap. So the planner gets polynomials with an offer beside each. Once
+it has chosen, the polynomial program, its ranges and the held-out figures are computed again, with the series in place
+of the polynomials.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from heliograph.passes.polynomials.merge_activations import (
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A plan whose bootstraps compute activations, with the polynomial program that means them and what samples show."""
+    """A plan with bootstraps that compute activations.
+
+    `polynomial`: the polynomial program with their series.
+    `observation`: the observation of that program.
+    `step`: the step that merged the series.
+    """
 
     plan: Plan
     polynomial: Program
@@ -38,7 +44,12 @@ class Settled:
 
 @dataclass(frozen=True)
 class Merging:
-    """Of one compilation: the fused program, what was observed of it, and the polynomial program, with output ranges."""
+    """The merging of activations into bootstraps in one compilation.
+
+    `fused`: the fused program.
+    `observation`: its observation on samples.
+    `polynomial`: the polynomial program with output ranges.
+    """
 
     fused: Program
     options: Options
@@ -53,15 +64,15 @@ class Merging:
         return offers, replace(offered, interface=self.polynomial.interface)
 
     def offered(self) -> Program:
-        """The polynomial program with a series beside each polynomial for which there is one; as it is, where bootstraps do
-        not compute any.
+        """The polynomial program with the series beside the polynomials that have one; unchanged if bootstraps may not
+        compute any.
         """
         if not self.options.bootstrap_activations or self.polynomial.stage is Stage.PACKED:
             return self.polynomial
         return self._offered[1]
 
     def settled(self, plan: Plan, ranges: Callable[[Program], Program]) -> Settled | None:
-        """What a plan makes of the offers, None where it takes up none; `ranges` sets the ranges of outputs."""
+        """The plan with the offers that it uses, None if it uses none; `ranges` sets the ranges of outputs."""
         entries = merged_entries(plan.program)
         if not entries:
             return None
@@ -84,7 +95,7 @@ class Merging:
         return Settled(replace(plan, program=program), polynomial, observation, Step(MergeActivations.name, made))
 
     def _observed(self, entries: frozenset[int]) -> Observation:
-        """What the held-out samples show of the program whose ranges were set without them."""
+        """The observation, with held-out samples run through the merged program of the trial."""
         seen = self.observation
         if seen.trial is None or seen.partly is None:
             return seen

@@ -1,4 +1,4 @@
-"""What a plan is: a program on its ring, its price, and the error that encryption adds to it."""
+"""A plan: a program on its ring, its price, and its error under encryption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ from heliograph.passes.levels.node_work import polynomial_work
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The largest error of an output, and of a difference that an argmax compares, as a share of its gap; what a run did."""
+    """The result of a simulation.
+
+    `error`: the largest error of an output.
+    `gap_error`: the largest error of a difference that an argmax compares, as a share of its gap.
+    `trace`: the trace of the last run.
+    """
 
     error: float
     gap_error: float
@@ -37,8 +42,13 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What every plan of a program must keep to: the samples that errors are simulated on, the bits of room that outputs
-    need above the scale, the largest error allowed, and the largest output; `gap_error` as in `Options`.
+    """The requirements for every plan of a program.
+
+    `inputs`: the samples for the simulation of errors.
+    `headroom`: the bits that outputs need above the scale.
+    `tolerance`: the largest allowed error.
+    `magnitude`: the largest output.
+    `gap_error`: as in `Options`.
     """
 
     inputs: Sequence[Array]
@@ -48,7 +58,7 @@ class Wanted:
     gap_error: float | None = None
 
     def refuses(self, found: Simulated) -> str:
-        """What is wrong with a plan whose errors are these, empty where nothing is."""
+        """Why a plan with these errors is refused; empty if it is not."""
         if found.error > self.tolerance:
             return f"its error would be {found.error:.2g}, more than {self.tolerance:.2g}"
         if self.gap_error is not None and found.gap_error > self.gap_error:
@@ -58,10 +68,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An executable program on its ring, the passes that made it, and what the simulator measured of it.
+    """An executable program on its ring.
 
-    `unbounded_ms` is the price of the plan that a bound on memory ruled out, None where it ruled none out; `loading_ms` is
-    what reading keys again in each run takes, where not all of them stay in memory.
+    `trail`: the passes from the polynomial program.
+    `trace`, `scheme_error`: the trace and the error of encryption, by simulation.
+    `predicted_ms`: the predicted milliseconds of a run.
+    `output_magnitude`: the largest output.
+    `unbounded_ms`: the price of the plan that a bound on memory ruled out; None if it ruled out none.
+    `loading_ms`: the time for reading keys again in each run, if not all of them stay in memory.
     """
 
     program: Program
@@ -76,7 +90,7 @@ class Plan:
 
 
 def sample_inputs(program: Program, count: int) -> list[Array]:
-    """A few samples of every input with a leading sample axis: calibration samples, or uniform ones from the range."""
+    """A few samples of every input, with a leading sample axis: calibration samples, or uniform ones from the range."""
     if program.calibration:
         return [np.asarray(samples[:count], dtype=np.float64) for samples in program.calibration]
     random = np.random.default_rng(0)
@@ -94,7 +108,7 @@ def pack_samples(program: Program, inputs: Sequence[Array]) -> Mapping[Node, Arr
 
 
 def one_sample(program: Program, samples: Sequence[Array], position: int) -> list[Array]:
-    """One sample for each input: with an axis of one where a secret input takes several at once."""
+    """One sample of each input; secret inputs of a batched program keep a sample axis of length one."""
     secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batch_of(program) > 1}
     names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
     return [
@@ -104,15 +118,15 @@ def one_sample(program: Program, samples: Sequence[Array], position: int) -> lis
 
 
 def run_ms(program: Program, costs: CostTable) -> float:
-    """What a run of an executable program takes, by its calls; nothing is computed."""
+    """The milliseconds of a run of an executable program, by its calls; nothing is computed."""
     return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
 
 
 def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
-    """A lower bound of `run_ms` for a polynomial program that is lowered to a ring without bootstraps.
+    """A lower bound of `run_ms` for a polynomial program on a ring without bootstraps.
 
-    It has of the polynomials of each value the dearest alone, for those of one value have powers in common: of one
-    ciphertext, at the lowest level that the program allows.
+    It counts only the dearest polynomial of each value, because polynomials of the same value may share powers, for one
+    ciphertext and at the lowest level that the program allows.
     """
     below, prices, users = levels_below(program), prices_on((ring,), costs), program.users()
     dearest: dict[Node, float] = {}
@@ -127,9 +141,10 @@ def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
     return sum(dearest.values())
 
 
-# What a sum of products takes once.
+# The calls that a sum of products needs only once.
 _ONCE = ("relinearize", "rescale")
-# How much finer the scale must be where errors take a value out of its range is not known: so many bits are tried next.
+# If errors take a value out of its range, it is unknown how much finer the scale must be: this many bits are tried
+# next.
 BITS_FINER = 3
 
 
@@ -140,11 +155,11 @@ class AmplifiedError(RangeError):
 def simulated(
     program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None
 ) -> Simulated:
-    """What encryption adds on these samples, by the simulator; no more of them once `refuses` has words for it.
+    """The errors of encryption on these samples, by the simulator; it stops at the first sample that `refuses` rejects.
 
-    Of a program that carries values from run to run the samples are runs that follow each other: each goes on from what the
-    one before left, its error included. Raises a RangeError where a value leaves its range, an AmplifiedError where only the
-    errors take it there.
+    For a program that carries values from run to run, the samples are successive runs: each starts from the values of
+    the previous one, with their errors. Raises RangeError if a value leaves its range, AmplifiedError if only errors
+    take it there.
     """
     compared = {
         node: (entry, chunk)

@@ -38,17 +38,19 @@ from heliograph.rounding import power_of_two
 
 # A scale finer than this gains nothing: errors are then far below float32's, and our kernels are slower.
 _MAX_SCALE_BITS = 49
-# So many bits of the scale may be given up for one special prime less.
+# This many bits of the scale may be given up for one special prime less.
 _BITS_FOR_A_PRIME = 3
 # The first modulus is at least this many bits above the scale, as room for the size of the outputs.
 _MIN_HEADROOM_BITS = 8
-# Outputs that need more room than this are named where no plan is found.
+# If no plan is found, the error names outputs that need more room than this.
 _LARGE_BITS = 22
 
 
 def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
-    """The chains with enough levels on a ring, cheapest key switch first: for each number of digits the one with the finest
-    scale, and one that saves a special prime where that costs a few bits of it.
+    """The chains with enough levels on a ring, the cheapest key switch first.
+
+    For each number of digits these are the one with the finest scale, and one that saves a special prime, if that costs
+    only a few bits of the scale.
     """
     found = []
     for digits in range(1, levels + 2):
@@ -75,7 +77,7 @@ def log_rings(options: Options) -> list[int]:
 
 
 def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
-    """The largest of some outputs, and the bits of room above the scale that the first modulus then needs."""
+    """The largest output, and the bits above the scale that the first modulus then needs."""
     magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
     return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
 
@@ -93,7 +95,7 @@ _AS_SOON = 1.01
 def best_plan(
     program: Program, options: Options, outputs: Sequence[Array], offered: Callable[[], Program] | None = None
 ) -> Plan:
-    """As `make_plan`; of several batches the one that serves `options.objective` best."""
+    """The plan of `make_plan`; with `options.objective`, the best plan over several batch sizes."""
     if options.objective is None:
         return make_plan(program, options, outputs, offered=offered)
     plans: list[Plan] = []
@@ -124,11 +126,13 @@ def make_plan(
     samples: int = 2,
     offered: Callable[[], Program] | None = None,
 ) -> Plan:
-    """The plan for a polynomial program, or for one that its author wrote on slots; `outputs` are some of its outputs.
-    `offered` gives it with the series that bootstraps may compute in place of polynomials.
+    """The plan for a polynomial program, or for a program on slots.
 
-    Raises a PlanningError with the nearest feasible choice where there is none, or which says that outputs are large if
-    they are.
+    `outputs`: some of its outputs.
+    `samples`: the number of samples for the simulation.
+    `offered`: returns the program with the series that bootstraps may compute in place of polynomials.
+
+    If there is no plan, raises a PlanningError with the reasons; it names large outputs if there are any.
     """
     if not all(np.isfinite(out).all() for out in outputs):
         raise PlanningError(
@@ -183,7 +187,7 @@ def _plan(
             where="Options.bootstrap",
             why="each run spends levels of them, and only a bootstrap gives levels back",
         )
-    # A value from an earlier run has no more levels than that run had left.
+    # A value from an earlier run has no more levels than that run left.
     too_deep = options.bootstrap is True or written or endless
     for log_ring in rings if not too_deep else ():
         smaller = None
@@ -223,7 +227,7 @@ def _plan(
 
 @dataclass(slots=True)
 class _Bootstrapped:
-    """Plans with bootstraps, one a ring: each is looked for once, however often it is asked for."""
+    """A cache of plans with bootstraps, one for each ring; `known` has the plans and errors so far."""
 
     program: Program
     options: Options
@@ -232,7 +236,7 @@ class _Bootstrapped:
     known: dict[int, Plan | PlanningError] = field(default_factory=dict)
 
     def on(self, log_ring: int) -> Plan:
-        """The plan on that ring; raises the PlanningError that was found there."""
+        """The plan on that ring. Raises the PlanningError if there is none."""
         if log_ring not in self.known:
             try:
                 self.known[log_ring] = plan_bootstrapped(log_ring, self.offered, self.options, self.wanted)
@@ -244,7 +248,9 @@ class _Bootstrapped:
         return found
 
     def best_from(self, log_ring: int, rings: Sequence[int]) -> Plan:
-        """The plan on that ring; where the fastest is wanted, or on the next, whose longer chains bootstrap less often."""
+        """The plan on that ring; if the fastest is wanted, also the next ring is tried: longer chains bootstrap less
+        often.
+        """
         plan, larger = self.on(log_ring), log_ring + 1
         if larger in rings and log_ring < _ROOMY and wanted_fastest(self.program, self.options):
             with contextlib.suppress(PlanningError):
@@ -253,7 +259,7 @@ class _Bootstrapped:
         return plan
 
     def below(self, limit: int, rings: Sequence[int]) -> Plan | None:
-        """The plan on the smallest ring below a limit that carries it, where one does."""
+        """The plan on the smallest ring below a limit that has one, else None."""
         for log_ring in rings:
             if log_ring < limit:
                 with contextlib.suppress(PlanningError):
@@ -266,9 +272,10 @@ def _total_ms(plan: Plan) -> float:
 
 
 def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, smaller: Plan | None = None) -> Plan:
-    """The plan without bootstraps on one ring; `smaller`, which bootstraps on a smaller one, where that takes less time.
+    """The plan without bootstraps on one ring, or `smaller`, a plan with bootstraps on a smaller ring, if that is
+    faster.
 
-    A chain for a deep program in a larger ring makes every operation and key several times larger.
+    In a larger ring with a chain for a deep program, every operation and key is several times larger.
     """
     headroom = wanted.headroom
     levels = max(1, program_depth(program))
@@ -291,7 +298,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
                 return smaller
             found = simulated(executable, wanted.inputs, wanted.refuses)
             if wanted.refuses(found):
-                # If it is rotations that err, this is cheaper than a finer scale.
+                # If the error comes from rotations, this is cheaper than a finer scale.
                 trail = back_passes(program, ring, options, packed=packed, exact_rotations=True)
                 executable = trail[-1].program
                 found = simulated(executable, wanted.inputs, wanted.refuses)
@@ -305,7 +312,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             rings = [other for other in rings if other.scale_bits != ring.scale_bits]
             continue
         except AmplifiedError as amplified:
-            # Hardly ever is it room that is missing.
+            # Missing room is hardly ever the cause.
             failure = f"{amplified.what} (scale of {ring.scale_bits} bits)"
             least_scale = ring.scale_bits + BITS_FINER
             headroom += 1
@@ -321,7 +328,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
         if wrong := wanted.refuses(found):
             failure = f"{wrong} (scale of {ring.scale_bits} bits)"
             least_scale = ring.scale_bits + 1
-            # It is now known at which levels the work is done.
+            # The levels of the work are now known.
             rings.sort(key=lambda other: _priced_on(found.trace.calls, other, options.costs))
             continue
         fitting: tuple[Program, float] | None = executable, 0.0
@@ -337,7 +344,7 @@ def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, 
             )
         executable, loading = fitting
         price = total_ms(found.trace.calls, executable, options.costs)
-        # Without the memory bound, all keys would stay, and none would be read again.
+        # Without the memory bound, all keys would stay in memory.
         kept = price if loading else None
         plan = Plan(executable, trail, ring, found.trace, price, found.error, wanted.magnitude, kept, loading)
         return smaller if smaller is not None and _total_ms(smaller) < _total_ms(plan) else plan
@@ -354,7 +361,7 @@ def _priced_on(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
 
 
 def _most_levels(log_ring: int, options: Options) -> int:
-    """The longest chain that is secure on a ring, at the smallest scale that is ever planned."""
+    """The levels of the longest secure chain on a ring, at the smallest scale that is ever planned."""
     levels = 1
     while levels < MOST_LEVELS and any(
         Ring(

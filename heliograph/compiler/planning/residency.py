@@ -1,4 +1,4 @@
-"""The lower parts of a chain that a bound on the keys in memory asks for."""
+"""The program with keys in a folder, if a bound on memory requires it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heliograph.ir import Program
 
 
 def within(program: Program, ring: Ring, bound: int) -> tuple[Program, float] | None:
-    """The program as it keeps within `bound` bytes on the server, and the milliseconds that reading keys again takes.
+    """The program within `bound` bytes on the server, and the milliseconds for reading keys again.
 
-    Where it does not keep within them as it is, its keys come in a folder; where they do not all fit, some are read anew in
-    every run, and the program says how many bytes stay (`Reside`). None where even that does not do.
+    If it does not fit with all keys in memory, its keys are in a folder: some are read again in every run, and the
+    program says how many bytes stay (`Reside`). None if even that does not fit.
     """
     memory = memory_bytes(program, ring)
     if memory["server"] <= bound:

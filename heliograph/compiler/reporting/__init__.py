@@ -1,1 +1,1 @@
-"""What a report says beyond the program: held-out samples, the bill, savings."""
+"""The parts of a report beyond the program: held-out samples, the bill, savings."""

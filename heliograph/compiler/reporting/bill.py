@@ -1,4 +1,6 @@
-"""The report of a plan: what only the compiler can know is measured here, the rest follows (artifact/figures.py)."""
+"""The report of a plan: the figures that only the compiler can know; the others follow from these
+(artifact/figures.py).
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,14 @@ def bill(
     approximate: Sequence[Array],
     allocation: Allocation | None = None,
 ) -> Figures:
-    """Everything that the report says; `samples` have a leading sample axis, and so have the outputs of the network
-    (`exact`) and of the polynomials (`approximate`) on them.
+    """All figures of the report.
 
-    Where calibration could keep samples apart `samples` are these, and the error of the polynomials is that of a program
-    whose ranges were set without them. That of the compiled polynomials on all calibration samples is measured too: the
-    largest samples often are among those that set the ranges.
+    `samples`: samples with a leading sample axis; the held-out ones, if there are any.
+    `exact`, `approximate`: the outputs of the network and of the polynomials on them.
+
+    With held-out samples, the error of the polynomials is measured on a program with ranges that were set without them.
+    The error of the compiled polynomials on all calibration samples is measured too, because the largest samples are
+    often among those that set the ranges.
     """
     given = given_error(source, polynomial)
     largest = rounding.nearest(largest_of(exact, source.interface.scales))
@@ -75,12 +79,12 @@ def bill(
             costs=options.costs.machine,
             cost_table=prices(options.costs),
             depth_by_line=tuple(_depth_by_line(polynomial)),
-            # A slot program runs as its author wrote it: there is nothing for us to lower.
+            # A slot program runs as its author wrote it: there are no levels for the compiler to save.
             savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
             else savings(
                 fused,
-                # Held-out samples show how the polynomials do on unseen inputs: they had no part in this program.
+                # The held-out samples had no part in the trial, so its errors on them are errors on unseen inputs.
                 polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
                 options,
                 observation.partly or observation.observed,
@@ -96,8 +100,8 @@ def bill(
 
 
 def given_error(source: Program, polynomial: Program) -> float | None:
-    """The largest error of the polynomials on the calibration samples; None without samples, and where a program on slots
-    is its own polynomial program.
+    """The largest error of the polynomials on the calibration samples; None without samples, and for a program on
+    slots, which is its own polynomial program.
     """
     if source.stage is not Stage.TENSOR or not source.calibration:
         return None
@@ -107,15 +111,16 @@ def given_error(source: Program, polynomial: Program) -> float | None:
         with np.errstate(all="ignore"):
             pairs = zip(interpret_many(source, samples), interpret_many(polynomial, samples), strict=True)
             found = largest_of([exact - made for exact, made in pairs], source.interface.scales)
-        # A sample that leaves an interval may leave the numbers, too.
+        # A sample outside an interval may overflow.
         largest = max(largest, found if found < LARGEST else LARGEST)
     return min(rounding.upward(largest, rounding.SEEN_BITS), LARGEST)
 
 
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
-    """On how many samples the largest output stands at the same place: the class, where the outputs are its scores.
+    """The number of samples with the same class, that is with the largest output at the same place.
 
-    None where the outputs are no scores of classes (`ir/loss.has_classes`). The number of a class is compared rounded.
+    None if the outputs are not class scores (`ir/analysis/loss.has_classes`). Class numbers as outputs are rounded and
+    compared.
     """
     if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
         return None
@@ -130,7 +135,7 @@ def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequen
 
 
 def _depth_by_line(polynomial: Program) -> list[SpentLevels]:
-    """Who spends the levels, along one longest path: an entry per node that spends some, inputs first."""
+    """The levels spent along one longest path: an entry for each node that spends some, inputs first."""
     _, path = critical_depth(polynomial)
     entries = []
     for node in path:

@@ -1,10 +1,10 @@
-"""What held-out samples say: calibration keeps half of its samples apart, and looks how many leave an interval.
+"""Held-out samples: every other calibration sample is held out, to count how many leave an interval.
 
-The ranges of the compiled program come from all samples. Before, the same choices are made from every other sample alone,
-and the others, which had no part in them, run through the polynomials in the clear. So the rate at which they leave, and
-the error of the polynomials on them, are those of unseen inputs; ranges from twice as many samples should do no worse.
-Where a sample leaves and the margin is ours to choose, the layers that were left get more room in the compiled program;
-the rate stays that of the first look.
+The ranges of the compiled program come from all samples. Before that, the same choices are made from half of the
+samples alone, and the held-out ones run through these polynomials in the clear. So the rate at which they leave an
+interval, and the error of the polynomials on them, hold for unseen inputs; ranges from twice as many samples should do
+no worse. If a sample leaves an interval and the margin is automatic, the layer gets more room in the compiled program;
+the reported rate is the first one.
 """
 
 from __future__ import annotations
@@ -33,26 +33,32 @@ CONFIDENCE = 0.95
 # Errors, including those of the variants that the report names, are measured on at most this many samples.
 _MOST_MEASURED = 256
 _CHUNK = 64
-# If a held-out sample left a layer's range, the new range reaches this many times as far as the sample did, but at least and
-# at most this many times as far as the old range.
+# If a held-out sample left a layer's range, the new range is this many times as wide as the sample needs, but at least
+# and at most this many times as wide as the old range.
 _BEYOND, _LEAST_ROOM, _MOST_ROOM = 1.1, 1.25, 16.0
-# Degrees are raised while the root mean square error of the outputs is above this share of their spread over the samples:
-# the error of each polynomial is to be at most these shares of the usual one. A raise that takes off less than a tenth is
-# not made.
+# Degrees are raised while the root mean square error of the outputs is above this share of their spread over the
+# samples: the error of each polynomial is then limited to the next of these shares of the usual one. A raise must
+# reduce the error to this share at least.
 _OUTPUT_ERROR = 0.1
 _CLOSER = (1.0, 0.5, 0.25)
 _WORTH_A_LEVEL = 0.9
-# With fewer held-out samples nothing is raised; outputs whose spread is a smaller share of their size are the same for all.
+# With fewer held-out samples than this, nothing is raised. Outputs with a spread below this share of their size are
+# constant.
 _FEWEST, _SAME = 8, 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What the samples kept apart showed: how many left any interval, and of each layer, by its place in the range table,
-    how far they came as a multiple of half the interval.
+    """The results of the held-out samples.
 
-    `samples` are the first of those that stayed in all intervals, by input: errors are measured on them. `outputs` are what
-    the polynomials make of these.
+    `setting`: the number of samples that set the ranges.
+    `apart`: the number of held-out samples.
+    `left`: the number of held-out samples that left any interval.
+    `entries`: the table of ranges.
+    `largest`: the farthest that any of them came at each entry, as a multiple of half the interval.
+    `left_by_entry`: the number that left the interval of each entry.
+    `samples`: the first of those that stayed in all intervals, by input; errors are measured on them.
+    `outputs`: the outputs of the polynomials on `samples`.
     """
 
     setting: int
@@ -65,7 +71,7 @@ class Unseen:
     outputs: tuple[Array, ...] = ()
 
     def figures(self) -> UnseenInputs:
-        """As the report has it: the rate is bounded by Clopper and Pearson's one-sided interval."""
+        """The figures for the report; the rate is bounded by Clopper and Pearson's one-sided interval."""
         worst = None
         if self.largest:
             place = max(range(len(self.largest)), key=lambda i: (self.left_by_entry[i], self.largest[i]))
@@ -80,7 +86,7 @@ class Unseen:
 
 
 def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:
-    """The rate that `left` of `apart` independent samples bound from above (Clopper and Pearson, one-sided)."""
+    """The upper bound on the rate if `left` of `apart` independent samples left (Clopper and Pearson, one-sided)."""
     # The quantile of the beta distribution. scipy.stats has it too, but takes most of a second to load.
     import scipy.special
 
@@ -96,7 +102,7 @@ def approximate_pass(
     offers: dict[int, Offer] | None = None,
     alike: Mapping[int, Offer] | None = None,
 ) -> Approximate:
-    """The pass that chooses polynomials, as the options ask for it; `offers` and `alike` as in `Approximate`."""
+    """The pass that chooses polynomials, by the options; `offers` and `alike` as in `Approximate`."""
     return Approximate(
         degree=options.degree,
         degrees=options.degrees,
@@ -114,12 +120,15 @@ def approximate_pass(
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the ranges are set from, with the room that held-out samples asked for, and what these showed.
+    """The observed ranges of a program, and the results of the held-out samples.
 
-    `partly` is what the other samples alone showed, and `trial` the polynomial program that was made from it, before
-    scaling: errors on the held-out samples are its errors. `approximated` is what `Approximate` makes of `observed`, where
-    that was needed to choose the degrees. `too_far` is the error of the outputs, as a share of their spread, where no degree
-    of the compiler's made it small enough; else zero.
+    `observed`: the statistics that set the ranges, with the room that held-out samples need.
+    `unseen`: the results of the held-out samples.
+    `partly`: the statistics without the held-out samples.
+    `trial`: the polynomial program from `partly`, before scaling; errors on held-out samples are its errors.
+    `approximated`: the result of `Approximate` from `observed`, if the choice of degrees needed it.
+    `too_far`: the error of the outputs as a share of their spread, if no degree that the compiler tries is enough; else
+    zero.
     """
 
     observed: Mapping[Node, Observed]
@@ -130,24 +139,24 @@ class Observation:
     too_far: float = 0.0
 
 
-# What all calibration samples showed of each value, and what every second one of them showed.
+# The statistics of each value on all calibration samples, and on every other one.
 Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
 
 
 def setting_of(fused: Program) -> tuple[Array, ...]:
-    """The calibration samples that set the ranges of what is looked at with the others."""
+    """The calibration samples that are not held out: they set the ranges of the trial."""
     return tuple(samples[0::2] for samples in fused.calibration)
 
 
 def apart_of(fused: Program, most: int) -> tuple[Array, ...]:
-    """The calibration samples that are kept apart, this many at most."""
+    """The held-out calibration samples, this many at most."""
     return tuple(samples[1::2][:most] for samples in fused.calibration)
 
 
 def observe(fused: Program, options: Options, calibrated: Calibrated | None = None) -> Observation:
-    """What the calibration samples show of a program of few maps and activations; nothing where it has none.
+    """The observation of a fused program on its calibration samples; empty if it has none.
 
-    Where the program ran on them before, `calibrated` is what that gave.
+    `calibrated` are the statistics if the program already ran on the samples.
     """
     observed = Calibrate().run(fused) if calibrated is None else calibrated[0]
     count = fused.calibration[0].shape[0] if fused.calibration else 0
@@ -175,8 +184,13 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Polynomials of chosen degrees: `observed`, `partly` and `approximated` as in `Observation`, the program `made` from
-    what was partly observed, what the held-out samples show of it, and the `error` of their outputs.
+    """Polynomials of chosen degrees.
+
+    `observed`, `partly`, `approximated`: as in `Observation`.
+    `made`: the program from `partly`.
+    `unseen`: the results of the held-out samples on it.
+    `degrees`: the chosen degrees, by operand.
+    `error`: the error of the held-out samples' outputs.
     """
 
     observed: Mapping[Node, Observed]
@@ -195,9 +209,9 @@ def _close_enough(
     partly: Mapping[Node, Observed],
     apart: tuple[Array, ...],
 ) -> _Trial:
-    """The usual degrees, if the outputs of the held-out samples are near enough with them; else higher ones.
+    """The trial with the usual degrees or, if the outputs of the held-out samples are too far off, with higher ones.
 
-    A network's error grows with its depth. So while it is too large, every polynomial is to have half of its error.
+    A network's error grows with its depth. So while it is too large, the allowed error of every polynomial is halved.
     """
     best: _Trial | None = None
     for closeness in _CLOSER if options.degree is None else _CLOSER[:1]:
@@ -212,7 +226,7 @@ def _close_enough(
         unseen = look(made, apart, math.ceil(fused.calibration[0].shape[0] / 2))
         error = _output_error(fused, unseen)
         if best is None or error <= _WORTH_A_LEVEL * best.error:
-            # Functions that read the same value take one degree from now on; until now they may have chosen others.
+            # Functions of the same operand take one degree from now on; in `chosen` their degrees may differ.
             approximated = None if _shared(fused, chooser.degrees) else chosen
             best = _Trial(fixed, fixed_partly, approximated, made, unseen, chooser.degrees, error)
         if error <= _OUTPUT_ERROR:
@@ -222,10 +236,10 @@ def _close_enough(
 
 
 def _output_error(fused: Program, unseen: Unseen) -> float:
-    """The root mean square error of the outputs as a share of their spread over the samples; the largest of all outputs.
+    """The root mean square error of an output as a share of its spread over the samples; the largest of all outputs.
 
-    Zero where no sample tells. An output that is the same for all samples counts by its size,
-    one that is always zero as it is.
+    Zero with too few samples. For a constant output it is a share of the output's size, for an output that is always
+    zero the error itself.
     """
     if not unseen.samples or unseen.samples[0].shape[0] < _FEWEST:
         return 0.0
@@ -239,13 +253,13 @@ def _output_error(fused: Program, unseen: Unseen) -> float:
 
 
 def _shared(program: Program, degrees: Mapping[Node, int]) -> bool:
-    """Whether two functions read one of the values for which a degree was chosen."""
+    """Whether two functions have the same operand among those with a chosen degree."""
     users = program.users()
     return any(sum(OPS[user.op].activation is not None for user in users[node]) > 1 for node in degrees)
 
 
 def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
-    """Run the samples through the polynomials."""
+    """The results of the held-out samples on the polynomials."""
     entries = made.ranges
     count = apart[0].shape[0]
     reached = np.zeros((len(entries), count))
@@ -282,7 +296,9 @@ def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
 
 
 def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
-    """More room for the layers that were left first: what follows them may have left because of it, and gets a little."""
+    """More room for the operands of left intervals: much for the first one; later ones may only follow, and get a
+    little.
+    """
     readers = {entry: node for node, entries in _activations(fused, made).items() for entry in entries}
     room: dict[Node, float] = {}
     for place, left in enumerate(unseen.left_by_entry):
@@ -296,8 +312,8 @@ def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
 
 
 def _activations(fused: Program, made: Program) -> dict[Node, list[int]]:
-    """The places in the range table of each node of the fused program that has some, by layer, line and function: one,
-    but for a maximum over rows, which has one for each round.
+    """The entries in the range table of each node of the fused program that has any, by layer, line and function: one
+    entry, but one for each round of a maximum over rows.
     """
     places: dict[tuple[str, str, str], list[int]] = {}
     for place, entry in enumerate(made.ranges):

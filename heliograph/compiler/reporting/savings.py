@@ -1,4 +1,4 @@
-"""What would save a level: variants of the program, compiled as far as their depth and their error show."""
+"""Changes that would save a level: variants of the program, compiled far enough to know their depth and error."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from heliograph.report.figures import Saving
 # At most this many candidates are combined: the text shows three.
 _MAX_CANDIDATES = 24
 _SHOWN = 3
-# This many variants are compiled and compared. If a program's maps have more entries than this, only as many are compiled as
-# are shown, on few samples: each takes seconds.
+# This many variants are compiled and compared. If a program's maps have more entries than this, only the shown ones are
+# compiled, on few samples: each takes seconds.
 _COMPARED = 8
 _LARGE = 5_000_000
 _FEW_SAMPLES = 8
@@ -33,7 +33,7 @@ _FEW_SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One node of the polynomial program that would cost one level less."""
+    """A change of one node of the polynomial program that saves a level there."""
 
     node: Node
     kind: str  # "degree" or "fusion"
@@ -59,7 +59,7 @@ def _chosen(program: Program, node: Node) -> bool:
 
 
 def fuse_into(program: Program, node: Node) -> Program:
-    """The program in which `node`, an affine, reads past the affines that it reads now."""
+    """The program with `node`, an affine, merged with the affines among its operands."""
     from heliograph.ir import Builder, SparseMatrix
 
     builder = Builder(program.name, program.stage, program)
@@ -100,11 +100,11 @@ def savings(
     samples: Sequence[Array],
     exact: Sequence[Array],
 ) -> tuple[Saving, ...]:
-    """The cheapest changes that save a level: each with its text, the depth and the error that it would have.
+    """The changes with the least error that save a level, each with its text, its depth and its error.
 
-    `fused` is the tensor program that the approximation starts from, `exact` its outputs on `samples`. A single change
-    counts first; where two longest paths run side by side, pairs are tried, then triples. Every entry was compiled: the
-    depth is that of the new polynomial program, the error that of its outputs on the samples.
+    `fused` is the tensor program before approximation, `exact` its outputs on `samples`. Single changes come first;
+    where two longest paths run side by side, pairs are tried, then triples. Every variant is compiled, and its depth
+    and its outputs' error on the samples are measured.
     """
     depth = program_depth(polynomial)
     changes = _candidates(polynomial)
@@ -135,7 +135,7 @@ def _compiled(
     samples: Sequence[Array],
     exact: Sequence[Array],
 ) -> Saving | None:
-    """The variant with these changes; None where it cannot be had."""
+    """The variant with these changes; None if it cannot be compiled."""
     chosen = degrees_by_layer(fused, options.degrees)
     degrees, texts, made = dict(chosen), [], polynomial
     for change in group:
@@ -177,14 +177,14 @@ def _compiled(
 
 
 def largest_of(outputs: Sequence[Array], scales: Sequence[float]) -> float:
-    """The largest value of some outputs as the client has them."""
+    """The largest value of the outputs, multiplied by their scales as on the client."""
     factors = scales or [1.0] * len(outputs)
     return max(factor * float(np.abs(out).max(initial=0.0)) for out, factor in zip(outputs, factors, strict=True))
 
 
 def largest_difference(exact: Sequence[Array], approximate: Sequence[Array], scales: Sequence[float]) -> float:
-    """The largest distance of two interpretations as the client has it, without the bits that depend on the processor;
-    `scales` are those of an interface.
+    """The largest difference of two interpretations, multiplied by the interface's scales as on the client, and rounded
+    so that it does not depend on the processor.
     """
     seen = largest_of([a - b for a, b in zip(exact, approximate, strict=True)], scales)
     return rounding.nearest(seen, rounding.SEEN_BITS)
@@ -201,7 +201,7 @@ def _entries(program: Program) -> int:
 
 
 def _same(made: Program, polynomial: Program, node: Node) -> Node | None:
-    """The node of the variant that stands where `node` stood among the maps."""
+    """The variant's node at the place of `node` among the maps; None if their number differs."""
     olds = [n for n in polynomial.nodes if n.op == "affine"]
     news = [n for n in made.nodes if n.op == "affine"]
     return news[olds.index(node)] if len(olds) == len(news) else None

@@ -1,1 +1,1 @@
-"""Where bootstraps are placed, and how they are written."""
+"""The placement of bootstraps, and their steps."""

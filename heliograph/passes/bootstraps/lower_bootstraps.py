@@ -1,7 +1,7 @@
 """Write bootstraps out: transforms, the raised modulus and the reduction by the first prime become ops of the program.
 
-Their rotations share keys and chains with the rest, their products are scheduled, priced and simulated like all others, and
-of the keys only those at the top of the chain are as large as the chain.
+Their rotations then share keys and chains with the rest of the program, and their products are scheduled, priced and
+simulated like all others. Only the keys at the top of the chain are as large as the whole chain.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from heliograph.ir.bootstraps.series import reached_level
 from heliograph.ir.bootstraps.writer import write_bootstrap
 from heliograph.ir.ops.slots.runs import cipher
 
-# The attributes with which a `refreshed` describes its bootstrap, as `bootstrap` does.
+# The attributes that a `refreshed` takes over from its `bootstrap`.
 _SAID = ("slots", "size_bits", "ranges", "chunks", "observed", "series", "half_period")
 
 
 @dataclass(frozen=True, slots=True)
 class LowerBootstraps:
-    """Every `bootstrap` becomes what it consists of.
+    """Replaces every `bootstrap` by its steps.
 
-    `bootstrapping` are the lower parts of the chain that are to bootstrap, as in `SelectKeys`: modulus is raised to the top
-    of the lowest that reaches the level a bootstrap returns to.
+    `bootstrapping`: the sub-chains that may bootstrap, as in `SelectKeys`. The modulus is raised to the top of the
+    lowest one that reaches the level to which the bootstrap returns.
     """
 
     ring: Ring
@@ -49,7 +49,7 @@ class LowerBootstraps:
 
 
 def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequence[Ring]) -> Node:
-    """What stands in place of a bootstrap."""
+    """The last node of the bootstrap written out."""
     a, level, paired = node.attrs, cipher(node).level, len(operands) == 2
     ring = rings[bootstrap_chain(rings, reached_level(node))]
     x = builder.op("complex_of", operands, node.loc) if paired else operands[0]
@@ -59,8 +59,8 @@ def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequ
     made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc, series)
     if level < cipher(made).level:
         made = builder.op("level_drop", (made,), node.loc, levels=cipher(made).level - level)
-    # The value came in at a small scale for its size. Multiplying by a whole number and reading the result at a larger scale
-    # spends no level. Otherwise, products of values at a small scale would make it smaller and smaller.
+    # The value came in at a small scale for its size. Multiplying by a whole number and reading the result at a larger
+    # scale spends no level. Otherwise, products of values at a small scale would make it smaller and smaller.
     raised = a.get("raised_bits", 0)
     if raised:
         multiple = builder.op("mul_int", (made,), node.loc, factor=1 << raised)

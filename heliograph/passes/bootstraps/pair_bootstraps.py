@@ -1,10 +1,10 @@
 """Refresh two values in one bootstrap: x and y as the real and the imaginary part of x + iy.
 
-A real vector fills half of what its ciphertext can hold, whatever its slots. A bootstrap that keeps imaginary parts reduces
-two polynomials where one of real values reduces one, and shares its linear transforms; it takes less time than two. The
-parts are taken apart by a conjugation each, which spends no level. x + iy enters at half the size, because the sum with the
-conjugate doubles the real part: the parts have one bit less of precision. Values of different sizes are not paired: the
-smaller one would lose the difference too.
+A real vector uses half of its ciphertext's capacity, whatever the number of slots. A bootstrap that keeps imaginary
+parts reduces two polynomials instead of one, but runs its linear transforms once; it takes less time than two
+bootstraps. Each part is then extracted by a conjugation, which spends no level. x + iy enters at half the size, because
+the sum with the conjugate doubles the real part, so each part has one bit less of precision. Values of different sizes
+are not paired: the smaller one would also lose the difference in size.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from heliograph.ir import Attr, Builder, Node, Program, Stage
 
 @dataclass(frozen=True, slots=True)
 class PairBootstraps:
-    """Bootstraps of one number of slots that do not wait for each other become bootstraps of two values, where that is
-    faster for all of that number together (then all of that number keep imaginary parts, also where one of them is left
-    alone: `ir/bootstraps/asked.py`).
+    """Joins independent bootstraps with the same number of slots in pairs.
+
+    It does so for each number of slots where all bootstraps of that number together become faster. They then all keep
+    imaginary parts, also one that is left without a partner (`ir/bootstraps/asked.py`).
     """
 
     ring: Ring
@@ -39,7 +40,7 @@ class PairBootstraps:
     def run(self, program: Program) -> Program:
         by_slots: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         for node in program.nodes:
-            # A series is computed of one value alone.
+            # A bootstrap that computes a series takes a single value.
             if node.op == "bootstrap" and node.attrs.get("series") is None:
                 by_slots[node.attrs["slots"]][node.attrs.get("size_bits", 0)].append(node)
         graph = nx.DiGraph()
@@ -59,7 +60,7 @@ class PairBootstraps:
 
 
 def _pairs(graph: nx.DiGraph, nodes: Iterable[Node]) -> dict[Node, Node]:
-    """Pairs of values, each with the first later one that can be ready at the same time; `graph` then has both wait."""
+    """Each bootstrap with the first later one that does not depend on it; `graph` gets edges that make both wait."""
     pairs: dict[Node, Node] = {}
     left = list(nodes)
     while left:

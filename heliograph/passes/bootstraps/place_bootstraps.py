@@ -1,7 +1,7 @@
 """Choose which values are bootstrapped: the cheapest set after which every path fits the chain.
 
-The search is that of placement.py. A value can be bootstrapped where its size is known: the input of a polynomial is at most
-one. Other values take a bound that was observed, with a margin; they get a scale so much smaller (sizes.py).
+placement.py has the search. A value can be bootstrapped where its size is known: the input of a polynomial is at most
+one. Other values have an observed bound with a margin, and get a correspondingly smaller scale (sizes.py).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from heliograph.passes.levels.node_work import node_works
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 from heliograph.passes.polynomials.fold_scaling import is_linear
 
-# A scale is made smaller by at most this many bits; a larger value would have too few left.
+# A scale is reduced by at most this many bits; a larger value would have too few bits left.
 MAX_SIZE_BITS = 6
 _NS = 1e6
-# The steps of so many chains are kept.
+# The number of chains whose priced steps are cached.
 _MOST_PRICED = 64
 # A placeholder for prices that are not known yet.
 _LATER = np.zeros(1, dtype=np.int64)
@@ -55,8 +55,11 @@ _LATER = np.zeros(1, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A value that can be bootstrapped: the bits of its size; where it is a polynomial's input, the entry in the table of
-    ranges, and which ciphertext of that input.
+    """The bound on a value that can be bootstrapped.
+
+    `size_bits`: the bits of its size.
+    `entry`: the polynomial's entry in the table of ranges; None unless the value is a polynomial's input.
+    `chunk`: the number of this ciphertext among those of the polynomial's input.
     """
 
     size_bits: int
@@ -66,8 +69,11 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class PolynomialWay:
-    """A polynomial that may stand for an activation: its levels and products, and the units of loss that its error adds.
-    `series` is the degree of a series that is as good, which a bootstrap may compute; 0 if there is none.
+    """A candidate polynomial for an activation.
+
+    `depth`, `products`: its levels, and its products of ciphertexts.
+    `loss`: the units of loss that its error adds.
+    `series`: the degree of an equally accurate series that a bootstrap may compute; 0 for none.
     """
 
     degree: int
@@ -78,7 +84,9 @@ class PolynomialWay:
 
 
 class Return(NamedTuple):
-    """Of a bootstrap the level to which it comes back, its slots, and the degree of the series it computes (0: none)."""
+    """A bootstrap: the level to which it returns, its slots, and the degree of the series that it computes (0 for
+    none).
+    """
 
     level: int
     slots: int
@@ -86,14 +94,17 @@ class Return(NamedTuple):
 
     @property
     def reached(self) -> int:
-        """The level to which it would bring its value."""
+        """The level that it would reach without the series."""
         return self.level + levels_deeper(self.degree)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A program with its bootstraps: what one run costs, roughly, in ms, and where each comes back. `make` builds it:
-    of many that are compared few are wanted.
+    """A placement of bootstraps.
+
+    `cost_ms`: a rough estimate of one run, in milliseconds.
+    `make`: builds the program with its bootstraps. Many placements are compared, and few programs are needed.
+    `returns`: the bootstraps.
     """
 
     cost_ms: float
@@ -107,7 +118,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A point of the front: roughly the milliseconds of a run, the units of loss, and the degree of each entry."""
+    """A point of the front: a rough estimate of a run in milliseconds, the units of loss, and the degree by range
+    entry.
+    """
 
     cost_ms: float
     loss: int
@@ -116,18 +129,19 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class PlaceBootstraps:
-    """Packed programs get `bootstrap` nodes, so that each path between two fits the ring.
+    """Inserts `bootstrap` nodes into a packed program, so that each path between two of them fits the ring.
 
-    `one_size` uses one slot count for all bootstraps: fewer precomputed plaintexts and keys, and a little more time.
-    `low_inputs` encrypts inputs no higher than bootstraps return to: rotations then happen lower in the chain, with smaller
-    keys, and more values are bootstrapped. `pairs` says that PairBootstraps follows. `lower` are lower parts of the chain
-    with bootstraps of their own: each bootstrap is priced in the cheapest that comes back high enough, and other work in
-    the lowest that holds its level.
-    `carried` has, for inputs that come from a run before, by how many levels they come above the one at which bootstraps
-    begin (0 where it is not said). `spare` levels are kept for scales that have to meet: PlanLevels brings them together by
-    products that are not known here.
+    `one_size`: one slot count for all bootstraps. This means fewer precomputed plaintexts and keys, and a little more
+    time.
+    `low_inputs`: inputs are encrypted no higher than the level to which bootstraps return. Rotations then happen lower
+    in the chain, with smaller keys, and more values are bootstrapped.
+    `pairs`: whether PairBootstraps follows.
+    `lower`: sub-chains with bootstraps of their own. Each bootstrap is priced in the cheapest one that returns high
+    enough, and other work in the lowest that holds its level.
+    `carried`: for each input from the previous run, its level above the one at which bootstraps begin; 0 if missing.
+    `spare`: levels kept for aligning scales. PlanLevels aligns them with products that are not known here.
 
-    Raises TooFewLevelsError where the work between two possible places is more than the ring can carry.
+    Raises TooFewLevelsError where the work between two possible places takes more levels than the ring has.
     """
 
     ring: Ring
@@ -154,9 +168,9 @@ class PlaceBootstraps:
         return 0 if self.ring.bootstrap is None else self.ring.bootstrap_input_level
 
 
-# What of a way to compute a value does not depend on the chain: its levels, the number of its work, its loss and tie.
+# The chain-independent part of a way to compute a value: its levels, the number of its work, its loss and tie.
 _Way: TypeAlias = "tuple[int, int, int, int]"
-# What can be bootstrapped: its slots, the ciphertexts of its tensor, and whether the author wrote it.
+# A kind of bootstrap: its slots, the number of ciphertexts of its tensor, and whether the author wrote it.
 _Kind: TypeAlias = "tuple[int, int, bool]"
 
 
@@ -166,15 +180,15 @@ class _Draft:
 
     reads: tuple[int, ...]
     ways: tuple[_Way, ...]
-    # None where it cannot be bootstrapped.
+    # None for a value that cannot be bootstrapped.
     kind: _Kind | None
-    # For each way slots and degree of a series where a bootstrap of what it reads can compute it.
+    # For each way, slots and degree of the series, if a bootstrap of the operand can compute it.
     merged: tuple[tuple[int, int] | None, ...]
     whole: int | None
     group: int | None
     tie: int
     refresh_depth: int
-    # The name of a value that comes from a run before.
+    # The name of an input that comes from the previous run.
     entry: str | None
 
     def step(self, ways: Mapping[_Way, Way], most: Mapping[str, int]) -> Step:
@@ -193,13 +207,14 @@ class _Draft:
 
 
 class BootstrapSearch:
-    """Where the bootstraps of a packed program are placed, on any chain.
+    """The placement of a packed program's bootstraps on any chain.
 
-    `sizes` has the bits of the largest slot of further values that may be bootstrapped, where the inputs of polynomials do
-    not suffice (`observed_sizes`). Polynomials may be evaluated in the `ways` of their entries in the table of ranges, those
-    of one of the `groups` all in the same.
+    `sizes`: further values that may be bootstrapped where the inputs of polynomials do not suffice, with the bits of
+    their largest slots (`observed_sizes`).
+    `ways`: the ways to evaluate the polynomial, by entry in the table of ranges.
+    `groups`: the group of an entry; all polynomials of a group are evaluated in the same way.
 
-    Two tables are kept, because many of the chains that are tried are alike: the steps of the search with the prices of
+    Many of the chains that are tried are alike, so two tables are kept: the steps of the search with the prices of
     their own work, and the prices of bootstraps.
     """
 
@@ -222,7 +237,7 @@ class BootstrapSearch:
         ways: Mapping[int, Sequence[PolynomialWay]] | None = None,
         groups: Mapping[int, int] | None = None,
     ) -> BootstrapSearch:
-        """The same program with these in place of those that it has."""
+        """A search of the same program with other sizes, ways or groups; None keeps the present ones."""
         made = copy.copy(self)
         made.sizes = self.sizes if sizes is None else sizes
         made.ways, made.groups = self.ways if ways is None else ways, self.groups if groups is None else groups
@@ -230,7 +245,7 @@ class BootstrapSearch:
         return made
 
     def without_constants(self) -> BootstrapSearch:
-        """The same without what is most of a program's memory; no program can be made of it."""
+        """The same search without the constants, most of a program's memory; it cannot build programs."""
         made = copy.copy(self)
         made.program = replace(self.program, constants={})
         return made
@@ -238,13 +253,13 @@ class BootstrapSearch:
     def _start(self) -> None:
         self._priced: dict[tuple[object, ...], tuple[list[Step], dict[int, int], list[Joined]]] = {}
         self._bootstraps: dict[tuple[object, ...], int] = {}
-        # What does not depend on prices, by whether anything is bootstrapped.
+        # The price-independent drafts, by whether the ring bootstraps.
         self._drafted: dict[bool, _Drafts] = {}
 
     # ------------------------------------------------------------------------------------------ answers
 
     def placed(self, asked: Sequence[PlaceBootstraps]) -> list[Placed | TooFewLevelsError]:
-        """The program with its bootstraps for each of these, or why there is none: much faster than one by one."""
+        """The cheapest placement for each pass, or the error where there is none: much faster than one by one."""
         found = run_all([self.on(place) for place in asked])
         return [
             front if isinstance(front, TooFewLevelsError) else self._placed(place, front[0])
@@ -273,7 +288,7 @@ class BootstrapSearch:
         written = {node: node.attrs["slots"] for node in levels if node.op == "bootstrap"}
 
         def value_of(node: Node) -> Node:
-            """What is bootstrapped where this value comes from a bootstrap."""
+            """The operand of the bootstrap that produces this value."""
             return node.inputs[0] if node in merged else node
 
         most = max([*written.values(), *(periods[value_of(node)] for node in levels if node not in written)], default=0)
@@ -362,7 +377,7 @@ class BootstrapSearch:
         return self._drafted[some]
 
     def _draft(self, bounded: Mapping[Node, _Bound]) -> _Drafts:
-        """All that the search is made of but prices."""
+        """The steps and outputs of the search without prices."""
         # The number of ciphertexts of each tensor, by its entry in the range table.
         siblings = Counter(bound.entry for bound in bounded.values())
         index = {node: place for place, node in enumerate(self.nodes)}
@@ -417,7 +432,7 @@ class BootstrapSearch:
                     None if bound is None else bound.entry,
                     together if entry is None else self.groups.get(entry, entry),
                     digest("refresh", node.loc.layer, node.op),
-                    # A large value comes in at a small scale; if that cannot be chosen, a product with one brings it there.
+                    # A large value enters at a small scale; if its scale cannot be chosen, a product with one sets it.
                     int(bound is not None and bound.size_bits > 0 and node in rigid),
                     entries.get(node),
                 )
@@ -427,7 +442,7 @@ class BootstrapSearch:
         return _Drafts(drafts, Works(works), outputs, max((self.periods[node] for node in bounded), default=1))
 
     def _steps(self, place: PlaceBootstraps, drafts: _Drafts) -> tuple[list[Step], dict[int, int], list[Joined]]:
-        """The steps with the prices of their own work, the levels of outputs, and what is put together."""
+        """The steps with the prices of their own work, the levels of outputs, and the joined steps."""
         rings = (place.ring, *place.lower)
         key = (rings, tuple(sorted(place.carried.items())))
         if key not in self._priced:
@@ -446,8 +461,10 @@ class BootstrapSearch:
         return self._priced[key]
 
     def refresh(self, place: PlaceBootstraps, slots: int, count: int, degree: int = 0) -> Whole:
-        """What one bootstrap costs by the level that it comes back to; the ciphertexts of one tensor are refreshed in pairs
-        where that is faster. One that computes a series of a `degree` comes back lower.
+        """The cost of one bootstrap by the level to which it returns.
+
+        The `count` ciphertexts of one tensor are refreshed in pairs where that is faster. A bootstrap that computes a
+        series of a `degree` returns to a lower level.
         """
         ring, down = place.ring, levels_deeper(degree)
         table = np.full(ring.bootstrap_level + 1, IMPOSSIBLE)
@@ -457,12 +474,12 @@ class BootstrapSearch:
             below = tuple(parts[number + 1 :])
             table[:reached] = self._bootstrap(part, below, slots, count if place.pairs else 1, degree)
         if not degree:
-            # It comes back above where it begins, whatever is wanted.
+            # It returns above the level at which it begins, whatever level is wanted.
             table[: place.begin + 1] = table[place.begin + 1]
         return table
 
     def _bootstrap(self, ring: Ring, lower: tuple[Ring, ...], slots: int, count: int, degree: int) -> int:
-        """Nanoseconds of a bootstrap, for each of so many."""
+        """Nanoseconds per ciphertext of bootstrapping `count` of them."""
         key = ring, lower, slots, count, degree
         found = self._bootstraps.get(key)
         if found is None:
@@ -476,20 +493,20 @@ class BootstrapSearch:
 
 @dataclass(slots=True)
 class _Drafts:
-    """What the searches on all chains have in common."""
+    """The part of the search that all chains share."""
 
     values: Sequence[_Draft]
     works: Works
-    # The names of values that go to the next run, by the places of outputs; None where they leave.
+    # By the number of an output's node: the input of the next run that it becomes; None for the program's own outputs.
     outputs: Mapping[int, str | None]
-    # The most slots of a bootstrap.
+    # The largest number of slots of a bootstrap.
     most: int
     # Made with the first prices.
     shapes: Shapes | None = None
 
 
 def _polynomial_inputs(program: Program, nodes: Sequence[Node]) -> dict[Node, _Bound]:
-    """The inputs of polynomials on [-1, 1]: they are at most one."""
+    """The inputs of nonlinear polynomials on [-1, 1], which are at most one in size."""
     context = Context(program.constants)
     inputs: dict[Node, _Bound] = {}
     for node in nodes:
@@ -500,7 +517,7 @@ def _polynomial_inputs(program: Program, nodes: Sequence[Node]) -> dict[Node, _B
 
 
 def _carried_bounds(program: Program) -> dict[Node, _Bound]:
-    """The inputs that come from a run before: they are bounded as their author declared it."""
+    """The inputs that come from the previous run, with the bounds that their author declared."""
     found = {}
     for node in program.inputs:
         if node.attrs["name"] in program.interface.carried_inputs and node.attrs.get("low") is not None:
@@ -510,7 +527,7 @@ def _carried_bounds(program: Program) -> dict[Node, _Bound]:
 
 
 def _rigid(nodes: Sequence[Node]) -> set[Node]:
-    """The values whose scale follows from others: no plaintext before them has one that can be chosen (PlanLevels)."""
+    """The values with scales that follow from others: no plaintext before them has a free scale (PlanLevels)."""
     free: set[Node] = set()
     for node in nodes:
         secret = [operand for operand in node.inputs if operand.type.secret]

@@ -1,10 +1,10 @@
-"""The search behind PlaceBootstraps and AllocateDegrees: what is done to each value so that the whole costs least.
+"""The search behind PlaceBootstraps and AllocateDegrees: the cheapest way to compute or bootstrap each value.
 
-The program is read backwards. At each place the values that are still to be computed (the cut) are wanted at certain
-levels; a value is either computed at the level at which it is wanted, or bootstrapped to it and computed at the level at
-which bootstraps begin. A polynomial may be evaluated in one of several ways, which take other levels and products and add
-something to the loss. That is a shortest path over (cut, levels, loss), residual branches included: one branch may be
-refreshed and the other not, and what both read is counted once.
+The program is read backwards. At each place, the values still to be computed (the cut) are wanted at certain levels. A
+value is either computed at the level at which it is wanted, or bootstrapped to it and computed at the level at which
+bootstraps begin. A polynomial may be evaluated in one of several ways, which differ in levels, products and loss. This
+is a shortest path over (cut, levels, loss), residual branches included: one branch may be refreshed and the other not,
+and their common operands are counted once.
 
 An example:
 
@@ -14,21 +14,21 @@ An example:
     cut                  wanted at
     y                    0
     g(h), k(h)           0, 0
-    h, k(h)              4, 0     g is done: what it reads is wanted 4 levels higher
+    h, k(h)              4, 0     g is done: its operand is wanted 4 levels higher
     h                    4        k reads h at level 1, g at level 4: the higher one counts
 
 Behind this cut there are two states. Either h is computed at level 4, and x is wanted at level 8; or h is bootstrapped
 to level 4, and x is wanted 4 levels above the one at which a bootstrap begins. The first is cheaper where the chain has
 8 levels, and impossible where it has not.
 
-States that another one beats are dropped: one that costs no more, loses no more and wants nothing higher. What is left is
-the whole front of cost against loss, and the search is exact, as long as a cut has no more than `MOST_STATES` of them.
-Where it has more, the fronts of its levels are thinned evenly in the logarithm of the loss, the ends kept. A state that
-goes is replaced by the next one on its front, of less loss and more cost; so what comes out is still what it says it is,
-and only the optimum may be missed.
+A state is dropped if another one costs no more, loses no more and wants no value higher. The rest is the whole front of
+cost against loss, and the search is exact as long as a cut has no more than `MOST_STATES` of them. Where it has more,
+the fronts of its levels are thinned evenly in the logarithm of the loss, and their ends stay. A dropped state is
+replaced by the next one on its front, with less loss and more cost. So the cost and loss of each result are still
+correct; only the optimum may be missed.
 
-Costs are whole nanoseconds and losses whole units, so that sums do not depend on the order of the program; ties in both are
-broken by digests of names (`tie`), which do not depend on it either.
+Costs are whole nanoseconds and losses whole units, so that sums do not depend on the order of the program; ties in both
+are broken by digests of names (`tie`), which do not depend on it either.
 """
 
 from __future__ import annotations
@@ -64,8 +64,12 @@ _MOST_CELLS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute a value: the levels that it takes, its cost in nanoseconds by the level at which it begins, and the
-    units of loss that it adds.
+    """One way to compute a value.
+
+    `depth`: its levels.
+    `cost`: nanoseconds by the level at which it begins.
+    `loss`: the units of loss that it adds.
+    `tie`: breaks ties of cost and loss.
     """
 
     depth: int
@@ -76,15 +80,21 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One secret value: its place in the program, what it reads, and the ways to compute it.
+    """One secret value.
 
-    `refresh` has the cost of bootstrapping it, by the level to which it comes back, and None where it cannot be;
-    `written` says that it is itself a bootstrap that the author wrote, of that cost. `merged` has for each way, if there
-    are any, the cost of a bootstrap of what it reads that computes it too, by the level to which that comes back; None
-    where there is no such. `whole` names the tensor that it is a ciphertext of, whose ciphertexts are refreshed all or
-    none, `group` the polynomial, whose ciphertexts are all computed in one way; None where it stands alone.
-    `refresh_depth` are levels that it takes before it is bootstrapped. `most` is the highest level that it can have by
-    itself, of a value that comes from a run before.
+    `reads`: the numbers of its operands.
+    `ways`: the ways to compute it.
+    `refresh`: the cost of bootstrapping it, by the level to which the bootstrap returns; None if it cannot be
+    bootstrapped.
+    `written`: whether it is itself a bootstrap that the author wrote; `refresh` is then its cost.
+    `whole`: the tensor of which it is a ciphertext; all or none of a tensor's ciphertexts are refreshed. None for no
+    tensor.
+    `group`: its polynomial; all ciphertexts of a polynomial are computed in the same way. None for no polynomial.
+    `refresh_tie`: breaks ties where it is bootstrapped.
+    `refresh_depth`: the levels that it takes before it is bootstrapped.
+    `most`: the highest level of an input from the previous run; None for other values.
+    `merged`: for each way, the cost of a bootstrap of its operand that also computes it, by the level to which that
+    bootstrap returns; None if there is no such bootstrap. Empty if no way has one.
     """
 
     reads: tuple[int, ...]
@@ -99,7 +109,7 @@ class Step:
     merged: tuple[Whole | None, ...] = ()
 
     def refreshed(self, costs: Whole | None, merged: tuple[Whole | None, ...] = ()) -> Step:
-        """The same with these prices of bootstraps."""
+        """The same step with these prices of bootstraps."""
         # Not dataclasses.replace, which is slower: planners do this a million times.
         return Step(
             self.reads,
@@ -116,19 +126,22 @@ class Step:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is decided of it: it is computed, in one way, at the level at which it is wanted."""
+        """Whether there is nothing to decide: it is computed in its only way, at the level at which it is wanted."""
         undecided = self.whole, self.group, self.most
         return len(self.ways) == 1 and self.refresh is None and not self.merged and undecided == (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Steps that the search treats as one: a step, and the earlier ones whose values only these read and for which there is
-    nothing to decide.
+    """Steps that the search treats as one: a step, and earlier plain steps that only these steps read.
 
-    The level `at` at which it begins settles the levels of all. `reads` has what they read from outside and how much higher
-    than `at` it is wanted, `reach` the highest level of all above `at`; `others` the other steps, one for all of the same
-    cost: its number, how much above `at` it begins, and how many there are.
+    The level `at` at which the step begins settles the levels of all of them.
+
+    `number`: the step.
+    `reads`: the operands from outside, each with the levels above `at` at which it is wanted.
+    `reach`: the levels above `at` of the highest step.
+    `others`: the earlier steps, one entry for all with the same cost: the number of one step, the levels above `at` at
+    which it begins, and their count.
     """
 
     number: int
@@ -139,7 +152,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A `Shape` with the costs by level of its other steps together, None where there are none."""
+    """A `Shape` with the total cost of its `others` by level; None if it has no others."""
 
     number: int
     reads: tuple[tuple[int, int], ...]
@@ -147,12 +160,12 @@ class Joined:
     others: Whole | None
 
     def cost(self, way: Way) -> Whole:
-        """Of all of them, by the level at which it begins, where none of the others lies too high."""
+        """The total cost by the level at which the step begins; valid while no other step lies too high."""
         return way.cost if self.others is None else way.cost + self.others
 
 
 class Shapes:
-    """Shapes that are priced again and again; `rows` has for each step the row of its cost in a table of costs by level."""
+    """Shapes that are priced many times; `rows` is the row of each step in a table of costs by level."""
 
     def __init__(self, shapes: Sequence[Shape], rows: Sequence[int]) -> None:
         self._shapes = shapes
@@ -167,7 +180,7 @@ class Shapes:
         self._rows, self._above = np.array(list(places), dtype=np.int64).reshape(-1, 2).T
 
     def priced(self, costs: Whole) -> list[Joined]:
-        """With costs by level, a row for each kind of step."""
+        """The shapes with prices from a table of costs by level, with a row for each kind of step."""
         levels = np.arange(costs.shape[1]) + self._above[:, np.newaxis]
         others = self._counts @ costs[self._rows[:, np.newaxis], levels.clip(max=costs.shape[1] - 1)]
         return [
@@ -177,9 +190,9 @@ class Shapes:
 
 
 def shapes(steps: Sequence[Step], outputs: Collection[int]) -> list[Shape]:
-    """The steps of the search, in program order: whatever is chosen, what is put together has no choice left.
+    """The shapes of the search, in program order; only the step of a shape has a choice.
 
-    They are those of other costs too, where the same steps share theirs (one array).
+    The shapes stay valid for other costs if the same steps share a cost array.
     """
     readers: list[list[int]] = [[] for _ in steps]
     for number, step in enumerate(steps):
@@ -212,8 +225,11 @@ def shapes(steps: Sequence[Step], outputs: Collection[int]) -> list[Shape]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A point of the front: its cost and loss, the way of each step, and the steps whose values are bootstrapped, with the
-    levels to which they come back; of those in `merged` what they read is bootstrapped.
+    """A point of the front.
+
+    `ways`: the way of each step.
+    `refreshed`: the bootstrapped steps, with the levels to which their bootstraps return.
+    `merged`: the steps among these that are computed by a bootstrap of their operand.
     """
 
     cost: int
@@ -232,8 +248,11 @@ def digest(*names: object) -> int:
 
 @dataclass(slots=True)
 class _States:
-    """States of one cut, a row each: whose search it is, the levels at which its values are wanted, what is decided of open
-    tensors and polynomials (-1: nothing), cost, loss and tie.
+    """States of one cut, a row each.
+
+    `of`: the number of the search.
+    `levels`: the levels at which the values of the cut are wanted.
+    `decided`: the decisions for open tensors and polynomials; -1 where there is none yet.
     """
 
     of: Levels
@@ -259,8 +278,11 @@ _COLUMNS = ("of", "levels", "decided", "cost", "loss", "tie")
 
 @dataclass(slots=True)
 class _Trace:
-    """How the states after one step came about: the row before it, the way, and the level to which a bootstrap came back, or
-    -1 where there was none.
+    """The history of the states after one step, a row each.
+
+    `parent`: the row before the step.
+    `way`: the way.
+    `refreshed`: the level to which the bootstrap returned; -1 without a bootstrap.
     """
 
     step: int
@@ -271,11 +293,15 @@ class _Trace:
 
 @dataclass(slots=True)
 class Search:
-    """Finds the front of cost against loss; `begin` is the level at which bootstraps begin, `back` the highest to which one
-    comes back, `highest` the highest at which a value may be, and `levels` what the chain has.
+    """A search for the front of cost against loss.
 
-    Steps are in program order, and `outputs` are wanted at these levels. `joined` are the `shapes` of both with their costs,
-    for those who have them already.
+    `steps`: in program order.
+    `outputs`: the steps that are outputs, with the levels at which they are wanted.
+    `begin`: the level at which bootstraps begin.
+    `back`: the highest level to which a bootstrap returns.
+    `highest`: the highest level of a value.
+    `levels`: the levels of the chain.
+    `joined`: the priced `shapes` of steps and outputs, if they are already known.
     """
 
     steps: Sequence[Step]
@@ -288,7 +314,7 @@ class Search:
     joined: Sequence[Joined] | None = None
 
     def run(self) -> list[Found]:
-        """The front, the cheapest first; a TooFewLevelsError where there is no way at all."""
+        """The front, the cheapest first. Raises TooFewLevelsError where it is empty."""
         (found,) = run_all([self])
         if isinstance(found, TooFewLevelsError):
             raise found
@@ -296,9 +322,9 @@ class Search:
 
 
 def run_all(searches: Sequence[Search]) -> list[list[Found] | TooFewLevelsError]:
-    """The front of each search, or why it has none: the same as one by one, in a fraction of the time.
+    """The front of each search, or its error: the same as one by one, in a fraction of the time.
 
-    They are about one program: levels and prices differ, not what reads what.
+    All searches are of one program: their levels and prices differ, their graph does not.
     """
     return [
         found
@@ -308,13 +334,13 @@ def run_all(searches: Sequence[Search]) -> list[list[Found] | TooFewLevelsError]
 
 
 def _joined(search: Search) -> list[Joined]:
-    """The shapes of a search with their costs."""
+    """The priced shapes of a search."""
     made = Shapes(shapes(search.steps, search.outputs), range(len(search.steps)))
     return made.priced(np.array([step.ways[0].cost for step in search.steps]))
 
 
 class _Together:
-    """Searches that go through the program side by side: a table of states holds those of all of them."""
+    """Searches that go through the program side by side, with one table for the states of all."""
 
     def __init__(self, searches: Sequence[Search]) -> None:
         self.searches = searches
@@ -328,7 +354,7 @@ class _Together:
     def run(self) -> list[list[Found] | TooFewLevelsError]:
         first, count = self.searches[0], len(self.searches)
         cut = sorted(first.outputs)
-        # Open tensors ("whole", entry) and polynomials ("group", entry), and the first step of each, which is reached last.
+        # Open tensors ("whole", entry) and polynomials ("group", entry); the first step of each is reached last.
         open_: list[tuple[str, int]] = []
         last: dict[tuple[str, int], int] = {}
         for number, step in enumerate(first.steps):
@@ -367,7 +393,7 @@ class _Together:
         open_: list[tuple[str, int]],
         last: dict[tuple[str, int], int],
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16], Levels, _States]:
-        """The states after one step; `cut` and `open_` become those behind it."""
+        """The states after one step; updates `cut` and `open_`."""
         number, reach = together[0].number, together[0].reach
         own = [search.steps[number] for search in self.searches]
         step, of = own[0], states.of
@@ -391,7 +417,7 @@ class _Together:
         parts: list[tuple[npt.NDArray[np.intp], int, bool, _States]] = []
         reached: list[Whole] = []
         for how, way_number in _choices(step):
-            # What is merged into a bootstrap comes after the ways.
+            # Ways that are merged into a bootstrap are numbered after all others.
             ways = [one.ways[way_number % len(one.ways)] for one in own]
             if how is _MERGED:
                 ways = [_in_bootstrap(way) for way in ways]
@@ -460,7 +486,7 @@ class _Together:
         )
 
     def _front(self, states: _States, number: int) -> list[Found]:
-        """The points of one search that no other one beats in cost and loss, the cheapest first; levels no longer matter."""
+        """The front of one search in cost and loss, the cheapest first; levels no longer matter."""
         rows = np.flatnonzero(states.of == number)
         order = rows[np.lexsort((states.tie[rows], states.loss[rows], states.cost[rows]))]
         least = np.minimum.accumulate(states.loss[order])
@@ -482,8 +508,8 @@ class _Together:
 
 
 def _choices(step: Step) -> list[tuple[str, int]]:
-    """How a value may come about, and in which of its ways: computed, refreshed after that, or merged into a bootstrap of
-    what it reads, which counts as a way behind all others.
+    """The choices for a step, each with the number of its way: computed, computed and refreshed, or merged into a
+    bootstrap of its operand. Merged ways are numbered after all others.
     """
     every = range(len(step.ways))
     found = [] if step.written else [(_COMPUTED, way) for way in every]
@@ -493,12 +519,12 @@ def _choices(step: Step) -> list[tuple[str, int]]:
 
 
 def _in_bootstrap(way: Way) -> Way:
-    """What is left of a value's own work where a bootstrap does it."""
+    """The way without its own levels and cost, where a bootstrap does its work."""
     return Way(0, np.zeros_like(way.cost), way.loss, way.tie)
 
 
 def _table(rows: Sequence[Whole | None], missing: int) -> Whole:
-    """Rows of different lengths under each other; what a row does not have is `missing`. Equal rows are often one object."""
+    """Rows of different lengths as one table, padded with `missing`."""
     known = [row for row in rows if row is not None]
     table = np.full((len(rows), max(map(len, known))), missing, dtype=np.int64)
     for place, row in enumerate(known):
@@ -507,12 +533,13 @@ def _table(rows: Sequence[Whole | None], missing: int) -> Whole:
 
 
 def _pruned(states: _States, most: int) -> npt.NDArray[np.intp]:
-    """The rows that are kept, in a fixed order; `most` of each search, or a few more."""
+    """The rows to keep, in a fixed order; about `most` of each search."""
     keys = np.hstack([states.of[:, None], states.levels, states.decided])
     order = np.lexsort((states.tie, states.loss, states.cost, *keys.T[::-1]))
     keys, loss = keys[order], states.loss[order]
     first = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))
-    # Along the front of one key, costs rise, so losses must fall. Losses of later keys are moved below all earlier ones.
+    # Along the front of one key, costs rise, so losses must fall. Losses of later keys are moved below all earlier
+    # ones.
     group = np.cumsum(first) - 1
     moved = loss - group * MOST_LOSS
     least = np.minimum.accumulate(moved)
@@ -525,8 +552,9 @@ def _pruned(states: _States, most: int) -> npt.NDArray[np.intp]:
 
 
 def _unbeaten(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Without the rows that another one of the same search beats: no more cost, no more loss, nothing wanted higher, and the
-    same decided. Searches come one after the other.
+    """The rows that no other row of the same search beats, search by search.
+
+    A row beats another with the same decisions if it costs no more, loses no more and wants no value higher.
     """
     rows = rows[np.lexsort((states.tie[rows], states.loss[rows], states.cost[rows], states.of[rows]))]
     parts = np.split(rows, np.cumsum(np.bincount(states.of[rows]))[:-1])
@@ -547,7 +575,7 @@ def _unbeaten(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int
 
 
 def _side_by_side(states: _States, parts: Sequence[npt.NDArray[np.intp]]) -> list[npt.NDArray[np.intp]]:
-    """The unbeaten of each of these rows, which begin with the cheapest, in one list."""
+    """The unbeaten rows of each part, as a list of one array; each part is sorted, the cheapest first."""
     if not parts:
         return []
     lengths = np.array(list(map(len, parts)))
@@ -568,7 +596,7 @@ def _side_by_side(states: _States, parts: Sequence[npt.NDArray[np.intp]]) -> lis
 
 
 def _one_front(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """The same of many rows of one search, block by block."""
+    """The unbeaten rows of one search with many rows, block by block."""
     front = np.empty(0, dtype=np.intp)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
@@ -585,7 +613,7 @@ def _one_front(states: _States, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.in
 
 
 def _thinned(states: _States, rows: npt.NDArray[np.intp], most: int) -> npt.NDArray[np.intp]:
-    """Fewer points of each front, evenly in the logarithm of the loss; its ends stay."""
+    """Each front thinned evenly in the logarithm of the loss; its ends stay."""
     keys = np.hstack([states.levels[rows], states.decided[rows]])
     _, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.ravel()
@@ -593,7 +621,7 @@ def _thinned(states: _States, rows: npt.NDArray[np.intp], most: int) -> npt.NDAr
     log = np.log2(states.loss[rows] + 1.0)
     low, high = float(log.min()), float(log.max()) + 1e-9
     cell = ((log - low) / (high - low) * each).astype(np.int64)
-    # In each cell the point with the least loss stays, so what replaces another loses no more. The cheapest stays too.
+    # In each cell the point with the least loss stays, so a replacement loses no more. The cheapest stays too.
     order = np.lexsort((states.cost[rows], states.loss[rows], cell, group))
     first = np.append(True, (group[order][1:] != group[order][:-1]) | (cell[order][1:] != cell[order][:-1]))
     final = np.append(group[order][1:] != group[order][:-1], True)

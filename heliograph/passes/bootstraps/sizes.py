@@ -1,6 +1,4 @@
-"""How large the values of a packed program are, and with which period they repeat: what can be bootstrapped, and in how
-many slots.
-"""
+"""Observed sizes and slot periods of packed values: which ones can be bootstrapped, and in how many slots."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _NEARBY = 1 / 16
 
 
 def slot_periods(program: Program) -> dict[Node, int]:
-    """For each secret value of a packed program the period with which its slots repeat (all slots, where they do not)."""
+    """The period of each secret value's slots in a packed program; the number of slots where they do not repeat."""
     periods: dict[Node, int] = {}
     layouts = {spec.name: spec.placed for spec in program.interface.inputs}
     context = Context(program.constants)
@@ -44,10 +42,10 @@ def slot_periods(program: Program) -> dict[Node, int]:
 def observed_sizes(
     program: Program, samples: Mapping[Node, Array], margin: float, nearby: bool = False
 ) -> dict[Node, int]:
-    """For each secret value of a packed program the bits of its largest slot on the samples, with twice the margin on it.
+    """The bits of each secret value's largest slot on the samples, plus twice the margin.
 
-    `samples` are slot vectors by input node, with a leading sample axis. Only where the program is narrow; with `nearby`
-    where it is narrower than near that place, so that there are such values in every part of it.
+    `samples` are slot vectors by input node, with a leading sample axis. Only values where the program is narrow are
+    measured; with `nearby`, values where it is narrower than nearby, so that every part of the program has some.
     """
     largest: dict[Node, float] = {}
     few = _where_few_live(program, nearby)
@@ -70,12 +68,12 @@ def _made_by_server(node: Node) -> bool:
 
 
 def _where_few_live(program: Program, nearby: bool) -> set[Node]:
-    """The secret values at whose place fewest others wait to be read, `_MOST_SIZES` at most: where a program is narrow. Of a
-    statement that has none of these, those at whose place fewest wait within it.
+    """The secret values where a program is narrow: where the fewest others wait to be read. At most `_MOST_SIZES` of
+    them.
 
-    Inside a product of matrices there are many ciphertexts for each one before it and behind it. With `nearby` what counts
-    is how many more wait than at the narrowest place nearby: behind its first layer a program with a residual stream is
-    nowhere as narrow as before.
+    A statement without any of these adds its own narrowest values. Inside a product of matrices there are many
+    ciphertexts for each one before and after it. With `nearby`, the count is relative to the narrowest place nearby:
+    after its first layer, a program with a residual stream is nowhere as narrow as before.
     """
     ends = last_use_table(program.nodes, program.outputs)
     live, waiting = 0, {}
@@ -98,7 +96,7 @@ def _where_few_live(program: Program, nearby: bool) -> set[Node]:
         # Even the narrowest ones are too many: take some of them, spread over the whole program.
         narrowest = [node for node, others in waiting.items() if not others]
         return kept or set(narrowest[:: math.ceil(len(narrowest) / _MOST_SIZES) or 1])
-    # While values wait for a long time, a whole statement may have none of these; then it gets its own narrowest ones.
+    # While values wait for a long time, a whole statement may have none of these; its own narrowest values are added.
     statements: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in waiting:
         statements[node.loc.layer, node.loc.short].append(node)

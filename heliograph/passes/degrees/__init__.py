@@ -1,1 +1,1 @@
-"""OLA's allocation of degrees: what an error does to the loss, and the search."""
+"""OLA's allocation of degrees: the impact of errors on the loss, and the candidates of the search."""

@@ -1,16 +1,16 @@
-"""Which degree each activation's polynomial takes: by what its error does to the loss, and by what the plan pays for it.
+"""The degree of each activation's polynomial, by the effect of its error on the loss and by its price in the plan.
 
-The loss that polynomials add is predicted as OLA does (Lee et al., "Optimized Layerwise Approximation", 2024, section 2):
-the sum over the layers of A_i E_i(d_i). A_i is the impact of an error of the activation's output
+The loss that polynomials add is predicted as in OLA (Lee et al., "Optimized Layerwise Approximation", 2024, section 2):
+the sum over the layers of A_i E_i(d_i). A_i is the impact of an error in the activation's output
 (passes/degrees/impacts.py), E_i(d) the mean square error of the polynomial of degree d under the distribution of the
 layer's inputs.
 
-Mode "paper" is section 3 of OLA: each layer has a cost of its own, tau_i(d) = round(T_i(d) / nu), of the polynomial and the
-bootstrap before it, and a dynamic programme over (layer, budget) finds the least loss for each budget.
+Mode "paper" is section 3 of OLA: each layer has its own cost tau_i(d) = round(T_i(d) / nu) for the polynomial and the
+bootstrap before it, and a dynamic program over (layer, budget) finds the least loss for each budget.
 
-Mode "plan" has no such costs: a level costs what the whole plan pays for it, which is nothing, a longer chain or one more
-bootstrap. The ways to evaluate each polynomial go into the search that places bootstraps (placement.py), and what comes out
-is the front of time against loss.
+Mode "plan" has no such costs: the price of a level is its price in the whole plan, which is nothing, a longer chain or
+one more bootstrap. The ways to evaluate each polynomial go into the search that places bootstraps (placement.py), which
+returns the front of time against loss.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What is known of an activation whose degree can be chosen: its node in the fused program, the function and interval of
-    its polynomial, which `polynomial` gives for any degree, and the distribution of its inputs, one normal or a mixture with
-    `shares`.
+    """An activation with a free degree. With unit sizes, all values are in multiples of these.
 
-    By units, everything is in multiples of their sizes; `size` is the root mean square of these, `largest` the largest.
+    `node`: its node in the fused program.
+    `function`, `kinks`: the function and the places of its kinks.
+    `polynomial`: the fit of any degree.
+    `low`, `high`: the polynomial's interval.
+    `mean`, `std`, `shares`: the distribution of the inputs, one normal or a mixture of them with these shares.
+    `spread`: the factor on `std` in the weight of the fit.
+    `size`, `largest`: the root mean square and the largest of the unit sizes.
     """
 
     node: Node
@@ -72,31 +76,33 @@ class Activation:
 
     @property
     def parity(self) -> int | None:
-        """0 or 1 where the function on its interval is even or odd but for a line, else None."""
+        """0 or 1 where the function on its interval is even or odd up to a line, else None."""
         return self._symmetry()[0]
 
     @property
     def moments(self) -> tuple[float, float]:
-        """(mean, standard deviation) of the inputs, all together, in multiples of the sizes."""
+        """(mean, standard deviation) of all inputs together, in multiples of the sizes."""
         share = self.shares / self.shares.sum()
         mean = float(share @ self.mean)
         return mean, math.sqrt(max(float(share @ (self.std**2 + self.mean**2)) - mean**2, 0.0))
 
     def _symmetry(self) -> tuple[int | None, Vector]:
-        """The parity, and the line without which the function has it: its two coefficients on [-1, 1]."""
+        """The parity of the function minus a line, and the line's two coefficients on [-1, 1]."""
         if self.low != -self.high:
             return None, np.zeros(2)
         return symmetry(lambda t: np.asarray(self.function(self.high * t)))
 
     def errors(self, most: int) -> Vector:
-        """E(0), ..., E(most): the mean square error of the weighted least squares of each degree, in the values' own units.
+        """E(0), ..., E(most): the mean square error of the weighted least squares fit of each degree, in the values'
+        own units.
 
-        Least squares of rising degrees are nested: one orthogonal basis serves all.
+        Fits of rising degrees are nested: one orthogonal basis serves all.
         """
         t, x, measure, weight = self._weighted()
         true = density(x, self.mean, np.maximum(self.std, (self.high - self.low) * 1e-3), self.shares) * measure
         parity, line = self._symmetry()
-        # A function that is even or odd up to a line is fitted as such (approx/fits/fit.py): the line is its other parity.
+        # A function that is even or odd up to a line is fitted as such (approx/fits/fit.py): the line is its other
+        # parity.
         kept = np.arange(most + 1) if parity is None else np.arange(parity, most + 1, 2)
         target = np.asarray(self.function(x), dtype=np.float64) - line[0] - line[1] * t
         basis, _ = np.linalg.qr(np.polynomial.chebyshev.chebvander(t, most)[:, kept] * weight[:, None])
@@ -104,19 +110,20 @@ class Activation:
         squares = np.empty(most + 1)
         squares[kept] = true @ (values - target[:, None]) ** 2 / true.sum()
         if parity is not None:
-            # A degree of the other parity has the coefficients of the degree below; degree 0 of an odd function is the line.
+            # A degree of the other parity has the coefficients of the degree below; degree 0 of an odd function is the
+            # line.
             lowest = float(true @ target**2 / true.sum())
             others = np.arange(1 - parity, most + 1, 2)
             squares[others] = [squares[d - 1] if d else lowest for d in others]
         return np.asarray(squares * self.size**2)
 
     def series_errors(self) -> dict[int, float]:
-        """The same of the series that bootstraps may compute, by their degrees."""
+        """The mean square errors of the series that bootstraps may compute, by their degrees."""
         made = mean_square_errors(self.function, self.low, self.high, self.mean, self.std, self.shares, self.spread)
         return {degree: error * self.size**2 for degree, error in made.items()}
 
     def depth(self, degree: int) -> int:
-        """Levels of the polynomial of that degree; of degree 2 where it becomes a square (passes/polynomials/squares.py)."""
+        """Levels of that degree's polynomial; 1 where degree 2 becomes a square (passes/polynomials/squares.py)."""
         if degree == 2:
             t, x, _, weight = self._weighted()
             basis = np.polynomial.chebyshev.chebvander(t, 2) * weight[:, None]
@@ -126,7 +133,7 @@ class Activation:
         return depth_of_degree(degree)
 
     def _weighted(self) -> tuple[Vector, Vector, Vector, Vector]:
-        """Points of [-1, 1] and of the interval, the measure that each stands for, and the root of its weight in the fit."""
+        """Points of [-1, 1] and of the interval, the measure of each point and the root of its weight in the fit."""
         t = np.cos(np.linspace(math.pi, 0.0, _GRID))
         x = (self.high + self.low) / 2 + (self.high - self.low) / 2 * t
         width = np.maximum(self.spread * self.std, (self.high - self.low) * 1e-3)
@@ -136,8 +143,8 @@ class Activation:
 
 @functools.lru_cache(maxsize=1024)
 def products_of(degree: int, parity: int | None) -> int:
-    """Products of two ciphertexts that a polynomial of that degree takes, where coefficients of the other parity vanish
-    but for a line.
+    """Products of two ciphertexts in a polynomial of that degree, where coefficients of the other parity vanish up to a
+    line.
     """
     coefficients = np.ones(degree + 1)
     if parity is not None:
@@ -147,7 +154,7 @@ def products_of(degree: int, parity: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A ReLU within `error` by a composition of polynomials: its levels and products."""
+    """A composition of polynomials that approximates a ReLU within `error`: its levels and products."""
 
     error: float
     depth: int
@@ -156,10 +163,12 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An activation with its impact, and for each degree that is worth its levels and products the mean square error.
+    """An activation with the degrees to choose from.
 
-    `composed` are compositions by their overall degrees, which are above all others. `series` has the mean square errors of
-    series, by their degrees, where bootstraps may compute them.
+    `impact`: its impact on the loss.
+    `errors`: the mean square error of each degree that is worth its levels and products.
+    `composed`: compositions by their overall degrees, which are higher than all others.
+    `series`: the mean square errors of series by degree, where bootstraps may compute them.
     """
 
     activation: Activation
@@ -173,15 +182,15 @@ class Candidate:
         return self.activation.node.loc.layer
 
     def loss(self, degree: int) -> float:
-        """What a polynomial of that degree adds to the loss."""
+        """The loss that a polynomial of that degree adds."""
         return self.impact * self.error(degree)
 
     def error(self, degree: int) -> float:
-        """The mean square error of that degree; of a composition it is bounded by the largest one's square."""
+        """The mean square error of that degree; for a composition, its bound: the square of the largest error."""
         return self.composed[degree].error ** 2 if degree in self.composed else self.errors[degree]
 
     def having(self, degree: int) -> Candidate:
-        """The same with this degree among those to choose from."""
+        """The candidate with this degree among those to choose from."""
         if degree in self.errors or degree in self.composed:
             return self
         return replace(self, errors={**self.errors, degree: float(self.activation.errors(degree)[degree])})
@@ -192,7 +201,9 @@ class Candidate:
         return tuple(self.way(degree)[0] for degree in (*self.errors, *self.composed))
 
     def series_for(self, degree: int) -> int:
-        """The degree of the lowest series that is as good as the polynomial of that degree; 0: none takes fewer levels."""
+        """The lowest degree of a series as accurate as the polynomial of that degree; 0 for none, or if it saves no
+        levels.
+        """
         if degree in self.composed:
             return 0
         allowed = self.having(degree).errors[degree] if self.series else 0.0
@@ -208,7 +219,7 @@ class Candidate:
 
 
 def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, float]:
-    """The errors of the degrees that no other one beats in levels, products and error, the lowest degree first."""
+    """The errors of the degrees that no other degree beats in levels, products and error, the lowest degree first."""
     errors, parity = activation.errors(most), activation.parity
     found: dict[int, float] = {}
     kept: list[tuple[int, int, float]] = []
@@ -227,7 +238,7 @@ def worthwhile(activation: Activation, most: int = MOST_DEGREE) -> dict[int, flo
 
 
 def compositions(activation: Activation) -> dict[int, Composed]:
-    """Compositions that stand for a ReLU within shares of its range, by their overall degrees: x (1 + sign(x)) / 2."""
+    """Compositions for a ReLU, x (1 + sign(x)) / 2, by their overall degrees; their errors are shares of its range."""
     if activation.node.op != "relu":
         return {}
     # With unit sizes, the composition has the range of the largest unit.
@@ -245,9 +256,9 @@ def compositions(activation: Activation) -> dict[int, Composed]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The candidates of a program, by their entries in the table of ranges, and the unit of loss.
+    """The candidates of a program by entry in the table of ranges, and the unit of loss.
 
-    Activations of one layer name take one degree (`Options.degrees` goes by names): they are a group.
+    Activations with the same layer name take one degree (`Options.degrees` goes by names): they form a group.
     """
 
     candidates: Mapping[int, Candidate]
@@ -258,12 +269,12 @@ class Table:
         object.__setattr__(self, "unit", largest / (MOST_LOSS >> 2) if largest > 0 else 1.0)
 
     def groups(self) -> dict[int, int]:
-        """For each entry the first entry of its layer."""
+        """The group of each entry: the first entry of its layer."""
         first: dict[str, int] = {}
         return {entry: first.setdefault(each.layer, entry) for entry, each in self.candidates.items()}
 
     def ways(self) -> dict[int, tuple[PolynomialWay, ...]]:
-        """The ways to evaluate each entry's polynomial, the lowest degree first, the same degrees for all of a group."""
+        """The ways to evaluate each entry's polynomial, the lowest degree first; a group shares its degrees."""
         groups = self.groups()
         shared: dict[int, set[int]] = {}
         for entry, group in groups.items():
@@ -284,7 +295,7 @@ class Table:
         }
 
     def fixed(self, degrees: Mapping[str, int]) -> dict[int, tuple[PolynomialWay, ...]]:
-        """The one way of each entry that has these degrees by layer, whether they are candidates or not."""
+        """The single way of each entry under these degrees by layer, whether they are candidates or not."""
         return {
             entry: (
                 PolynomialWay(
@@ -295,11 +306,11 @@ class Table:
         }
 
     def of(self, errors: Callable[[Activation], Mapping[int, float]]) -> Table:
-        """The table with other degrees to choose from, and other errors."""
+        """The table with the degrees and errors that `errors` gives for each activation."""
         return Table({entry: replace(each, errors=errors(each.activation)) for entry, each in self.candidates.items()})
 
     def having(self, degrees: Mapping[str, int]) -> Table:
-        """The table with these degrees by layer among the candidates."""
+        """The table with these degrees by layer added to the candidates."""
         return Table({entry: each.having(degrees[each.layer]) for entry, each in self.candidates.items()})
 
     def loss(self, degrees: Mapping[str, int]) -> float:
@@ -307,7 +318,7 @@ class Table:
         return sum(each.loss(degrees[each.layer]) for each in self.candidates.values())
 
     def composed(self, degrees: Mapping[str, int]) -> dict[str, float]:
-        """The largest errors of the layers that are composed."""
+        """The error bounds of the composed layers, the smallest of each layer."""
         found: dict[str, float] = {}
         for each in self.candidates.values():
             if degrees[each.layer] in each.composed:
@@ -321,15 +332,18 @@ class Table:
 
     @property
     def composable(self) -> bool:
-        """Whether there are ReLUs, which can be composed of several polynomials."""
+        """Whether there are ReLUs, which can be composed from several polynomials."""
         return any(each.activation.node.op == "relu" for each in self.candidates.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An allocation: degrees by layer, the loss that is predicted for it, and the milliseconds that it was chosen by.
+    """An allocation of degrees.
 
-    `errors` are those of layers that are composed (`Options.errors`); their degrees are those of the whole compositions.
+    `degrees`: by layer; for composed layers, the overall degree of the composition.
+    `loss`: the predicted loss.
+    `predicted_ms`: the time by which it was chosen.
+    `errors`: the errors of the composed layers (`Options.errors`).
     """
 
     degrees: Mapping[str, int]
@@ -339,12 +353,12 @@ class Point:
 
     @property
     def single(self) -> dict[str, int]:
-        """The degrees of the layers for which one polynomial stands."""
+        """The degrees of the layers with a single polynomial."""
         return {layer: degree for layer, degree in self.degrees.items() if layer not in self.errors}
 
 
 def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES) -> dict[int, float]:
-    """E_i(d) as OLA has it: under one normal on the whole line, of that activation's inputs all together."""
+    """E_i(d) by OLA's definition: under one normal on the whole line, fitted to all of the activation's inputs."""
     mean, std = activation.moments
     std = max(std, 1e-15)
     found = hermite_errors(activation.function, mean, activation.spread * std, max(degrees), activation.kinks)
@@ -352,10 +366,10 @@ def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES)
 
 
 def paper_points(losses: Mapping[str, Mapping[int, float]], cost_ms: Callable[[str, int], float]) -> list[Point]:
-    """OLA's allocations for every budget, the cheapest first; `losses` has A_i E_i(d) by layer and degree.
+    """OLA's allocations for every budget, the cheapest first; `losses` is A_i E_i(d) by layer and degree.
 
-    `cost_ms(layer, degree)` is T, in whole steps of nu = the dearest layer over `_BUDGET_STEPS`. Ties go to the lower
-    degrees of the layers whose names come first.
+    `cost_ms(layer, degree)` is T, rounded to whole steps of nu = the dearest layer over `_BUDGET_STEPS`. Ties go to the
+    lower degrees of the layers that come first by name.
     """
     names = sorted(losses)
     times = [{degree: cost_ms(name, degree) for degree in losses[name]} for name in names]
@@ -388,7 +402,7 @@ def paper_points(losses: Mapping[str, Mapping[int, float]], cost_ms: Callable[[s
 
 
 def require_candidates(table: Table, program: str) -> None:
-    """A ProgramError where there is nothing to allocate."""
+    """Raise a ProgramError if there is nothing to allocate."""
     if not table.candidates:
         raise ProgramError(
             f"{program} has no activation whose degree could be chosen",

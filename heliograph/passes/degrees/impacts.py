@@ -1,4 +1,4 @@
-"""What an error of each activation does to the loss: what degrees are allocated by (OLA, section 2.2)."""
+"""The impact of each activation's error on the loss, by which degrees are allocated (OLA, section 2.2)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _STEPS = frozenset({"sign", "gt", "ge", "lt", "le", "argmax", "argmax_rows"})
 _MOST_VALUES = 1 << 24
 # The step, relative to an activation's root mean square: far above float64's rounding, and few kinks are that close.
 _STEP = 1e-5
-# The least number of samples times directions. The standard deviation is then at most sqrt(2 / 512) = 6 % if all samples
-# weigh alike, and sqrt(2 / directions) if one outweighs the others.
+# The least number of samples times directions. The standard deviation is then at most sqrt(2 / 512) = 6 % if all
+# samples weigh alike, and sqrt(2 / directions) if one outweighs the others.
 _PAIRS, _MOST_DIRECTIONS = 512, 64
 _SEED = 21
 
@@ -29,13 +29,14 @@ _SEED = 21
 def impacts_of(program: Program, samples: Sequence[Array]) -> tuple[float, ...]:
     """The impact of each secret activation of a tensor program, in program order.
 
-    A_i = the mean over samples of sum_j (dLoss/da_ij)^2, a_ij its outputs; `ir/analysis/loss.py` says which loss.
-    `samples` is one array for each input, with a leading sample axis. The program's own `gradients` give them where it
-    has these, else finite differences through the interpreter.
+    A_i = the mean over samples of sum_j (dLoss/da_ij)^2, with a_ij its outputs and the loss of `ir/analysis/loss.py`.
+    `samples` is one array for each input, with a leading sample axis. The impacts come from the program's own
+    `gradients` if it has them, else from finite differences through the interpreter.
 
-    No derivative goes through a decision (a comparison, an argmax). Activations that reach the outputs only through some
-    get their impact on the loss of what the last of these read, taken for outputs: its size says nothing about that of
-    others. Raises ProgramError where all impacts are zero, or one is not finite, and for samples of other shapes.
+    No derivative goes through a decision (a comparison, an argmax). For activations that reach the outputs only through
+    decisions, the operands of the last decisions take the place of the outputs; the resulting impacts cannot be
+    compared with those of other activations. Raises ProgramError where all impacts are zero or one is not finite, and
+    for samples of other shapes.
     """
     check_samples(program, samples)
     activations = [node for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]
@@ -59,7 +60,9 @@ def impacts_of(program: Program, samples: Sequence[Array]) -> tuple[float, ...]:
 
 
 def _taken(program: Program, samples: Sequence[Array]) -> dict[Node, float]:
-    """The impacts of the program's secret activations by its own gradients where they serve, else by differences."""
+    """The impacts of the program's secret activations, by its own gradients where these are usable, else by
+    differences.
+    """
     activations = [node for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]
     found: Sequence[float] = ()
     if program.gradients is not None:
@@ -82,7 +85,7 @@ def _taken(program: Program, samples: Sequence[Array]) -> dict[Node, float]:
 
 
 def _smooth(program: Program) -> set[Node]:
-    """The nodes on which an output depends otherwise than through a decision."""
+    """The nodes on which an output depends by a path without decisions; includes the last decisions themselves."""
     found = set(program.outputs)
     for node in reversed(program.nodes):
         if node in found and node.op not in _STEPS:
@@ -91,7 +94,7 @@ def _smooth(program: Program) -> set[Node]:
 
 
 def _cut(program: Program) -> Program | None:
-    """The program whose outputs are what the last decisions read; None where there are none."""
+    """The program with the last decisions' operands as outputs; None where there are none."""
     smooth = _smooth(program)
     read = [operand for node in program.nodes if node in smooth and node.op in _STEPS for operand in node.inputs]
     outputs = tuple(dict.fromkeys(node for node in read if node.type.secret))
@@ -105,10 +108,11 @@ def _cut(program: Program) -> Program | None:
 
 
 def differences(program: Program, samples: Sequence[Array]) -> list[float]:
-    """Impacts (see `impacts_of`) by central differences of the loss, without bias but for the length of the step.
+    """Impacts (see `impacts_of`) by central differences of the loss, unbiased up to the length of the step.
 
-    An activation's output moves by a step times a vector v of +-1, drawn for each sample and direction from a fixed seed:
-    the mean of (v . g)^2 over v is |g|^2. Only what lies behind it is evaluated again, and decisions keep what they said.
+    An activation's output moves by a step times a vector v of +-1, drawn for each sample and direction from a fixed
+    seed: the mean of (v . g)^2 over v is |g|^2. Only the nodes after it are evaluated again, and decisions keep their
+    results.
     """
     count = check_samples(program, samples)
     activations = [node for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]
@@ -142,13 +146,13 @@ def _given(program: Program, samples: Sequence[Array], start: int, together: int
 
 
 def _outputs(program: Program, found: Sequence[Array]) -> list[Array]:
-    """Each output with one row for each sample."""
+    """Each output with one row per sample."""
     count = max(len(out) for out in found)
     return [np.broadcast_to(out, (count, *out.shape[1:])) for out in found]
 
 
 def _behind(program: Program, activation: Node) -> list[Node]:
-    """The nodes between the activation and the outputs that change with it, in program order, without itself."""
+    """The nodes after the activation on which an output depends smoothly, in program order."""
     smooth, found = _smooth(program), {activation}
     order = []
     for node in program.nodes:
@@ -181,7 +185,9 @@ def _slope(
 
 
 def _evaluate(program: Program, nodes: Sequence[Node], values: Mapping[Node, Array], moved: dict[Node, Array]) -> None:
-    """Put the value of each of these nodes into `moved`, from what moved and what did not; kept while it is read."""
+    """Put the value of each of these nodes into `moved`, from moved and unmoved operands; drop values after their last
+    use.
+    """
     context = Context(program.constants)
     last = {operand: node for node in nodes for operand in node.inputs}
     for node in nodes:

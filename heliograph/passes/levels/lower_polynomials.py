@@ -1,4 +1,4 @@
-"""Write every polynomial as products, combinations and sums, by its evaluation plan."""
+"""Write out every polynomial as products, combinations and sums, by its evaluation plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.ir.analysis.depth import trim, whole_square
 
 @dataclass(frozen=True, slots=True)
 class LowerPolynomials:
-    """After it a packed program has no `poly`."""
+    """Replaces every `poly` of a packed program by its steps."""
 
     name: ClassVar[str] = "lower-polynomials"
     needs: ClassVar[Stage] = Stage.PACKED
@@ -41,7 +41,8 @@ def emit_polynomial(
 ) -> Node:
     """The value of a Chebyshev series at x in [-1, 1], by the cheapest plan of least depth.
 
-    The first node that reads x carries `interval` as its attribute `range`, and `chunk`: x can be found later.
+    The first node that reads x carries the attributes `range` (from `interval`) and `chunk`, by which x can be found
+    later.
     """
     marks = {} if interval is None else {"range": interval, "chunk": chunk}
     factor = whole_square(trim(coefficients))

@@ -1,7 +1,8 @@
-"""The homomorphic calls of each value of a packed program, before its levels are planned: relative to where it begins.
+"""The homomorphic calls of each value of a packed program before its levels are planned, relative to the level of the
+value.
 
-They are counted by the rules that runs are counted by (execution/walk.py), on ciphertexts of one level: what share their
-rotations and digits, and where sums of products are relinearized and rescaled, does not depend on levels.
+They are counted by the rules for runs (execution/walk.py), on ciphertexts of one level. Shared rotations and digits,
+and the places where sums of products are relinearized and rescaled, do not depend on levels.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from heliograph.ir.ops.table import OPS, Role, role_of
 from heliograph.passes.levels.lower_polynomials import LowerPolynomials
 from heliograph.passes.levels.plan_levels import PlanLevels, unrescaled
 
-# The level at which all is counted; any would do.
+# The level at which calls are counted; any would do.
 _LEVEL = 1
 
 
 def node_works(program: Program, slots: int) -> dict[Node, Work]:
-    """The work of each secret value of a packed program but of its bootstraps, with the relinearization and the rescale that
-    its readers want of it.
+    """The work of each secret value of a packed program, with the relinearization and the rescale that its readers
+    need; bootstraps are not counted.
     """
     nodes = [node for node in program.nodes if node.type.secret]
     counted, every = _as_ciphertexts(program)
@@ -52,7 +53,7 @@ def node_works(program: Program, slots: int) -> dict[Node, Work]:
             walk.count(counted[node])
         spent: dict[Spent, int] = {(call.primitive, 0, call.size): number for call, number in calls.items()}
         if pending[node]:
-            # Of a sum of products the last one is rescaled; they are a level above where the sum begins.
+            # A sum of products is rescaled once, at its last node; the products are one level above the sum's result.
             above, parts = node_depth(program, node) - 1, _parts(counted[node])
             kept = [reader for reader in readers[node] if reader in keeps and pending[reader]]
             whole = not kept or len(kept) < len(readers[node]) or node in program.outputs
@@ -78,10 +79,10 @@ def _nothing(chain: Chain) -> NoValues:
 
 
 def _as_ciphertexts(program: Program) -> tuple[dict[Node, Node], list[Node]]:
-    """The nodes on ciphertexts of one level, and all that they are made of; polynomials and bootstraps, which nobody counts
-    here, too.
+    """The nodes on ciphertexts of one level, and the list of all nodes behind them, polynomials and bootstraps
+    included, though these are not counted here.
 
-    A value that is read at several levels is as many values: they share nothing.
+    A value that is read at several levels becomes one value per level: these share nothing.
     """
     made: dict[Node, Node] = {}
     every: list[Node] = []
@@ -115,12 +116,12 @@ def _as_ciphertexts(program: Program) -> tuple[dict[Node, Node], list[Node]]:
     return made, every
 
 
-# By the steps of their plans, without the numbers.
+# The work of polynomials by the steps of their plans, without the coefficients, and by depth.
 _polynomials: dict[tuple[object, ...], Work] = {}
 
 
 def polynomial_work(coefficients: tuple[float, ...], depth: int) -> Work:
-    """The work of a polynomial on slots that takes so many levels: as it is written out, relinearized and rescaled."""
+    """The work of a polynomial of this depth on slots: as LowerPolynomials and PlanLevels write it out."""
     steps = tuple(
         (step.products, tuple(i for i, _ in step.weights), bool(step.constant)) if isinstance(step, SumStep) else step
         for step in plan_polynomial(coefficients).steps

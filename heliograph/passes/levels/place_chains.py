@@ -1,4 +1,4 @@
-"""Decide the chain that each value is in, and switch where it changes."""
+"""Choose the chain of each value, and switch chains where it changes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from heliograph.ir.ops.table import Role, role_of
 
 @dataclass(frozen=True, slots=True)
 class PlaceChains:
-    """Work happens in the lowest chain that holds the level, where keys are smallest. A bootstrap happens in the lowest one
-    that bootstraps and reaches the level that it returns to; a conjugation in the lowest in which bootstraps happen, for
-    their keys serve it, or else in the whole one.
+    """Moves work to the lowest chain that holds its level, where keys are smallest.
 
-    A value is made in the chain of its operands; whoever reads it in another one reads a `switch_chain` of it, one for all
-    that read it there, which counts as work of the first. Inputs come in the whole chain; outputs go out of any.
+    A bootstrap happens in the lowest chain that bootstraps and reaches the level to which it returns. A conjugation
+    happens in the lowest chain with bootstraps, whose keys serve it, or else in the whole chain.
+
+    A value is computed in the chain of its operands. Readers in another chain share one `switch_chain`, which counts as
+    work of the first of them. Inputs arrive in the whole chain; outputs may leave in any.
     """
 
     name: ClassVar[str] = "place-chains"
@@ -40,7 +41,7 @@ class PlaceChains:
 
         def emit(node: Node, operands: list[Node]) -> Node:
             if node.op == "switch_chain":
-                # A switch that was there before: its operand may already have been brought to the chain it leads to.
+                # A switch from before this pass: its operand may already be in the target chain.
                 here = operands[0].type.chain == node.attrs["chain"]  # type: ignore[union-attr]
                 return operands[0] if here else builder.copy(node, operands)
             return builder.copy(node, [read(node, operand) for operand in operands])
@@ -64,7 +65,7 @@ class PlaceChains:
         carried = carried_outputs(program)
 
         def leave(name: str, node: Node, made: Node) -> Node:
-            # A value carried to the next run leaves in the chain in which that run takes it.
+            # A value carried to the next run leaves in the whole chain, in which inputs arrive.
             lower = name in carried and cipher(made).chain
             return builder.op("switch_chain", (made,), made.loc, chain=0) if lower else made
 

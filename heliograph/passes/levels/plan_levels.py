@@ -1,11 +1,11 @@
 """Give every value its level and true scale, and put rescale, relinearize and level_drop where they are needed.
 
-Levels: everything runs as low in the chain as what follows allows, because lower is cheaper. Products stay unrescaled
-and unrelinearized while they are only added (lazy): a sum of products pays one rescale and one key switch.
+Levels: every value is as low in the chain as its readers allow, because lower is cheaper. Products stay unrescaled and
+unrelinearized while they are only added (lazy): a sum of products takes one rescale and one key switch.
 
 Scales: the primes are not powers of two, so scales drift. Every product with a plaintext may choose the plaintext's
-scale; the choice is made so that summands meet at exactly equal scales and results return to the nominal scale. No
-value is ever taken for what it is not: the planned scale is the true one, from the real primes.
+scale. The choice is made so that summands have exactly equal scales and results return to the nominal scale. The
+planned scale is always the true one, from the real primes; no value is reinterpreted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.ir.location import Location
 from heliograph.ir.ops.slots.types import SCALE_TOLERANCE
 from heliograph.ir.ops.table import OPS, Role, role_of
 
-# Used in place of an operand's position: correct the value itself, as an output or for all its readers.
+# Take the place of an operand's position: correct the value itself, as an output or for all its readers.
 OUTPUT, AFTER = -1, -2
 # Roles whose results are rescaled later.
 _PRODUCTS = (Role.PLAIN_PRODUCT, Role.PRODUCT)
@@ -53,10 +53,10 @@ class DriftError(PlanningError):
 
 
 def _raised(program: Program) -> Program:
-    """The program whose bootstraps bring values that came at a small scale, for their size, back to the nominal one.
+    """The program with bootstraps that bring values from a small scale, chosen for their size, back to the nominal one.
 
-    Left as they are they have more room in the modulus; but in a chain of products the distance doubles. The parts of a pair
-    double their scale by themselves.
+    Without it they have more room in the modulus, but in a chain of products the distance from the nominal scale
+    doubles. The parts of a pair double their scale by themselves.
     """
     builder, some = Builder(program.name, Stage.PACKED, program), False
 
@@ -79,11 +79,11 @@ def _secret_inputs(node: Node) -> tuple[Node, ...]:
 
 
 def unrescaled(nodes: Sequence[Node], exact_rotations: bool = False) -> tuple[dict[Node, bool], set[Node]]:
-    """Which of the secret values of a packed program, in order, are products that are not rescaled yet, and which of them
-    read such products as they are.
+    """Which of a packed program's secret values (in order) are products not yet rescaled, and which ones read such
+    products without a rescale.
     """
-    # Rotating a product before its rescale costs one more prime, but the rescale then also divides the rotation's error by a
-    # prime. Where no product follows, few primes are left and the cost is low, so it is always done there.
+    # Rotating a product before its rescale costs one more prime, but the rescale then also divides the rotation's error
+    # by a prime. Where no product follows, few primes are left and the cost is low, so it is always done there.
     final = dict.fromkeys(nodes, True)
     for node in reversed(nodes):
         for operand in _secret_inputs(node):
@@ -108,8 +108,8 @@ def unrescaled(nodes: Sequence[Node], exact_rotations: bool = False) -> tuple[di
 class Levels:
     """The level at which each secret node of a packed program runs, and whether it is a product not yet rescaled.
 
-    The level of a bootstrap is the one that it returns to: what its readers want. Its operand is wanted where bootstrapping
-    on `ring` begins.
+    The level of a bootstrap is the one to which it returns, as its readers want it. Its operand is wanted at the level
+    at which bootstrapping on `ring` begins.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class Levels:
             if role_of(node) is Role.BOOTSTRAP:
                 if ring is None or ring.bootstrap is None:
                     raise InternalError("a bootstrap in a ring that is not planned for it")
-                # It raises the level. If no reader wants a higher one, the bootstrap was superfluous but does no harm; one
-                # that computes a series is not, and comes back as low as it may.
+                # It raises the level. If no reader wants a higher one, the bootstrap is superfluous but does no harm.
+                # One that computes a series is never superfluous, and returns to the lowest level wanted.
                 raised = ring.bootstrap_input_level + 1 if node.attrs.get("series") is None else 0
                 self.level[node] = max(level, raised)
                 for operand in node.inputs:
@@ -149,25 +149,26 @@ class Levels:
                 wanted[operand] = max(wanted[operand], level)
 
     def takes_pending(self, node: Node) -> bool:
-        """Whether a node reads products as they are, without a rescale."""
+        """Whether a node reads products without a rescale."""
         return self.pending[node] and node in self.keeps
 
     @property
     def depth(self) -> int:
-        """Levels that the chain needs."""
+        """The levels that the chain needs."""
         return max(self.level.values(), default=0)
 
     @property
     def bootstrapped(self) -> int:
-        """The highest level that a bootstrap has to return to, one that computes a series with what that takes."""
+        """The highest level that a bootstrap has to reach; the levels of a series that it computes are added."""
         levels = ((level, node) for node, level in self.level.items() if role_of(node) is Role.BOOTSTRAP)
         return max((level + node.attrs.get("deeper", 0) for level, node in levels), default=0)
 
 
 def levels_of(program: Program, ring: Ring, exact_rotations: bool = False) -> Levels:
-    """The levels of a program; what a run leaves to the next comes out at the level at which it goes in.
+    """The levels of a program; a value carried to the next run leaves at the level at which it enters.
 
-    Raises TooFewLevelsError where each run would need its values higher than the one before leaves them.
+    Raises TooFewLevelsError if the chain is too short, also where each run would need its carried inputs at a higher
+    level than the previous run leaves them.
     """
     carried = carried_nodes(program)
     wanted: dict[Node, int] = {}
@@ -183,7 +184,7 @@ def levels_of(program: Program, ring: Ring, exact_rotations: bool = False) -> Le
         wanted = following
 
 
-# The remaining work for one node; it yields the steps that must be done before it can continue.
+# The remaining work for one node; it yields the steps on which it waits.
 _Step = Generator["_Step", None, None]
 
 
@@ -199,7 +200,7 @@ def _settle(first: _Step) -> None:
 
 
 class _Scales:
-    """True log2 scales. `scale` is that of the value as it is; `ready` that after its rescale, if it is pending."""
+    """True log2 scales: `scale` by node, before the rescale of a pending product."""
 
     def __init__(
         self, program: Program, levels: Levels, log_primes: Sequence[float], nominal: float, output_shift: int
@@ -207,7 +208,7 @@ class _Scales:
         self.program, self.levels, self.log_primes, self.nominal = program, levels, log_primes, nominal
         self.scale: dict[Node, float] = {}
         self._adjustable: dict[Node, bool] = {}
-        # A node whose operands' scales do not meet, and the operand whose scale must be made adjustable (None: either).
+        # A node with operands of different scales, and the operand to make adjustable (None: either).
         self.mismatch: tuple[Node, int | None] | None = None
         # An input that is only bootstrapped enters at the scale for its size; otherwise it would take a product.
         self.entering = {node: nominal for node in program.inputs if node.type.secret}
@@ -217,13 +218,13 @@ class _Scales:
                 self.entering[node] = nominal - max(user.attrs.get("size_bits", 0) for user in users[node])
         for node in levels.nodes:
             self._visit(node)
-        # Outputs carried to the next run leave at the scale at which that run takes them; others at a smaller one.
+        # Outputs carried to the next run leave at the scale of that run's input; others at a smaller one.
         carried = carried_nodes(program)
         for node in program.outputs:
             if self.adjustable(node):
                 leaving = self.entering[carried[node]] if node in carried else nominal - output_shift
                 self.fix(node, leaving + self._drop(node))
-        # Readers first: what a sum or product needs of an open scale takes precedence over the default.
+        # Readers first: the scale that a sum or product needs takes precedence over the default.
         for node in reversed(levels.nodes):
             self.force(node)
         for node in levels.nodes:
@@ -242,15 +243,18 @@ class _Scales:
                 self.mismatch = node, OUTPUT
 
     def _check_bootstrap(self, node: Node, seen: Sequence[float]) -> None:
-        """A bootstrap's operand may not be larger than it can be at its scale, and two of them meet at one."""
+        """Record a mismatch where a bootstrap's operand has too large a scale for its size, or two have different
+        scales.
+        """
         away = [scale - self.nominal + node.attrs.get("size_bits", 0) for scale in seen]
         if max(away) > 0.5 or max(seen) - min(seen) > SCALE_TOLERANCE / 2:
             self.mismatch = node, max(range(len(away)), key=lambda position: abs(away[position]))
 
     @property
     def drift(self) -> Node | None:
-        """Where a product should be brought back to the nominal scale, if one would be too far from it: at the first one
-        that is clearly off, for each squaring doubles the distance.
+        """The product to bring back to the nominal scale, None unless some product is too far from it.
+
+        It is the first that is clearly off, because each squaring doubles the distance.
         """
         off = {
             node: abs(self.scale[node] - self._drop(node) - self.nominal)
@@ -271,7 +275,7 @@ class _Scales:
         self.fix(operand, scale + self._drop_between(reader, operand))
 
     def _drop_between(self, reader: Node, operand: Node) -> float:
-        """What a rescale between an operand and its reader takes off the scale."""
+        """The bits that a rescale between an operand and its reader takes off the scale."""
         return 0.0 if self.levels.takes_pending(reader) else self._drop(operand)
 
     def adjustable(self, node: Node) -> bool:
@@ -279,7 +283,9 @@ class _Scales:
         return node not in self.scale and self._adjustable[node]
 
     def _visit(self, node: Node) -> None:
-        """Settle what can be settled in program order; what stays open is a plain product or follows from one."""
+        """Settle the node's scale where it is known in program order; an open one is a plain product or follows from
+        one.
+        """
         operands, role = _secret_inputs(node), role_of(node)
         if role is Role.PLAIN_PRODUCT:
             self._adjustable[node] = True
@@ -301,7 +307,8 @@ class _Scales:
                         self._set_seen(node, operand, scale)
         elif operands:
             for operand in operands if role is Role.BOOTSTRAP else ():
-                # A value up to 2**k in size takes a scale k bits smaller, so that the bootstrap sees a value of at most one.
+                # A value up to 2**k in size takes a scale k bits smaller, so that the bootstrap sees a value of at most
+                # one.
                 if self.adjustable(operand):
                     self._set_seen(node, operand, self.nominal - node.attrs.get("size_bits", 0))
             self._adjustable[node] = self.adjustable(operands[0])
@@ -311,7 +318,7 @@ class _Scales:
             self.force(node)
 
     def force(self, node: Node) -> float:
-        """The scale of the value as it is, choosing the nominal one where it is still open."""
+        """The scale before any rescale; an open one is set to the nominal scale."""
         if node not in self.scale:
             _settle(self._forcing(node))
         return self.scale[node]
@@ -368,10 +375,12 @@ class _Scales:
 
 @dataclass(frozen=True, slots=True)
 class PlanLevels:
-    """Packed values become ciphertexts with level and true scale, on the chain of `ring`.
+    """Turns packed values into ciphertexts with level and true scale.
 
-    Outputs get a scale `output_shift` bits below the others where it can be chosen: room in the first modulus. With
-    `exact_rotations` all rotations of products come before their rescale, not only those that no product follows.
+    `ring`: the chain.
+    `output_shift`: outputs get a scale this many bits below the nominal one, where it can be chosen, for room in the
+    first modulus.
+    `exact_rotations`: all rotations of products come before the rescale, not only those that no product follows.
     """
 
     ring: Ring
@@ -404,7 +413,7 @@ class PlanLevels:
 
 
 def _check_carried(program: Program) -> None:
-    """Raise a PlanningError where an output does not come out as the inputs of the next run go in that it becomes."""
+    """Raise a PlanningError where an output does not have the type of the next run's inputs that it becomes."""
     outputs = dict(zip(program.output_names, program.outputs, strict=True))
     for name, sources in carried_outputs(program).items():
         if not all(fits(outputs[name].type, source.type) for source in sources):
@@ -418,7 +427,7 @@ def _check_carried(program: Program) -> None:
 
 
 def _correct(program: Program, node: Node, position: int | None) -> Program:
-    """Multiply one operand of a node by one, so that its scale can be chosen: where either will do, the one with more
+    """Multiply one operand of a node by one, so that its scale can be chosen: if either will do, the one with more
     levels to spare.
     """
     builder = Builder(program.name, Stage.PACKED, program)
@@ -569,8 +578,8 @@ class _Emitter:
                 attrs["plain_log_scale"] = plain[0]
         if role is Role.SUM:
             # In the plan, summands' scales agree up to the rounding of the logarithms; the result carries the first
-            # summand's scale. Products of products double that rounding level by level, so the summand nearest to the plan
-            # comes first.
+            # summand's scale. Products of products double that rounding level by level, so the summand nearest to the
+            # plan comes first.
             away = [abs(self._type(operand).log_scale - self.scales.scale[node]) for operand in operands]
             if node.op == "add_ct" and away[0] > _ROUNDING and away[1] < away[0]:
                 operands = operands[::-1]

@@ -1,4 +1,4 @@
-"""How many bytes of keys stay in the server's memory."""
+"""Bound the bytes of keys in the server's memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from heliograph.ir import Program, Stage
 
 @dataclass(frozen=True, slots=True)
 class Reside:
-    """The scheduled program whose keys come in a folder, and no more than `key_bytes` of them are in memory at once.
+    """Plans a scheduled program for keys in a folder, with at most `key_bytes` of them in memory at once.
 
-    Its parameters say so (`resident_key_bytes`); the operations stay as they are.
+    Only the parameter `resident_key_bytes` changes; the operations stay as they are.
     """
 
     key_bytes: int

@@ -1,4 +1,4 @@
-"""Fix an order that keeps few ciphertexts alive."""
+"""Fix an order of the nodes that keeps few ciphertexts alive."""
 
 from __future__ import annotations
 

@@ -20,15 +20,15 @@ from heliograph.ir.maps.steps import needed_keys, rotation_steps
 # A rotation amount and the level at which it is used; a relinearization counts as an amount of its own.
 Use = tuple[int, int]
 RELINEARIZE = -1
-# A lower part of the chain is used if it leaves at most this share of the key bytes, saves at least this many bytes,
-# and makes key switches slower by no more than this factor.
+# A sub-chain is used if it reduces the key bytes to at most this share (without bootstraps, or if it saves at least
+# this many bytes) and makes key switches slower by no more than this factor.
 _WORTH_IT = 0.75
 _SAVED_BYTES = 1 << 28
 _AS_FAST = 1.05
 
 
 def distances(keys: Collection[int], slots: int, wanted: Collection[int]) -> dict[int, int]:
-    """For each wanted amount the fewest key rotations that compose to it (amounts out of reach are missing)."""
+    """The fewest key rotations that compose to each wanted amount; amounts out of reach are missing."""
     reach = np.full(slots, -1, dtype=np.int32)
     reach[0] = 0
     front = np.array([0])
@@ -44,7 +44,7 @@ def distances(keys: Collection[int], slots: int, wanted: Collection[int]) -> dic
 
 
 def compose(amount: int, keys: Collection[int], slots: int) -> list[int]:
-    """The shortest sequence of keys that rotates by `amount`; the first in lexicographic order of those."""
+    """The shortest sequence of keys that rotates by `amount`, the first of these in lexicographic order."""
     steps = sorted(keys)
     frontier: dict[int, list[int]] = {0: []}
     seen = {0}
@@ -81,16 +81,16 @@ def _reduce(uses: Mapping[int, int], slots: int, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class SelectKeys:
-    """Fix the evaluation keys and compose the rotations that have none.
+    """Chooses the evaluation keys, and composes rotations without a key of their own.
 
-    Keys are made only as high in the chain as they are used: where that saves memory and costs no time, everything up to
-    some level happens in the lower part of the chain, with keys of that part (`Parameters.chains`).
+    Keys reach only as high in the chain as they are used: where this saves memory and costs no time, everything up to
+    some level happens in a sub-chain with its own keys (`Parameters.chains`). A composed `rotate` becomes several
+    nodes; the steps of a `linear_transform` are looked up in `Parameters.rotation_paths`.
 
-    `bootstrapping`: the lower parts of the chain that are to bootstrap, in any order. Each becomes a chain where it is the
-    lowest that some bootstrap can happen in; its keys are for what happens between the next lower chain's top and its own.
-
-    `key_bytes` bounds all evaluation keys of the program together, those of bootstraps apart. A `rotate` node becomes
-    several; the steps of a `linear_transform` are looked up in `Parameters.rotation_paths`.
+    `ring`: the whole chain.
+    `key_bytes`: the bound on the bytes of the program's evaluation keys together, without those of bootstraps.
+    `bootstrapping`: the sub-chains that may bootstrap, in any order. One becomes a chain if it is the lowest in which
+    some bootstrap can happen; its keys are for the work between the top of the next lower chain and its own.
     """
 
     ring: Ring
@@ -142,7 +142,7 @@ class SelectKeys:
         return builder.rewrite(program, emit)
 
     def _bootstrapping(self, program: Program) -> list[Ring]:
-        """The rings of the whole chain and of the lower parts in which some bootstrap happens, highest first."""
+        """The rings of the whole chain and of the sub-chains in which some bootstrap happens, highest first."""
         for ring in self.bootstrapping:
             assert ring == self.ring.lower(ring.levels, ring.digits, bootstraps=True), (
                 f"{ring} is not a part of {self.ring}"
@@ -153,7 +153,7 @@ class SelectKeys:
         return [ring for number, ring in enumerate(rings) if not number or number in used]
 
     def _chains(self, uses: Mapping[Use, int], rings: Sequence[Ring]) -> tuple[Chain, ...]:
-        """The chains of these rings alone, or with the lower part that saves most memory, if it saves enough."""
+        """The chains of these rings, with the sub-chain that saves most memory if it saves enough."""
         best = self._split(uses, rings)
         whole_ms = self._ms(uses, best)
         bytes_of_all = sum(chain.key_bytes for chain in best)
@@ -183,13 +183,13 @@ class SelectKeys:
         return tuple(chains)
 
     def _ms(self, uses: Mapping[Use, int], chains: Sequence[Chain]) -> float:
-        """What the key switches cost."""
+        """The milliseconds of the key switches."""
         return sum(
             count * self.costs.rotate_ms(chain_at(chains, level).ring, level) for (_, level), count in uses.items()
         )
 
     def _fewer(self, chains: Sequence[Chain], amounts: Mapping[int, int]) -> list[int]:
-        """The keys of the program, few enough for the bytes allowed: every chain then has those that it uses."""
+        """The rotation amounts with keys, few enough for `key_bytes`; every chain then has the keys that it uses."""
         assert self.key_bytes is not None
         per_key = sum(chain.ring.rotation_key_bytes for chain in chains if chain.rotation_keys) or 1
         fixed = sum(chain.ring.rotation_key_bytes for chain in chains if chain.relinearization_key)
@@ -209,7 +209,7 @@ class SelectKeys:
 
 
 def _uses(nodes: Iterable[Node], slots: int) -> Counter[Use]:
-    """How often each amount is rotated by (or a product relinearized) at each level."""
+    """The number of rotations by each amount, and of relinearizations, at each level."""
     uses: Counter[Use] = Counter()
     for node in nodes:
         if not isinstance(node.type, CipherType):
@@ -223,7 +223,7 @@ def _uses(nodes: Iterable[Node], slots: int) -> Counter[Use]:
 
 
 def _made_of(chain: Chain, keys: Collection[int], slots: int) -> Chain:
-    """The chain with those of the keys that its rotations are composed of."""
+    """The chain with the keys from which its rotations are composed."""
     steps: set[int] = set()
     for amount in chain.rotation_keys:
         steps.update([amount] if amount in keys else compose(amount, keys, slots))

@@ -1,4 +1,4 @@
-"""Baby and giant steps for a set of diagonals, chosen by the measured cost of what they need."""
+"""Baby and giant steps for a set of diagonals, chosen by the measured cost of their calls."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Steps:
 
 
 def rotation_calls(babies: Array, giants: Array, inputs: int = 1, outputs: int = 1) -> dict[Spent, Array]:
-    """The calls of so many baby steps of each input and giant steps of each output, those by zero not counted; one number of
-    each for every plan that is compared.
+    """The rotation calls of plans with `babies` baby steps of each input and `giants` giant steps of each output.
+
+    Steps by zero are not counted; the arrays have one number for each plan.
     """
     hoisted = inputs * (babies > 1)
     return {
@@ -51,7 +52,7 @@ def centred(values: Array, modulus: int) -> Array:
 
 
 def _by_modulus(array: Array, thorough: bool) -> list[Array]:
-    """Baby parts by residues: of powers of two, and of the distances that are frequent between the diagonals."""
+    """Baby parts by residues modulo powers of two and, if `thorough`, modulo frequent distances of the diagonals."""
     moduli = {1 << i for i in range(int(array.max()).bit_length() + 1)}
     if thorough and 1 < array.size <= _MOST_OFFSETS:
         for stride in (1, 2, 3, 4, 5, 7, 9):
@@ -64,7 +65,7 @@ def _by_modulus(array: Array, thorough: bool) -> list[Array]:
 
 
 def _coordinates(array: Array, strides: Sequence[int]) -> list[tuple[int, Array]]:
-    """The offsets as sums of whole multiples of the strides, largest first; axes along which nothing varies are left out."""
+    """The offsets as sums of whole multiples of the strides, largest first, without axes along which all are zero."""
     axes, rest = [], array.copy()
     for stride in sorted(set(strides) | {1}, reverse=True):
         along = (rest + stride // 2) // stride
@@ -75,7 +76,7 @@ def _coordinates(array: Array, strides: Sequence[int]) -> list[tuple[int, Array]
 
 
 def _by_axes(array: Array, strides: Sequence[int]) -> list[Array]:
-    """Baby parts that are a stretch along each axis of the grid that the offsets of a convolution form."""
+    """Baby parts from a stretch along each axis of the grid that a convolution's offsets form."""
     axes = _coordinates(array, strides)
     choices: list[list[Array]] = []
     for stride, along in axes:
@@ -84,7 +85,8 @@ def _by_axes(array: Array, strides: Sequence[int]) -> list[Array]:
         lengths = set(range(1, min(count, 8) + 1)) | {count} | {-(-count // i) for i in range(1, 9)}
         parts = []
         for length in sorted(lengths):
-            # Stretches begin where the axis does, shifted so that baby and giant steps both include zero where possible.
+            # Stretches begin where the axis does, shifted so that baby and giant steps both include zero where
+            # possible.
             first = low % length - (length if low % length else 0)
             parts.append(((along - first) % length + first) * stride)
         choices.append(parts)
@@ -111,13 +113,16 @@ def plan_steps(
     thorough: bool = True,
     held: Collection[int] | None = None,
 ) -> Steps:
-    """The cheapest baby-step giant-step plan for these diagonals at a level; `encoded`: a run encodes each of them.
+    """The cheapest baby-step giant-step plan for these diagonals at a level.
 
-    Rotations that differ by `modulus` serve the same diagonal (default: only equal ones do). `strides` are the distances
-    in the slots of neighbouring rows, columns and channels: with them partial grids are tried as baby steps. Baby steps
-    are paid for each of the `inputs`, giant steps for each of the `outputs`; `products` is the number of diagonals of all
-    blocks (default: that of the offsets). Without `thorough` only residues of powers of two are tried. With `held`, the
-    amounts that have a key already, each other one is worth a part of a rotation.
+    `encoded`: each run encodes every diagonal.
+    `modulus`: rotations that differ by it serve the same diagonal (default: only equal ones do).
+    `strides`: the distances in slots between neighbouring rows, columns and channels; partial grids with them are tried
+    as baby steps.
+    `inputs`, `outputs`: each input pays for all baby steps, each output for all giant steps.
+    `products`: the number of diagonals of all blocks (default: the number of offsets).
+    `thorough`: if false, only residues of powers of two are tried.
+    `held`: the amounts that already have a key; every other amount costs a part of a rotation more.
     """
     modulus = modulus or slots
     array = np.array(sorted(offsets), dtype=np.int64)
@@ -155,7 +160,7 @@ def _smallest(steps: Array, modulus: int, slots: int) -> Array:
 
 
 def _nonzero(many: Sequence[Array], modulus: int) -> Array:
-    """How many distinct steps other than zero each row has, modulo the period."""
+    """The number of distinct nonzero steps of each row, modulo the period."""
     rows = np.array(many) % modulus
     # Numbers of 16 bits are sorted by radix.
     rows = np.sort(rows.astype(np.uint16 if modulus <= 1 << 16 else np.int64), axis=1, kind="stable")

@@ -1,9 +1,9 @@
-"""Where every tensor of a polynomial program stands in the slots: the cheapest choice over the whole graph.
+"""The slot layout of every tensor of a polynomial program: the cheapest choice over the whole graph.
 
-Values that meet in a sum, a product or a polynomial share one layout: they are one group, a variable. A map costs what
-its rotations and products cost between the layouts of its two ends. The sum is minimised exactly by eliminating one
-variable after the other (Bertele and Brioschi, Nonserial Dynamic Programming, 1972), in the order that fills in least;
-where a table would grow too large, groups are improved one at a time instead.
+Values that meet in a sum, a product or a polynomial share one layout: they are one group, a variable. The cost of a map
+is the cost of its rotations and products, which depends on the layouts of its two ends. The sum is minimised exactly by
+eliminating one variable after the other (Bertele and Brioschi, Nonserial Dynamic Programming, 1972), in the order that
+fills in least. Where a table would grow too large, groups are improved one at a time instead.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from heliograph.ir.ops.table import MOST_STACKED
 
 _MOST_CELLS = 1 << 22
 _ROUNDS = 3
-# Layouts whose elements' places are sums over their axes may take this many times as many ciphertexts as others.
+# Layouts with places that are sums over their axes may take this many times as many ciphertexts as others.
 _MOST_FOR_EVEN = 4 / 3
-# A value that takes more ciphertexts than this is refused: nothing else limits what a program takes.
+# A value that takes more ciphertexts than this is refused: nothing else limits a program's memory.
 MOST_CIPHERTEXTS = 256
-# If each element is a ciphertext of its own: roughly how many nodes a polynomial becomes, and the most nodes for a program.
+# If each element is a ciphertext of its own: roughly how many nodes a polynomial becomes, and the most nodes for a
+# program.
 _NODES_OF_A_POLYNOMIAL, _MOST_NODES = 12, 1 << 16
 
 Costs = Callable[[Node, Node, Any, Layout, Layout], float]
@@ -40,19 +41,23 @@ Costs = Callable[[Node, Node, Any, Layout, Layout], float]
 
 @dataclass(slots=True)
 class Groups:
-    """The secret values of a program, by the layout that they share."""
+    """The secret values of a program, grouped by shared layout.
+
+    `of`: the number of each value's group.
+    `members`: the values of each group.
+    """
 
     of: dict[Node, int]
     members: list[list[Node]]
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """The richest shape in a group: a spatial one where there is one."""
+        """The richest shape in a group: a spatial one if there is any."""
         shapes = [node.type.shape for node in self.members[number] if isinstance(node.type, TensorType)]
         return max(shapes, key=lambda shape: (len(shape) in (2, 3), len(shape)))
 
 
 def in_the_clear(node: Node) -> bool:
-    """Whether the server computes this value at run time, from plain inputs (constants are known before)."""
+    """Whether the server computes this value at run time from plain inputs (constants are known earlier)."""
     return not node.type.secret and node.op != "constant"
 
 
@@ -61,9 +66,9 @@ def group_values(program: Program) -> Groups:
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(node for node in program.nodes if not in_the_clear(node))
     for node in graph:
-        # An op's operands and result share a layout. The exceptions are maps, which lead from any layout to any other, and
-        # ops on rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own. Products
-        # of matrices get theirs from passes/packing/products/choose_products.py.
+        # An op's operands and result share a layout. The exceptions are maps, which lead from any layout to any other,
+        # and ops on rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own.
+        # Products of matrices get their layouts from passes/packing/products/choose_products.py.
         if node.op not in ("affine", "input", "constant", "matrix_product") and (
             node.op not in ROW_OPS or node.op == "roll_rows"
         ):
@@ -80,12 +85,12 @@ def group_values(program: Program) -> Groups:
 
 
 def _with_period(layout: Layout) -> Layout:
-    """The layout with its period: the least power of two that holds every place, at most the slots of one sample."""
+    """The layout with its period: the least power of two that holds every place, at most one sample's slots."""
     return replace(layout, period=min(layout.slots // layout.stride, next_power_of_two(layout.last_place + 1)))
 
 
 def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) -> dict[int, Layout]:
-    """The layouts that ops on rows fix: a row in as many slots as the next power of two holds columns."""
+    """The layouts that ops on rows fix; a row takes the next power of two of its columns in slots."""
     pinned: dict[int, Layout] = {}
     for node in program.nodes:
         for member in (node, *node.inputs) if node.op in ROW_OPS else ():
@@ -110,7 +115,7 @@ def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) ->
 
 
 def _pin(pinned: dict[int, Layout], number: int, layout: Layout) -> None:
-    """Give a group of values its layout; an InternalError where it has one in which elements stand elsewhere."""
+    """Give a group of values its layout; an InternalError if it already has one with other places."""
     known = pinned.setdefault(number, layout)
     if known.period != layout.period or not np.array_equal(known.places(), layout.places()):
         raise InternalError(f"rows of two shapes share a layout: {known.shape} and {layout.shape}")
@@ -124,10 +129,10 @@ def candidate_layouts(
     most_moved: int = 0,
     pins: Mapping[int, Layout] | None = None,
 ) -> list[list[Layout]]:
-    """For each group the layouts worth trying: gaps, row widths and blocks that some tensor of the program has.
+    """The layouts worth trying for each group: with the gaps, row widths and blocks of some tensor of the program.
 
-    Values between maps may also stand in copies that are moved against each other, over at most `most_moved` slots of a
-    sample (ir/maps/diagonals.py): a map from them takes fewer diagonals. `pins` are layouts that are settled already.
+    Values between maps may also have moved copies, over at most `most_moved` slots of a sample (ir/maps/diagonals.py):
+    a map from these has fewer diagonals. `pins` are the layouts that are already settled.
     """
     pinned = {**(pins or {}), **pinned_layouts(program, groups, slots, stride)}
     shapes = [groups.shape(number) for number in range(len(groups.members))]
@@ -154,7 +159,7 @@ def candidate_layouts(
         # More ciphertexts than necessary make everything more expensive.
         fewest = min(layout.ciphertexts for layout in distinct)
         if fewest > 1:
-            # But maps between layouts where no channel begins in one ciphertext and ends in another are far smaller.
+            # But maps between layouts in which no channel is split between ciphertexts are far smaller.
             even = [layout for layout in distinct if layout.parts]
             count = min((layout.ciphertexts for layout in even), default=0)
             if fewest <= count <= min(_MOST_FOR_EVEN * fewest, most):
@@ -174,7 +179,7 @@ def candidate_layouts(
 
 
 def _between_maps(program: Program, members: Sequence[Node]) -> bool:
-    """Whether only maps make and read the values of a group: no inputs, outputs and plain vectors."""
+    """Whether a group has only values between maps: no inputs, no outputs, no ops with plain vectors."""
     return not any(
         node.op == "input" or node in program.outputs or any(in_the_clear(operand) for operand in node.inputs)
         for node in members
@@ -182,7 +187,7 @@ def _between_maps(program: Program, members: Sequence[Node]) -> bool:
 
 
 def _moved(layout: Layout, most: int) -> list[Layout]:
-    """The layout with 2, 4, ... copies that are moved against each other."""
+    """The layout with 2, 4, ... moved copies."""
     made, copies = [], 2
     while layout.period * copies <= most and copies <= layout.period:
         made.append(replace(layout, shift=layout.period // copies, run=layout.period * copies))
@@ -191,7 +196,7 @@ def _moved(layout: Layout, most: int) -> list[Layout]:
 
 
 def largest_batch(program: Program, slots: int) -> int:
-    """The largest power of two of samples that fit side by side: the period of the largest tensor times it."""
+    """The largest power of two of samples that fit side by side: the slots over the largest period of a tensor."""
     groups = group_values(program)
     period = 1
     for layouts in candidate_layouts(program, groups, slots):
@@ -204,8 +209,8 @@ def largest_batch(program: Program, slots: int) -> int:
 def one_for_each_slot(program: Program, ring: Ring) -> bool:
     """Whether as many samples as slots can be evaluated at once: no op needs a tensor's elements in one ciphertext.
 
-    Values are not bootstrapped then, for each element would be by itself. Nor is it done for programs of very many nodes,
-    whose ciphertexts would fill any memory.
+    Programs that need bootstraps are excluded, because each element would take its own. So are programs of very many
+    nodes, which would not fit any memory.
     """
     secret = [node for node in program.nodes if not in_the_clear(node)]
     sizes = [(node, math.prod(shape_of(node))) for node in secret]
@@ -247,7 +252,7 @@ def choose_layouts(
 
 
 def _eliminate(tables: Mapping[tuple[int, ...], Array], sizes: Sequence[int]) -> list[int] | None:
-    """The choice of least total cost; None where a table would have too many cells."""
+    """The choice with the least total cost; None if a table would have too many cells."""
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(range(len(sizes)))
     for key in tables:
@@ -280,14 +285,14 @@ def _fill(graph: networkx.Graph, variable: int) -> int:
 
 
 def _spread(table: Array, key: tuple[int, ...], over: tuple[int, ...]) -> Array:
-    """The table with its axes in the order of `over`, length one where it does not depend on a variable."""
+    """The table with its axes in the order of `over`; axes on which it does not depend have length one."""
     order = sorted(range(len(key)), key=lambda axis: over.index(key[axis]))
     there = dict(zip((key[axis] for axis in order), np.transpose(table, order).shape, strict=True))
     return np.transpose(table, order).reshape([there.get(v, 1) for v in over])
 
 
 def _descend(tables: Mapping[tuple[int, ...], Array], sizes: Sequence[int]) -> list[int]:
-    """One group after the other improved until nothing changes."""
+    """A choice found by improving one group after the other, until nothing changes or `_ROUNDS` are over."""
     picked = [0] * len(sizes)
     for _ in range(_ROUNDS):
         before = list(picked)

@@ -1,6 +1,8 @@
-"""Prove that slots which carry no result tell nothing of the encrypted input: neither partial sums nor anything else of it.
+"""Prove that slots without a result do not depend on the encrypted input: they hold no partial sums or anything else of
+it.
 
-Numbers of the model, or made of the server's plain inputs, may stand there, such as the constant term of a polynomial.
+They may hold numbers that depend only on the model or on the server's plain inputs, such as a polynomial's constant
+term.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ _ZERO = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class CleanSlots:
-    """Follows which slots depend on an input; raises where an output's spare slot does.
+    """A proof by following which slots depend on an input; it fails where an output's spare slot does.
 
-    Returns, for each output ciphertext, how many slots depend on an input.
+    Returns the number of slots that depend on an input, for each output ciphertext.
     """
 
     name: ClassVar[str] = "clean-slots"
@@ -32,7 +34,7 @@ class CleanSlots:
     def run(self, program: Program) -> tuple[int, ...]:
         counts, leak = self._outputs(program, {})
         if leak is not None:
-            # Slots that are zero for every input stay clean in products; to know what they hold, run the program.
+            # Slots that are zero for every input stay clean in products; a run on zeros finds them.
             zeros = {
                 node: np.zeros((1, node.type.slots)) for node in program.inputs if isinstance(node.type, SlotsType)
             }
@@ -45,7 +47,7 @@ class CleanSlots:
         return tuple(counts)
 
     def _outputs(self, program: Program, values: Mapping[Node, Array]) -> tuple[list[int], InternalError | None]:
-        """How many slots of each output depend on an input, and the first that should not."""
+        """The number of slots of each output that depend on an input, and an error for the first that should not."""
         depends: dict[Node, Array] = {}
         context = Context(program.constants)
         layouts = {spec.name: spec.placed for spec in program.interface.inputs}
@@ -76,7 +78,7 @@ class CleanSlots:
 
 
 def _dependence(operand: Node, reader: Node, depends: Mapping[Node, Array], values: Mapping[Node, Array]) -> Dependence:
-    """What is known of an operand's slots; `values` are those of a run on zeros."""
+    """The dependence of an operand's slots on inputs; `values` come from a run on zeros."""
     if not operand.type.secret:
         assert isinstance(reader.type, SlotsType)
         return Dependence(np.zeros(reader.type.slots, dtype=bool))

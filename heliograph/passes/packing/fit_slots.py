@@ -1,4 +1,4 @@
-"""Put a program on slots into the ciphertexts of a ring: its vectors repeat over them, its polynomials stand on [-1, 1]."""
+"""Fit a program on slots to the ciphertexts of a ring: its vectors repeat, and its polynomials move to [-1, 1]."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from heliograph.passes.ranges.slot_intervals import slot_intervals
 
 @dataclass(frozen=True, slots=True)
 class FitSlots:
-    """A program on few slots becomes one on all slots of the ring.
+    """Turns a program on few slots into one on all slots of the ring.
 
-    Its vectors repeat with their own period, so that a rotation of one period is a rotation of all of them. Raises a
-    PlanningError where the ring has too few slots, a ProgramError where a polynomial's interval is proved to be left.
+    Its vectors repeat with their own period, so that a rotation acts on every period alike. Raises a PlanningError
+    where the ring has too few slots, a ProgramError where a polynomial's input is proved to lie outside its interval.
     """
 
     ring: Ring
@@ -63,7 +63,11 @@ class FitSlots:
 
 @dataclass(slots=True)
 class _Fitting:
-    """What the rules read and write: `period` is the program's own number of slots, `slots` the ring's."""
+    """The state of the pass for its rules.
+
+    `slots`: the ring's number of slots.
+    `period`: the program's own number of slots.
+    """
 
     builder: Builder
     slots: int
@@ -73,7 +77,7 @@ class _Fitting:
     ranges: list[RangeEntry] = field(default_factory=list)
 
     def proved(self, node: Node) -> Interval:
-        """The interval that holds all slots of what the node reads."""
+        """The interval that holds all slots of the node's operand."""
         return hull(self.bounds[node.inputs[0]])
 
 
@@ -118,8 +122,8 @@ def _bootstrap(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
 
 
 def _size_bits(node: Node, proved: Interval) -> int:
-    """The bits of the largest value that an author's bootstrap is given, from what is proved of it."""
-    # Intervals are rounded outwards, and a bootstrap can hold twice what it is planned for.
+    """The bits of the largest input of an author's bootstrap, from its proved interval."""
+    # Intervals are rounded outwards, and a bootstrap can hold values of twice the planned size.
     bits = max(0, math.ceil(math.log2(max(proved.magnitude, 1.0)) - 1e-6))
     if bits > MAX_SIZE_BITS:
         raise ProgramError(
@@ -174,7 +178,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
     return builder.op("poly", (operand,), node.loc, **attrs)
 
 
-# The ops that an author may use on slots; `linear_transform` is made by later passes and does not occur here.
+# The ops that an author may use on slots; `linear_transform` comes from later passes and does not occur here.
 RULES: Mapping[str, _Rule] = {
     "input": _input,
     "pack": _pack,

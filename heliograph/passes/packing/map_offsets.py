@@ -1,8 +1,8 @@
-"""Which diagonals a sparse map has between two layouts, without making them: from what its entries connect, by axis.
+"""The offsets of a sparse map's diagonals between two layouts, from the pairs that its entries connect along each axis.
 
-A convolution connects every allowed pair of channels with every allowed pair of rows and every allowed pair of columns.
-Its diagonals are then the sums of the distances along the three axes, which are few. Maps without that structure are
-worked out entry by entry.
+The diagonals themselves are not built. A convolution connects every allowed pair of channels with every allowed pair of
+rows and every allowed pair of columns, so its offsets are the sums of the distances along the three axes, which are
+few. Maps without that structure are examined entry by entry.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ Blocks = Mapping[tuple[int, int], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Connections:
-    """For each axis the pairs (index in the operand, index in the result) that entries connect: two arrays."""
+    """The pairs of indices that a matrix connects.
+
+    `axes`: for each axis, the pairs as two arrays: indices in the operand and in the result.
+    `whole`: whether every combination of pairs has an entry.
+    """
 
     axes: tuple[tuple[Array, Array], ...]
-    # Whether every combination of pairs has an entry.
     whole: bool
 
 
 class MapOffsets:
-    """Answers for many layouts; matrices with the same structure share the answers."""
+    """The offsets of maps between many layouts; matrices with the same structure share the results."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -41,7 +44,7 @@ class MapOffsets:
         self._blocks: dict[tuple[str, Layout, Layout], Blocks] = {}
 
     def structure(self, matrix: Matrix) -> str:
-        """Equal for matrices that have their entries at the same places."""
+        """A digest of the places of the entries: equal for matrices with entries at the same places."""
         known = self._structures.get(id(matrix))
         if known is None or known[0] is not matrix:
             digest = hashlib.blake2b(digest_size=16)
@@ -49,7 +52,7 @@ class MapOffsets:
                 digest.update(f"{matrix.weights.shape}".encode())
                 digest.update(np.packbits(matrix.weights != 0).tobytes())
             for part in matrix.numbers:
-                # Only where the entries are matters, not their values.
+                # Only the places of the entries matter, not their values.
                 if part.dtype.kind == "i":
                     digest.update(part.tobytes())
             known = self._structures[id(matrix)] = (matrix, f"{matrix.shape}{digest.hexdigest()}")
@@ -58,7 +61,7 @@ class MapOffsets:
     def blocks(self, matrix: Matrix, layout: Layout, out: Layout) -> Blocks:
         """The offsets of the diagonals between layouts, by block, in [0, modulus) (see ir/maps/diagonals.py).
 
-        With moved copies of the result, a few may be named that are not there.
+        With moved copies of the result, a few of the offsets may have no diagonal.
         """
         key = (self.structure(matrix), layout, out)
         if key not in self._blocks:
@@ -74,17 +77,17 @@ class MapOffsets:
         return self._by_entries(matrix, layout, out, modulus) if found is None else found
 
     def _between_copies(self, matrix: Matrix, layout: Layout, out: Layout) -> Blocks:
-        """For layouts with moved copies, of one ciphertext each (ir/maps/diagonals.py).
+        """The offsets for layouts with moved copies, of one ciphertext each (ir/maps/diagonals.py).
 
-        First the distances from row to position, counted modulo the operand's whole period. An operand with moved copies
-        serves those that are equal modulo its shift by one rotation. In a result with moved copies a row stands in
-        another slot of each copy, which changes its distances.
+        First come the distances from row to position, modulo the operand's whole period. In an operand with moved
+        copies, one rotation serves all distances that are equal modulo its shift. In a result with moved copies, a row
+        stands in another slot of each copy, which changes its distances.
         """
         whole = layout.period
         blocks = self._between(matrix, replace(layout, shift=0, run=0), replace(out, shift=0, run=0), whole)
         if layout.shift:
             return {key: distinct(offsets % layout.shift, layout.shift) for key, offsets in blocks.items()}
-        # How much a row's offsets change in each copy, with and without a wrap around the end of the period.
+        # The change of a row's offsets in each copy, with and without a wrap around the end of the period.
         moves = {
             (out.shift * copy - out.period * copy - out.period * wrap) % whole
             for copy in range(out.copies_moved)
@@ -146,7 +149,7 @@ class MapOffsets:
 
 
 def _of_entries(matrix: SparseMatrix, shape: tuple[int, ...], out_shape: tuple[int, ...]) -> _Connections:
-    """What a matrix connects, between tensors of channels, rows and columns."""
+    """The connections of a matrix between tensors of channels, rows and columns."""
     shapes = (shape, out_shape)
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
     axes, combinations = [], 1
@@ -164,7 +167,7 @@ def _of_entries(matrix: SparseMatrix, shape: tuple[int, ...], out_shape: tuple[i
 
 
 def _of_kernel(matrix: KroneckerMatrix, shape: tuple[int, ...], out_shape: tuple[int, ...]) -> _Connections:
-    """The same of a small form with these channels."""
+    """The connections of a matrix in Kronecker form with these channels."""
     there = (matrix.weights != 0).any(axis=0)
     channel_out, channel_in = np.nonzero(there)
     axes = [(channel_in, channel_out)]
@@ -185,7 +188,7 @@ def _of_kernel(matrix: KroneckerMatrix, shape: tuple[int, ...], out_shape: tuple
 
 
 def distinct(values: Array, modulus: int) -> Array:
-    """The distinct values, rising, of some in [0, modulus): by a table where they are many, for sorting takes longer."""
+    """The distinct ones of values in [0, modulus), rising; many values go through a table, faster than sorting."""
     if values.size * 16 < modulus:
         return np.unique(values)
     there = np.zeros(modulus, dtype=bool)

@@ -1,4 +1,4 @@
-"""How each map would be evaluated between two layouts, and what that costs: for choosing layouts, then for packing."""
+"""Steps and prices of each map between two layouts, for choosing layouts and then for packing."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class MapPlans:
         self.deep = program_depth(program) > ring.levels
         self.users = program.users()
         self._offsets = MapOffsets(slots)
-        # Many maps need the same answer: those with equal structure between equal layouts.
+        # Maps with equal structure between equal layouts share their results.
         self._known: dict[Any, tuple[float, Steps]] = {}
-        # The rotation amounts of the plans made so far. Each has a key, which later plans can use for free.
+        # The rotation amounts of the plans so far. Each has a key, which later plans can use for free.
         self.amounts: set[int] = set()
         self._positioned: dict[Any, Mapping[tuple[int, int], Matrix]] = {}
 
@@ -54,7 +54,7 @@ class MapPlans:
         return self._prices.at("rotate", level)
 
     def cost(self, node: Node, operand: Node, name: Any, layout: Layout, out: Layout) -> float:
-        """The price of one map, by the splits that are quickly found."""
+        """The price of one map, by splits that are found quickly."""
         cost = self.steps(node, [(name, layout)], out, thorough=False)[0]
         shifted = self.shifted(operand, layout, out)
         if shifted is not None and self.program.linear_map(name).nnz:
@@ -64,7 +64,7 @@ class MapPlans:
     def steps(
         self, node: Node, maps: Sequence[tuple[Any, Layout]], out: Layout, *, thorough: bool
     ) -> tuple[float, Steps]:
-        """Cost and steps of maps whose operands have one period, with the rotations that add up partial sums."""
+        """Cost and steps of maps from operands with the same period, with the rotations that add up partial sums."""
         if not self.geometry(maps[0][1], out).copies_fit:
             return math.inf, Steps((), (), math.inf)
         level = self._level(node)
@@ -97,7 +97,7 @@ class MapPlans:
         return self._known[key]
 
     def geometry(self, layout: Layout, out: Layout) -> MapGeometry:
-        """Of a map between these layouts; a shift counts as moved copies, as it is between maps."""
+        """The geometry of a map between these layouts; a shift counts as moved copies, as it does between maps."""
         copies = (layout.copies_moved, out.copies_moved)
         return MapGeometry(self.slots, layout.period, out.period, in_copies=copies[0], out_copies=copies[1])
 
@@ -108,7 +108,10 @@ class MapPlans:
         return self._offsets.blocks(self.program.linear_map(name), layout, out)
 
     def shifted(self, operand: Node, layout: Layout, out: Layout) -> Layout | None:
-        """The layout with shifted copies, for an input that one map reads; the client packs that for nothing."""
+        """The layout with shifted copies, for an input that only one map reads; such packing costs the client nothing.
+
+        None where it does not apply.
+        """
         users = self.users[operand]
         if operand.op != "input" or len(self.groups.members[self.groups.of[operand]]) > 1 or len(users) > 1:
             return None
@@ -142,7 +145,7 @@ class MapPlans:
 
 
 def _plain(layout: Layout) -> Layout:
-    """The layout with all copies alike."""
+    """The layout without shift: all copies alike."""
     return replace(layout, shift=0, run=0)
 
 
@@ -152,7 +155,7 @@ def spread(layout: Layout, out: Layout) -> int:
 
 
 def _strides(layouts: Sequence[Layout]) -> list[int]:
-    """The distances of neighbouring columns, rows and groups of channels in these layouts."""
+    """The distances between neighbouring rows and groups of channels in these layouts."""
     distances = set()
     for layout in layouts:
         _, rows, columns = layout.channels_rows_columns
@@ -162,7 +165,7 @@ def _strides(layouts: Sequence[Layout]) -> list[int]:
 
 
 def in_places(matrix: SparseMatrix, layout: Layout, out: Layout) -> SparseMatrix:
-    """The matrix between places: rows and columns as the layouts put them, in all ciphertexts one after the other."""
+    """The matrix between places: rows and columns in the order of the layouts, all ciphertexts one after the other."""
     shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
     places_in, places_out = layout.places(), out.places()
     if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
@@ -182,7 +185,7 @@ def in_places(matrix: SparseMatrix, layout: Layout, out: Layout) -> SparseMatrix
 
 
 def _in_positions(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
-    """The blocks that hold entries, (ciphertext of the result, ciphertext of the operand), each in positions."""
+    """The blocks with entries, by (ciphertext of the result, ciphertext of the operand), each between positions."""
     whole = in_places(matrix, layout, out)
     if out.ciphertexts == layout.ciphertexts == 1:
         return {(0, 0): whole} if whole.data.size else {}

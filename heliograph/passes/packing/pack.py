@@ -1,7 +1,9 @@
-"""Turn tensors into slot vectors and maps into diagonals, in the layouts that cost least (passes/packing/choose_layouts.py).
+"""Turn tensors into slot vectors and maps into diagonals, in the layouts that cost least
+(passes/packing/choose_layouts.py).
 
-A value is a list of slot vectors, one per ciphertext. A map has a block for each pair of a result's and an operand's
-ciphertext; baby steps of an operand serve all its blocks, giant steps of a result are taken after its blocks are added.
+A value is a list of slot vectors, one per ciphertext. A map has a block for each pair of result and operand
+ciphertexts. The baby steps of an operand serve all its blocks, and the giant steps of a result follow the sum of its
+blocks.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ from heliograph.passes.packing.products.copy_operands import with_products
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Tensors become slot vectors; `affine` becomes `linear_transform` and rotations.
+    """Turns tensors into slot vectors, and `affine` into `linear_transform` and rotations.
 
-    `batch`: this many samples (a power of two) side by side in the same ciphertexts; one for each slot, where elements of
-    tensors are ciphertexts of their own (ir/ops/slots/stacks.py); or "max", the most of these that the program allows.
+    `batch`: the number of samples (a power of two) side by side in the same ciphertexts. With one for each slot, every
+    element of a tensor is a ciphertext of its own (ir/ops/slots/stacks.py). "max" is the most that the program allows.
     """
 
     ring: Ring
@@ -73,8 +75,9 @@ class _Packer:
         self.slots = ring.slots // batch
         self.builder = Builder(program.name, Stage.PACKED, program)
         self.plans = MapPlans(program, self.groups, ring, costs, self.slots)
-        # The packed form of each node of the polynomial program: for secret nodes slot vectors, one per ciphertext; for
-        # nodes that the server computes in the clear, a single node. Constants have neither: their readers use the arrays.
+        # The packed form of each node of the polynomial program: for secret nodes, slot vectors, one per ciphertext;
+        # for nodes that the server computes in the clear, a single node. Constants have neither: their readers use the
+        # arrays.
         self.new: dict[Node, list[Node]] = {}
         self.clear: dict[Node, Node] = {}
         # The layout of each group of values.
@@ -133,10 +136,11 @@ class _Packer:
         return builder.finish(outputs)
 
     def _cheapest(self, candidates: Sequence[Sequence[Layout]]) -> list[Layout]:
-        """The layout of each group of values; those of inputs with shifted copies where that pays."""
+        """The layout of each group of values; inputs get shifted copies where these pay."""
         program, of = self.program, self.groups.of
         chosen = choose_layouts(program, self.groups, candidates, self.plans.cost)
-        # An input that one map reads is packed with shifted copies if that makes the map cheaper (ir/maps/diagonals.py).
+        # An input that one map reads is packed with shifted copies if that makes the map cheaper
+        # (ir/maps/diagonals.py).
         for node in program.nodes:
             for operand, name in zip(node.inputs, node.attrs.get("matrices", ()), strict=False):
                 layout, out = chosen[of.get(operand, 0)], chosen[of.get(node, 0)]
@@ -149,7 +153,7 @@ class _Packer:
         return chosen
 
     def _chunk(self, chunk: int, of: int) -> int | None:
-        """The attribute that says which ciphertext of a value of several a node is."""
+        """The attribute with the number of the ciphertext; None if the value has only one."""
         return chunk if of > 1 else None
 
     def _packed(self, node: Node, layout: Layout) -> list[Node]:
@@ -167,18 +171,18 @@ class _Packer:
         return self.builder.op("rotate", (value,), node.loc, amount=amount * self.batch)
 
     def unmoved(self, node: Node) -> list[Node]:
-        """The operand's vectors: elements get other names, and stay in their slots."""
+        """The operand's vectors: elements stay in their slots, only their indices change."""
         return self.new[node.inputs[0]]
 
     def roll_rows(self, node: Node) -> list[Node]:
-        """A rotation by whole rows, which lie in one ciphertext."""
+        """A rotation by whole rows, all in one ciphertext."""
         (operand,) = node.inputs
         (value,), layout = self.new[operand], self.layout(operand)
         amount = node.attrs["amount"] * layout.block % layout.period
         return [self._rotate(value, amount, node) if amount else value]
 
     def sum_rows(self, node: Node) -> list[Node]:
-        """The sum of all rows, which lands in each of them."""
+        """The sum of all rows, in each of them."""
         (operand,) = node.inputs
         (value,), layout = self.new[operand], self.layout(operand)
         step = layout.period // 2
@@ -188,9 +192,9 @@ class _Packer:
         return [value]
 
     def sum_runs(self, node: Node) -> list[Node]:
-        """The sum of each run, where it begins.
+        """The sum of each run, at its start.
 
-        What the rotations leave elsewhere is read by nobody; where it would leave the server it is taken away.
+        The rotations leave other values elsewhere, which no op reads; an output is masked.
         """
         (operand,) = node.inputs
         values, step = self.new[operand], 1
@@ -278,7 +282,7 @@ class _Packer:
         return made
 
     def _sums(self, node: Node, out: Layout) -> list[Node]:
-        """Each element of the result as a weighted sum of ciphertexts, and its offset."""
+        """Each element of the result, as a weighted sum of ciphertexts plus its offset."""
         totals: list[Node | None] = [None] * out.ciphertexts
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
             matrix = in_places(self.program.linear_map(name).sparse(), self.layout(operand), out)
@@ -299,13 +303,13 @@ class _Packer:
         out: Layout,
         chunk: int,
     ) -> Node:
-        """One ciphertext of the result, from maps whose operands have the same period: their sum, in partial sums.
+        """One ciphertext of the sum of maps from operands with the same period, still as partial sums.
 
-        The terms of a row are still spread over a run of slots; `_summed` adds them up.
+        The terms of a row are spread over a run of slots; `_summed` adds them up.
         """
         layout = maps[0][2]
-        # For an input, the shift is applied by the client and chosen for this map; for other values it tells how moved
-        # copies are placed.
+        # For an input, the client applies the shift, which was chosen for this map; for other values it is the distance
+        # between moved copies.
         shift = layout.shift if maps[0][0].op == "input" else 0
         if shift:
             steps = self.plans.shifted_steps(node, maps[0][1], layout, out)[1]
@@ -346,7 +350,7 @@ class _Packer:
         )
 
     def _summed(self, node: Node, partial: Sequence[tuple[int, Node]], period: int) -> Node:
-        """The sum of partial sums that are spread over runs of slots, in every slot of its row."""
+        """The total of partial sums that are spread over runs of slots, in every slot of its row."""
         run = max(run for run, _ in partial)
         total: Node | None = None
         while True:
@@ -374,7 +378,7 @@ class _Packer:
         return made
 
     def sum(self, node: Node) -> list[Node]:
-        """A sum or a difference; an operand may be known, at compile time or at run time."""
+        """A sum or a difference; one operand may be plain, known at compile time or at run time."""
         new, layout = self.new, self.layout(node)
         left, right = node.inputs
         if in_the_clear(left) or in_the_clear(right):

@@ -41,34 +41,39 @@ from heliograph.passes.ranges.units import UnitGroup, unit_groups
 # By layer name, or one degree per activation in program order.
 Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 
-# On a symmetric interval, ReLU-like functions take about a quarter fewer products. The interval is made symmetric if that
-# widens it by no more than this factor.
+# On a symmetric interval, ReLU-like functions take about a quarter fewer products. The interval is made symmetric if
+# that widens it by no more than this factor.
 _SYMMETRY = 1.35
 DEFAULT_DEGREE = 15
-# An error below this share of a polynomial's size is smaller than that of encryption; how much smaller does not matter.
+# An error below this share of a polynomial's size is smaller than the error of encryption; its exact size does not
+# matter.
 _NEGLIGIBLE = 2.0**-36
-# The number of points by which a function's size is told.
+# The number of points at which a function's size is measured.
 _SIZED = 257
 
 
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """Activations become `poly` nodes.
+    """Replaces activations by `poly` nodes.
 
-    `degree` is for all layers, `degrees` for single ones (by layer name) or one for each in program order,
-    `target_error` asks for the smallest degree whose largest error is under it. `margin` widens an observed range on each
-    side, as a share of its width; with None margin and degree are chosen together from the tails of the samples
-    (`margins.py`), by a `chooser` that the pass makes where it is given none. `observed` is what `Calibrate` saw. A range is
-    proved (intervals from the input range), observed, or declared at the op.
-    `spread` widens the normal distribution that method gaussian weighs with (OLA's r). `activations`, where it is given,
-    gets what is known of each activation whose degree nobody asked for, by its entry in the table of ranges; `offers`, where
-    it is given, the series that a bootstrap may compute in place of a polynomial, of the degrees of those in `alike`, where
-    these are given. `precision` is
-    the error that encryption may add to a result, as a share of its size: a smooth function takes a lower degree whose
-    error is far below that (0: none does).
+    A range is proved (intervals from the input range), observed, or declared at the op. Between linear maps, sums
+    included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) = r f(x / r), and the maps
+    absorb 1/r and r. One polynomial on [-1, 1] then serves units of any size equally well.
 
-    Between linear maps, sums included, a homogeneous activation (ReLU, leaky ReLU) gets a range for each unit: f(x) =
-    r f(x / r), and the maps take 1/r and r in. One polynomial on [-1, 1] then serves units of any size equally well.
+    `degree`: the degree for all layers.
+    `degrees`: degrees by layer name, or one for each activation in program order.
+    `target_error`: asks for the smallest degree with a largest error below it.
+    `margin`: widens an observed range on each side, as a share of its width. With None, margin and degree are chosen
+    together from the tails of the samples (`margins.py`).
+    `method`: the method of the fits, unless the op has its own.
+    `spread`: widens the normal distribution by which method gaussian weighs (OLA's r).
+    `observed`: the result of `Calibrate`.
+    `chooser`: chooses margin and degree where `margin` is None; by default, the pass builds one.
+    `activations`: if given, filled with the activations without a requested degree, by entry in the table of ranges.
+    `offers`: if given, filled with the series that a bootstrap may compute in place of a polynomial.
+    `alike`: if given, only these entries get an offer, with a series of the same degree.
+    `precision`: the error that encryption may add to a result, as a share of its size. A smooth function takes a lower
+    degree if its error is far below that; with 0, none does.
     """
 
     degree: int | None = None
@@ -97,15 +102,15 @@ class Approximate:
         return _Approximator(self, program).run()
 
     def margin_of(self, operand: Node | None) -> float:
-        """By how much the samples' range of a value of the old program is widened, as a share of its width."""
+        """The margin on the samples' range of a value of the old program, as a share of the range's width."""
         if self.margin is not None:
             return self.margin
         assert self.chooser is not None
         return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
 
     def of_maximum(self, operand: Node) -> tuple[tuple[float, ...], Callable[[Mapping[int, float]], int]]:
-        """How far the differences reach that the rounds of a maximum over the operand's rows compare, and what chooses the
-        degree of their polynomials by its error.
+        """For a maximum over the operand's rows: the reach of the differences that each round compares, and a function
+        that chooses the degree of their polynomials by error.
         """
         seen = self.observed.get(operand)
         if seen is None or not seen.rounds:
@@ -177,10 +182,12 @@ class Approximate:
         unit: float = 1.0,
         sizes: Array | None = None,
     ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit], Callable[[int | None], SeriesFit | None]]:
-        """The polynomial of the degree asked for, or of the smallest that meets the target in units of `unit`.
+        """The fit of a function on [low, high], as (polynomial, (error bound, whether it is proved), polynomial of a
+        given degree, series).
 
-        With it the bound on its error, and whether that is proved; a target is met by what is proved. The third is what
-        gives the polynomial of any degree, the last the series that is as good as the first, or one of a degree.
+        The polynomial has the requested degree, or the smallest that meets the target error in units of `unit`; the
+        proved bound decides. The third item gives the polynomial of any degree. The last gives a series as accurate as
+        the polynomial (for None), or one of a given degree; None where there is none.
         """
         assert isinstance(self.degrees, Mapping)
 
@@ -233,7 +240,7 @@ class Approximate:
         return chosen, bound(chosen), polynomial, series
 
     def _usual(self, of: Function, make: Callable[[int], Fit]) -> Fit:
-        """The polynomial of the usual degree; of a smaller one where the error of that is negligible."""
+        """The polynomial of the usual degree, or of a smaller one with a negligible error."""
         for degree in degrees_of(of):
             made = make(degree)
             size = float(np.ptp(made(np.linspace(made.low, made.high, _SIZED, dtype=np.float64)))) / 2
@@ -244,7 +251,7 @@ class Approximate:
     def offer(
         self, entry: int, series: Callable[[int | None], SeriesFit | None], size: float = 1.0, largest: float = 1.0
     ) -> None:
-        """Keep the series of an activation, where that was asked for."""
+        """Record the series of an activation in `offers`, if that is given."""
         if self.offers is None or (self.alike is not None and entry not in self.alike):
             return
         found = series(None if self.alike is None else self.alike[entry].series.degree)
@@ -260,7 +267,7 @@ class Approximate:
         polynomial: Callable[[int], Fit],
         sizes: Array | None = None,
     ) -> None:
-        """Keep what is known of an activation, where that was asked for."""
+        """Record an activation in `activations`, if that is given and the degree was not requested."""
         seen = self.observed.get(node.inputs[0])
         asked = node.loc.layer in self.degrees or "degree" in node.attrs
         if self.activations is None or asked or seen is None or seen.tails is None:
@@ -294,8 +301,8 @@ class _Approximator:
             self.groups = options.chooser.groups(program)
         else:
             self.groups = unit_groups(program, options.observed, options.margin_of(None))
-        # By node of the new program: bounds of each element, and the unit sizes that a value was divided by, flattened.
-        # Readers multiply by these sizes.
+        # By node of the new program: bounds of each element, and the flattened unit sizes by which the value is
+        # divided. Readers multiply by these sizes.
         self.bounds: dict[Node, Bounds | None] = {}
         self.divided: dict[Node, Array] = {}
         self.ranges: list[RangeEntry] = []
@@ -323,14 +330,14 @@ class _Approximator:
         return transfer(made, [self.bounds[operand] for operand in made.inputs], self.builder.context, {})
 
     def carried(self, node: Node, operands: list[Node]) -> Node:
-        """The node as it is; in a group of values that are divided by unit, its operands are divided alike."""
+        """A copy of the node; in a group of values divided by unit, its operands are divided by the same sizes."""
         made = self._copied(node, operands)
         if node in self.groups:
             self.divided[made] = self.groups[node].settle(node, None)
         return made
 
     def affine(self, node: Node, operands: list[Node]) -> Node:
-        """A linear map, which takes in what its operands were divided by, and what its result is to be divided by."""
+        """A linear map, which absorbs the unit sizes of its operands and of its result."""
         if node not in self.groups and not any(operand in self.divided for operand in operands):
             return self.carried(node, operands)
         columns = [self.divided.get(operand) for operand in operands]
@@ -343,7 +350,7 @@ class _Approximator:
         return made
 
     def activation(self, node: Node, operands: list[Node]) -> Node:
-        """A function of one variable: a composition where one polynomial does not serve, else a polynomial."""
+        """A function of one variable, as a polynomial, or as a composition where one polynomial is not enough."""
         if _is_composed(node, self.options.degrees):
             return self.composed(node, operands)
         if node not in self.groups:
@@ -353,7 +360,7 @@ class _Approximator:
         return made
 
     def given(self, node: Node, operands: list[Node]) -> Node:
-        """A polynomial that the program came with: its interval was declared, and is proved where bounds reach."""
+        """A polynomial of the original program; its interval is declared, or proved if it holds all bounds."""
         (operand,), builder, bounds, ranges = operands, self.builder, self.bounds, self.ranges
         made = builder.op("poly", (operand,), node.loc, **{**node.attrs, "range": len(ranges)})
         low, high = node.attrs["low"], node.attrs["high"]
@@ -451,7 +458,7 @@ class _Approximator:
         return COMPOSITIONS[node.op].lower(lowering, argument)
 
     def _unit_polynomial(self, node: Node, operand: Node, group: UnitGroup) -> Node:
-        """The polynomial of an activation whose operand is divided by unit."""
+        """The polynomial of an activation with an operand divided by unit."""
         builder, bounds, ranges, options = self.builder, self.bounds, self.ranges, self.options
         of = _function(node)
         seen, sizes, reach = self.options.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
@@ -507,25 +514,28 @@ class _Approximator:
 
 
 def _function(node: Node) -> Function:
-    """The function that an activation means, its attributes given."""
+    """The function of an activation with its attributes."""
     family = OPS[node.op].activation
     assert family is not None
     return family.of(node.attrs)
 
 
 def _settled(interval: Interval, source: str) -> Interval:
-    """The interval with ends that do not depend on the processor; a declared one is as it was declared."""
+    """The interval, rounded outwards so that its ends do not depend on the processor; a declared one stays exact."""
     return interval if source == "declared" else Interval(*rounding.outward(interval.low, interval.high))
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """How an op becomes a composition of polynomials, and where it does not."""
+    """The composition of polynomials for an op.
+
+    `lower`: writes it.
+    `unless_degree`: a single polynomial is used instead if a degree is given, at the op or by layer.
+    `needs_gap`: a single polynomial is used instead if the op has no gap.
+    """
 
     lower: Callable[[Lowering, Argument], Node]
-    # A single polynomial is used instead if a degree is given, at the op or by layer.
     unless_degree: bool = False
-    # A single polynomial is used instead if there is no gap.
     needs_gap: bool = False
 
 
@@ -541,7 +551,7 @@ COMPOSITIONS: Mapping[str, Composition] = {
 
 
 def _is_composed(node: Node, degrees: Degrees = ()) -> bool:
-    """Whether a composition stands for the node; `degrees` are those asked for by layer."""
+    """Whether the node becomes a composition, given the requested degrees by layer."""
     composition = COMPOSITIONS.get(node.op)
     if composition is None or (composition.needs_gap and "gap" not in node.attrs):
         return False
@@ -551,8 +561,9 @@ def _is_composed(node: Node, degrees: Degrees = ()) -> bool:
 def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
     """The degrees by layer name, from a mapping or from one degree for each activation in program order.
 
-    Compositions (sign, softmax, ...) have no degree of their own and are not counted. A `ProgramError` where a name is
-    no activation's, where the number is another one, or where two activations share a name and differ.
+    Compositions (sign, softmax, ...) have no degree of their own and are not counted. Raises ProgramError for a name
+    without an activation, for a wrong number of degrees, and for two activations with the same name and different
+    degrees.
     """
     if isinstance(degrees, Mapping):
         layers = [node.loc.layer for node in program.nodes if OPS[node.op].activation is not None and node.type.secret]

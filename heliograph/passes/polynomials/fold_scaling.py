@@ -1,11 +1,11 @@
-"""Bring the input of every polynomial to [-1, 1] without spending a level, by scaling what comes before and after.
+"""Bring the input of every polynomial to [-1, 1] without spending a level, by scaling the ops before and after it.
 
-Those of degree 2 become squares by the same means, which saves one of their two levels (squares.py).
+Polynomials of degree 2 become squares in the same way, which saves one of their two levels (squares.py).
 
-Each value is kept divided by a factor. Values that are added share one factor; linear maps, polynomials and products of
-matrices take any factor in and give any out, at no cost, because their coefficients (or what moves values before and
-after them) absorb it. Only where an elementwise product or an input fixes the factor does a polynomial need a scaling of
-its own, which costs a level.
+Each value is kept divided by a factor. Values that are added share one factor. Linear maps, polynomials and products of
+matrices convert any factor to any other at no cost, because their coefficients absorb it (for products of matrices, the
+maps before and after them). A polynomial needs a scaling of its own, which costs a level, only where an elementwise
+product or an input fixes the factor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHARING = (Role.SUM, Role.ROWS, Role.MOVE)
 
 @dataclass(frozen=True, slots=True)
 class FoldScaling:
-    """After it every `poly` is on [-1, 1]."""
+    """Moves every `poly` to [-1, 1]."""
 
     name: ClassVar[str] = "fold-scaling"
     needs: ClassVar[Stage] = Stage.POLYNOMIAL
@@ -71,7 +71,7 @@ class FoldScaling:
 
     @staticmethod
     def _divided(builder: Builder, operand: Node, factor: float) -> Node:
-        """A plain operand of a sum that is kept divided by a factor, divided too; the server does that in the clear."""
+        """A plain operand of a sum, divided by the factor of the sum; the server divides it in the clear."""
         if operand.type.secret or operand.op == "constant" or factor == 1.0:
             return operand
         scale = builder.op("constant", (), operand.loc, value=builder.constant(np.array(1.0 / factor), "scale"))
@@ -120,7 +120,7 @@ class FoldScaling:
 
 
 def _scaled_series(builder: Builder, node: Node, factor: float) -> dict[str, Attr]:
-    """What may stand for the polynomial in a bootstrap; the value is kept divided by the factor."""
+    """The attributes of the series that a bootstrap may compute in place of the polynomial, divided by the factor."""
     attrs = series_of(node.attrs)
     if "series" in attrs:
         attrs["series"] = builder.constant(builder.context.array(attrs["series"]) / factor, attrs["series"])
@@ -129,8 +129,11 @@ def _scaled_series(builder: Builder, node: Node, factor: float) -> dict[str, Att
 
 @dataclass(frozen=True, slots=True)
 class _Scaling:
-    """How a polynomial is scaled: its operand and its value are divided by factors; a shared operand is not computed a
-    second time with another bias.
+    """The scaling of a polynomial.
+
+    `factor_in`, `factor_out`: the factors by which its operand and its value are divided.
+    `shared`: whether the operand has other readers; it is then not computed a second time with another bias.
+    `square`: the square that replaces the polynomial; None for no square.
     """
 
     factor_in: float
@@ -140,7 +143,7 @@ class _Scaling:
 
 
 def _affine(builder: Builder, node: Node, operands: list[Node], ratios: list[float], factor: float) -> Node:
-    """The map from operands divided by their factors to a value divided by its own; ratios are those of the factors."""
+    """The map from operands divided by their factors to a value divided by `factor`; `ratios` are theirs over it."""
     matrices = []
     for ratio, name in zip(ratios, node.attrs["matrices"], strict=True):
         matrix = builder.context.linear_map(name)
@@ -154,12 +157,12 @@ def _affine(builder: Builder, node: Node, operands: list[Node], ratios: list[flo
 
 
 def is_linear(context: Context, node: Node) -> bool:
-    """Whether a polynomial is a scaling that no range is watched for: what it reads may have any size."""
+    """Whether a polynomial is a scaling without an entry in the table of ranges: its operand may have any size."""
     return context.shape(node.attrs["coefficients"]) == (2,) and node.attrs.get("range") is None
 
 
 def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
-    """The factor that each value is divided by, and the polynomials that become squares."""
+    """The factor of each value, and the polynomials that become squares."""
     graph: networkx.Graph = networkx.Graph()
     graph.add_nodes_from(program.nodes)
     for node in program.nodes:
@@ -197,7 +200,8 @@ def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
             node = alone[number, target]
             a = node.attrs
             made = square(trim(context.array(a["coefficients"])), a["low"], a["high"], found[target])
-            # If the factor is fixed and already fits the interval, another one would cost the level that the square saves.
+            # If the factor is fixed and already fits the interval, another one would cost the level that the square
+            # saves.
             if made is not None and not (is_fixed and factor == (a["high"] - a["low"]) / 2):
                 squares[node] = made
                 factor = factor if is_fixed else made.half
@@ -206,6 +210,6 @@ def _factors(program: Program) -> tuple[dict[Node, float], dict[Node, Square]]:
 
 
 def _last_first(graph: networkx.DiGraph, circles: set[int]) -> list[int]:
-    """The groups, each after those that it leads to; those of a circle in any order."""
+    """The groups, each after its successors; groups on cycles come first, in any order."""
     free = graph.subgraph(set(graph) - circles)
     return [*sorted(circles), *reversed(list(networkx.lexicographical_topological_sort(free)))]

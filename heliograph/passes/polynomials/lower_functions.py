@@ -1,7 +1,7 @@
 """Write sign, abs, argmax, max and softmax as compositions of polynomials, at the polynomial stage.
 
-The constructions and their proofs are those of `approx/`; here they become nodes. A chain's first polynomial carries the
-entry of the range table: while its input stays in the interval, the others' inputs do.
+The constructions and their proofs are in `approx/`; here they become nodes. A chain's first polynomial carries the
+entry of the range table: while its input stays in the interval, so do the inputs of the others.
 """
 
 from __future__ import annotations
@@ -38,35 +38,42 @@ from heliograph.passes.ranges.intervals import Interval, transfer
 from heliograph.passes.ranges.margins import MAX_DEGREES, WORTH_A_PROOF
 from heliograph.passes.ranges.range_table import range_entry
 
-# The smallest difference that must be resolved, as a share of the range, unless the program or calibration gives it.
+# The default for the smallest difference to be resolved, as a share of the range, without one from program or samples.
 DEFAULT_GAP = 0.01
-# If the program gives no precision, a sign comes within 2**-SIGN_BITS of its limit, and an entry of a one-hot vector within
-# 2**-ONE_HOT_BITS.
+# If the program gives no precision, a sign comes within 2**-SIGN_BITS of its limit, and an entry of a one-hot vector
+# within 2**-ONE_HOT_BITS.
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
 _MOST_ABS_DEGREE = 127
 # The first polynomial of a sign is steepest at the ends of its interval, and noise must carry no value beyond them. An
-# interval that was not widened already, which whole numbers reach the ends of, is made wider by this share.
+# interval without a margin is widened by this share, because whole numbers may lie exactly at its ends.
 _ROOM = 2.0**-7
-# The gap of a comparison whose values keep a distance from the threshold, as a share of that.
+# The gap of a comparison of values that keep a distance from the threshold, as a share of that distance.
 _CLEAR = 0.8
-# Fits to differences that were seen give this share of the weight to all of the interval, at this many points: the largest
-# error is far smaller than without, at little cost in the mean error.
+# Fits to observed differences spread this share of the weight over the whole interval, at this many points: it greatly
+# reduces the largest error, at little cost in the mean error.
 _BROADLY, _EVENLY = 0.02, 1001
 # Maps with at most this many entries are multiplied entry by entry.
 _FEW_ENTRIES = 1 << 12
 # All differences between rows, in both directions, are compared at once if they fit into one ciphertext with this many
-# slots. If there are more, each pair is compared once, up to this many differences; beyond that, rows meet in a tournament.
+# slots. If there are more, each pair is compared once, up to this many differences; beyond that, rows meet in a
+# tournament.
 _MOST_PAIRS = 1 << 15
 _MOST_HALF_PAIRS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What a composition reads: a node of the new program, and what is known of its values."""
+    """The argument of a composition.
+
+    `value`: a node of the new program.
+    `interval`: the interval on which the polynomials are accurate.
+    `source`: the source of the interval: proved, observed or declared.
+    `seen`: the observed range of the value.
+    `proved`: its proved interval.
+    """
 
     value: Node
-    # Where the polynomials are accurate, and what that rests on: proved, observed or declared.
     interval: Interval
     source: str
     seen: Observed | None = None
@@ -75,19 +82,20 @@ class Argument:
 
 @dataclass(slots=True, kw_only=True)
 class Lowering(Writer):
-    """Writes the nodes in place of one op, and knows the bounds of each."""
+    """A writer of the nodes that replace one op, with the bounds of each."""
 
     node: Node
     bounds: dict[Node, Bounds | None]
     ranges: list[RangeEntry]
     margin: float
-    # Values of the new program that are read more than once: by several nodes, or by an output.
+    # Values of the new program with several readers, or that are outputs.
     shared: frozenset[Node] = frozenset()
-    # How close the result must come, if Options.target_error says so.
+    # The requested largest error (Options.target_error).
     target_error: float | None = None
-    # How far the differences reach that each round of a maximum compares, where samples showed it.
+    # The observed reach of the differences that each round of a maximum compares.
     reaches: tuple[float, ...] = ()
-    # Which of the degrees a maximum takes from samples: given the root mean square error of each in the samples' units.
+    # Chooses the degree of a maximum from samples, given the root mean square error of each degree in the samples'
+    # units.
     choose_degree: Callable[[Mapping[int, float]], int] = min
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
@@ -111,9 +119,9 @@ class Lowering(Writer):
         return x
 
     def mapped(self, x: Node, matrix: Any, shape: tuple[int, ...], bias: float = 0.0) -> Node:
-        """A linear map of x, and a number; multiplied into the map that makes x, where nothing else reads that and it pays.
+        """A linear map of x plus a number. It is merged into the map that gives x if x has no other reader and it pays.
 
-        What the server adds to x in the clear goes through the map in the clear.
+        A plain summand of x goes through the map in the clear.
         """
         if x.op == "add" and x not in self.shared and sum(operand.type.secret for operand in x.inputs) == 1:
             secret, known = sorted(x.inputs, key=lambda operand: not operand.type.secret)
@@ -142,7 +150,7 @@ class Lowering(Writer):
         return self.op("affine", *operands, matrices=names, bias=bias, shape=shape)
 
     def _by_channels(self, x: Node, matrix: KroneckerMatrix, shape: tuple[int, ...], bias: float) -> Node:
-        """The same of a map that treats all places alike: products stay in the small form."""
+        """`mapped` for a map in Kronecker form, which treats all places alike: products keep that form."""
         operands: tuple[Node, ...] = (x,)
         matrices: list[Matrix] = [matrix]
         offset: Array = np.full(matrix.shape[0], bias)
@@ -165,7 +173,7 @@ class Lowering(Writer):
         error: float,
         **more: Any,
     ) -> int:
-        """A new entry of the range table; its number. Errors of constructions are proved."""
+        """Add an entry to the range table and return its number. Errors of constructions are proved."""
         self.ranges.append(
             range_entry(
                 self.node,
@@ -183,7 +191,7 @@ class Lowering(Writer):
         return len(self.ranges) - 1
 
     def gap(self, seen: float | None, reach: float) -> tuple[float, str]:
-        """The smallest difference to be told apart, and what it rests on."""
+        """The smallest difference to be resolved, and its source."""
         if "gap" in self.node.attrs:
             return float(self.node.attrs["gap"]), "declared"
         if seen is not None:
@@ -191,21 +199,21 @@ class Lowering(Writer):
         return DEFAULT_GAP * reach, "default"
 
     def error(self, width: float) -> float:
-        """How near |x| or a maximum must come, for operands that lie in an interval of that width.
+        """The largest error allowed for |x| or a maximum, for operands in an interval of this width.
 
-        What is asked of this operation comes before what is asked of all.
+        The op's own gap comes before the target error for all ops.
         """
         if "gap" in self.node.attrs:
             return float(self.node.attrs["gap"])
         return self.target_error or DEFAULT_GAP * width
 
     def located(self, hint: str = "") -> AbstractContextManager[None]:
-        """Errors that are raised inside name this op and its place, and the hint where one is given."""
+        """A context in which errors name this op and its place, with the hint if one is given."""
         return at(self.node.loc, said_by=self.node.op, hint=hint)
 
 
 def _after(matrix: KroneckerMatrix, inner: Matrix) -> Matrix | None:
-    """matrix @ inner in a small form; None where there is none and the entries are many."""
+    """matrix @ inner in Kronecker form, or entry by entry if `inner` has few entries; else None."""
     if isinstance(inner, KroneckerMatrix):
         return matrix.after(inner)
     return SparseMatrix.of(matrix.csr() @ inner.csr()) if inner.nnz <= _FEW_ENTRIES else None
@@ -216,7 +224,7 @@ _ROTATION, _LEVEL = 16.0, 40.0
 
 
 def _pays(shape: tuple[int, int], sources: Sequence[int]) -> bool:
-    """Whether one map from the sources costs less than one to `shape[1]` elements and one from there, a level more."""
+    """Whether one map from the sources costs less than two, by way of `shape[1]` elements and with one more level."""
 
     def work(rows: int, columns: int) -> float:
         diagonals = next_power_of_two(min(rows, columns))
@@ -233,7 +241,7 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
     gap, gap_source = lowering.gap(x.seen.near if x.seen else None, reach)
     room = lowering.node.attrs.get("room")
     if room is not None and _CLEAR * room < gap:
-        # Values lie just at this distance: where the polynomials are steep, noise would move them far.
+        # Values lie exactly at this distance: where the polynomials are steep, noise would move them far.
         gap, gap_source = _CLEAR * float(room), "by steps of the values"
     if x.source != "observed":
         reach *= 1.0 + _ROOM
@@ -255,15 +263,15 @@ def lower_sign(lowering: Lowering, x: Argument) -> Node:
 
 
 def lower_abs(lowering: Lowering, x: Argument) -> Node:
-    """|x| within the error asked for, or within its gap."""
+    """|x| within the op's gap, or within the target error."""
     return _abs_within(lowering, x, lowering.error(x.interval.magnitude))
 
 
 def _abs_within(lowering: Lowering, x: Argument, error: float, whole: float | None = None) -> Node:
     """|x| within `error`: one polynomial, or x sign(x), whichever takes fewer levels.
 
-    Where it is a part of something, `whole` is the proved error of that: the report says it. What was seen is then the
-    samples of what x is made from, not of x itself.
+    As a part of a larger construction, `whole` is that construction's proved error, which the report gives. The
+    observed range then belongs to the construction's operand, not to x itself.
     """
     reach = x.interval.magnitude
     shown: dict[str, Any] = {"seen": x.seen} if whole is None else {"seen": x.seen, "observed": None}
@@ -293,7 +301,7 @@ def _abs_within(lowering: Lowering, x: Argument, error: float, whole: float | No
 
 @functools.lru_cache(maxsize=64)
 def _abs_polynomial(error: float) -> Fit | None:
-    """The polynomial of least degree for |x| on [-1, 1] within that error, where a degree of use has it."""
+    """The polynomial of least degree for |x| on [-1, 1] within that error; None if its degree would be too high."""
     # Bernstein: the best polynomial of even degree n has an error of about 0.2802 / n.
     if error < 0.28 / _MOST_ABS_DEGREE:
         return None
@@ -311,11 +319,11 @@ def _abs_error(polynomial: Fit) -> float:
 
 
 def lower_argmax(lowering: Lowering, x: Argument) -> Node:
-    """One-hot over rows, by all pairs of rows at once; where these are too many, by a tournament.
+    """One-hot over rows, by all pairs of rows at once or, if these are too many, by a tournament.
 
-    All pairs take two signs whatever the number of rows, a tournament log2(rows) of them and one more. Where all
-    differences fit one ciphertext a row's signs stand behind each other and their sum takes no level; else each pair is
-    compared once, and a map that adds or subtracts its sign takes one.
+    All pairs take two signs in sequence whatever the number of rows, a tournament log2(rows) and one more. If all
+    differences fit one ciphertext, a row's signs stand one after the other and their sum takes no level. Otherwise each
+    pair is compared once, and a map that adds or subtracts its sign takes a level.
     """
     classes, columns = shape_of(x.value)
     seen = _as_approximated(lowering, x)
@@ -330,9 +338,10 @@ def lower_argmax(lowering: Lowering, x: Argument) -> Node:
 
 
 def _as_approximated(lowering: Lowering, x: Argument) -> Observed | None:
-    """What was seen of rows, their distances as the polynomials before give them where these are nearer or wider.
+    """The observed rows, with distances that also cover the approximated values: `near` may shrink and `spread` may
+    grow.
 
-    The smallest difference of the exact values would be below their error.
+    The polynomials before the op can bring rows closer together than the exact values are.
     """
     seen = x.seen
     if seen is None or seen.near is None or "gap" in lowering.node.attrs or not lowering.builder.calibration:
@@ -343,7 +352,7 @@ def _as_approximated(lowering: Lowering, x: Argument) -> Observed | None:
 
 
 def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
-    """Whether a row is above the maximum less half of the gap; the maximum may err by a quarter of it."""
+    """One-hot by whether a row exceeds the maximum minus half the gap; the maximum may err by a quarter of the gap."""
     classes, columns = shape_of(x.value)
     seen = x.seen
     rows, size = next_power_of_two(classes), classes * columns
@@ -423,7 +432,7 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
 
 
 def _differences(classes: int) -> Array:
-    """Row (k, i) of the map gives x[i] - x[(i + k + 1) mod classes]; zero for k = classes - 1 and beyond."""
+    """A map: row (k, i) gives x[i] - x[(i + k + 1) mod classes], and zero from k = classes - 1 on."""
     offset, row = np.divmod(np.arange(next_power_of_two(classes - 1) * classes), classes)
     made = np.eye(classes)[row] - np.eye(classes)[(row + offset + 1) % classes]
     made[offset >= classes - 1] = 0.0
@@ -431,13 +440,13 @@ def _differences(classes: int) -> Array:
 
 
 def _half_differences(classes: int) -> Array:
-    """A row of the map for each pair i < j gives x[i] - x[j]; its transpose adds up the signs of each class."""
+    """A map with a row x[i] - x[j] for each pair i < j; its transpose adds up the signs of each class."""
     first, second = np.triu_indices(classes, 1)
     return np.asarray(np.eye(classes)[first] - np.eye(classes)[second])
 
 
 def _of_columns(matrix: Array, columns: int) -> Any:
-    """The map of rows, of each column; entry by entry where that is as small."""
+    """The map on rows, applied to each column; entry by entry for a single column."""
     return (
         KroneckerMatrix.of(matrix[np.newaxis], [identity_places(columns)])
         if columns > 1
@@ -446,19 +455,18 @@ def _of_columns(matrix: Array, columns: int) -> Any:
 
 
 def lower_max(lowering: Lowering, x: Argument) -> Node:
-    """The maximum over rows within the error asked for, or within its gap; else as near as the samples need it."""
+    """The maximum over rows within the gap or the target error; with neither, as close as the samples require."""
     if lowering.reaches and lowering.target_error is None and "gap" not in lowering.node.attrs:
         return _max_by_samples(lowering, x)
     return _max_within(lowering, x, lowering.error(x.interval.high - x.interval.low))
 
 
 def _max_by_samples(lowering: Lowering, x: Argument) -> Node:
-    """The maximum over rows by the tournament of `_max_within`, its polynomials fitted to the differences that were seen.
+    """The maximum over rows by the tournament of `_max_within`, with polynomials fitted to the observed differences.
 
-    Behind a ReLU most differences are zero or small, and none is as large as the values' interval allows. A polynomial of
-    least largest error on that interval is off by its largest error where two values are equal, always upwards: what
-    follows adds that up. Least squares under the differences' own distribution, on an interval that holds them, have no
-    such drift.
+    After a ReLU, most differences are zero or small, and none is as large as the values' interval allows. A minimax
+    polynomial on that interval has its largest error where two values are equal, always upwards, and later layers add
+    this up. Least squares under the differences' own distribution, on an interval that holds them, have no such drift.
     """
     assert x.seen is not None
     rows, columns = shape_of(x.value)
@@ -476,7 +484,7 @@ def _max_by_samples(lowering: Lowering, x: Argument) -> Node:
     value = lowering.mapped(x.value, scipy.sparse.eye_array(rows * columns, format="csr") / rows, (rows, columns))
     for number, (meeting, made) in enumerate(zip(rounds, fits, strict=True)):
         factor = 2.0**number / rows
-        # The rounds before may have moved both values.
+        # Earlier rounds may have moved both values.
         reach = meeting.reach * factor + (2 * sum(errors[:number]) * factor if meeting.whole else 0.0)
         entry = lowering.entry(
             Interval(-reach, reach),
@@ -496,7 +504,7 @@ def _max_by_samples(lowering: Lowering, x: Argument) -> Node:
 
 
 def _met(lowering: Lowering, value: Node, amount: int, coefficients: Sequence[float], reach: float, entry: int) -> Node:
-    """Twice the larger of every row and the one `amount` behind it."""
+    """Twice the larger of each row and the row `amount` after it."""
     other = lowering.op("roll_rows", value, amount=amount)
     made = lowering.poly(lowering.op("sub", value, other), coefficients, -reach, reach, entry)
     return lowering.op("add", lowering.op("add", value, other), made)
@@ -504,8 +512,11 @@ def _met(lowering: Lowering, value: Node, amount: int, coefficients: Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """One round of a maximum: how far its differences reach, `sizes` (quantiles of what was seen of them), and whether
-    the reach is that of all values of the interval.
+    """One round of a maximum.
+
+    `reach`: the reach of its differences.
+    `sizes`: quantiles of the observed differences.
+    `whole`: whether the reach covers all values of the interval, not only the observed ones.
     """
 
     reach: float
@@ -520,7 +531,7 @@ class _Meeting:
 
 @functools.lru_cache(maxsize=256)
 def _abs_by_sizes(degree: int, sizes: tuple[float, ...]) -> Fit:
-    """|x| on [-1, 1] by least squares at quantiles of |x|, and with a small share of the weight evenly on all of it."""
+    """|x| on [-1, 1] by least squares at quantiles of |x|, with a small share of the weight evenly on [0, 1]."""
     even = np.linspace(0.0, 1.0, _EVENLY)
     x = np.append(np.minimum(sizes, 1.0), even)
     weight = np.append(np.full(len(sizes), (1.0 - _BROADLY) / len(sizes)), np.full(_EVENLY, _BROADLY / _EVENLY))
@@ -538,10 +549,10 @@ def _abs_by_sizes(degree: int, sizes: tuple[float, ...]) -> Fit:
 def _max_within(lowering: Lowering, x: Argument, error: float) -> Node:
     """The maximum over rows by a tournament: log2(rows) rounds of max(x, y) = (x + y + |x - y|) / 2 on whole vectors.
 
-    Every round halves nothing but the distance of rolled rows, so that in the end all rows hold the maximum. Values are
-    kept doubled from round to round instead of halved; the map before divides by the number of rows. Each round errs by at
-    most its share of `error`, also where values are equal. All pairs at once, as in argmax, would need fewer levels from
-    eight rows on, but fails where the two largest are equal, which is common behind a ReLU.
+    Every round halves the distance of the rolled rows, so that in the end all rows hold the maximum. The halving of
+    values is left out, so they double in each round; the map before divides by the number of rows. Each round errs by
+    at most its share of `error`, also where values are equal. All pairs at once, as in argmax, would need fewer levels
+    from eight rows on, but fail where the two largest are equal, which is common after a ReLU.
     """
     rows, columns = shape_of(x.value)
     interval, rounds = x.interval, rows.bit_length() - 1

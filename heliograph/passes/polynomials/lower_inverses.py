@@ -17,20 +17,21 @@ from heliograph.passes.ranges.calibrate import Observed
 from heliograph.passes.ranges.intervals import Interval
 from heliograph.passes.ranges.margins import positive_low
 
-# The error if neither Options.target_error nor the op gives one: relative to the function's value; absolute for softmax.
+# The default errors without Options.target_error: relative to the function's value; absolute for softmax.
 DEFAULT_RELATIVE_ERROR = 2.0**-10
 DEFAULT_SOFTMAX_ERROR = 2.0**-10
 _MOST_EXPONENT = 700.0
-# An inverse is fitted down to the smallest number seen divided by this, at most.
+# An inverse is fitted down to at most the smallest observed number divided by this.
 _LOWEST_SHARE = 8.0
-# And down to the largest divided by this, at most. Below that the result is too small, which for a square root is harmless.
+# And to at most the interval's largest number divided by this. Below it the result is too small, harmless for a square
+# root.
 _WIDEST = 2.0**20
 # A proved interval whose ends differ by more than this factor is replaced by the observed one.
 _WIDE = 2.0**13
 
 
 def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
-    """softmax over rows; a constant that centres the range drops out of it."""
+    """softmax over rows; subtracting a constant that centres the range does not change it."""
     x, interval = argument.value, argument.interval
     rows, columns = shape_of(x)
     middle, limit = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
@@ -44,8 +45,8 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
         interval, argument.source, [plan.polynomial.degree], largest, seen=argument.seen, function="softmax"
     )
     if x.op not in ("affine", "input", "matrix_product") or x in lowering.shared:
-        # pad_rows uses the slots after x as rows of zeros, so x must come from a map or a product of matrices, which leave
-        # zeros there.
+        # pad_rows uses the slots after x as rows of zeros, so x must come from a map or a product of matrices, which
+        # leaves zeros there.
         x = lowering.mapped(x, np.eye(rows * columns), (rows, columns))
     value = lowering.op("pad_rows", x, rows=plan.width)
     if middle:
@@ -59,10 +60,10 @@ def lower_softmax(lowering: Lowering, argument: Argument) -> Node:
 
 
 def lower_inverse(lowering: Lowering, argument: Argument) -> Node:
-    """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (1/x: or below)."""
+    """1/x, 1/sqrt(x) or sqrt(x) on a range above zero (for 1/x, also below)."""
     x = argument.value
     least, most = away_from_zero(argument.interval, argument.source, argument.seen, argument.proved)
-    # A proof that reaches zero says nothing about the end that matters.
+    # A proved interval that reaches zero says nothing about the end that matters.
     source = argument.source if (least, most) == (argument.interval.low, argument.interval.high) else "observed"
     negative = most < 0 and lowering.node.op == "reciprocal"
     if negative:
@@ -93,7 +94,7 @@ def lower_inverse(lowering: Lowering, argument: Argument) -> Node:
 
 
 def lower_exp(lowering: Lowering, argument: Argument) -> Node:
-    """exp(x) as the power 2^k of a polynomial for exp(x / 2^k): the degree and k of the least depth."""
+    """exp(x) as the power 2^k of a polynomial for exp(x / 2^k), with the degree and k of least depth."""
     x, interval = argument.value, argument.interval
     with lowering.located():
         if interval.high > _MOST_EXPONENT:
@@ -118,12 +119,12 @@ def lower_exp(lowering: Lowering, argument: Argument) -> Node:
 def away_from_zero(
     interval: Interval, source: str, seen: Observed | None, proved: Interval | None
 ) -> tuple[float, float]:
-    """The interval; where its margin reaches zero, or the bound that is proved of the value, it ends short of it.
+    """The interval, with an end short of zero if its margin reaches zero or the value's proved bound.
 
-    The margin is for what was not seen, and a layer norm's variance is never below its eps: towards zero it is a factor
-    instead, as the samples' logarithms have it, at least a half and at most an eighth. Newton's iterations
-    are harmless below their interval (they give too little), where a too wide one costs levels or has no start. The
-    interval of an inverse ends at 2^-20 of its far end at the latest.
+    The margin is for unseen values, but a layer norm's variance, for example, is never below its eps. So the margin
+    towards zero is a factor instead: the end lies at a half to an eighth of the nearest sample, by the tail of the
+    samples' logarithms. Newton's iterations are harmless below their interval (their result is too small), while a too
+    wide interval costs levels or has no start. The interval of an inverse goes down to at most 2^-20 of its far end.
     """
     if seen is not None and (source == "observed" or (source == "proved" and _says_little(interval, seen))):
         lowest = 0.0 if proved is None else max(proved.low, 0.0)
@@ -140,7 +141,9 @@ def away_from_zero(
 
 
 def _says_little(interval: Interval, seen: Observed) -> bool:
-    """Whether a proved interval reaches zero, or so near to it, far below all samples, that its inverse is expensive."""
+    """Whether a proved interval reaches zero, or comes so close to it, far below all samples, that an inverse is
+    costly.
+    """
     near, far = sorted((abs(interval.low), abs(interval.high)))
     least = min(abs(seen.low), abs(seen.high))
     return interval.low <= 0 <= interval.high or (far > _WIDE * near and near < least / _LOWEST_SHARE)

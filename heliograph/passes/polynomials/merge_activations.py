@@ -1,8 +1,8 @@
-"""Activations that bootstraps compute: which may be, and the program that means those that are.
+"""Activations computed by bootstraps: the series that are offered, and the program with the chosen ones.
 
-A trigonometric polynomial is fitted beside the polynomial of an activation (approx/fits/trigonometric.py).
-`OfferSeries` writes it to the polynomial, where placing bootstraps may take it up; `MergeActivations` makes the
-polynomial mean it.
+A trigonometric series is fitted beside the polynomial of an activation (approx/fits/trigonometric.py). `OfferSeries`
+attaches it to the `poly` node, so that the placement of bootstraps may choose it. `MergeActivations` then replaces the
+polynomial by it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from heliograph.ir.bootstraps.asked import bootstraps
 from heliograph.ir.bootstraps.series import NAMES
 from heliograph.ir.ranges import RangeEntry
 
-# How the table of ranges calls a series.
+# The method of a series in the table of ranges.
 METHOD = "trigonometric"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A series for the activation of an entry of the table of ranges: its errors are in units of `size` and, the largest, of
-    `largest` (those of its polynomial).
+    """A series offered for the activation of an entry in the table of ranges.
+
+    `series`: the series.
+    `size`: the unit of its root mean square error, the same as for the activation's polynomial.
+    `largest`: the unit of its largest error.
     """
 
     series: SeriesFit
@@ -33,7 +36,7 @@ class Offer:
     largest: float = 1.0
 
     def entry(self, of: RangeEntry) -> RangeEntry:
-        """The entry of an activation that is computed so."""
+        """The entry of the activation if its series is used."""
         error = rounding.upward(self.series.max_error * self.largest, rounding.FIGURE_BITS)
         return replace(
             of,
@@ -47,7 +50,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class OfferSeries:
-    """Polynomials get the series that a bootstrap may compute in their place, by their entries in the table of ranges."""
+    """Attaches to polynomials the series that a bootstrap may compute instead, by entry in the table of ranges."""
 
     offers: Mapping[int, Offer]
 
@@ -72,7 +75,7 @@ class OfferSeries:
 
 @dataclass(frozen=True, slots=True)
 class MergeActivations:
-    """Of the series that are offered those of these `entries` are what their polynomials mean; the others are dropped."""
+    """Replaces the polynomials of the `entries` by their offered series; drops all other offers."""
 
     offers: Mapping[int, Offer]
     entries: Collection[int]
@@ -102,13 +105,13 @@ class MergeActivations:
 def merged_ranges(
     ranges: Collection[RangeEntry], offers: Mapping[int, Offer], entries: Collection[int]
 ) -> list[RangeEntry]:
-    """The table of ranges with the figures of the series of these entries."""
+    """The table of ranges, with the figures of the series for these entries."""
     known = {place: offer for place, offer in offers.items() if place in entries}
     return [known[place].entry(each) if place in known else each for place, each in enumerate(ranges)]
 
 
 def merged_entries(program: Program) -> frozenset[int]:
-    """The entries of the table of ranges whose activations the bootstraps of a program compute."""
+    """The entries in the table of ranges of the activations that a program's bootstraps compute."""
     return frozenset(
         entry
         for node in bootstraps(program)

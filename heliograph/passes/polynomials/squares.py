@@ -1,7 +1,8 @@
-"""Polynomials of degree 2 as one square: a whole number times y^2, plus a constant, which takes one level instead of two.
+"""Polynomials of degree 2 as one square: a whole number times y^2 plus a constant, which takes one level instead of
+two.
 
 c2 x^2 + c1 x + c0 = c2 (x - v)^2 + p(v) with v = -c1 / (2 c2). The maps before and after absorb v and a factor
-(fold_scaling.py), so that y = (x - v) / r with r such that c2 r^2, divided by the factor of what comes out, is whole.
+(fold_scaling.py): y = (x - v) / r, with r such that c2 r^2, divided by the factor of the result, is a whole number.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _WIDEST = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """factor * y^2 + constant, in units of the factor that the result is divided by: y is the argument in the interval
-    [low, high], which holds the polynomial's own, brought to [-1, 1].
+    """A polynomial as factor * y^2 + constant, in units of the factor by which the result is divided.
 
-    `frame` is (centre, radius): the argument in the polynomial's own interval, brought to [-1, 1], is centre + radius * y.
+    `low`, `high`: an interval that contains the polynomial's own; y is the argument mapped from it to [-1, 1].
+    `frame`: (centre, radius); the argument, mapped from the polynomial's own interval to [-1, 1], is centre + radius *
+    y.
     """
 
     low: float
@@ -44,8 +46,9 @@ class Square:
 
 
 def square(coefficients: Sequence[float] | Array, low: float, high: float, divided: float = 1.0) -> Square | None:
-    """The polynomial of degree 2 with these Chebyshev coefficients on [low, high], its value divided by `divided`, as a
-    square; None where the interval would have to be too wide, as for what is nearly a line.
+    """The square for the polynomial with these Chebyshev coefficients on [low, high], its value divided by `divided`.
+
+    None if the degree is not 2, or if the interval would be too wide, as for a polynomial that is nearly a line.
     """
     if len(coefficients) != 3 or not coefficients[2]:
         return None
@@ -69,7 +72,7 @@ def square(coefficients: Sequence[float] | Array, low: float, high: float, divid
 
 
 def fits_a_square(coefficients: Sequence[float] | Array) -> bool:
-    """Whether some factor of its result makes a polynomial a square."""
+    """Whether a polynomial becomes a square for some factor of its result."""
     return (
         square(coefficients, -1.0, 1.0, 2 * abs(float(coefficients[2])) if len(coefficients) == 3 else 1.0) is not None
     )

@@ -16,14 +16,17 @@ from heliograph.ir.ops.functions import ALONG_ROWS
 from heliograph.ir.ops.table import OPS
 
 _CHUNK = 64
-# The share of samples that may lie nearer to a decision's limit than its gap.
+# The share of samples that may lie nearer to a decision's threshold than its gap.
 _RARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """What an interval is estimated from: the ends of each sample (`lows`, `highs`) and the size of each of its units
-    (`peaks`: samples by units); each unit's mean and standard deviation over all samples.
+    """The figures from which an interval is estimated.
+
+    `lows`, `highs`: the ends of each sample.
+    `peaks`: the largest size of each unit in each sample, samples by units.
+    `mean`, `std`: of each unit, over all samples.
     """
 
     lows: Array
@@ -35,8 +38,10 @@ class Tails:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The differences that one round of a maximum over rows compares, without their signs: each sample's largest
-    (`peaks`), and `sizes`, quantiles of all of them in equal steps of share.
+    """The absolute differences that one round of a maximum over rows compares.
+
+    `peaks`: the largest of each sample.
+    `sizes`: quantiles of all of them, at equal steps of probability.
     """
 
     peaks: Array
@@ -45,15 +50,20 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the samples showed of one value: extremes, mean and standard deviation over all elements.
+    """The statistics of one value on the samples.
 
-    `reach` bounds the size of each unit (an element of a vector, a channel of a map; broadcastable to the shape): the
-    largest seen, and the mean plus seven standard deviations where that is more. It is None where units say nothing.
-    Where a decision reads the value, `near` is the distance from its limit that all but one in a hundred samples keep: of
-    x from zero, of the largest of rows from the next; `spread` is the largest distance between two rows of a column.
-    Where a polynomial reads the value it has `tails`; `room` is the factor by which samples that were kept apart asked for a
-    wider interval than these give, and `degree` the one that its polynomial takes (None: still to be chosen).
-    Where a maximum over rows reads it, `rounds` has what each round of that compares.
+    `low`, `high`, `mean`, `std`: extremes, mean and standard deviation over all elements.
+    `samples`: the number of samples.
+    `reach`: a bound on the size of each unit (an element of a vector, a channel of a map; broadcastable to the shape):
+    the largest observed, or the mean plus seven standard deviations if that is more. None unless an activation reads
+    the value.
+    `near`: for the operand of a decision, the distance from the threshold that all but one in a hundred samples keep:
+    of x from zero, or of the largest row from the next.
+    `spread`: for the operand of a decision over rows, the largest distance between two rows of a column.
+    `tails`: for the operand of a polynomial, the figures from which its interval is estimated.
+    `room`: the factor by which held-out samples need a wider interval than these figures give.
+    `degree`: the degree of the polynomial; None if it is still to be chosen.
+    `rounds`: for the operand of a maximum over rows, the differences that each round compares.
     """
 
     low: float
@@ -72,9 +82,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Calibrate:
-    """Run the program on its calibration samples; an empty table where it has none.
+    """Runs the program on its calibration samples; the table is empty if there are none.
 
-    Ranges are not widened here; `Approximate` does that where it uses them.
+    `Approximate` widens the ranges where it uses them.
     """
 
     name: ClassVar[str] = "calibrate"
@@ -153,7 +163,7 @@ class Calibrate:
 
 
 def _check(program: Program) -> int:
-    """The number of samples; a ProgramError where they are not samples of the program's inputs."""
+    """The number of samples. Raises ProgramError if they do not match the program's inputs."""
     if len(program.calibration) != len(program.inputs):
         raise ProgramError(
             f"calibration holds samples of {len(program.calibration)} inputs, the program has {len(program.inputs)}",
@@ -186,7 +196,7 @@ def _check(program: Program) -> int:
 
 
 class _Decision:
-    """How near the values come to where a decision changes; kept as counts by the logarithm of the distance."""
+    """The distances of values from a decision's threshold, as counts by the logarithm of the distance."""
 
     _LOWEST, _STEP = -60.0, 1.0 / 16.0
 
@@ -207,7 +217,7 @@ class _Decision:
         self.counts += np.bincount(np.clip(place, 0, self.counts.size - 1).astype(int), minlength=self.counts.size)
 
     def near(self) -> float | None:
-        """The distance that all but one in a hundred keep, rounded down; None where these lie on the limit itself."""
+        """The distance that all but one in a hundred keep, rounded down; None if more of them lie on the threshold."""
         place = int(np.searchsorted(np.cumsum(self.counts), _RARE * self.counts.sum(), side="right"))
         return None if place == 0 else float(2.0 ** (self._LOWEST + place * self._STEP))
 
@@ -224,9 +234,9 @@ def row_distances(program: Program) -> tuple[float | None, float | None]:
 
 
 class _Rounds:
-    """What each round of a maximum over so many rows compares, if all are exact."""
+    """The differences that each round of a maximum over so many rows compares, if all rounds are exact."""
 
-    # So many quantiles, from so many differences of each chunk of samples, picked evenly.
+    # The number of quantiles, and the number of differences picked evenly from each chunk of samples.
     _QUANTILES, _PICKED = 512, 1 << 14
 
     def __init__(self, rows: int) -> None:
@@ -236,7 +246,7 @@ class _Rounds:
 
     def add(self, value: Array) -> None:
         for number in range(self.count):
-            # The distances of rows from those half of them away are the same for both halves.
+            # The distances between rows half the height apart are the same for both halves.
             first, second = np.split(value, 2, axis=1)
             distance = np.abs(first - second).reshape(value.shape[0], -1)
             self.peaks[number].append(distance.max(axis=1))

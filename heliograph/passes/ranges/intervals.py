@@ -1,4 +1,4 @@
-"""Intervals that hold every element of a value, whatever the input in its declared range: proved, not observed."""
+"""Proved intervals: they hold every element of a value for all inputs in the declared ranges."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def hull(bounds: Bounds) -> Interval:
 def transfer(
     node: Node, operands: list[Bounds | None], context: Context, images: Mapping[Node, Interval]
 ) -> Bounds | None:
-    """Bounds of a node's value from those of its operands; None where nothing bounds it.
+    """Bounds of a node's value from the bounds of its operands; None where nothing bounds it, or the bounds overflow.
 
-    Bounds that grow beyond all numbers are none. `images` gives the image of each `poly` node on its interval; its operand
-    is taken to lie in that interval, which is for the caller to make sure of. Sums are widened by 1e-12 of their size
-    against rounding.
+    `images` is the image of each `poly` node on its interval; the caller has to ensure that the operand lies in that
+    interval. Sums are widened by 1e-12 of their size against rounding.
     """
     if node in images:
         image = images[node]

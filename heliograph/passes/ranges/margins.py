@@ -1,14 +1,15 @@
-"""How far beyond the calibration samples an interval has to reach, and the degree that this takes.
+"""The margin of an interval beyond the calibration samples, and the degree that the wider interval needs.
 
-A sample's largest value at a layer is one draw from a tail; the interval has to hold the draws of inputs that nobody has
-seen. The tail is taken for exponential above the largest tenth of the samples, and the interval reaches to where it leaves
-`RATE` of the samples. Ranges by unit are judged by samples that did not set them: a unit's own largest value, of a hundred
-or of a thousand units, is passed by the next samples far more often than that of the whole layer.
+A sample's largest value at a layer is one draw from a tail; the interval has to hold the draws of unseen inputs. The
+tail is assumed to be exponential within the largest tenth of the samples, and the interval ends where `RATE` of the
+samples are beyond it. Ranges by unit are judged by held-out samples: with hundreds or thousands of units, new samples
+exceed a single unit's largest value far more often than the whole layer's.
 
-A wider interval makes a polynomial worse inside it. So margin and degree are chosen together: the degree is the smallest of
-`DEGREES` at which the error under the distribution of the samples is no larger than that of the usual degree on an interval
-a tenth wider than the samples, nor a large part of what the function varies by. For a smooth function that may be a thousand
-times less than the encryption's error, so it takes the first degree, a lower one too, whose error is `negligible`.
+A wider interval makes a polynomial worse inside it. So margin and degree are chosen together: the degree is the
+smallest of `DEGREES` with an error, under the distribution of the samples, that is no larger than the error of the
+usual degree on an interval a tenth wider than the samples, and no large part of the function's variation. For a smooth
+function that may be a thousand times less than the encryption's error, so such a function takes the first degree with a
+`negligible` error, also from `LOW_DEGREES`.
 """
 
 from __future__ import annotations
@@ -26,36 +27,39 @@ from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.passes.ranges.calibrate import Observed, Tails
 from heliograph.passes.ranges.units import UnitGroup, unit_groups
 
-# The share of samples, drawn like those of the calibration, that a layer's interval should miss.
+# The share of samples from the calibration's distribution that a layer's interval may miss.
 RATE = 1e-4
-# The reference that a degree is compared with: this margin, at the first of the degrees. Each degree uses up its levels.
+# The reference for a degree's error: this margin, at the first of the degrees. Each degree uses up its levels.
 USUAL_MARGIN = 0.1
 DEGREES = (15, 31, 63)
-# Degrees that smooth functions take as well, if their error is negligible: each uses up its levels.
+# Further degrees for smooth functions, used if their error is negligible: each uses up its levels.
 LOW_DEGREES = (3, 7)
-# Those of the rounds of a maximum over rows, all of one degree: the first whose root mean square error is at most this share
-# of the standard deviation of the values.
+# The degrees for a maximum over rows, the same for all rounds: the first with a root mean square error of at most this
+# share of the values' standard deviation.
 MAX_DEGREES = (31, 63, 127)
 _MAXIMUM = 0.08
-# An error is negligible if its largest value is below this share of what encryption may add to a result of the same size.
+# A largest error is negligible if it is below this share of the error that encryption may add to a result of the same
+# size.
 _BELOW_ENCRYPTION = 1 / 16
 # A proved interval is used if it is wider by no more than this factor.
 WORTH_A_PROOF = 1.2
-# A degree whose error is larger by no more than this factor is kept: less error is not worth a level.
+# A degree is kept if its error is larger by no more than this factor: less error is not worth a level.
 _SLACK = 1.08
 # The usual degree is too low if its error exceeds this share of the standard deviation of the function's values.
 _WORST = 0.15
 # Extra room, growing with each layer of the network. Polynomials move the inputs of the layers after them, and a sample
 # leaves the network's ranges if it leaves any layer's; leaving the first one's ruins all that follow.
 _ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.03, 0.3
-# Few samples say little about a tail: its scale is at least this share of the largest value, and less with more samples.
+# Few samples say little about a tail: its scale is at least this share of the largest value, and less with more
+# samples.
 _LEAST_SCALE = 0.7
 # A tail is estimated from the largest tenth of the samples, with this many as the least and the most.
 _LEAST_TOP, _MOST_TOP = 8, 64
 _FOLDS = 4
 # With fewer samples than this, no unit gets a size of its own.
 _ENOUGH_FOR_UNITS = 8
-# Exponents of sizes between a unit's own (1) and the layer's largest (0); and the smallest size, as a share of the largest.
+# Exponents of sizes between a unit's own (1) and the layer's largest (0); and the smallest size, as a share of the
+# largest.
 _BLENDS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 _SMALLEST = 1e-6
 _MOST_NORMALS = 128
@@ -63,7 +67,7 @@ _GRID = 4001
 
 
 def tail(values: Array, scale: float) -> float:
-    """The value that `RATE` of the samples pass, estimated from each sample's largest; `scale` is the size of values."""
+    """The value that `RATE` of the samples exceed, from the largest of each sample; `scale` is the size of values."""
     ordered = np.sort(values)[::-1]
     count = ordered.size
     top = max(1, min(max(count // 10, _LEAST_TOP), count - 1, _MOST_TOP))
@@ -75,16 +79,21 @@ def tail(values: Array, scale: float) -> float:
 
 
 def positive_low(lows: Array) -> float:
-    """The value below which `RATE` of the samples have an element, of what is above zero: by the tail of logarithms."""
+    """The value below which `RATE` of the samples have an element; all are positive, and their logarithms have the
+    tail.
+    """
     logs = np.log(lows)
     return math.exp(-tail(-logs, max(float(np.ptp(logs)), 0.1)))
 
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """The interval of what a polynomial reads, the reach of each unit, and the margin as a share of the samples' width.
+    """The widened range of a polynomial's operand.
 
-    For what a maximum over rows reads, `rounds` is how far the differences reach that each round compares.
+    `low`, `high`: the interval.
+    `reach`: the reach of each unit; None without units.
+    `margin`: the margin as a share of the samples' width.
+    `rounds`: for the operand of a maximum over rows, the reach of the differences that each round compares.
     """
 
     low: float
@@ -95,7 +104,7 @@ class Wide:
 
 
 def widened(observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
-    """The interval of every value that a polynomial reads and that the samples showed."""
+    """The widened range of every observed operand of a polynomial."""
     watched = {node: seen for node, seen in observed.items() if seen.tails is not None}
     room = min(_ROOM + _ROOM_EACH * len(watched), _MOST_ROOM)
     return {node: _wide(seen, (1.0 + room) * seen.room, shape_of(node)) for node, seen in watched.items()}
@@ -105,7 +114,7 @@ def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
     tails = seen.tails
     assert tails is not None
     width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
-    # Relative to the middle, so that both ends move alike if the distribution is shifted.
+    # Relative to the middle, so that a shift of the distribution moves both ends alike.
     high, low = tail(tails.highs, width), -tail(-tails.lows, width)
     middle, half = (high + low) / 2, (high - low) / 2 * room
     low, high = min(middle - half, seen.low), max(middle + half, seen.high)
@@ -118,9 +127,10 @@ def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
 
 
 def _unit_sizes(peaks: Array) -> Array:
-    """The range of each unit: of several compromises between its own size and the layer's, the one with the least product.
+    """The range of each unit: of several compromises between its own size and the layer's, the one with the least
+    product.
 
-    Each is widened by the tail of how far samples come that did not set it.
+    Each compromise is widened by the tail of held-out samples.
     """
     best: tuple[float, Array] | None = None
     for blend in _BLENDS if peaks.shape[0] >= _ENOUGH_FOR_UNITS else (0.0,):
@@ -140,7 +150,7 @@ def _blended(peaks: Array, blend: float) -> Array:
 
 
 def _left_out(peaks: Array, blend: float) -> Array:
-    """Each sample's largest unit relative to sizes that the other folds set."""
+    """The largest unit of each held-out sample, relative to sizes from the other folds."""
     count = peaks.shape[0]
     if count == 1:
         return np.ones(1)
@@ -162,11 +172,11 @@ class Normals:
 
     @classmethod
     def of(cls, tails: Tails, sizes: Array | None) -> Normals:
-        """Of values divided by the sizes; what an error costs there grows with the square of the size."""
+        """The distribution of values divided by the sizes; shares grow with the squares of the sizes, as errors do."""
         units = tails.mean.size
         sizes = np.ones(units) if sizes is None else sizes.reshape(units, -1).mean(axis=1)
         mean, std, shares = tails.mean / sizes, tails.std / sizes, sizes**2
-        # If there are many units, an even selection by their deviation.
+        # Of many units, a selection evenly spaced by deviation.
         chosen = np.argsort(std, kind="stable")[np.linspace(0, units - 1, min(units, _MOST_NORMALS)).astype(int)]
         return cls(mean[chosen], std[chosen], shares[chosen] / shares[chosen].sum())
 
@@ -188,19 +198,20 @@ class Normals:
         return x, weight / weight.sum()
 
 
-# Makes a polynomial of a degree on an interval; least squares are weighted by one normal, or by several with their shares.
+# A polynomial by (degree, low, high, mean, std, shares); least squares are weighted by one normal, or by several with
+# shares.
 Maker: TypeAlias = "Callable[[int, float, float, Moments, Moments, Array | None], Fit]"
 
 
 def degrees_of(of: Function) -> tuple[int, ...]:
-    """The degrees that a function may take, from the smallest on: at a kink a low one never is good enough."""
+    """The degrees that a function may take, the smallest first; with a kink, a low one is never good enough."""
     return DEGREES if of.kinks else (*LOW_DEGREES, *DEGREES)
 
 
 def degree_of_maximum(seen: Observed, errors: Mapping[int, float], closeness: float = 1.0) -> int:
-    """The smallest degree of a maximum over rows whose error is small enough; the largest where none is.
+    """The smallest degree of a maximum over rows with a small enough error, or the largest if there is none.
 
-    `closeness` is the share of the usual error that is wanted.
+    `closeness` is the allowed share of the usual error.
     """
     if seen.degree is not None and seen.degree in errors:
         return seen.degree
@@ -208,16 +219,22 @@ def degree_of_maximum(seen: Observed, errors: Mapping[int, float], closeness: fl
 
 
 def negligible(precision: float, size: float) -> float:
-    """The largest error that encryption hides in values of that size; `precision` is what it may add, as a share of it."""
+    """The largest error that encryption hides in values of that size; `precision` is encryption's error as a share of
+    it.
+    """
     return _BELOW_ENCRYPTION * precision * size
 
 
 @dataclass(slots=True)
 class Chooser:
-    """Chooses polynomials for intervals that are wider than the samples; `degrees` are those that it chose.
+    """The choice of polynomials for intervals that are wider than the samples.
 
-    `usual` are the unit groups as the usual margin has them; `closeness` is the share of the usual error that is wanted, and
-    `precision` the error that encryption may add to a result, as a share of its size.
+    `observed`: the samples' statistics.
+    `wide`: the widened ranges.
+    `usual`: the unit groups with the usual margin.
+    `precision`: the error that encryption may add to a result, as a share of its size.
+    `closeness`: the allowed share of the usual error.
+    `degrees`: the chosen degrees, by operand.
     """
 
     observed: Mapping[Node, Observed]
@@ -235,7 +252,7 @@ class Chooser:
         return cls(observed, widened(observed), usual, precision, closeness)
 
     def groups(self, program: Program) -> dict[Node, UnitGroup]:
-        """The unit groups with the reach that was chosen."""
+        """The unit groups with the widened reach."""
         reaching = {
             node: replace(seen, reach=self.wide[node].reach if node in self.wide else seen.reach)
             for node, seen in self.observed.items()
@@ -252,9 +269,9 @@ class Chooser:
         degree: int | None,
         sizes: Array | None,
     ) -> Fit:
-        """The polynomial of that degree, or of the smallest that serves; `sizes` are those of the units.
+        """The polynomial of that degree, or of the smallest good enough one; `sizes` are the unit sizes.
 
-        A degree serves if the error is as small as usual, or negligible.
+        A degree is good enough if its error is as small as usual, or negligible.
         """
         operand = node.inputs[0]
         seen = self.observed[operand]
@@ -278,16 +295,16 @@ class Chooser:
         return made
 
     def maximum(self, operand: Node, errors: Mapping[int, float]) -> int:
-        """The degree of a maximum over the operand's rows, of those whose errors are given."""
+        """The degree of a maximum over the operand's rows, given the error of each degree."""
         self.degrees[operand] = degree_of_maximum(self.observed[operand], errors, self.closeness)
         return self.degrees[operand]
 
     def _usual_error(
         self, node: Node, function: Callable[[Array], Array], make: Maker, seen: Observed, low: float, high: float
     ) -> float:
-        """The error, under the distribution of the samples, of the first degree on a range a tenth wider than theirs.
+        """The error of the first degree, under the distribution of the samples, on a range a tenth wider than theirs.
 
-        Where the function has no value a tenth outside, the range ends at `low` or `high`, the interval that is taken.
+        Where the function has no value a tenth outside, the range ends at `low` or `high`, the actual interval.
         """
         assert seen.tails is not None
         if node in self.usual:

@@ -1,4 +1,4 @@
-"""The range that each output can have: a client refuses what lies beyond it."""
+"""The possible range of each output: a client refuses results beyond it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.passes.ranges.intervals import Interval, hull, program_intervals
 from heliograph.passes.ranges.slot_intervals import slot_intervals
 
-# If nothing proves the outputs' range, sizes up to this many times the largest one seen still count as possible.
+# If nothing proves the outputs' range, sizes up to this many times the largest observed one still count as possible.
 _OUTPUT_ROOM = 4.0
 # A proved range can be very wide, because it follows from the images of all polynomials at once. If this many times the
-# largest output on the samples is narrower by another factor, that range replaces the proved one, and anything beyond it is
-# not a result.
+# largest output on the samples is narrower by another factor, that range replaces the proved one, and anything beyond
+# it is not a result.
 _PROVED_ROOM, _MUCH_NARROWER = 8.0, 4.0
 _ENOUGH_SAMPLES = 32
 # Outputs may leave their range by this many standard deviations of the flooding noise.
@@ -28,12 +28,15 @@ _FLOOD_ROOM = 10.0
 
 @dataclass(frozen=True, slots=True)
 class OutputRanges:
-    """The polynomial (or slot) program with the range that each output can have, in its interface.
+    """Adds the possible range of each output to the interface of a polynomial (or slot) program.
 
-    It is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's input
-    stays in its interval; where nothing bounds an output, or only a very wide range is proved and there are enough
-    calibration samples (`calibrated` of them), it is what the samples showed, with room. `outputs` are those of the network,
-    each with a leading axis of samples.
+    A range is proved from the images of the polynomials and the declared input ranges, provided that every polynomial's
+    input stays in its interval. Where nothing bounds an output, or where the proved range is very wide and there are
+    enough calibration samples, it is the observed range, with room.
+
+    `stage`: the stage of the program.
+    `outputs`: the outputs of the network on the samples, each with a leading sample axis.
+    `calibrated`: the number of calibration samples.
     """
 
     stage: Stage
@@ -74,7 +77,7 @@ class OutputRanges:
 
 
 def _images(program: Program) -> Mapping[Node, Interval]:
-    """What each polynomial gives on [-1, 1]: extremes of a grid, with room for what lies between its points."""
+    """The image of each polynomial on [-1, 1]: its extremes on a grid, with room for values between the points."""
     images = {}
     for node in program.nodes:
         if node.op == "poly":
@@ -98,7 +101,11 @@ def _bounded(spec: TensorSpec, interval: Interval, source: str) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """The scheduled program with the noise that the server is to add, and output ranges that leave room for it."""
+    """Sets the flooding noise that the server adds to a scheduled program's outputs, and widens the output ranges for
+    it.
+
+    `std`: the standard deviation of the noise.
+    """
 
     std: float
 

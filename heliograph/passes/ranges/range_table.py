@@ -1,4 +1,6 @@
-"""One entry of the table of polynomial inputs: the interval, what it rests on, and how good the polynomial is there."""
+"""One entry of the table of ranges: the interval of a polynomial's input, its source, and the polynomial's errors
+there.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ def range_entry(
     proved: Interval | None = None,
     **more: Any,
 ) -> RangeEntry:
-    """The entry of what stands for a function of `node`. `source` is proved, observed or declared; `margin` counts where
-    it is observed.
+    """The entry for the approximation of a function of `node`.
 
-    `error` is the largest error of what stands for the function, and whether that is proved: then `proved_error` has it too,
-    else that is null, and `max_error` is the largest that was seen.
+    `source`: proved, observed or declared; `margin` applies to observed ranges only.
+    `error`: the largest error of the approximation, and whether it is proved. A proved one becomes `max_error` and
+    `proved_error`; otherwise `proved_error` is null and `max_error` the largest error found.
     """
     observed = source == "observed"
     largest = rounding.upward(error[0], rounding.FIGURE_BITS)

@@ -1,4 +1,4 @@
-"""Intervals that hold each slot of a slot program's values, whatever the inputs in their declared ranges: proved."""
+"""Proved intervals of each slot of a slot program's values, for all inputs in the declared ranges."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from heliograph.ir.ops.table import Bounds, Context, Role, role_of, rules_of
 
 
 def slot_intervals(program: Program) -> dict[Node, Bounds]:
-    """Bounds of each slot, (slots,) low and high, for the nodes of a packed program that its author wrote.
+    """Bounds of each slot, low and high of shape (slots,), for the nodes of a packed program as its author wrote it.
 
-    A polynomial's operand is taken to lie in the polynomial's interval, which is for the caller to make sure of.
+    The caller has to ensure that a polynomial's operand lies in the polynomial's interval.
     """
     table: dict[Node, Bounds] = {}
     layouts = {spec.name: spec.placed for spec in program.interface.inputs}

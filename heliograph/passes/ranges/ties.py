@@ -1,10 +1,10 @@
-"""Comparisons of values on a grid, as whole numbers are: thresholds that lie halfway between two steps.
+"""Comparisons of values on a grid, such as whole numbers: thresholds halfway between two steps.
 
-`>` and `>=` differ where both sides are equal only, and there no polynomial decides. Where differences of the two sides are
-multiples of a step, the threshold is moved by half a step to the other side of equal values: the comparison is the same for
-all values on the grid, seen on samples or not, and each keeps half a step from the threshold. Steps are 1 where all values
-are whole numbers; others are found from samples. Equal values that are on no grid (zeros of a ReLU) are kept apart from the
-next larger difference that samples hold.
+`>` and `>=` differ only where both sides are equal, and there no polynomial decides. Where the differences of the two
+sides are multiples of a step, the threshold moves by half a step beyond equal values. The comparison is then the same
+for all values on the grid, observed or not, and each keeps half a step from the threshold. The step is 1 if all values
+are whole numbers; other steps are found from the samples. Equal values off any grid (zeros of a ReLU) are separated
+from the next larger difference in the samples.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from heliograph.ir.ops.functions import COMPARISONS, equal_within
 from heliograph.ir.ops.tensors import align
 
 _CHUNK = 64
-# Of a hundred differences one may be smaller than that which counts as the next, where there is no grid.
+# Without a grid, one difference in a hundred may be smaller than the next larger difference.
 _RARE = 0.01
-# Of the differences those nearest to zero are kept: of each chunk so many or this share, of all so many on either side.
+# The differences nearest to zero are kept: of each chunk twice this many or this share, of all this many on either
+# side.
 _KEPT, _KEPT_SHARE = 2048, 0.02
-# So many different ones show a grid, or fewer that come so often each: where there is none, a value is within the tolerance
-# of a multiple by a chance of one in ten, and hardly ever comes again.
+# The number of distinct differences that establish a grid; or fewer, with this many occurrences of each on average.
+# Without a grid, a value is within the tolerance of a multiple by a chance of one in ten, and hardly ever repeats.
 _ENOUGH, _FEW, _OFTEN = 12, 3, 3
-# A step is at least so many times the tolerance by which a multiple of it is recognised.
+# A step is at least this many times the tolerance for multiples of it.
 _COARSE = 20.0
-# The smallest difference that was seen is up to so many steps.
+# The smallest observed distance is at most this many steps.
 _MOST_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Where a comparison decides.
+    """The threshold of a comparison.
 
-    `moved` is by how much the larger side is raised (lowered where it is negative); `room` is how far from there the
-    nearest values are that can occur.
+    `moved`: the amount by which the threshold is raised; negative if it is lowered.
+    `room`: the distance from the threshold to the nearest possible values.
     """
 
     moved: float
@@ -47,7 +48,7 @@ class Threshold:
 
 
 def thresholds(program: Program) -> Mapping[Node, Threshold]:
-    """Those of encrypted comparisons whose values are on a grid, or equal on samples."""
+    """The thresholds of encrypted comparisons of values that lie on a grid or are equal on samples."""
     compared = {node: _Differences(node) for node in program.nodes if node.op in COMPARISONS and node.type.secret}
     if not compared or not program.calibration:
         return {}
@@ -69,15 +70,15 @@ def thresholds(program: Program) -> Mapping[Node, Threshold]:
 
 
 class _Differences:
-    """The differences of the two sides of one comparison on the samples: those near zero, each once."""
+    """The distinct differences near zero between the two sides of one comparison on the samples."""
 
     def __init__(self, node: Node) -> None:
         self.swapped, self.equal_holds = COMPARISONS[node.op]
         self.equal = False
         self.whole = True
-        # By how much equal values may differ.
+        # The largest difference between values that count as equal.
         self.tolerance = 0.0
-        # Those that are not equal: each kept one, how often it came, and how many there are below and above zero.
+        # The kept unequal differences with their counts, and the number of all unequal ones below and above zero.
         self.values: Array = np.zeros(0)
         self.counts: Array = np.zeros(0, dtype=np.int64)
         self.below, self.above = 0, 0
@@ -104,7 +105,9 @@ class _Differences:
         self.values, self.counts = self.values[kept], self.counts[kept]
 
     def threshold(self) -> Threshold | None:
-        """On a grid halfway between two steps, or where it is if no value of the grid is there."""
+        """The threshold: on a grid, halfway between two steps, or unmoved if the grid has no value there; None for
+        none.
+        """
         step = 1.0 if self.whole else self._step()
         if step is not None:
             beyond = 0.0 if self.whole or not self.values.size else self._nearest() % step
@@ -121,15 +124,15 @@ class _Differences:
         return float(self.values[np.abs(self.values).argmin()])
 
     def _step(self) -> float | None:
-        """The step of the grid that the values are on, if they show one."""
+        """The step of the values' grid; None if they establish none."""
         values = np.union1d(self.values, [0.0]) if self.equal else self.values
-        # Once those that differ by no more than rounding.
+        # Merge values that differ only by rounding.
         values = values[np.diff(values, prepend=-math.inf) > self.tolerance]
         enough = values.size >= _FEW and self.counts.sum() >= _OFTEN * values.size
         return _step(values, self.tolerance) if enough or values.size >= _ENOUGH else None
 
     def _next(self) -> float | None:
-        """The distance beyond equal values on the side that counts, of the other one where that has none."""
+        """The next difference beyond equal values, on the deciding side, or on the other side if that one has none."""
         if not self.values.size:
             return None
         upper = bool(self.above) if not self.equal_holds else not self.below
@@ -142,7 +145,7 @@ class _Differences:
 
 
 def _step(values: Array, tolerance: float) -> float | None:
-    """The step of the grid that sorted values lie on within the tolerance; None where they are on none."""
+    """The step of the grid of sorted values, within the tolerance; None if they lie on no grid."""
     distances = values - values[np.abs(values).argmin()]
     distances = np.abs(distances)[np.argsort(np.abs(distances))][1:]
     smallest = float(np.diff(values).min())
@@ -157,9 +160,9 @@ def _step(values: Array, tolerance: float) -> float | None:
 
 
 def _fitted(distances: Array, step: float, tolerance: float) -> float | None:
-    """The step, fitted to rising distances that are multiples of it; None where one is not.
+    """The step, fitted to rising distances that are multiples of it; None if one is not.
 
-    It is fitted to the smaller ones first, so that the multiple that a larger one is cannot be mistaken.
+    It is fitted to the smaller distances first, so that the multiples of the larger ones are unambiguous.
     """
     known = 0
     while known < distances.size:

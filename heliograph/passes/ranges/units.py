@@ -1,4 +1,4 @@
-"""Ranges by unit: where each unit of a value may be divided by a size of its own, and by which."""
+"""Ranges by unit: the values with units that may be divided by sizes of their own, and these sizes."""
 
 from __future__ import annotations
 
@@ -16,32 +16,37 @@ from heliograph.passes.ranges.calibrate import Observed
 
 # The least size of a unit, as a share of the largest: a unit that is zero in all samples needs some size to divide by.
 _SMALLEST = 1e-6
-# The same for units that read another polynomial's result: its errors come from units of all sizes, so even a small unit may
-# see an error as large as a share of the largest unit's range.
+# The same for units after another polynomial: its errors come from units of all sizes, so even a small unit may have an
+# error as large as a share of the largest unit's range.
 _SMALLEST_BEHIND = 0.25
 
 
 @dataclass(slots=True)
 class UnitGroup:
-    """Values that are divided by the same `sizes`, one for each element: linked by sums and by activations.
+    """Values that are divided by the same sizes, linked by sums and by activations.
 
-    A homogeneous activation has f(x) = r f(x / r), so that what it makes is divided by what its input is divided by; the
-    operands of a sum are divided alike. So an identity shortcut stays an identity. `reach` is half the range of each
-    activation's input as a multiple of the sizes: the activations of one group share the shape of their ranges.
+    A homogeneous activation has f(x) = r f(x / r), so its result and its input are divided by the same sizes; so are
+    the operands of a sum. An identity shortcut therefore stays an identity. The activations of one group share the
+    shape of their ranges.
+
+    `activations`: the activations, in program order.
+    `reaches`: half the observed range of each activation's input, by element.
+    `sizes`: the sizes, one for each element; None until they are settled.
+    `reach`: half the range of each activation's input, as a multiple of the sizes.
     """
 
     activations: list[Node]
     reaches: list[Array]
     sizes: Array | None = None
     reach: dict[Node, float] = field(default_factory=dict)
-    # A proved range replaces the observed one if it is wider by no more than this factor, in the geometric mean over the
-    # units.
+    # A proved range replaces the observed one if it is wider by no more than this factor, in the geometric mean over
+    # the units.
     worth_a_proof: float = 1.0
 
     def settle(self, node: Node, proved: Bounds | None) -> Array:
-        """The sizes, fixed on the first call, which is for the first value of the group that is made.
+        """The sizes, fixed on the first call, which is for the group's first value.
 
-        Where it is the only activation's input, what is proved of it narrows the range.
+        If that is the input of the group's only activation, its proved bounds narrow the range.
         """
         if self.sizes is not None:
             return self.sizes
@@ -63,7 +68,7 @@ class UnitGroup:
 
 
 def _by_unit(sizes: Array, shape: tuple[int, ...]) -> Array:
-    """For each element the largest of its unit: a channel of a map, an element of a vector."""
+    """The largest size of each element's unit: a channel of a map, an element of a vector."""
     if len(shape) < 2:
         return sizes
     table = sizes.reshape(shape[0], -1)
@@ -75,7 +80,7 @@ def unit_groups(
 ) -> dict[Node, UnitGroup]:
     """The group of every value that can be divided by unit.
 
-    Around the sums and activations of a group there are only linear maps, whose rows and columns take the sizes in.
+    Only linear maps surround the sums and activations of a group; their rows and columns absorb the sizes.
     """
     users = program.users()
     graph: networkx.Graph = networkx.Graph()
@@ -102,7 +107,7 @@ def _is_activation(node: Node) -> bool:
 
 
 def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:
-    """Whether the node's result is divided by what its operands are divided by."""
+    """Whether the node's result and its operands are divided by the same sizes."""
     if not node.type.secret:
         return False
     if role_of(node) is Role.SUM:
@@ -114,7 +119,7 @@ def _links(node: Node, observed: Mapping[Node, Observed]) -> bool:
 
 
 def _may_divide(node: Node, users: Mapping[Node, list[Node]], graph: networkx.Graph) -> bool:
-    """Whether the node can be made divided, and all that read it can take that in."""
+    """Whether the node's value can be divided by sizes that all its readers can absorb."""
     if node.op == "constant":
         return all(graph.has_edge(node, user) for user in users[node])
     if not node.type.secret or (node.op != "affine" and not any(graph.has_edge(node, o) for o in node.inputs)):
@@ -132,7 +137,7 @@ def _reach(node: Node, observed: Mapping[Node, Observed], margin: float, behind:
 
 
 def _behind_polynomials(program: Program) -> set[Node]:
-    """The nodes that read, at any distance, what a polynomial makes."""
+    """The nodes that depend on the result of a polynomial."""
     behind: set[Node] = set()
     for node in program.nodes:
         if any(operand in behind or _approximated(operand) for operand in node.inputs):

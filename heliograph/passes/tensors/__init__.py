@@ -1,1 +1,1 @@
-"""Passes on tensors: what a model says, brought to few maps and activations."""
+"""Passes on tensors: from a model's ops to few maps and activations."""

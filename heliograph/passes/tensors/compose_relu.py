@@ -1,4 +1,4 @@
-"""ReLUs for which one polynomial is too coarse become (x + |x|) / 2, where |x| = x sign(x) is a composition of several."""
+"""Write ReLUs for which one polynomial is too coarse as (x + |x|) / 2; |x| = x sign(x) is a composition of several."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from heliograph.ir import Builder, Node, Program, Stage
 
 @dataclass(frozen=True, slots=True)
 class ComposeReLU:
-    """The ReLUs of the layers in `errors`, each within its largest error, become sums with an `abs` of twice that gap.
+    """Replaces the ReLUs of the layers in `errors` by sums with an `abs` within twice the layer's largest error.
 
     The polynomials of sign(x) are minimax compositions (Lee, Lee, No and Kim, 2021; approx/compositions/sign.py): their
-    degrees multiply and their levels add up, so that an error of 2^-12 of the range takes 10 levels where one
-    polynomial would need degree 1,000. A ProgramError where a layer is not a ReLU.
+    degrees multiply and their levels add up, so that an error of 2^-12 of the range takes 10 levels, where one
+    polynomial would need degree 1,000. Raises ProgramError where a layer is not a ReLU.
     """
 
     errors: Mapping[str, float]

@@ -1,7 +1,7 @@
-"""Write functions of several values with functions of one, and functions along an axis with those along axis 0.
+"""Rewrite functions of several values by functions of one, and functions along any axis by functions along axis 0.
 
-What is left is linear ops, products, functions of one variable, and `max_rows`, `argmax_rows`, `softmax_rows`. Values that
-the server knows are left as they are: it computes them in the clear.
+The result has linear ops, products, functions of one variable, and `max_rows`, `argmax_rows`, `softmax_rows`. Plain
+values stay as they are: the server computes them in the clear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _DECISION = ("gap", "bits", "low", "high")
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Comparison, `where`, `maximum`, `div`, `max`, `argmax`, `softmax`, `max_pool`, `layer_norm` become simpler ops."""
+    """Rewrites comparisons, `where`, `maximum`, `div`, `max`, `argmax`, `softmax`, `max_pool` and `layer_norm` by
+    simpler ops.
+    """
 
     name: ClassVar[str] = "expand"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -119,7 +121,9 @@ def _max_along(w: Writer, node: Node, x: Node, sign: float) -> Node:
 
 
 def _max_of(w: Writer, node: Node, x: Node, index: Any, sign: float = 1.0) -> Node:
-    """The maximum (of -x: the minimum) over the rows of places; a row stands in for those that a power of two lacks."""
+    """The maximum (for sign -1, the minimum) over the rows of places; the first row pads their number to a power of
+    two.
+    """
     rows, columns = index.shape
     if rows == 1:
         return _gathered(w, x, index, (columns,))
@@ -173,7 +177,7 @@ def _layer_norm(w: Writer, node: Node, operands: list[Node]) -> Node:
     return made
 
 
-# How each op of `function_ops.JOINT` but comparisons is expanded.
+# The expansion of each op of `function_ops.JOINT` except comparisons.
 RULES: Mapping[str, Callable[[Writer, Node, list[Node]], Node]] = {
     "maximum": _extreme(1.0),
     "minimum": _extreme(-1.0),

@@ -1,6 +1,7 @@
-"""Write every linear op as a matrix and multiply neighbours together, so that each run of them costs one level.
+"""Write every linear op as a matrix and merge neighbours, so that each run of them costs one level.
 
-Matrices of convolutions and the like stay in their small form (ir/maps/kronecker.py) as long as products and sums have one.
+Matrices of convolutions and the like stay in Kronecker form (ir/maps/kronecker.py) as long as products and sums have
+one.
 """
 
 from __future__ import annotations
@@ -25,19 +26,18 @@ _MAX_ENTRIES = 60_000_000
 _FEW_ENTRIES = 1 << 12
 # The most dense numbers held at once while a product with a constant is written as a matrix.
 _MATMUL_ENTRIES = 4_000_000
-# A matrix product of two run-time values that takes more elementwise products than this stays whole: its ciphertexts are
-# packed for it.
+# A matrix product of two run-time values with more elementwise products than this stays one op, with its own packing.
 _FEW_PRODUCTS = 1 << 12
 # The most elementwise products for a matrix product of a plain and an encrypted value, or of stacks of matrices.
 _MAX_PRODUCTS = 1 << 16
-# Ops that give their names to the map they are merged into (conv1+bn1), before ops that only move elements.
+# Ops that give their names to the merged map (conv1+bn1), in preference to ops that only move elements.
 _NAMING = ("linear", "conv", "matmul", "batch_norm")
 _FEW_NAMES = 2
 
 
 @dataclass(slots=True)
 class _Form:
-    """A tensor as sum of matrices times flattened bases, plus a flat offset."""
+    """A tensor as a sum of matrices times flattened bases, plus a flat offset."""
 
     shape: tuple[int, ...]
     terms: dict[Node, Any]
@@ -61,7 +61,7 @@ def _general(matrix: Any) -> Any:
 
 
 def _identity_sign(matrix: Any) -> int:
-    """1 or -1 where the matrix is plus or minus the identity, else 0."""
+    """1 or -1 if the matrix is plus or minus the identity, else 0."""
     if isinstance(matrix, KroneckerMatrix):
         return matrix.sign
     rows, cols = matrix.shape
@@ -74,12 +74,12 @@ def _identity_sign(matrix: Any) -> int:
 
 
 def _kept(matrix: Any) -> Any:
-    """A small form as it is, any other matrix entry by entry."""
+    """A Kronecker form unchanged, any other matrix entry by entry."""
     return matrix if isinstance(matrix, KroneckerMatrix) else _general(matrix)
 
 
 def _product(matrix: Any, inner: Any) -> Any:
-    """matrix @ inner; a diagonal one only multiplies the rows."""
+    """matrix @ inner; a diagonal matrix only scales rows or columns."""
     if _identity_sign(inner) == 1:
         return matrix
     if isinstance(inner, KroneckerMatrix) and inner.places[0].shape[0] == 1 and matrix.nnz == math.prod(matrix.shape):
@@ -136,8 +136,8 @@ def _scales(matrix: Any, channels: int) -> bool:
 
 
 def _work(matrix: Any, operand: _Form) -> float:
-    """How many entries the products of a map with those of a form have; of small forms that it only scales, how many
-    numbers these hold.
+    """The expected number of entries in a map's products with a form's matrices; for Kronecker forms that the map only
+    scales, the count of their numbers.
     """
     work = 0.0
     for inner in operand.terms.values():
@@ -149,18 +149,18 @@ def _work(matrix: Any, operand: _Form) -> float:
 
 
 def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
-    """The form under another shape of as many elements."""
+    """The form with another shape of the same size."""
     return _Form(shape, form.terms, form.offset, form.at, form.named)
 
 
 def _few(names: tuple[Location, ...]) -> tuple[Location, ...]:
-    """Each place once, and of many the first and the last: nobody reads more."""
+    """The distinct locations; if they are many, the first and the last ones only, for legible names."""
     once = tuple(dict.fromkeys(names))
     return once if len(once) <= 2 * _FEW_NAMES else once[:_FEW_NAMES] + once[-_FEW_NAMES:]
 
 
 def _stored(matrix: Any) -> Matrix:
-    """The constant: entry by entry where these are few."""
+    """The matrix as a constant: a Kronecker form with few entries is stored entry by entry."""
     if isinstance(matrix, KroneckerMatrix):
         return matrix if matrix.nnz > _FEW_ENTRIES else matrix.sparse()
     return SparseMatrix.of(matrix)
@@ -168,7 +168,7 @@ def _stored(matrix: Any) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class FuseLinear:
-    """Linear ops become `affine`; powers and products of secrets become `mul`; activations stay."""
+    """Turns linear ops into `affine`, and powers and products of secrets into `mul`; activations stay."""
 
     name: ClassVar[str] = "fuse-linear"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -184,7 +184,7 @@ class _Fuser:
         self.builder = Builder(program.name, Stage.TENSOR, program)
         self.forms: dict[Node, _Form] = {}
         users = self.users = program.users()
-        # Whatever a nonlinear op or an output reads becomes a node; the linear ops after it start from that node.
+        # Outputs and the operands of nonlinear ops become nodes; the linear ops after one start from that node.
         self.anchored = set(program.outputs) | {
             node for node, readers in users.items() if any(self._nonlinear(reader) for reader in readers)
         }
@@ -210,7 +210,7 @@ class _Fuser:
         return _Form(shape_of(node), {node: scipy.sparse.eye_array(size, format="csr")}, None, node.loc)
 
     def _anchor(self, form: _Form) -> _Form:
-        """The form of the value itself once it is a node, so that it is not expanded again."""
+        """The form as a node of its own, so that it is not expanded again."""
         if not form.terms:
             return form
         return self._base(self._materialize(form))
@@ -267,7 +267,7 @@ class _Fuser:
         assert constant.offset is not None
         factor = np.broadcast_to(constant.offset.reshape(constant.shape), shape)
         source = node.inputs[0] if operands[0] is value else node.inputs[1]
-        # A product that others read too would be computed twice.
+        # A product with other readers would be computed twice.
         product = self._product_alone(value) if len(self.users[source]) == 1 else None
         if product is not None and (factor == factor.flat[0]).all():
             scale = product.attrs.get("scale", 1.0) * float(factor.flat[0])
@@ -280,7 +280,7 @@ class _Fuser:
 
     @staticmethod
     def _product_alone(form: _Form) -> Node | None:
-        """The product of matrices that a form is, which takes any factor in for nothing."""
+        """The product of matrices that the form equals, which absorbs any factor at no cost; None for other forms."""
         if len(form.terms) != 1 or form.offset is not None:
             return None
         ((base, matrix),) = form.terms.items()
@@ -307,7 +307,7 @@ class _Fuser:
         return self._combine(node, [value], [matrix], None)
 
     def _repeated(self, node: Node, operand: _Form) -> _Form:
-        """Copies of a value: a map by itself, so that what comes before works once and not once for each copy."""
+        """Copies of a value: a map by itself, so that the ops before it run once, not once for each copy."""
         shape, count = (operand.size, 1), node.attrs["count"]
         index = np.repeat(np.arange(operand.size), count)
         matrix = _stored(_kept(gather_map(index, shape, (operand.size, count))))
@@ -317,7 +317,7 @@ class _Fuser:
         return self._base(made)
 
     def _product_of_values(self, node: Node, operands: list[_Form]) -> _Form:
-        """A matrix product neither side of which is known at compile time: all products of elements, then sums."""
+        """A matrix product of two sides unknown at compile time: all products of elements, then sums."""
         left, right = (np.arange(form.size).reshape(form.shape) for form in operands)
         left = left[np.newaxis, :] if left.ndim == 1 else left
         right = right[:, np.newaxis] if right.ndim == 1 else right
@@ -347,7 +347,7 @@ class _Fuser:
         return _Form(shape_of(node), {product: total}, None, node.loc, (node.loc,))
 
     def _whole_product(self, node: Node, operands: list[_Form]) -> _Form:
-        """A product of two matrices as one op; transposed operands are read as they were before."""
+        """A product of two matrices as one op; a transposed operand is replaced by its original."""
         read = [self._untransposed(form) for form in operands]
         turned = tuple(transposed for _, transposed in read)
         if turned == (True, True):
@@ -357,7 +357,7 @@ class _Fuser:
         return self._base(self.builder.op("matrix_product", nodes, node.loc, kind=kind))
 
     def _untransposed(self, form: _Form) -> tuple[_Form, bool]:
-        """The matrix whose transpose the form is, and whether the form is one matrix of a single value."""
+        """The original of a transposed matrix and True; any other form itself and False."""
         if len(form.terms) != 1 or form.offset is not None or len(form.shape) != 2:
             return form, False
         ((base, matrix),) = form.terms.items()
@@ -402,7 +402,7 @@ class _Fuser:
         return node if shape_of(node) == shape else self.builder.op("reshape", (node,), loc, shape=shape)
 
     def _materialize(self, form: _Form) -> Node:
-        """A node for the form: one `affine` for all real matrices, plain sums for bases that come in unchanged."""
+        """A node for the form: one `affine` for all proper matrices, plain sums for unchanged bases."""
         builder, loc = self.builder, form.loc
         plain = {base: m for base, m in form.terms.items() if not base.type.secret}
         if plain and len(plain) < len(form.terms):

@@ -1,8 +1,8 @@
-"""Divide large outputs by a power of two, which the client multiplies them with after decryption.
+"""Divide large outputs by a power of two, by which the client multiplies them after decryption.
 
-A ciphertext holds numbers of a fixed size: an output of 3e7 takes 25 bits of the first modulus that the precision of small
-ones would otherwise have, and one of 1e12 fits none. The division is part of the last linear map, or of those before a
-product that comes last. Precision is relative to each output then, as it is for outputs near one.
+A ciphertext holds numbers of a fixed size: an output of 3e7 takes 25 bits of the first modulus away from the precision
+of small outputs, and one of 1e12 does not fit at all. The division is part of the last linear map, or of the maps
+before a final product. Precision is then relative to each output, as it is for outputs near one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from heliograph.ir.interface import LARGEST_SCALE, TensorSpec
 
 # Smaller outputs stay as they are: there is room for them.
 _LARGE = 2.0**16
-# A power is divided by this many bits more at most; and scales are this many bits below the largest, which leaves room for
-# dividing by more.
+# A power is divided by at most this many bits more; and scales stay this many bits below the largest, which leaves room
+# for that.
 _MOST_MORE, _ROOM = 3, 16
 
 
 @dataclass(frozen=True)
 class ScaleOutputs:
-    """The tensor program with outputs divided by their `scales`, powers of two by name, or a little more: its interface
-    tells by what.
+    """Divides outputs of a tensor program by their scales or a little more; the interface gets the actual scales.
+
+    `scales`: powers of two by output name.
     """
 
     scales: Mapping[str, float]
@@ -58,8 +59,10 @@ class ScaleOutputs:
 
 
 def _divided(builder: Builder, node: Node, bits: int) -> tuple[Node, int]:
-    """The value divided by 2^bits or a little more, and the bits. Of a product each factor takes a share: a ciphertext of
-    large numbers times a tiny one would lose their precision.
+    """The value divided by 2^bits or a little more, and the bits.
+
+    Each factor of a product takes a share: a ciphertext of large numbers times a tiny constant would lose their
+    precision.
     """
     if node.op == "power":
         exponent = int(node.attrs["exponent"])
@@ -76,9 +79,10 @@ def _divided(builder: Builder, node: Node, bits: int) -> tuple[Node, int]:
 
 
 def output_scales(program: Program, outputs: Sequence[Array]) -> dict[str, float]:
-    """The powers of two by which large outputs are divided, by name; `outputs` are what the program gives on some samples.
+    """The powers of two by which large outputs are divided, by name; `outputs` are the program's results on some
+    samples.
 
-    What a later run takes up again stays as it is, and so does what is divided already.
+    Outputs that the next run takes up, and those that are already divided, stay as they are.
     """
     left = {name for name, _ in program.interface.carried}
     left |= {spec.name for spec in program.interface.outputs if spec.scale is not None}

@@ -1,4 +1,4 @@
-"""Fold constants, merge equal nodes, drop what does nothing or is not needed."""
+"""Fold constants, merge equal nodes, drop neutral and dead ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Simplify:
 
 
 def _neutral(builder: Builder, node: Node, operands: list[Node]) -> Node | None:
-    """The operand itself where the op leaves it as it is."""
+    """The operand if the op leaves it unchanged, else None."""
     if node.op == "power" and node.attrs["exponent"] == 1:
         return operands[0]
     if node.op in ("reshape", "broadcast", "pad", "slice", "permute") and operands[0].type == node.type:

@@ -1,4 +1,4 @@
-"""How each product of two encrypted matrices is lowered: the cheapest ways whose layouts agree."""
+"""The lowering of each product of two encrypted matrices: the cheapest ways with matching layouts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _MOST_CHOICES = 20_000
 def choose_products(
     program: Program, groups: Groups, ring: Ring, stride: int, costs: CostTable
 ) -> dict[Node, MatrixProduct]:
-    """For each product of matrices its way: of all choices whose values stand in one layout each, the cheapest.
+    """The way of each product of matrices: the cheapest choice in which every value has a single layout.
 
-    A PlanningError where there is none.
+    Raises PlanningError if there is no such choice.
     """
     nodes = [node for node in program.nodes if node.op == "matrix_product" and node.type.secret]
     if not nodes:
@@ -44,7 +44,7 @@ def choose_products(
 
     @functools.cache
     def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:
-        """The ways of such a product, the cheapest first."""
+        """The ways to lower a product of this kind and these shapes, the cheapest first."""
         found = [
             (price_ms(count(way), ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
             for way in ways(kind, (left, right), ring.slots, stride, 1.0)
@@ -74,13 +74,15 @@ def choose_products(
 
 
 def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[Node, MatrixProduct]:
-    """The products, which make zeros beside the elements of an operand where they need some and other values stand there."""
+    """The products, with `cleaned` set where one needs zeros beside its small operand's elements and other values are
+    there.
+    """
     dirty = {groups.of[node] for node in program.nodes if node in groups.of and _leaves_values(program, node)}
     before = -1
     while len(dirty) != before:
         before = len(dirty)
         for node, product in products.items():
-            # Whatever is beside the columns of X ends up beside the columns of the result.
+            # Values beside the columns of X end up beside the columns of the result.
             if isinstance(product.how, Combine) and groups.of[node.inputs[product.big]] in dirty:
                 dirty.add(groups.of[node])
     return {
@@ -90,7 +92,7 @@ def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixPro
 
 
 def _leaves_values(program: Program, node: Node) -> bool:
-    """Whether an op makes something else than zero of slots that hold zero: of those beside the elements."""
+    """Whether an op may leave nonzero values beside the elements, in slots that hold zero before it."""
     if node.op == "poly":
         coefficients = program.array(node.attrs["coefficients"])
         return abs(float(np.polynomial.chebyshev.chebval(0.0, coefficients))) > 0.0
@@ -98,7 +100,7 @@ def _leaves_values(program: Program, node: Node) -> bool:
 
 
 class _Search:
-    """All choices of ways, depth first, those first that cost less."""
+    """A depth-first search over all choices of ways, the cheapest first."""
 
     def __init__(
         self, groups: Groups, nodes: Sequence[Node], options: Sequence[Sequence[tuple[float, MatrixProduct]]]
@@ -109,7 +111,7 @@ class _Search:
         self._cost, self._looked = math.inf, 0
 
     def choose(self, number: int, cost: float, pinned: dict[int, str], chosen: list[MatrixProduct]) -> None:
-        """The best choice for the products from this one on, where values stand as they are pinned."""
+        """Search the choices for the products from `number` on, with the layouts pinned so far; keep the best."""
         self.reached = max(self.reached, min(number, len(self._nodes) - 1))
         if cost >= self._cost:
             return
@@ -131,12 +133,12 @@ class _Search:
 
 @functools.lru_cache(maxsize=256)
 def _places(layout: Layout) -> str:
-    """Names where elements stand, and with which period."""
+    """A digest of a layout's places, with its period and its number of ciphertexts."""
     return f"{layout.period} {layout.ciphertexts} {hashlib.blake2b(layout.places().tobytes()).hexdigest()}"
 
 
 def product_pins(groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[int, Layout]:
-    """The layouts of the groups of values that products read and make."""
+    """The layouts of the products' operands and results, by group."""
     pins: dict[int, Layout] = {}
     for node, product in products.items():
         for value, layout in zip((*node.inputs, node), product.layouts, strict=True):

@@ -1,8 +1,8 @@
-"""Copies of small operands that two products of matrices read in two layouts.
+"""Copies of small operands that two products of matrices read in different layouts.
 
-Where no choice of ways lets all values stand in one layout each (in backpropagation a weight is multiplied from either
-side), one product reads a copy of an operand: a map that is the identity leads from the one layout to the other, by as many
-rotations as diagonals, for a level.
+Sometimes no choice of ways gives every value a single layout (in backpropagation, a weight is multiplied from either
+side). Then one product reads a copy of an operand: an identity map from one layout to the other, which takes as many
+rotations as diagonals, and a level.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MOST_COPIED = 1 << 12
 def with_products(
     program: Program, ring: Ring, stride: int, costs: CostTable
 ) -> tuple[Program, Groups, dict[Node, MatrixProduct]]:
-    """The program, with one copy where it takes that, its groups of values, and the ways of its products.
+    """The program, with one copy of an operand if necessary, its groups of values and the ways of its products.
 
-    Raises PlanningError if there is still no choice of methods.
+    Raises PlanningError if there is no choice of ways even so.
     """
     groups = group_values(program)
     try:
@@ -46,7 +46,7 @@ def with_products(
 
 
 def _copies(program: Program) -> Iterator[Program]:
-    """The program with one operand of a product copied, those that take few rotations first."""
+    """The programs with one operand of a product copied, the smallest operands first."""
     reads = [
         (node, position)
         for node, position in itertools.product(program.nodes, (0, 1))

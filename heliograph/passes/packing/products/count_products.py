@@ -1,4 +1,4 @@
-"""What each way to lower a product of two encrypted matrices calls."""
+"""The calls of each way to lower a product of two encrypted matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TWO_PARTS = (Role.ROTATION, Role.PLAIN_PRODUCT, Role.PART)
 
 
 def count(product: MatrixProduct) -> Counter[str]:
-    """The calls of a product by primitive, whatever its scale is; without rescales."""
+    """The calls of a product by primitive, whatever its scale; rescales are not counted."""
     return _counted(replace(product, scale=1.0))
 
 
@@ -38,11 +38,11 @@ def _counted(product: MatrixProduct) -> Counter[str]:
 def calls_of(program: Program) -> Counter[str]:
     """The calls of a packed program by primitive, at whatever levels."""
     calls: Counter[str] = Counter()
-    # Products that nobody has relinearized.
+    # Products not yet relinearized.
     three: set[Node] = set()
 
     offsets = {
-        # Maps of products lead from one period to the same.
+        # Maps of products have the same period at both ends.
         node: [
             Offsets(each, node.attrs["in_period"] * node.attrs.get("stride", 1))
             for each in transform_offsets(node.attrs, program.linear_map, program.inputs[0].attrs["slots"])

@@ -1,13 +1,13 @@
 """Products of two encrypted matrices in blocks: *fold*, after DiagABT (HETAL, ICML 2023, section 4.2, appendix B.3).
 
-It is A B^T for a big A (a, b) and a small B (classes, b). The big matrix stands row by row in blocks of s0 x s1 slots, which
-fill a ciphertext each: s0 is the least power of two that a fits into, and the blocks lie beside each other. C is the least
-power of two that holds all classes. Copies of the small matrix stand below each other.
+The product is A B^T for a big A (a, b) and a small B (classes, b). The big matrix stands row by row in blocks of s0 x
+s1 slots, each of which fills a ciphertext: s0 is the least power of two with a <= s0, and the blocks lie side by side.
+C is the least power of two that holds all classes. Copies of the small matrix stand below each other.
 
-In turn k row i of A meets row i + k of B; the sum of each row is kept where its class belongs. Classes k and k + C/2 share a
-ciphertext as real and imaginary part, and a mask M - iM' takes the one to the one place and the other to the other. Sums are
-copied to the C columns that classes take; DiagABT copies them to the whole row. The published ways are compared with ours in
-benchmarks/products.py.
+In turn k, row i of A meets row i + k of B; the sum of each row is kept in the column of its class. Classes k and k +
+C/2 share a ciphertext as real and imaginary part, and a mask M - iM' moves each of them to its own place. Sums are
+copied to the C columns of the classes; DiagABT copies them to the whole row. benchmarks/products.py compares the
+published ways with ours.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class Blocks:
 
     @property
     def room(self) -> int:
-        """C."""
+        """C: the least power of two that holds all classes."""
         return next_power_of_two(self.classes)
 
     @property
     def height(self) -> int:
-        """s0."""
+        """s0: the rows of a block."""
         return next_power_of_two(self.rows)
 
     @property
     def width(self) -> int:
-        """s1."""
+        """s1: the columns of a block."""
         return self.slots // self.height
 
     @property
     def ciphertexts(self) -> int:
-        """Of the big matrix."""
+        """The number of ciphertexts of the big matrix."""
         return -(-self.columns // self.width)
 
     @property
@@ -68,12 +68,12 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Fold(Blocks):
-    """The way that this module describes."""
+    """The way described in this module."""
 
     way: ClassVar[str] = "fold"
-    # Slots of the small operand are added up that hold none of its elements.
+    # Sums include slots of the small operand beside its elements, which must hold zeros.
     wants_zeros: ClassVar[bool] = True
-    # Levels beside the three of the others.
+    # Levels beyond the usual three.
     more_levels: ClassVar[int] = 0
 
     @property
@@ -104,19 +104,19 @@ def rows_by_rows(
 
 
 def first_columns(blocks: Blocks, count: int) -> Array:
-    """One in the first columns of each row."""
+    """A mask of the first `count` columns of each row."""
     return np.asarray(blocks.column_of_slots < count, dtype=np.float64)
 
 
 def _classes_of_rows(blocks: Blocks, turn: int, scale: float) -> Array:
-    """Column j of row i, where class i + turn belongs there."""
+    """A mask times `scale`: column j of row i, where class i + turn belongs there."""
     row, column = blocks.row_of_slots, blocks.column_of_slots
     own = (column < blocks.classes) & ((column - row - turn) % blocks.room == 0) & (row < blocks.rows)
     return np.asarray(own * scale)
 
 
 def folds(above: int, down_to: int) -> Iterator[int]:
-    """Half of `above`, half of that, and so on to `down_to`: the rotations that fold a row, or fill it with copies."""
+    """above / 2, above / 4, ..., `down_to`: the rotations that fold a row, or fill it with copies."""
     step = above // 2
     while step >= down_to:
         yield step
@@ -124,14 +124,16 @@ def folds(above: int, down_to: int) -> Iterator[int]:
 
 
 def fold_sums(writer: SlotWriter, value: Node, above: int, down_to: int) -> Node:
-    """Sums of slots that lie `down_to`, twice that, ... apart, in the first of them (in all, where `above` is all slots)."""
+    """The sum of all slots `down_to` apart within `above`, in the first of them; in all of them if `above` is all
+    slots.
+    """
     for step in folds(above, down_to):
         value = writer.op("add_ct", value, writer.rotate(value, step))
     return value
 
 
 def spread_first(writer: SlotWriter, value: Node, width: int, slots: int) -> Node:
-    """The first column of each row in `width` of them; the others hold zeros."""
+    """The first column of each row, copied to the first `width` columns; all other columns must hold zeros."""
     for step in folds(width, 1):
         value = writer.op("add_ct", value, writer.rotate(value, slots - step))
     return value

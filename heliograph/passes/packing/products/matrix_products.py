@@ -1,24 +1,25 @@
-"""Products of two encrypted matrices on slots: who meets whom, by which rotations.
+"""Products of two encrypted matrices on slots: which elements meet, by which rotations.
 
-One operand is *big*, X with rows f and columns n (in training: features and samples, in either order), the other *small*,
-with few rows c (classes). Columns of X stand after each other, in `block` B slots, rows behind each other, T of them in a
-ciphertext, in J ciphertexts. There are two products:
+One operand is *big*, X with rows f and columns n (in training: features and samples, in either order), the other
+*small*, with few rows c (classes). A row of X takes `block` B slots, one for each column; a ciphertext holds T rows,
+and there are J ciphertexts. There are two products:
 
-* **combine**: out[c, n] = sum over f of W[c, f] X[f, n]. Slots of row t take, in turn d, the weight of class t - d (mod C).
-  The sum of the J ciphertexts of a turn is one product to relinearize; a rotation by d rows brings its classes together,
-  and log2(T / C) rotations add up the rows of one class. Rows are cyclic: no slot is wrong, no mask is needed.
-* **gather**: out[c, f] = sum over n of E[c, n] X[f, n]. Slot r of a row belongs to class r mod C; in turn e it takes the
-  entry r + e of E and X (mod B). The C products of a ciphertext are one to relinearize. Rotations then add up what lies
-  `packed` P slots apart, and one map adds up the rest and puts the results of all J ciphertexts into one.
+* **combine**: out[c, n] = sum over f of W[c, f] X[f, n]. In turn d, the slots of row t take the weight of class t - d
+  (mod C). The sum of the J ciphertexts of a turn is relinearized once; a rotation by d rows aligns its classes, and
+  log2(T / C) rotations add up the rows of each class. Rows are cyclic: no slot is wrong, no mask is needed.
+* **gather**: out[c, f] = sum over n of E[c, n] X[f, n]. Slot r of a row belongs to class r mod C; in turn e it takes
+  entry r + e of E and X (mod B). The sum of the C products of a ciphertext is relinearized once. Rotations then add up
+  slots of a row until `folded` of them are left, and one map adds up the rest and puts the results of all J ciphertexts
+  into one.
 
 The result of `gather`, and the weights of `combine`, are *packed*: class c, row f = j T + t at slot t B + j C + c.
 
-With *halves* class c + C/2 is the imaginary part of class c: half as many turns, and so half of almost everything, for three
-conjugations at the most; `combine` then takes one level more, to put its two parts beside each other, and so does `gather`
-where a class without data is to stay empty.
+With *halves*, class c + C/2 is the imaginary part of class c. This takes half as many turns, and so half of almost all
+work, at the price of at most three conjugations. `combine` then takes one more level to put its two parts side by side,
+and so does `gather` if a class without data has to stay empty.
 
-HETAL (ICML 2023, section 4.2) turns the small operand for each class too, but sums every turn by itself. A way after
-HETAL's is in `fold.py`, and stands beside these where it fits.
+HETAL (ICML 2023, section 4.2) also turns the small operand for each class, but sums every turn separately. `fold.py`
+has a way modelled on HETAL's, which competes with these where it fits.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ from heliograph.passes.packing.products.fold import Fold, folds
 
 
 class Way(Protocol):
-    """How the slots of two operands make a product."""
+    """A way to compute a product from the slots of two operands."""
 
     @property
     def way(self) -> str:
-        """Its name."""
+        """The name of the way."""
         ...
 
     @property
     def more_levels(self) -> int:
-        """Levels beside the three of the others."""
+        """Levels beyond the usual three."""
         ...
 
     @property
     def wants_zeros(self) -> bool:
-        """Whether slots of the small operand are added up that hold none of its elements."""
+        """Whether sums include slots of the small operand beside its elements, which must hold zeros."""
         ...
 
     def write(self, writer: SlotWriter, small: Sequence[Node], big: Sequence[Node], scale: float) -> list[Node]:
@@ -64,7 +65,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Where the elements of a product stand: see the module."""
+    """The sizes of a product in slots: see the module."""
 
     # The slots of one sample.
     slots: int
@@ -79,12 +80,12 @@ class Sizes:
 
     @property
     def room(self) -> int:
-        """C: classes, and as many without data as make a power of two."""
+        """C: the classes, padded to a power of two by classes without data."""
         return next_power_of_two(self.classes)
 
     @property
     def turns(self) -> int:
-        """In how many turns all classes are met."""
+        """The number of turns for all classes."""
         return self.room // 2 if self.halves else self.room
 
     @property
@@ -98,18 +99,19 @@ class Sizes:
 
     @property
     def ciphertexts(self) -> int:
-        """J."""
+        """J: the number of ciphertexts of X."""
         return -(-self.rows // self.height)
 
     @property
     def packed(self) -> int:
-        """P: the slots of a row that packed values take."""
+        """P: the slots that packed values take in a row."""
         return next_power_of_two(self.ciphertexts * self.room)
 
     @property
     def folded(self) -> int:
-        """The slots of a row over which a gathering product is left, by the fewest rotations: those that fold the rows of
-        each ciphertext, and those of the map that adds up the rest of all of them.
+        """The slots of a row over which `gather` leaves its partial sums to the final map.
+
+        It is the width with the fewest rotations: the folding of each ciphertext's rows and the map together.
         """
         widths = [self.turns << i for i in range((self.block // self.turns).bit_length())]
 
@@ -139,12 +141,12 @@ class MatrixProduct:
     right: Layout
     out: Layout
     scale: float
-    # The slots of the small operand beside its elements are made zero first, for a level.
+    # Whether the small operand is masked first, for a level: the slots beside its elements become zero.
     cleaned: bool = False
 
     @property
     def more_levels(self) -> int:
-        """Levels beside the three of the others."""
+        """Levels beyond the usual three."""
         return self.how.more_levels + self.cleaned
 
     def scaled(self, scale: float) -> MatrixProduct:
@@ -174,7 +176,7 @@ class MatrixProduct:
 
 
 def _elements(layout: Layout, chunk: int) -> Array:
-    """One where an element stands, in the slots of one sample."""
+    """A mask of the elements' slots, for one sample."""
     used = layout.used(chunk)[:: layout.stride]
     return np.asarray(used[: layout.period], dtype=np.float64)
 
@@ -187,26 +189,26 @@ class _Maps:
 
     @cached_property
     def _slot(self) -> tuple[Array, Array]:
-        """Row and place in the row of each slot."""
+        """The row of each slot, and the place in its row."""
         slot = np.arange(self.sizes.period)
         return slot // self.sizes.block, slot % self.sizes.block
 
     def _picked(self, source: Array, kept: Array | None = None, value: float = 1.0, period: int = 0) -> SparseMatrix:
-        """Slot i takes what stands in slot source[i], where it is kept."""
+        """The map by which slot i takes `value` times slot source[i], for the `kept` slots only."""
         period = period or self.sizes.period
         to = np.arange(period) if kept is None else np.flatnonzero(kept)
         entries = (np.full(to.size, value), (to, np.asarray(source)[to]))
         return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(period, period)))
 
     def weights_of(self, ciphertext: int, scale: float) -> SparseMatrix:
-        """From packed weights, repeated over their rows, `scale` times those of one ciphertext: class r mod C in slot r."""
+        """From packed weights, repeated over their rows, to `scale` times one ciphertext's: class r mod C in slot r."""
         s = self.sizes
         row, place = self._slot
         source = row * s.block + place // s.packed * s.packed + ciphertext * s.room + place % s.turns
         return self._picked(source, row + ciphertext * s.height < s.rows, scale)
 
     def turned_weights(self, turn: int) -> SparseMatrix:
-        """From those the weight of class row - turn in every slot of the row."""
+        """From the result of `weights_of` to the weight of class row - turn in every slot of the row."""
         s = self.sizes
         row, place = self._slot
         wanted = (row - turn) % s.turns
@@ -219,7 +221,7 @@ class _Maps:
         return self._picked(row * s.block + (place + turn) % s.block, (place + turn) % s.block < s.columns)
 
     def turned_classes(self, turn: int, first: int = 0) -> SparseMatrix:
-        """Slot r takes entry r + turn (mod B) of class `first` + r modulo the turns, in every row; zeros for no class."""
+        """Slot r of every row takes entry r + turn (mod B) of class `first` + r modulo the turns; zero for no class."""
         s = self.sizes
         period = s.room * s.block
         place = np.arange(period) % s.block
@@ -227,7 +229,9 @@ class _Maps:
         return self._picked(wanted * s.block + entry, (wanted < s.classes) & (entry < s.columns), period=period)
 
     def classes(self) -> list[SparseMatrix]:
-        """Packed classes of the first half, and those of the second one where they belong."""
+        """Maps for the packed classes of the first half, which stay, and of the second half, which move to their
+        places.
+        """
         s = self.sizes
         _, place = self._slot
         there = place < s.ciphertexts * s.room
@@ -239,7 +243,7 @@ class _Maps:
         return [lower, upper]
 
     def parts(self) -> list[SparseMatrix]:
-        """Rows of the first half of all classes, and rows of the second one."""
+        """Maps that keep the rows of the first half of the classes, and of the second half."""
         s = self.sizes
         period = s.room * s.block
         row = np.arange(period) // s.block
@@ -247,7 +251,7 @@ class _Maps:
         return [self._picked(np.arange(period), kept, period=period) for kept in kept_rows]
 
     def into_packed(self, ciphertext: int, scale: float) -> SparseMatrix:
-        """The sums over what is left of a row, where the results of one ciphertext are kept."""
+        """The sums over the rest of each row, put where the results of one ciphertext are kept."""
         s = self.sizes
         groups = s.folded // s.turns
         rows = np.arange(min(s.height, s.rows - ciphertext * s.height))
@@ -314,7 +318,7 @@ class Gather(Sizes):
             babies = [row * s.block for row in range(s.room)]
             own = writer.transform(small, [maps.turned_classes(turn)], babies, (turn,))
             if s.halves:
-                # Rows after the classes may hold anything.
+                # Rows after the classes may hold any values.
                 other = writer.transform(small, [maps.turned_classes(turn, s.turns)], babies, (turn,))
                 own = writer.op("complex_of", own, other)
             turned.append(own)
@@ -333,16 +337,16 @@ class Gather(Sizes):
             return [made]
         real, imaginary = writer.op("real_part", made), writer.op("imaginary_part", made)
         if s.classes == s.room:
-            # There are zeros where the second half of the classes goes.
+            # The slots for the second half of the classes hold zeros.
             return [writer.op("add_ct", real, writer.rotate(imaginary, s.period - s.turns))]
         return [writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))]
 
 
 def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
-    """All ways to lower a product of these shapes; layouts come with them."""
+    """All ways to lower a product of these shapes, with their layouts."""
     found: list[MatrixProduct] = []
     turned = KINDS[kind]
-    # For each operand, the axis that is summed over.
+    # For each operand, the summed axis.
     inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
     result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
     for big in (0, 1):
@@ -356,7 +360,13 @@ def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, 
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """The matrices of a product: `inner` are the axes that are summed over, `big` the place of the big operand."""
+    """The matrices of a product.
+
+    `shapes`, `result`: the shapes of the operands and of the result.
+    `inner`: the summed axis of each operand.
+    `big`: the place of the big operand.
+    `slots`, `stride`: the slots of a ciphertext, and of these the number for each place (samples side by side).
+    """
 
     shapes: tuple[tuple[int, int], tuple[int, int]]
     result: tuple[int, int]
@@ -372,18 +382,18 @@ class _Axes:
 
     @property
     def combined(self) -> tuple[int, int, int, int]:
-        """Slots of a sample, classes, rows and columns of X, where X's rows are summed over."""
+        """(slots of a sample, classes, rows of X, columns of X) where the sum is over X's rows."""
         own, inner = self.shapes[self.big], self.inner[self.big]
         return self.slots // self.stride, self.classes, own[inner], own[1 - inner]
 
     @property
     def gathered(self) -> tuple[int, int, int, int]:
-        """The same where X's columns are summed over."""
+        """(slots of a sample, classes, rows of X, columns of X) where the sum is over X's columns."""
         slots, classes, rows, columns = self.combined
         return slots, classes, columns, rows
 
     def split(self, shape: tuple[int, int], period: int, first: int, steps: Sequence[Sequence[int]]) -> Layout:
-        """The layout of a matrix whose axis `first` has the first of the steps."""
+        """The layout of a matrix; axis `first` has the first of the steps."""
         ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
         return Layout(shape, self.slots, period, stride=self.stride, split=ordered)
 
@@ -393,7 +403,7 @@ class _Axes:
 
 
 def _products(axes: _Axes, sizes: Combine | Gather, scale: float) -> Iterator[MatrixProduct]:
-    """A way of this module, where it fits."""
+    """The products for a way of this module, if it fits."""
     if not sizes.fit:
         return
     big, small, combines = axes.big, 1 - axes.big, isinstance(sizes, Combine)
@@ -404,7 +414,7 @@ def _products(axes: _Axes, sizes: Combine | Gather, scale: float) -> Iterator[Ma
     far = period * sizes.ciphertexts
     columns_at, rows_at, packed = (block, 1, far), (height, block, period), (height, block, room)
     wide, kept = (room, block, far), (room, 1, far)
-    # Rows repeated below each other serve as well as zeros: they meet no weight, and their results are not kept.
+    # Repeated rows do as well as zeros: they meet no weight, and their results are not kept.
     few = min(height, next_power_of_two(sizes.rows)) if sizes.ciphertexts == 1 else height
     repeated = axes.split(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
     x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
@@ -420,7 +430,7 @@ def _products(axes: _Axes, sizes: Combine | Gather, scale: float) -> Iterator[Ma
 
 
 def _folded(axes: _Axes, scale: float) -> Iterator[MatrixProduct]:
-    """The way of `fold.py`, where it fits."""
+    """The product for the way of `fold.py`, if it fits."""
     sizes = Fold(*axes.gathered)
     if not sizes.fits:
         return
@@ -428,7 +438,8 @@ def _folded(axes: _Axes, scale: float) -> Iterator[MatrixProduct]:
     slots, height, width, room = sizes.slots, sizes.height, sizes.width, sizes.room
     rows_at, period = (height, width, slots), room * width
     x = axes.split(axes.shapes[big], slots, 1 - axes.inner[big], (rows_at, (width, 1, slots)))
-    # Rows of classes over the columns of X, repeated below each other; and rows of X with the classes side by side.
+    # The small operand: rows of classes over the columns of X, repeated below each other. The result: rows of X with
+    # the classes side by side.
     w = axes.split(axes.shapes[small], period, 1 - axes.inner[small], ((room, width, period), (width, 1, period)))
     out = axes.split(axes.result, slots, small, ((room, 1, slots), rows_at))
     yield axes.product(sizes, x, w, out, scale)
