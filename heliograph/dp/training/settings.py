@@ -1,4 +1,4 @@
-"""What a private training run is asked to do: every parameter, checked before anything is drawn.
+"""The settings of a private training run: every parameter, checked before anything is drawn.
 
 All of them are public: they must be chosen without looking at the training data, or that look is a release of its own.
 """
@@ -63,7 +63,7 @@ class ImportanceOptions:
 
 @dataclass(frozen=True)
 class Settings:
-    """A run's public parameters, as given; see `DPTrainer` for what they mean."""
+    """A run's public parameters, as given; see `DPTrainer` for their meaning."""
 
     method: Method
     delta: float
@@ -158,7 +158,7 @@ class Settings:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """The public [C_min, C*] that clipping bounds stay in."""
+        """The public interval [C_min, C*] of clipping bounds."""
         if not self.dpis.adapt_clipping:
             return self.max_grad_norm, self.max_grad_norm
         low, high = self.dpis.clip_range or (self.max_grad_norm / 10, 4 * self.max_grad_norm)
