@@ -193,7 +193,7 @@ class LanguageError(ProgramError):
 
 
 class UnsupportedLanguageError(LanguageError, UnsupportedError):
-    """The text is correct, but this version does not support what it asks for."""
+    """The text is correct, but this version does not support one of its features."""
 
 
 @dataclass

@@ -31,9 +31,9 @@ from heliograph.errors import ProgramError, UnsupportedError
 def zcdp(composition: Composition | Mechanism) -> tuple[float, float]:
     """Bounds on the least rho such that a composition is rho-zCDP (Bun, Steinke 2016): all D_alpha at most rho alpha.
 
-    Gaussians: 1 / (2 s^2), exactly; a sampled Gaussian has the same rho, as the limit of its divergences. Pure
-        mechanisms: epsilon^2 / 2 from above (their proposition 1.4), from below the largest ratio on a grid of orders.
-        Raises UnsupportedError for mechanisms without a known finite rho.
+    Gaussians: 1 / (2 s^2), exactly; a sampled Gaussian has the same rho, as the limit of its ratios. Pure
+    mechanisms: epsilon^2 / 2 from above (their proposition 1.4), from below the largest ratio on a grid of orders.
+    Raises UnsupportedError for mechanisms without a known finite rho.
     """
     whole = Composition.of(composition).bounded("above", 1e-10)
     upper = math.fsum(count * _zcdp_above(mechanism) for mechanism, count in whole)

@@ -207,9 +207,9 @@ class CurveFilter:
 class RenyiOdometer:
     """A bound on epsilon that holds at all times at once, for fully adaptive runs without a budget.
 
-    Filter j = 0, 1, 2, ... has budget `first * 2^j` in Renyi divergence at its own order, and the share `delta / ((j +
-    1)(j + 2))` of delta. The reading is the epsilon of the first filter that was never exceeded; by the union bound
-    over filters it holds at every time of reading, and decisions may depend on it.
+    Filter j = 0, 1, 2, ... has budget `first * 2^j` in Renyi divergence at its own order, and the share
+    `delta / ((j + 1)(j + 2))` of delta. The reading is the epsilon of the first filter that was never exceeded; by the
+    union bound over filters it holds at every time of reading, and decisions may depend on it.
     """
 
     delta: float

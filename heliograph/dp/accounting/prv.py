@@ -1,10 +1,10 @@
 """The accountant of Gopi, Lee, Wutschitz 2021 (Numerical Composition of Differential Privacy), algorithms 1 and 2.
 
 Faithful: each privacy-loss variable is truncated to [-L, L], rounded to the nearest node of a mesh h, shifted so that
-    its mean is the truncated variable's, and all are convolved by FFT on the circle [-L, L). With k compositions, `h =
-    eps_error / sqrt(k/2 log(12 / delta_error))` and `L = 3 + max(eps_error, epsilon of the whole at delta_error / 4,
-    epsilon of each alone at delta_error / (8k))`, the two from Renyi bounds. Then (their theorem 5.5) `delta~(e +
-    eps_error) - delta_error <= delta(e) <= delta~(e - eps_error) + delta_error`.
+its mean is the truncated variable's, and all are convolved by FFT on the circle [-L, L). With k compositions,
+`h = eps_error / sqrt(k/2 log(12 / delta_error))` and `L = 3 + max(eps_error, epsilon of the whole at delta_error / 4,
+epsilon of each alone at delta_error / (8k))`, the two from Renyi bounds. Then (their theorem 5.5)
+`delta~(e + eps_error) - delta_error <= delta(e) <= delta~(e - eps_error) + delta_error`.
 
 Like the paper's, these bounds leave floating point out: the method refuses a delta that FFT round-off would drown, and
 is not called proved. For a narrower bracket that includes round-off, use `pld`.

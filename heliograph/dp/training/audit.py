@@ -5,12 +5,12 @@
 release. There are two kinds of canaries.
 
 - `gradients` (the default): records whose gradient is one entry of the parameters, a separate entry for each, larger
-than any clipping bound. They go through sampling, clipping, sum and noise like all records. A canary's score adds up,
-over the steps, the likelihood ratio of the release at its entry under the accounted mechanism; the sum of the true
-records there is subtracted, which an attacker who holds all other records can do (the guarantee gives their coins to
-the attacker too). It has the power to refute noise that is a few times too small. - `records`: true inputs and targets,
-with gradients computed by the module. The score is the released sum along the canary's own gradient. It is weaker, but
-covers the computation of gradients too.
+  than any clipping bound. They go through sampling, clipping, sum and noise like all records. A canary's score adds up,
+  over the steps, the likelihood ratio of the release at its entry under the accounted mechanism; the sum of the true
+  records there is subtracted, which an attacker who holds all other records can do (the guarantee gives their coins to
+  the attacker too). It has the power to refute noise that is a few times too small.
+- `records`: true inputs and targets, with gradients computed by the module. The score is the released sum along the
+  canary's own gradient. It is weaker, but covers the computation of gradients too.
 
 `audit_norm_sum` compares the release of a norm sum with one record more and without it, drawn many times.
 

@@ -174,8 +174,7 @@ class ImportanceSteps:
         length = now.norm_total / self.schedule.size
 
         def weights(positions: Tensor, norms: Tensor) -> Tensor:
-            # One pass does both: the norms decide which records are sampled, and the sampled gradients get the same
-            # length.
+            # One pass does both: the norms decide which records are sampled, and their gradients get the same length.
             found[positions] = norms.detach().cpu().double()
             taken = self.sampler.taken(candidates[positions], found[positions], coins[positions]).to(norms.device)
             return torch.where(taken, length * (1 - ROUND_OFF) / norms, torch.zeros_like(norms))

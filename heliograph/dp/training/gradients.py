@@ -165,7 +165,7 @@ class GradientEngine:
 
 
 class _Tape:
-    """A record of the layers' inputs in one forward pass; afterwards, of their factors."""
+    """A recording of the layers' inputs in one forward pass, from which it gives their factors."""
 
     def __init__(self, module: nn.Module, records: int, mixed: bool) -> None:
         self._records = records

@@ -5,15 +5,16 @@ then it is reproducible and no secret). The Gaussian is sampled on a grid, exact
 noise, which betray the value beneath (Mironov 2012), do not exist:
 
 - The grid is g = 2^floor(log2 std) * 2^-32. `release` rounds the value to the grid and adds k g, where k is the nearest
-integer to (std/g) Z and Z is a *real* standard Gaussian. With value on the grid, value + k g is the rounding of value +
-std Z: post-processing of the Gaussian mechanism on real numbers, so that every theorem about it holds, including those
-on Poisson sampling. (A discrete Gaussian would need its own analysis for each of these.) The sum is computed in
-integers; its rounding to float at the end is post-processing again. - Rounding d values to the grid moves the distance
-of two data sets by at most g sqrt(d); the noise is enlarged by that over the sensitivity, about 2^-32 sqrt(d), so that
-the accounted multiplier is kept. - k comes from inversion: Z = -+ndtri(U/2), U uniform. 53 bits of U and double
-precision bound k; if the bound leaves two integers (about 40 of a million), U is extended and compared, in as many
-digits as needed, with the probability of the tail beyond the midpoint between them. Assumed: scipy's `ndtri` errs by at
-most 16 units of round-off, relative to the larger of 1 and |Z| (a test compares with 60 digits).
+  integer to (std/g) Z and Z is a *real* standard Gaussian. With value on the grid, value + k g is the rounding of
+  value + std Z: post-processing of the Gaussian mechanism on real numbers, so that every theorem about it holds,
+  including those on Poisson sampling. (A discrete Gaussian would need its own analysis for each of these.) The sum is
+  computed in integers; its rounding to float at the end is post-processing again.
+- Rounding d values to the grid moves the distance of two data sets by at most g sqrt(d); the noise is enlarged by that
+  over the sensitivity, about 2^-32 sqrt(d), so that the accounted multiplier is kept.
+- k comes from inversion: Z = -+ndtri(U/2), U uniform. 53 bits of U and double precision bound k; if the bound leaves
+  two integers (about 40 of a million), U is extended and compared, in as many digits as needed, with the probability of
+  the tail beyond the midpoint between them. Assumed: scipy's `ndtri` errs by at most 16 units of round-off, relative to
+  the larger of 1 and |Z| (a test compares with 60 digits).
 
 **What is not covered.** The clipped sum itself is computed in floating point: its round-off comes before the grid,
 and the sensitivity of a floating-point sum exceeds the real sum's by the round-off (Casacuberta et al. 2022). It

@@ -23,14 +23,16 @@ _MAX_SIZE = 10**10
 class ImportanceOptions:
     """The parameters of DPIS in addition to those of DP-SGD (Wei et al. 2022, table 2); none depends on the data.
 
-    `oversampling` is k: a record is a candidate with k times the probability that its last known norm gives, so its
-    norm may grow k-fold before it is clipped. `norm_floor` is g_L as a share of the clipping bound. `norm_noise` is
-    sigma_K as a share of the number of records. `worst_case_share` is a_E: for this share of the epochs, later epochs
-    are given noise as if all norms were at the bound. With `adapt_clipping` the bound of the next epoch is
-    `clip_factor` (lambda) times the mean norm, inside the public `clip_range` (by default from a tenth of the first
-    bound to four times it). `planned_norm_share` is the planned mode: norm sums are not released; this public share of
-    N times C, or one such share for each epoch, takes their place. Its noise is that of DP-SGD with batches of
-    batch_size / share.
+    oversampling: k: a record is a candidate with k times the probability of its last known norm, so its norm may grow
+        k-fold before it is clipped.
+    norm_floor: g_L as a share of the clipping bound.
+    norm_noise: sigma_K as a share of the number of records.
+    worst_case_share: a_E: for this share of the epochs, later epochs are given noise as if all norms were at the bound.
+    adapt_clipping: whether the bound of the next epoch is `clip_factor` times the mean norm, inside `clip_range`.
+    clip_range: public, by default from a tenth of the first bound to four times it.
+    clip_factor: lambda.
+    planned_norm_share: the planned mode: norm sums are not released; this public share of N times C, or one such share
+        for each epoch, takes their place. Its noise is the noise of DP-SGD with batches of batch_size / share.
     """
 
     oversampling: float = 5.0

@@ -65,14 +65,14 @@ class DPTrainer:
     float32 and float64 (see `precision`).
 
     `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
-    folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
-    every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
-    importance sampling; `bands` is how many steps share noise in the method band_mf.
+    folder: a killed run resumes from it when a trainer with the same parameters is created; it is written
+    every epoch, or every `checkpoint_every` steps. `observer` is called with every release. `dpis` holds the parameters
+    of importance sampling; `bands` is the number of steps that share noise in the method band_mf.
 
-    `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. If
-    this process made another run that is not among them, a CompositionWarning is given.
+    `earlier` are the reports of other runs on these data: the report then has the bounds for all runs together. For
+    another run of this process that is not among them, a CompositionWarning is given.
 
-    If torch.distributed has a process group, its processes make one run together: each makes the same trainer, with the
+    If torch.distributed has a process group, its processes share one run: each creates the same trainer, with the
     whole data set, and computes a share of every batch (see `group`). Do not wrap the module.
     """
 

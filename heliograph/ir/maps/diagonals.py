@@ -1,4 +1,4 @@
-"""A sparse map between slot vectors as generalized diagonals, made one at a time.
+"""A sparse map between slot vectors as generalized diagonals, computed one at a time.
 
 y = W x on slots is a sum over diagonals: sum over k of diagonal_k * rotate(x, k), where rotate(x, k) brings slot s + k to
 slot s. A value of B elements (a power of two, its *period*) repeats over the slots. Here are 8 slots, and a value of B = 4

@@ -24,14 +24,15 @@ class Layout:
     """A periodic layout of a tensor of `shape` in one or more ciphertexts.
 
     Element i of the flattened tensor has place `place(i)`: ciphertext `place // period`, position `place % period`. The
-    period repeats over the slots; each copy is moved left by `shift` more than the one before, counting anew every
-    `run` slots (see ir/maps/diagonals.py). Places follow the gap layout: channel c, row y, column x of a (C, H, W)
-    tensor with `gap` g have place `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1
-    and are in order. `block` is the room for one group of channels, `width` the room for one row. With `split` =
-    (radix, step, far) for rows, then for columns, the element in row i and column j of a matrix has place (i % radix) *
-    step + (i // radix) * far plus the same for j; gap, width and block have no effect. With a `stride` k the
-    ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and run count the
-    slots of one sample.
+    period repeats over the slots; each copy is moved left by `shift` more than the one before, counting anew
+    every `run` slots (see ir/maps/diagonals.py).
+    Places follow the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g have place
+    `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and are in order.
+    `block` is the room for one group of channels, `width` the room for one row.
+    With `split` = (radix, step, far) for rows, then columns, the element in row i and column j of a matrix has place
+    (i % radix) * step + (i // radix) * far plus the same for j; gap, width and block have no effect.
+    With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift
+    and run count the slots of one sample.
     """
 
     shape: tuple[int, ...] = field(metadata=bounds(1, MOST_ELEMENTS, most=8))

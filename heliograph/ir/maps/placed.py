@@ -21,7 +21,7 @@ from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
 from heliograph.records import to_json
 
-# With more pairs of channels, distances are not told apart to bound their number.
+# With more pairs of channels than this, the bound on outer products does not distinguish distances.
 _PAIRS_SORTED = 1 << 20
 
 

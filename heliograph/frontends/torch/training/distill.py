@@ -102,11 +102,16 @@ class Epoch:
 
 @dataclass(slots=True)
 class Distilled:
-    """The best state by agreement (the one before training is among them), and its history. Samples that diverge count
-    against it, including training samples.
+    """The best state by agreement, and its history.
 
-    `before` and `agreement` are shares of the held-out samples with the teacher's class, before training and in
-    the best state; where outputs are not class scores, the explained share of the outputs' variance.
+    Samples that diverge count against a state, including training samples. Agreement is the share of the held-out
+    samples with the teacher's class; where outputs are not class scores, the explained share of the outputs' variance.
+
+    before: the agreement before training.
+    agreement: the agreement of the best state.
+    state: the best state; the state before training is a candidate, too.
+    epochs: the passes, in order.
+    interrupted: whether Ctrl-C ended the training.
     """
 
     before: float

@@ -41,8 +41,8 @@ def to_torch(
     polynomials' coefficients are parameters with `train_coefficients` (separate for each polynomial), otherwise
     buffers. Any other constant that several ops read stays one tensor.
 
-    Submodules have the names of the program's layers, and parameters those of torch (`layer1.0.conv1.weight`), so that
-    tracing the trained module gives a program with the same names. Sparse maps stay sparse.
+    Submodules have the names of the program's layers, and parameters have torch's names (`layer1.0.conv1.weight`), so
+    that tracing the trained module gives a program with the same names. Sparse maps stay sparse.
 
     A polynomial is accurate only on its interval, and training may move its inputs out of it: add a multiple of the
     module's `range_penalty()` to the loss. When the module is traced again, the program keeps the intervals, and
