@@ -1,23 +1,23 @@
 """Random allocation (balls in bins): each record in one of t batches, drawn uniformly for every epoch, as pairs.
 
-The pair of an epoch, in direction remove, is A = (1/t) sum over i of N(e_i / s, 1) against B = N(0, 1) in t dimensions (s is
-the noise multiplier): a record adds a vector of norm at most 1 to the batch it fell into, whatever the other records did. It
+The pair of an epoch, in direction remove, is A = (1/t) sum over i of N(e_i / s, 1) against B = N(0, 1) in t dimensions
+(s is the noise multiplier): a record adds a vector of norm at most 1 to its batch, whatever the other records do. It
 dominates adaptive runs too, and is reached by aligned gradients (Chua et al. 2025, Balls-and-bins sampling for DP-SGD,
-theorem 3.1; Feldman, Shenfeld 2025, Privacy amplification by random allocation). Its ratio is A/B = (Y_1 + ... + Y_t) / t
-with Y_i = exp(x_i / s - 1 / (2 s^2)), independent under B and of mean 1; so delta at epsilon is E[(W - e^epsilon)+] for the
-mean W of the Y_i in direction remove, and E[(1 - e^epsilon W)+] in direction add.
+theorem 3.1; Feldman, Shenfeld 2025, Privacy amplification by random allocation). Its ratio is A/B = (Y_1 + ... + Y_t) /
+t with Y_i = exp(x_i / s - 1 / (2 s^2)), independent under B and of mean 1; so delta at epsilon is E[(W - e^epsilon)+]
+for the mean W of the Y_i in direction remove, and E[(1 - e^epsilon W)+] in direction add.
 
 Both are convex functions of a sum of independent variables, the first rising, the second falling. So the law of the sum is
 replaced by lattice laws on multiples of h:
 
 - above, every Y is spread to the two nodes beside it with its mean kept: larger in convex order, term by term;
-- below, every Y is merged with its neighbours into a node that is no more (direction add: no less) than their mean, which
-  is Jensen's inequality, and the monotone one.
+- below, every Y is merged with its neighbours into a node of at most (direction add: at least) their mean, by
+  Jensen's inequality and by monotonicity.
 
-Sums are t-fold convolutions by FFT on a circle. Under A one Y is size-biased: its masses are the node times the mass, which
-is a convolution again, so that masses under A are computed as such, not as a product with a ratio. Outcomes with a Y beyond
-the largest node have infinite loss above, and are left out below. Round-off of the transforms is added to every mass
-(above) or taken from it (below); what wraps around the circle is bounded by Chernoff's bound.
+Sums are t-fold convolutions by FFT on a circle. Under A one Y is size-biased: its masses are the node times the mass,
+which is a convolution again, so that masses under A are computed that way, not as a product with a ratio. Outcomes with
+a Y beyond the largest node have infinite loss above, and are left out below. Round-off of the transforms is added to
+every mass (above) or subtracted from it (below); wrap-around on the circle is bounded by Chernoff's bound.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OFFSETS = (0.5, 0.499, 0.495, 0.48, 0.45, 0.4, 0.3, 0.2, 0.1, 0.0)
 def allocated_pair(batches: int, noise_multiplier: float, direction: Direction, side: Side, log_tail: float) -> Pair:
     """The pair of one epoch of random allocation: each record in one of `batches` batches, as a bound on one side.
 
-    About e^log_tail of A's mass counts as infinite loss (above) or not at all (below). Raises PlanningError where the
+    About e^log_tail of A's mass counts as infinite loss (above) or not at all (below). Raises PlanningError if the
     ratios spread too far for a lattice: noise below about 0.3.
     """
     terms = _Terms(batches, 1 / noise_multiplier, log_tail, direction)
@@ -80,7 +80,7 @@ def allocated_pair(batches: int, noise_multiplier: float, direction: Direction, 
 
 
 def _coarser(loss: Array, masses: Array, side: Side) -> tuple[Array, Array]:
-    """The same law on far fewer losses, `_MESH` apart: above by chords, below by merging outcomes that are neighbours."""
+    """The same law on far fewer losses, `_MESH` apart: above by chords, below by merging neighbouring outcomes."""
     some = masses > 0
     loss, masses = loss[some], masses[some]
     cell = np.floor(loss / _MESH).astype(np.int64)
@@ -114,7 +114,7 @@ class _Lattice:
 
 @dataclass(frozen=True)
 class _Sums:
-    """The law of the sum under A: nodes, masses, a bound on the round-off of each, and on all that wrapped around."""
+    """The law of the sum under A: nodes, masses, a bound on each one's round-off, and on all wrapped mass."""
 
     sums: Array
     masses: Array
@@ -165,7 +165,7 @@ class _Terms:
         return (self.count * still if direction == "add" else (self.count - 1) * still + shifted) * (1 + 1e-10)
 
     def spread_out(self, rising: bool) -> _Lattice:
-        """Every cell at its two ends with mass and mean kept; roundings go up where delta rises with Y, else down."""
+        """Every cell spread to its two ends with mass and mean kept; rounded up if delta rises with Y, else down."""
         j = np.arange(self.nodes)
         mass = self.q + self.q_error
         if rising:
@@ -179,7 +179,7 @@ class _Terms:
         return _Lattice(found, 0.0)
 
     def merged(self, rising: bool) -> _Lattice:
-        """Every cell at one place that is no more (where delta falls with Y: no less) than its mean."""
+        """Every cell merged into one place of at most (if delta falls with Y: at least) its mean."""
         j = np.arange(self.nodes)
         mass = np.maximum(self.q - self.q_error, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -232,7 +232,7 @@ class _Terms:
         power = np.exp(others * log_size)
         angle = np.remainder(others * np.angle(spectrum), 2 * np.pi)
         found = fft.irfft(power * np.exp(1j * angle) * final, self.length)
-        # A power's error is that of its base, plus the rounding of its logarithm and angle, times the number of factors.
+        # A power's error is its base's, plus the rounding of its logarithm and angle, times the number of factors.
         log_above = np.log(size + each + 4 * UNIT)
         above = np.exp(np.minimum(others * log_above, 1.0))
         drift = others * (each + 8 * UNIT * (1 + np.abs(log_size) + np.pi) * size)

@@ -1,12 +1,13 @@
 """Auditing: empirical lower bounds on epsilon, with confidence, from the scores of canaries.
 
-Two audits. `many_runs`: independent scores of canaries that were in the data and of canaries that were not, one of each
-run; a threshold that was fixed beforehand (or chosen on held-out canaries by `split`) gives true and false positive rates,
-Clopper-Pearson intervals bound them, and `epsilon >= log((TPR_lower - delta) / FPR_upper)` (Jagielski, Ullman, Oprea 2020;
-Nasr et al. 2021). `one_run`: many canaries in one training run, each included by its own fair coin; the number of right
-guesses has a tail that (epsilon, delta) privacy bounds (Steinke, Nasr, Jagielski 2023, theorem 5.2, with its delta term).
+Two audits. `many_runs`: independent scores of canaries in the data and of canaries outside it, one of each run; a
+threshold that was fixed beforehand (or chosen on held-out canaries by `split`) gives true and false positive rates,
+Clopper-Pearson intervals bound them, and `epsilon >= log((TPR_lower - delta) / FPR_upper)` (Jagielski, Ullman, Oprea
+2020; Nasr et al. 2021). `one_run`: many canaries in one training run, each included by its own fair coin; (epsilon,
+delta) privacy bounds the tail of the number of right guesses (Steinke, Nasr, Jagielski 2023, theorem 5.2, with its
+delta term).
 
-A bound holds with the confidence stated if scores, thresholds and numbers of guesses were not chosen after seeing the
+A bound holds with the stated confidence if scores, thresholds and numbers of guesses were not chosen after seeing the
 outcome. An audit can show that a guarantee is broken; a small bound shows nothing.
 """
 
@@ -24,7 +25,7 @@ from heliograph.errors import ProgramError
 
 @dataclass(frozen=True)
 class Audit:
-    """An empirical lower bound on epsilon, and what it rests on."""
+    """An empirical lower bound on epsilon, with its basis."""
 
     epsilon_lower: float
     delta: float
@@ -67,8 +68,8 @@ def many_runs(
 ) -> Audit:
     """The lower bound from independent scores at a threshold fixed beforehand; members should score above it.
 
-    Both directions of attack are bounded (say "member" above, say "other" below); the confidence is shared among the four
-    one-sided intervals.
+    Both directions of attack are bounded (guess "member" above, guess "other" below); the confidence is shared among
+    the four one-sided intervals.
     """
     _check(delta, confidence)
     members, others = _scores(member_scores, "member_scores"), _scores(other_scores, "other_scores")
@@ -94,7 +95,7 @@ def split(
     confidence: float = 0.95,
     held_out: float = 0.3,
 ) -> Audit:
-    """`many_runs` with the threshold chosen on the first `held_out` share of either list, the bound from the rest."""
+    """`many_runs` with the threshold from the first `held_out` share of either list, and the bound from the rest."""
     members, others = _scores(member_scores, "member_scores"), _scores(other_scores, "other_scores")
     if not 0 < held_out < 1:
         raise ProgramError("held_out must be inside (0, 1)", where="split")

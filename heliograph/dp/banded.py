@@ -1,10 +1,10 @@
 """Banded factorisations for correlated noise (DP-FTRL by BandMF): the coefficients, their sensitivity, their error.
 
 Prefix sums of gradients g are released as A (g + C^-1 z): C is lower triangular, Toeplitz, with `bands` diagonals of
-coefficients c, and z is Gaussian. What is released is C g + z, the rest is post-processing. A record in step i
-moves C g by column i of C; columns that are at least `bands` apart do not overlap, so that with such a separation every
-participation is one Gaussian release with sensitivity the largest column's norm (Choquette-Choo et al. 2023, (Amplified)
-banded matrix factorization, section 3). With c of norm at most 1 the noise multiplier is that of z.
+coefficients c, and z is Gaussian. The release is C g + z, the rest is post-processing. A record in step i moves C g by
+column i of C; columns that are at least `bands` apart do not overlap, so that with such a separation every
+participation is one Gaussian release with sensitivity the largest column's norm (Choquette-Choo et al. 2023,
+(Amplified) banded matrix factorization, section 3). With c of norm at most 1 the noise multiplier is z's.
 
 The coefficients minimise the mean squared error of all prefix sums at norm 1; they start at the truncated square root of A
 (Kalinin, Lampert 2024), which is optimal for no truncation and many steps, up to a constant.
@@ -35,22 +35,22 @@ class Banded:
 
     @property
     def bands(self) -> int:
-        """How many diagonals there are."""
+        """The number of diagonals."""
         return len(self.coefficients)
 
     def sensitivity(self) -> float:
-        """The largest norm of a column: how far one participation of a record with a vector of norm 1 moves C g.
+        """The largest norm of a column: the effect on C g of one participation of a record with a vector of norm 1.
 
         Columns near the end are cut off, so it is the norm of the first; rounded up.
         """
         return math.sqrt(math.fsum(c * c for c in self.coefficients[: self.steps])) * (1 + 1e-15)
 
     def participations(self) -> int:
-        """The most steps that a record is in when its steps are at least `bands` apart."""
+        """The largest number of steps with one record, if its steps are at least `bands` apart."""
         return -(-self.steps // self.bands)
 
     def moved(self, pattern: list[int]) -> float:
-        """How far a record of norm 1 in these steps moves C g where all its vectors are parallel: computed, not bounded."""
+        """The effect on C g of a record of norm 1 in these steps, with parallel vectors: computed, not bounded."""
         total = np.zeros(self.steps + self.bands)
         for at in pattern:
             total[at : at + self.bands] += self.coefficients
@@ -61,10 +61,10 @@ class Banded:
         return math.sqrt(_squares(np.array(self.coefficients), self.steps)[0] / self.steps)
 
     def accounted(self, p: float, noise_multiplier: float) -> Composition:
-        """What a run is accounted as where groups of records take turns (`bands` of them) and are sampled with p.
+        """The composition that accounts for a run in which `bands` groups of records take turns and are sampled with p.
 
-        A record's group comes once in `bands` steps; each time it is taken by its own coin, with the sensitivity that
-        `noise_multiplier` is noise over.
+        A record's group comes once in `bands` steps; each time its own coin decides on the record. Its sensitivity is
+        the one to which `noise_multiplier` refers.
         """
         return SampledGaussian(p, noise_multiplier) * self.participations()
 
@@ -101,7 +101,7 @@ def optimal_bands(bands: int, steps: int) -> Banded:
 def _squares(c: Array, steps: int) -> tuple[float, Array]:
     """The sum of squared errors of all prefix sums, and its gradient in c.
 
-    A C^-1 is Toeplitz with first column the running sum of that of C^-1; entry t stands in steps - t rows.
+    A C^-1 is Toeplitz with first column the running sum of C^-1's first column; entry t occurs in steps - t rows.
     """
     impulse = np.zeros(steps)
     impulse[0] = 1.0

@@ -1,8 +1,8 @@
 """Gaussian sums over batches that are not Poisson samples: fixed sizes, bounds on the size, random allocation.
 
-Everywhere a record adds a vector of norm at most 1 to its batch and the noise multiplier is noise standard deviation over
-that. `samplers` has the objects that draw such batches. Each mechanism says which compositions of pairs bound it from
-above and from below (`bounded`), and what proves that.
+Everywhere a record adds a vector of norm at most 1 to its batch and the noise multiplier is noise standard deviation
+over that norm. `samplers` has the objects that draw such batches. Each mechanism gives the compositions of pairs that
+bound it from above and from below (`bounded`), and their proof.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class _Bounded(Mechanism):
 
 @dataclass(frozen=True)
 class TruncatedGaussian(_Bounded):
-    """A step of DP-SGD on a Poisson sample of which at most `most` records are kept: a batch never outgrows its memory.
+    """A step of DP-SGD on a Poisson sample cut to at most `most` records: a batch never outgrows its memory.
 
-    Of a larger sample some are left out, chosen without looking at them. `records` is the largest number of records of
-    either data set. Batches differ from those of Poisson sampling with probability P(Binomial(records, p) > most) at most,
-    which bounds the total variation of a step; that of a composition adds up, from both sides (coupling; Chua et al. 2024,
-    Scalable DP-SGD: shuffling vs. Poisson subsampling, theorem 4.1 has the upper side).
+    From a larger sample some records are left out, chosen without looking at them. `records` is the largest number of
+    records of either data set. Batches differ from Poisson samples with probability at most P(Binomial(records, p) >
+    most), which bounds the total variation of a step; the total variation of a composition adds up, from both sides
+    (coupling; Chua et al. 2024, Scalable DP-SGD: shuffling vs. Poisson subsampling, theorem 4.1 has the upper side).
 
-    Where much is cut off another bound from above holds: given the coins and the order of all other records, the batch is
-    the same without the record, or the record joins it, or takes the place of one that is known then. So a step is a sampled
+    If much is cut off, another bound from above holds: given the coins and the order of all other records, the batch is
+    the same without the record, or the record joins it, or replaces a record that is then known. So a step is a sampled
     Gaussian with probability p at most and sensitivity 2 at most, by joint convexity.
     """
 
@@ -84,10 +84,11 @@ class TruncatedGaussian(_Bounded):
 class FixedSizeGaussian(_Bounded):
     """A step on `size` of `records` records, drawn without replacement; a record added or removed.
 
-    The number of records that is meant is that of the larger data set. Where the record is not drawn the batch is one of the
-    smaller data set; where it is, it stands in for another: sensitivity 2. By joint convexity the pair is that of the
-    Poisson-sampled Gaussian with probability size / records and half the noise multiplier, from above (Balle, Barthe,
-    Gaboardi 2018, theorem 9); it is reached where all other gradients are opposite to the record's, so it is tight.
+    `records` is the number of records in the larger data set. If the record is not drawn, the batch is one of the
+    smaller data set; if it is drawn, it takes another's place: sensitivity 2. By joint convexity the pair from above is
+    the pair of the Poisson-sampled Gaussian with probability size / records and half the noise multiplier (Balle,
+    Barthe, Gaboardi 2018, theorem 9); it is reached if all other gradients are opposite to the record's, so it is
+    tight.
     """
 
     size: int
@@ -112,12 +113,13 @@ class FixedSizeGaussian(_Bounded):
 
 @dataclass(frozen=True)
 class FixedSizeReplaced(_Bounded):
-    """The same for data sets of which one record is replaced by another.
+    """A step on `size` of `records` records, drawn without replacement, for data sets with one record replaced by
+    another.
 
-    From above: delta at epsilon >= 0 is at most that of the sampled pair in direction remove with half the multiplier, at
-    epsilon < 0 that in direction add (Zhu, Dong, Wang 2022, theorem 11; Balle, Barthe, Gaboardi 2018, theorem 10), a pair
-    that composes. From below: the sampled pair itself, in either direction, which two data sets have. For one step both are
-    the same number; over many they are apart.
+    From above: delta at epsilon >= 0 is at most the delta of the sampled pair in direction remove with half the
+    multiplier, at epsilon < 0 the delta in direction add (Zhu, Dong, Wang 2022, theorem 11; Balle, Barthe, Gaboardi
+    2018, theorem 10), a pair that composes. From below: the sampled pair itself, in either direction, which two data
+    sets have. For one step both are the same number; over many they differ.
     """
 
     size: int
@@ -143,11 +145,11 @@ class FixedSizeReplaced(_Bounded):
 class WithReplacementGaussian(_Bounded):
     """A step on `size` draws, with replacement, from `records` records; a record added or removed.
 
-    A record is drawn k times with the binomial law of 1 / records and takes the places of k others: sensitivity 2 k. Given
-    these others, the ratio of the outputs' densities is a mixture of lognormals; its convex order is the largest where
-    all shifts are parallel and as long as can be (comonotone sums), so that the pair is the mixture of N(2 k / s, 1) against
-    N(0, 1), and data sets with opposite gradients reach it. What is drawn more often than some dozen times is of less mass
-    than 1e-40: counted as infinite loss above, as the most of these below.
+    A record is drawn k times with the binomial law of 1 / records and takes the places of k others: sensitivity 2 k.
+    Given these others, the ratio of the outputs' densities is a mixture of lognormals; its convex order is the largest
+    if all shifts are parallel and of maximal length (comonotone sums), so that the pair is the mixture of N(2 k / s, 1)
+    against N(0, 1), and data sets with opposite gradients reach it. More than some dozen draws of one record have a
+    mass below 1e-40, which counts as infinite loss above, and as the largest kept number of draws below.
     """
 
     size: int
@@ -168,10 +170,11 @@ class WithReplacementGaussian(_Bounded):
 class AllocatedGaussian(_Bounded):
     """An epoch of random allocation: every record in `times` of `batches` batches, chosen uniformly (balls in bins).
 
-    One run is one epoch of `batches` steps. For `times` = 1 both bounds are of the pair itself (see `allocation`). More: a
-    uniform choice is one from each part of a random partition into `times` parts, and given the partition the parts are
-    epochs of their own; by convexity their composition bounds it from above (Feldman, Shenfeld 2025). From below: the sum of
-    all batches alone is a Gaussian with multiplier s sqrt(batches) / times, which is far from tight.
+    One run is one epoch of `batches` steps. For `times` = 1 both bounds are from the pair itself (see `allocation`).
+    For more: a uniform choice is one from each part of a random partition into `times` parts, and given the partition
+    the parts are epochs of their own; by convexity their composition bounds it from above (Feldman, Shenfeld 2025).
+    From below: the sum of all batches alone is a Gaussian with multiplier s sqrt(batches) / times, which is far from
+    tight.
     """
 
     batches: int
@@ -236,7 +239,7 @@ def _joined_gaussian(p: float, noise_multiplier: float) -> Pair:
 
 @dataclass(frozen=True)
 class _RepeatedGaussian(Mechanism):
-    """A mixture of Gaussians by how often a record is drawn."""
+    """A mixture of Gaussians over the number of draws of a record."""
 
     size: int
     records: int
@@ -266,7 +269,7 @@ def _repeated_gaussian(size: int, records: int, noise_multiplier: float, side: S
     lost = 1e-40 if most < size else 0.0
     if side == "below":
         weights = np.append(weights[:-1], weights[-1] + lost)
-    # scipy's probabilities are accurate to about 1e-13; those of k > 0 are rounded up (remove) for the upper bound.
+    # scipy's probabilities are accurate to about 1e-13; the ones of k > 0 are rounded up (remove) for the upper bound.
     slack = 1e-12 if side == "above" else -1e-12
     weights = weights.copy()
     weights[1:] *= 1 + slack

@@ -1,7 +1,7 @@
 """Calibration: the smallest noise, the most steps, the largest sampling probability for a target (epsilon, delta).
 
 Each answer is proved by the upper bound on epsilon at the answer, and is within 0.1 % of the best: the lower bound at
-0.999 of the noise (1.001 of the probability, one step more) exceeds the target. If the bracket cannot be made narrow
+0.999 of the noise (1.001 of the probability, one step more) exceeds the target. If the bracket is not narrow
 enough to show this, the answer says so (`tight`).
 """
 
@@ -25,7 +25,7 @@ _SHARE = 5e-4
 
 @dataclass(frozen=True)
 class Calibration:
-    """A parameter, the bracket on epsilon there, and whether it was shown to be within 0.1 % of the best."""
+    """A parameter, the bracket on epsilon there, and whether it is proved to be within 0.1 % of the best."""
 
     parameter: str
     value: float
@@ -59,7 +59,7 @@ def noise_multiplier(
 ) -> Calibration:
     """The smallest noise multiplier with which `steps` (sampled) Gaussians, and `besides`, are (target, delta)-private.
 
-    Raises PlanningError where even much noise does not reach the target (the rest alone exceeds it).
+    Raises PlanningError if even much noise does not reach the target (the rest alone exceeds it).
     """
     _check_target(target)
     check_delta(delta)
@@ -258,7 +258,7 @@ def _smallest(
 
 
 def _level(bracket: Bracket) -> float:
-    """What is compared with a target: the estimate, or the upper bound where that is far from the lower."""
+    """The number to compare with a target: the estimate, or the upper bound if that is far from the lower."""
     if bracket.upper is None or (bracket.lower is not None and bracket.upper <= 1.1 * bracket.lower):
         return bracket.estimate
     return bracket.upper

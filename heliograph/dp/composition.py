@@ -1,4 +1,4 @@
-"""Compositions: which mechanisms run on the same data, and how often each."""
+"""Compositions: the mechanisms that run on the same data, with their counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_STEPS = 10**9
 
 @dataclass(frozen=True)
 class Composition:
-    """Mechanisms with counts, in the order in which they were first named; order does not change any result."""
+    """Mechanisms with counts, in the order of their first mention; order does not change any result."""
 
     items: tuple[tuple[Mechanism, int], ...] = ()
 
@@ -51,7 +51,7 @@ class Composition:
 
     @property
     def steps(self) -> int:
-        """How many mechanisms run in all."""
+        """The number of mechanism runs in all."""
         return sum(count for _, count in self.items)
 
     def __iter__(self) -> Iterator[tuple[Mechanism, int]]:
@@ -79,7 +79,7 @@ class Composition:
     def under(self, neighboring: Neighboring) -> Composition:
         """The composition that accounts for another neighbouring relation under the conventions of `add_remove`.
 
-        Raises ProgramError where no one relation is that of all mechanisms.
+        Raises ProgramError if no single relation applies to all mechanisms.
         """
         if neighboring == "add_remove":
             relations = {mechanism.relation for mechanism, _ in self.items}
@@ -100,7 +100,7 @@ class Composition:
         return Composition(tuple((mechanism.replaced(), count) for mechanism, count in self.items))
 
     def relation(self, asked: Neighboring) -> Neighboring:
-        """The neighbouring relation that a number for the composition is about, where `asked` was asked for."""
+        """The neighbouring relation to which a number for the composition refers, if `asked` was requested."""
         known = {mechanism.relation for mechanism, _ in self.items} - {None}
         return "replace" if known == {"replace"} else asked
 
@@ -118,7 +118,7 @@ class Composition:
         return Composition(tuple(items))
 
     def bounded(self, side: Side, delta: float) -> Composition:
-        """A composition of mechanisms with pairs that bounds this one from a side; itself where all have them."""
+        """A composition of mechanisms with pairs that bounds this one from a side; itself if all have pairs."""
         whole = Composition()
         for mechanism, count in self.items:
             found = mechanism.bounded(side, count, delta)
@@ -131,7 +131,7 @@ class Composition:
         return math.fsum(count * mechanism.distance for mechanism, count in self.items)
 
     def displaced(self) -> Composition | None:
-        """Mechanisms that bound this composition from above without the distance; None where one has none."""
+        """Mechanisms that bound this composition from above without the distance; None if one has no such bound."""
         whole = Composition()
         for mechanism, count in self.items:
             found = mechanism.displaced(count) if mechanism.distance else Composition(((mechanism, count),))
@@ -152,9 +152,9 @@ class Composition:
         return Composition(tuple(items))
 
     def merged(self) -> Composition:
-        """An equivalent composition in which all Gaussians are one.
+        """An equivalent composition with all Gaussians merged into one.
 
-        Its multiplier is right to a few units of round-off; who needs a bound widens for that.
+        Its multiplier is right to a few units of round-off; callers that need a bound widen it by that.
         """
         gaussians = [(m.noise_multiplier, count) for m, count in self.items if isinstance(m, Gaussian)]
         if sum(count for _, count in gaussians) < 2:
@@ -165,7 +165,7 @@ class Composition:
 
 
 def _bare_gaussian(multiplier: float) -> Gaussian:
-    """A Gaussian that stands for many: its multiplier may be below what one mechanism may ask for."""
+    """A Gaussian that replaces many: its multiplier may be below the least one allowed for one mechanism."""
     record = object.__new__(Gaussian)
     object.__setattr__(record, "noise_multiplier", multiplier)
     return record

@@ -23,7 +23,7 @@ _QUADRATURE = 10
 class Table(Mechanism):
     """Two tables of probabilities over the same outcomes: `upper` with the record, `lower` without it.
 
-    In direction remove A is `upper` and B is `lower`; in direction add the other way about.
+    In direction remove A is `upper` and B is `lower`; in direction add the reverse.
     """
 
     upper: tuple[float, ...]
@@ -68,11 +68,11 @@ def _table_pair(a: tuple[float, ...], b: tuple[float, ...]) -> Pair:
 class Densities(Mechanism):
     """A pair given by two log-densities on the line, `log_upper` with the record and `log_lower` without it.
 
-    `points` are finite and rising and enclose all mass but `tail_mass` under either law (that much counts as infinite
-    loss in upper bounds and as nothing in lower ones). The loss `log_upper - log_lower` must be monotone over all points,
-    and both densities smooth between neighbours: masses are Gauss-Legendre sums, whose difference between two orders is
-    taken for their error. So a bracket is a bound as far as the quadrature's error estimate is one; give points dense
-    enough. Both functions take and return arrays.
+    `points` are finite and ascending and enclose all mass but `tail_mass` under either law (that much counts as
+    infinite loss in upper bounds and as nothing in lower ones). The loss `log_upper - log_lower` must be monotone over
+    all points, and both densities smooth between neighbours: masses are Gauss-Legendre sums, with the difference
+    between two orders as the estimate of their error. So a bracket is a bound as far as that estimate is one; give
+    points dense enough. Both functions take and return arrays.
     """
 
     log_upper: Callable[[Array], Array]
@@ -212,9 +212,9 @@ def _nodes(points: Array, count: int) -> Array:
 class Profile(Mechanism):
     """Any mechanism that is (epsilons[i], deltas[i])-private for all i, in both directions; the worst of them.
 
-    As a function of e^epsilon delta is convex, falls, and is at least 1 - e^epsilon; (e, d) in one direction is one of the
-    other at -e. The largest such curve below the points is their lower convex hull, whose corners are the losses of the
-    pair. With one point this is `approximate`.
+    As a function of e^epsilon delta is convex, falls, and is at least 1 - e^epsilon; (e, d) in one direction gives a
+    point of the other at -e. The largest such curve below the points is their lower convex hull, and its corners are
+    the losses of the pair. With one point this is `approximate`.
     """
 
     epsilons: tuple[float, ...]

@@ -3,7 +3,7 @@
 A record holds a mechanism's parameters and knows its dominating pair in each neighbouring direction. Conventions:
 neighbours differ by one record added or removed (`add_remove`); sensitivity is 1, so a noise multiplier is noise
 standard deviation over sensitivity, and `Laplace(epsilon)` has scale 1/epsilon. In direction `remove` the data set of
-distribution A holds one record more than that of B; in `add` one less. Records multiply by counts and add up to a
+distribution A has one record more than the data set of B; in `add` one less. Records multiply by counts and add up to a
 `Composition`: `SampledGaussian(0.01, 1.0) * 1000 + Laplace(0.1) * 5`.
 """
 
@@ -65,7 +65,7 @@ class Mechanism(ABC):
     def bounded(self, side: Side, count: int, delta: float) -> Composition | None:
         """Mechanisms with pairs whose composition bounds `count` runs of this one from a side.
 
-        None if it has a pair itself. `delta` is the size of the deltas that matter: what is cut off a tail must be
+        None if it has a pair itself. `delta` is the size of the relevant deltas: the mass of a truncated tail must be
         small compared to it.
         """
         return None
@@ -90,7 +90,7 @@ class Mechanism(ABC):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def text(self) -> str:
-        """The mechanism as the expression language writes it; reading it gives an equal record."""
+        """The mechanism in the expression language; parsing it gives an equal record."""
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.arguments().items())})"
 
     def __mul__(self, count: int) -> Composition:

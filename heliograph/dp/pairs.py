@@ -1,12 +1,12 @@
-"""Pairs of distributions that dominate a mechanism: what every accountant computes with.
+"""Pairs of distributions that dominate a mechanism: the input of every accountant.
 
-A pair is (A, B): the hockey-stick divergence of A from B, `sup over events of A - e^epsilon B`, bounds that of the
-mechanism between two neighbouring data sets in one direction. The loss of an outcome is `log(A/B)`, natural logarithm;
-its law under A is what composes by addition. A pair here is made of atoms (outcomes with mass, one loss each), at most
-one continuous part (an interval of a real outcome x along which the loss does not fall), and the mass of A where B has
-none (infinite loss). Mass of B where A has none never matters.
+A pair is (A, B): the hockey-stick divergence of A from B, `sup over events of A - e^epsilon B`, bounds the divergence
+of the mechanism between two neighbouring data sets in one direction. The loss of an outcome is `log(A/B)`, natural
+logarithm; under A, losses add up in composition. A pair here consists of atoms (outcomes with mass, one loss each), at
+most one continuous part (an interval of a real outcome x along which the loss does not fall), and the mass of A where B
+has none (infinite loss). Mass of B where A has none never matters.
 
-Masses come with absolute bounds on their round-off, so that whoever discretizes a pair can round the right way.
+Masses come with absolute bounds on their round-off, so that a discretization can round the right way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """Outcomes of one loss each: losses (rising), masses under A, and the relative round-off bound of both."""
+    """Outcomes of one loss each: losses (ascending), masses under A, and the relative round-off bound of both."""
 
     loss: Array
     a: Array
@@ -67,7 +67,7 @@ class Part(Protocol):
         ...
 
     def edge(self, loss: Array) -> Array:
-        """The x at which the loss is reached, the end of the interval where it never is."""
+        """The x at which the loss is reached; the end of the interval if it never is."""
         ...
 
     def edge_error(self, size: float) -> float:
@@ -101,25 +101,25 @@ class Pair:
 
     @property
     def infinite_above(self) -> float:
-        """No less than the mass of infinite loss, the unknown one included."""
+        """An upper bound on the mass of infinite loss, unknown mass included."""
         return min(self.infinite * (1 + self.infinite_error) + self.unsure, 1.0)
 
     @property
     def infinite_below(self) -> float:
-        """No more than the mass of infinite loss."""
+        """A lower bound on the mass of infinite loss."""
         return self.infinite * (1 - self.infinite_error)
 
 
 def _clean(x: Array) -> Array:
-    """x with the infinities moved to where every mass is zero in a double, so that differences are no NaN."""
+    """x with the infinities moved to where every mass is zero in a double, so that differences are not NaN."""
     return np.asarray(np.clip(x, -1e150, 1e150))
 
 
 def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
     """Masses of N(0, 1) between consecutive entries of x, and absolute bounds on their round-off.
 
-    Each is a difference of tails on the side where both are small, so that the bound is relative to the tail. Where x was
-    itself a difference, `place` is what it was subtracted from: x is as uncertain as that is large.
+    Each is a difference of tails on the side where both are small, so that the bound is relative to the tail. If x was
+    itself a difference, `place` is its minuend: x has the uncertainty of a number of that size.
     """
     x = _clean(x)
     tail = ndtr(-np.abs(x))
@@ -134,7 +134,7 @@ def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
 
 
 class _Base(Protocol):
-    """A symmetric location family under a shift: what is sampled. A0 is shifted, B0 is not, t = log(A0/B0)."""
+    """A symmetric location family under a shift, for sampling. A0 is shifted, B0 is not, t = log(A0/B0)."""
 
     @property
     def low(self) -> float: ...
@@ -193,7 +193,7 @@ class GaussianBase:
 class LaplaceBase:
     """Laplace of scale 1/epsilon at 1 against the same at 0, on the interval (0, 1): t(x) = epsilon (2x - 1).
 
-    Outside the interval the loss is constant: those are atoms, kept by whoever builds the pair.
+    Outside the interval the loss is constant: those outcomes are atoms, added when the pair is built.
     """
 
     epsilon: float
@@ -236,7 +236,7 @@ class LaplaceBase:
 
 
 def sampled_loss(t: Array, p: float) -> Array:
-    """log(1 + p (e^t - 1)): the loss of a Poisson-sampled pair where the loss of the pair itself is t."""
+    """log(1 + p (e^t - 1)): the loss of a Poisson-sampled pair at loss t of the pair itself."""
     t = np.asarray(t, dtype=np.float64)
     if p >= 1.0:
         return t
@@ -248,7 +248,7 @@ def sampled_loss(t: Array, p: float) -> Array:
 
 
 def unsampled_loss(loss: Array, p: float) -> Array:
-    """The inverse of `sampled_loss`; -inf where no t reaches the loss."""
+    """The inverse of `sampled_loss`; -inf if no t reaches the loss."""
     loss = np.asarray(loss, dtype=np.float64)
     if p >= 1.0:
         return loss
@@ -369,7 +369,7 @@ def atomic_pair(log_a: Array, log_b: Array, relative_error: float = 8 * UNIT) ->
 
 
 def _runs(rising: Array, slack: Array) -> npt.NDArray[np.int64]:
-    """Where runs of equal numbers start: none of a run is further from its first than the slack there."""
+    """The starts of runs of equal numbers: every member of a run is within the slack of its first."""
     near = np.diff(rising) <= slack[1:]
     starts = np.concatenate(([0], np.flatnonzero(~near) + 1))
     ends = np.append(starts[1:], rising.size)

@@ -1,4 +1,4 @@
-"""The continuous parts of pairs that fixed-size batches have: mixtures of Gaussians, and two halves of two pairs."""
+"""The continuous parts of the pairs of fixed-size batches: mixtures of Gaussians, and two halves of two pairs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MixturePart:
         return np.asarray(sign * found)
 
     def _solved(self, wanted: Array) -> Array:
-        """x at which the log-ratio is reached, by Newton's method from the right, where it is monotone; else by halving."""
+        """x for each wanted log-ratio, by Newton's method from the right, where it is monotone; else by halving."""
         largest, weight = float(self.shifts[-1]), float(self.weights[-1])
         # The last component alone reaches the ratio here; the sum of all reaches it here or further left.
         high: Array = (wanted - math.log(weight)) / largest + largest / 2
@@ -145,7 +145,7 @@ class JoinedPart:
         return np.asarray(np.where(loss > 0, right, np.where(loss < 0, left, 0.0)))
 
     def edge_error(self, size: float) -> float:
-        # Moving the coordinate rounds it once more, by no more than the edges themselves were rounded.
+        # Moving the coordinate rounds it once more, by no more than the rounding of the edges themselves.
         return 4 * max(self.above.edge_error(size), self.below.edge_error(size))
 
     def cells(self, x: Array) -> Cells:
@@ -165,9 +165,9 @@ class JoinedPart:
 
 
 def joined_pair(above: Part, below: Part) -> Pair:
-    """The pair whose delta at epsilon >= 0 is that of one pair and at epsilon < 0 that of another; both agree at 0.
+    """The pair with one pair's delta at epsilon >= 0 and another's at epsilon < 0; both agree at 0.
 
-    What neither has counts as loss 0, so that all masses add up to 1.
+    Mass in neither counts as loss 0, so that all masses add up to 1.
     """
     part = JoinedPart(above, below)
     cells = part.cells(np.array([-np.inf, np.inf]))

@@ -1,11 +1,11 @@
-"""Ways to draw the batches of an epoch. Each also says how it is accounted for, so the two agree.
+"""Ways to draw the batches of an epoch. Each also gives its own accounting, so the two agree.
 
 A sampler is a record of public parameters. `plan` gives, for a public number of records, the steps of an epoch and the
 mechanism of a step (or of an epoch); `epoch` draws the batches of an epoch. A record adds a vector of norm at most 1 to
 every batch that contains it, so the noise multiplier is the standard deviation of the noise divided by the clipping
 bound.
 
-What is drawn is secret: the indices and, for Poisson sampling, the sizes of batches too.
+The draws are secret: the indices and, for Poisson sampling, the sizes of batches too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def expected_size(self) -> float:
-        """The public number that a step's sum is divided by."""
+        """The public number by which a step's sum is divided."""
 
     @abstractmethod
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
@@ -74,7 +74,7 @@ def _steps(records: float, size: float) -> int:
 
 @dataclass(frozen=True)
 class PoissonSampler(Sampler):
-    """Each record independently, with probability batch_size / records."""
+    """Each record sampled independently, with probability batch_size / records."""
 
     batch_size: float
     name = "poisson"
@@ -207,7 +207,7 @@ def _allocated(records: int, batches: int, times: int, uniform: Uniform) -> Indi
     if times == 1:
         return _uniform_integers(batches, records, uniform)[:, None]
     found = np.empty((records, times), dtype=np.int64)
-    # Floyd's algorithm: draw from the batches up to `last`; where that one was drawn before, take `last` itself.
+    # Floyd's algorithm: draw from the batches up to `last`; if that one was drawn before, take `last` itself.
     for draw, last in enumerate(range(batches - times, batches)):
         new = _uniform_integers(last + 1, records, uniform)
         known = (found[:, :draw] == new[:, None]).any(axis=1)

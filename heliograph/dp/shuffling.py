@@ -1,6 +1,6 @@
-"""One epoch of shuffled batches: a lower bound on its epsilon, beside what Poisson sampling is accounted as.
+"""One epoch of shuffled batches: a lower bound on its epsilon, beside the usual accounting as Poisson sampling.
 
-Many trainers shuffle the records, cut them into batches, and are accounted as if batches had been Poisson samples. No
+Many trainers shuffle the records, cut them into batches, and account as if batches were Poisson samples. No
 useful upper bound for that is known here; a lower bound shows how far off the figure is.
 """
 
@@ -22,10 +22,10 @@ from heliograph.errors import ProgramError
 class ShuffledEpoch:
     """One epoch in `batches` batches of equal size, shuffled: each record is in one of them.
 
-    Neighbours differ by one record that is there or is null (the number of places stays). The bound is that of one pair of
-    data sets and one family of events: all other gradients are opposite to the record's, and the event is that some batch's
-    sum is above a threshold (Chua et al. 2024, How private are DP-SGD implementations?, section 4.2). With batches centred
-    at the sum of the others: P = mean over t of N(2 e_t, s^2), Q = mean over t of N(e_t, s^2), and
+    Neighbours differ by one record that is present or null (the number of places stays). The bound is for one pair of
+    data sets and one family of events: all other gradients are opposite to the record's, and the event is that some
+    batch's sum is above a threshold (Chua et al. 2024, How private are DP-SGD implementations?, section 4.2). With
+    batches centred at the sum of the others: P = mean over t of N(2 e_t, s^2), Q = mean over t of N(e_t, s^2), and
     delta(e) >= P(max > c) - exp(e) Q(max > c) for every c. More epochs are no more private.
     """
 
@@ -44,7 +44,7 @@ class ShuffledEpoch:
             return max((self._event(mpf(epsilon), c) for c in self._thresholds()), default=0.0)
 
     def epsilon_lower(self, delta: float) -> float:
-        """A lower bound on epsilon at a delta; 0 where none was found."""
+        """A lower bound on epsilon at a delta; 0 if there is none."""
         check_delta(delta)
         best = 0.0
         with mp.workdps(40):
@@ -55,7 +55,7 @@ class ShuffledEpoch:
         return max(best, 0.0)
 
     def poisson(self, delta: float) -> Bracket:
-        """What the epoch is commonly accounted as: as many Poisson samples with probability 1 / batches."""
+        """The common accounting of the epoch: as many Poisson samples with probability 1 / batches."""
         return epsilon(SampledGaussian(1 / self.batches, self.noise_multiplier) * self.batches, delta)
 
     def _thresholds(self) -> list[float]:

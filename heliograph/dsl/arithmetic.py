@@ -1,4 +1,4 @@
-"""Operators and indices on run-time values: tensors become tensor ops, slots become what CKKS computes."""
+"""Operators and indices on run-time values: tensors become tensor ops, slots become CKKS operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _no_operator(operator: str, left: Value, right: Value, span: Span) -> Fault:
 
 
 def _inverse(value: Value, span: Span) -> Value:
-    """1 / value, of a value that is known."""
+    """1 / value for a known value."""
     array = as_array(value, span)
     if (array == 0).any():
         raise Fault(span, "division by zero")
@@ -160,7 +160,7 @@ class SlotArithmetic:
         return self.low.emit("add_plain", [node], span, value=self.low.store(vector, _label(fixed)))
 
     def _nodes(self, operator: str, left: Node, right: Node, span: Span) -> Node:
-        """Two values known at run time; a plain one beside a secret one is a plaintext there."""
+        """Two values of run time as nodes; a plain one beside a secret one becomes a plaintext."""
         if left.type.secret == right.type.secret:
             return self.low.emit({"+": "add_ct", "-": "sub_ct", "*": "mul_ct"}[operator], [left, right], span)
         if operator == "-":
@@ -175,7 +175,7 @@ class SlotArithmetic:
         return self.low.emit("mul_plain", [node], span, value=name)
 
     def _power(self, node: Node, exponent: int, span: Span) -> Node:
-        """The power in as few levels as there are: halves multiplied together."""
+        """The power in as few levels as possible: halves multiplied together."""
         made = {1: node}
 
         def power(k: int) -> Node:

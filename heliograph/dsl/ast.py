@@ -1,4 +1,4 @@
-"""The tree of a text: expressions and statements with their places, nothing decided yet."""
+"""The tree of a text: expressions and statements with their places, before any name or value is resolved."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class SlotsOf:
 
 @dataclass(frozen=True, slots=True)
 class NumberOf:
-    """`int` or `float`, of a function's parameter."""
+    """`int` or `float` as the type of a function's parameter."""
 
     span: Span
     kind: str
@@ -157,7 +157,7 @@ class Input:
 
     @property
     def carried(self) -> bool:
-        """Whether it comes from the run before."""
+        """Whether the input comes from the previous run."""
         return self.kind == "carried"
 
 
@@ -186,7 +186,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Each item is the name in the text, or none, and the value."""
+    """An output statement; each item is a value and its name, if the text gives one."""
 
     span: Span
     items: tuple[tuple[Name | None, Expression], ...]

@@ -1,4 +1,4 @@
-"""Calls of ops: operands and attributes by the table, whatever it holds."""
+"""Calls of ops: operands and attributes, checked against the op table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _TUNED = ("degree", "gap", "high")
 
 
 def is_tuned(spec: OpSpec) -> bool:
-    """Whether annotations and options say how the op is approximated; such an op has a layer of its own."""
+    """Whether annotations and options control the op's approximation; such an op has a layer of its own."""
     return any(spec.attrs.get(name, "").endswith("?") for name in _TUNED)
 
 
@@ -91,7 +91,7 @@ def expand_range(values: dict[str, tuple[Value, Span]]) -> dict[str, tuple[Value
 
 
 def call_op(low: Walk, spec: OpSpec, call: ast.Call, values: Sequence[Value]) -> Value:
-    """The node of an op on the values of a call's arguments; a Fault that says what the op takes."""
+    """The node of an op on the values of a call's arguments; a Fault with the op's operands if they do not fit."""
     spans = [argument.span for argument in call.arguments]
     given = {keyword.name: (low.evaluate(keyword.value), keyword.value.span) for keyword in call.keywords}
     first, attributes = _operands(low, spec, call, list(zip(values, spans, strict=True)), given)
@@ -134,7 +134,7 @@ def call_op(low: Walk, spec: OpSpec, call: ast.Call, values: Sequence[Value]) ->
 
 
 def emit_annotated(low: Walk, op: str, operands: Sequence[Node], span: Span) -> Node:
-    """The node of an operator: an op on these operands, with what annotations say."""
+    """The node of an operator: an op on these operands, with the attributes of annotations."""
     spec = OPS[op]
     attributes: dict[str, tuple[Value, Span]] = {}
     _annotate(low, spec, attributes)
@@ -144,7 +144,7 @@ def emit_annotated(low: Walk, op: str, operands: Sequence[Node], span: Span) -> 
 
 
 def _folded(low: Walk, spec: OpSpec, call: ast.Call, arrays: list[Array], attrs: dict[str, Any]) -> Fixed:
-    """The op computed on arrays that are known."""
+    """The op computed on known arrays."""
     context = Context({})
     try:
         check_call(spec, len(arrays), attrs, {})
@@ -168,7 +168,7 @@ def _operands(
     values: list[tuple[Value, Span]],
     given: dict[str, tuple[Value, Span]],
 ) -> tuple[list[tuple[Value, Span]], dict[str, tuple[Value, Span]]]:
-    """Operands, and attributes with those given without a name, in the order of the table."""
+    """Operands, and attributes with the positional ones, in the order of the table."""
     least, most = spec.arity
     if most is None and len(values) == 1 and isinstance(values[0][0], List):
         values = [(item, values[0][1]) for item in values[0][0]]
@@ -203,7 +203,7 @@ def _usage(spec: OpSpec) -> str:
 
 
 def _annotate(low: Walk, spec: OpSpec, attributes: dict[str, tuple[Value, Span]]) -> None:
-    """Add what annotations say, the innermost first; what the call says itself stands."""
+    """Add the attributes of annotations, the innermost first; attributes in the call itself take precedence."""
     own = set(attributes)
     for annotation in reversed(low.annotations):
         for name, (value, keyword) in annotation.entries.items():
@@ -283,7 +283,7 @@ def _check_numbers(spec: OpSpec, attrs: dict[str, Any], span: Span, given: Mappi
 
 
 def make_constant(low: Walk, value: Value, span: Span, name: str) -> ConstantName:
-    """The value among the program's constants, as the attribute of that name wants it."""
+    """The value as one of the program's constants, in the form for the attribute of that name."""
     array = low.arithmetic.fixed_attribute(as_array(value, span), name, span)
     label = value.name if isinstance(value, Fixed) and value.name else name
     if name in _SPARSE:

@@ -1,4 +1,4 @@
-"""What can be said of a text before any value is known: names, places of statements, calls, recursion."""
+"""Checks of a text before any value is known: names, places of statements, calls, recursion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stage_of(module: ast.Module) -> Stage:
 
 
 def callable_names(stage: Stage) -> set[str]:
-    """Every name that can be called beside the text's own functions."""
+    """Every name that can be called, other than the text's own functions."""
     ops = {name for name, spec in OPS.items() if stage in spec.stages and name != "input"}
     return ops | FOLDED | set(BUILTINS) | (set(SLOT_WORDS) if stage is Stage.PACKED else set())
 
@@ -48,7 +48,7 @@ def children(
 
 
 def walk(expression: ast.Expression | ast.Slice | ast.Keyword) -> Iterator[ast.Expression | ast.Slice | ast.Keyword]:
-    """The expression and all inside it."""
+    """The expression and all expressions inside it."""
     stack: list[ast.Expression | ast.Slice | ast.Keyword] = [expression]
     while stack:
         item = stack.pop()
@@ -65,7 +65,7 @@ def _type_expressions(kind: ast.TypeOf | None) -> tuple[ast.Expression, ...]:
 
 
 def expressions(statement: ast.Statement) -> Iterator[ast.Expression | ast.Keyword]:
-    """The expressions of one statement, without those of its body."""
+    """The expressions of one statement, without its body's."""
     if isinstance(statement, ast.Input):
         yield from _type_expressions(statement.type)
         yield from (bound for bound in (statement.low, statement.high) if bound is not None)
@@ -92,7 +92,7 @@ def expressions(statement: ast.Statement) -> Iterator[ast.Expression | ast.Keywo
 
 
 def check_module(module: ast.Module, report: Diagnostics) -> None:
-    """Report what is wrong with names, statements and calls; returns nothing."""
+    """Report errors in names, statements and calls; returns nothing."""
     checker = _Checker(module, report)
     checker.check_outline()
     checker.check_names()
@@ -152,7 +152,7 @@ class _Checker:
                 )
 
     def _places(self, statements: list[ast.Statement], where: str) -> None:
-        """Report statements that stand where they may not; `where` is top, fn or for."""
+        """Report statements in places where they are not allowed; `where` is top, fn or for."""
         for position, statement in enumerate(statements):
             inside = {"fn": "inside a function", "for": "inside a loop"}.get(where, "")
             if isinstance(statement, ast.For):
@@ -195,7 +195,7 @@ class _Checker:
         self._block(self.module.statements, defined, self.fixed)
 
     def _define(self, name: ast.Name, kind: str, defined: dict[str, tuple[str, Span]]) -> None:
-        """Enter a name; variables may be given again, everything else only once."""
+        """Define a name; variables may be defined again, everything else only once."""
         known = defined.get(name.name)
         if known is not None and (kind, known[0]) != ("variable", "variable"):
             self.report.add(

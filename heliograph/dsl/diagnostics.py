@@ -1,4 +1,4 @@
-"""What is wrong with a text of the language, where, and how it is shown: a place, the line with a caret, a way out."""
+"""Errors in a text of the language, and their display: a place, the line with a caret, a hint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Span:
 
 
 class Source:
-    """A text with a name, the offsets of its lines, and the folder that its parameter files must lie in."""
+    """A text with a name, the offsets of its lines, and the folder that must contain its parameter files."""
 
     def __init__(self, text: str, name: str = "<text>", folder: Path | None = None) -> None:
         self.text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -64,7 +64,7 @@ class Source:
 
     @staticmethod
     def read(path: Path) -> Source:
-        """The text of a file; a ProgramError where it is absent, special, too large or not UTF-8."""
+        """The text of a file; a ProgramError if it is absent, special, too large or not UTF-8."""
         name = display_path(path)
         try:
             if not stat.S_ISREG(path.stat().st_mode):
@@ -97,7 +97,7 @@ class Source:
 
 
 class Fault(Exception):
-    """One thing that is wrong at one place; caught where the reader can go on with the next statement."""
+    """One error at one place; caught where the reader can go on with the next statement."""
 
     def __init__(
         self, span: Span, what: str, *, expected: str = "", hint: str = "", note: str = "", unsupported: bool = False
@@ -112,15 +112,15 @@ class Fault(Exception):
 
 
 class Poisoned(Exception):
-    """The value depends on something that was reported already; nothing more is said about it."""
+    """The value depends on something with an error that is already reported; it needs no further report."""
 
 
 class TooMany(Exception):
-    """So much is wrong, or so much has been spent, that reading on makes no sense."""
+    """There are so many errors, or so much work was done, that reading on makes no sense."""
 
 
 def shown(name: str) -> str:
-    """A name or number from the text as messages quote it: short, printable."""
+    """A name or number from the text in the form for messages: short, printable."""
     return texts.shown(name, 60)
 
 
@@ -193,7 +193,7 @@ class LanguageError(ProgramError):
 
 
 class UnsupportedLanguageError(LanguageError, UnsupportedError):
-    """The text is correct, but this version does not support what it asks for."""
+    """The text is correct, but this version does not support one of its features."""
 
 
 @dataclass
@@ -212,13 +212,13 @@ class Diagnostics:
     def add(
         self, span: Span, what: str, *, expected: str = "", hint: str = "", note: str = "", unsupported: bool = False
     ) -> None:
-        """Record an error unless one at that place is known; TooMany where the collection is full."""
+        """Record an error unless there is one at that place already; TooMany when the collection is full."""
         if span.start in self._by_place:
             return
         line, column = self.source.line_column(span.start)
         raw = self.source.line_text(line)
         first = max(0, column - 1 - _EXCERPT * 2 // 3) if len(raw) > _EXCERPT else 0
-        # The common indentation of a short line carries nothing.
+        # The common indentation of a short line carries no information.
         if not first:
             first = min(len(raw) - len(raw.lstrip(" \t")), column - 1)
         excerpt = texts.shown(raw[first : first + _EXCERPT])
@@ -259,7 +259,7 @@ class Diagnostics:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'a' or 'b'?`, or nothing where no name is near."""
+    """`did you mean 'a' or 'b'?`, or nothing if no name is similar."""
     candidates = sorted(set(known))
     if len(name) > 60:
         return ""

@@ -1,4 +1,4 @@
-"""The one way a text of the language looks: spacing, indentation, line breaks. Comments stay, words never change."""
+"""The canonical form of a text: spacing, indentation, line breaks. Comments stay, words never change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Element:
 
 
 def format_source(source: Source) -> str:
-    """The formatted text; a LanguageError where the text cannot be read."""
+    """The formatted text; a LanguageError if the text cannot be read."""
     report = Diagnostics(source)
     with contextlib.suppress(TooMany):
         read_module(source, report)
@@ -70,7 +70,7 @@ def format_source(source: Source) -> str:
 
 
 def format_text(text: str, name: str = "<text>") -> str:
-    """The formatted text; a LanguageError where it cannot be read."""
+    """The formatted text; a LanguageError if it cannot be read."""
     return format_source(Source(text, name))
 
 
@@ -102,13 +102,13 @@ def _statement(line: Line, depth: int) -> list[str]:
 
 
 def _typed(line: Line) -> list[lark.Token]:
-    """All tokens of the line, those that are words with the types that their place gives them."""
+    """All tokens of the line; words get the types for their places."""
     by_start = {token.start_pos: token for token in line.tokens}
     return [by_start.get(token.start_pos, token) for token in line.all_tokens]
 
 
 def _nest(tokens: list[lark.Token]) -> _Element:
-    """The tokens as a tree of bracketed groups; comments go to the element that they stand at."""
+    """The tokens as a tree of bracketed groups; each comment goes to the element next to it."""
     root = _Element()
     stack: list[tuple[_Group, _Element]] = []
     element = root
@@ -120,7 +120,8 @@ def _nest(tokens: list[lark.Token]) -> _Element:
             continue
         if kind == "COMMENT":
             group = stack[-1][0] if stack else None
-            # A comment at the end of a line belongs to what ends there: the element before the comma, if a comma was last.
+            # A comment at the end of a line belongs to the piece that ends there: the element before the comma, if a
+            # comma was last.
             if element.parts:
                 element.after.append(_comment(token))
             elif not fresh_line and group is not None and len(group.elements) > 1:
@@ -154,7 +155,7 @@ def _has_comments(element: _Element) -> bool:
 
 
 def _gap(previous: str, kind: str, sign: bool, context: str) -> str:
-    """What stands between two tokens; `sign` says that the previous one is the sign of a value."""
+    """The space between two tokens; `sign` means that the previous one is the sign of a value."""
     if not previous or sign or previous in _OPEN or kind in _CLOSE:
         return ""
     if "POW" in (previous, kind) or "RANGE" in (previous, kind) or kind in ("COMMA", "COLON"):

@@ -1,4 +1,4 @@
-"""Functions of a text: copied to where they are called, with their shape variables bound."""
+"""Functions of a text: their bodies are copied to each call, with their shape variables bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.dsl.walk import Walk
 from heliograph.ir import Node, TensorType
 from heliograph.ir.types import SlotsType
 
-# How deep evaluation may nest: each level costs two frames of Python's stack, of which there are a thousand; a call
+# The limit on nested evaluation: each level costs two frames of Python's stack, which has a thousand; a call
 # costs as much as `_CALL_NESTING` nested expressions.
 MAX_NESTING = 160
 _CALL_NESTING = 5

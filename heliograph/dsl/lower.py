@@ -1,4 +1,4 @@
-"""From the tree to a program: functions copied in, loops unrolled, every value computed or made a node."""
+"""From the tree to a program: functions are inlined, loops unrolled, and every value becomes an array or a node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MAX_SLOTS = 2**16
 def lower_module(
     module: ast.Module, source: Source, report: Diagnostics, parameters: Mapping[str, Any]
 ) -> Program | None:
-    """The program of a checked text; None where anything is wrong (the report says what)."""
+    """The program of a checked text; None after any error (which the report holds)."""
     lowerer = Lowerer(module, source, report, parameters)
     try:
         return lowerer.run()
@@ -63,7 +63,7 @@ def lower_module(
 
 
 class Lowerer:
-    """Walks the statements once, in order; an error ends its statement, whose names are then known to be bad."""
+    """Walks the statements once, in order; an error ends its statement, and its names are then marked as bad."""
 
     def __init__(self, module: ast.Module, source: Source, report: Diagnostics, parameters: Mapping[str, Any]) -> None:
         self.module = module
@@ -113,7 +113,7 @@ class Lowerer:
             return None
 
     def _check_carried(self) -> None:
-        """Each carried input is an output too, of its shape, and something else leaves the server."""
+        """Check that each carried input is also an output of its shape, and that another output leaves the server."""
         for name in self.carried:
             made = self.outputs.get(name.name)
             value = self.frame.values[name.name]
@@ -174,7 +174,7 @@ class Lowerer:
         return self.arithmetic.operand(value, span)
 
     def constant(self, value: Value, span: Span, name: str) -> ConstantName:
-        """The name under which the program keeps the value, as the attribute `name` of some op wants it."""
+        """The name under which the program keeps the value, in the form for the attribute `name` of an op."""
         if isinstance(value, Fixed):
             known = self._constants.get((id(value), name))
             if known is None:
@@ -184,12 +184,12 @@ class Lowerer:
         return make_constant(self, value, span, name)
 
     def store(self, value: Any, label: str) -> ConstantName:
-        """The name of a constant of the program; labels that come again are numbered."""
+        """The name of a constant of the program; repeated labels are numbered."""
         self._labels[label] = count = self._labels.get(label, 0) + 1
         return self.builder.constant(value, label if count == 1 else f"{label}.{count}")
 
     def charge(self, span: Span, *values: Value) -> None:
-        """Count the elements of fixed values that are read or made; TooMany where a text computes too much."""
+        """Count the elements of fixed values that are read or computed; TooMany when a text computes too much."""
         for value in values:
             if isinstance(value, Fixed):
                 self._elements += value.array.size
@@ -204,7 +204,7 @@ class Lowerer:
             raise TooMany
 
     def _tuned_layer(self, op: str) -> str:
-        """The layer of an op that is approximated: the statement's, made unique."""
+        """The layer of an approximated op: the statement's, made unique."""
         candidate = self.layer
         while candidate in self._used_layers:
             base = f"{self.layer}.{op}"
@@ -214,13 +214,13 @@ class Lowerer:
         return candidate
 
     def _statement_layer(self, name: str) -> str:
-        """The layer of one execution of an assignment: caller, variable, loop indices; `#2` where it comes again."""
+        """The layer of one execution of an assignment: caller, variable, loop indices; `#2` for a repetition."""
         base = f"{self.frame.prefix}{name}{self.frame.loops}"
         self._statement_counts[base] = count = self._statement_counts.get(base, 0) + 1
         return base if count == 1 else f"{base}#{count}"
 
     def call_note(self) -> str:
-        """Where the functions that are being copied in were called."""
+        """The places of the calls that are being inlined."""
         if not self.active:
             return ""
         calls = [f"{shown(name)} at line {self.source.line_column(span.start)[0]}" for name, span in self.active]
@@ -239,7 +239,7 @@ class Lowerer:
     # ------------------------------------------------------------------ statements
 
     def run_block(self, statements: Sequence[ast.Statement]) -> bool:
-        """Run the statements; whether all went well."""
+        """Run the statements; returns whether all succeeded."""
         well = True
         for statement in statements:
             try:
@@ -311,7 +311,7 @@ class Lowerer:
             self.frame.values[target.name] = _named(item, target.name)
 
     def annotated(self, expression: ast.Expression, entries: tuple[ast.Keyword, ...]) -> Value:
-        """The value with the statement's annotation in force; a Fault where the annotation applies to nothing."""
+        """The value with the statement's annotation in force; a Fault if the annotation applies to nothing."""
         if not entries:
             return self.evaluate(expression)
         by_name = {entry.name: entry for entry in entries}
@@ -356,7 +356,7 @@ class Lowerer:
                 self.frame.loops = f"{outer}[{number}]"
                 self.frame.values[name] = number
                 if not self.run_block(statement.body):
-                    # One iteration has already reported what is wrong.
+                    # One iteration has already reported the errors.
                     break
         finally:
             self.frame.loops = outer
@@ -406,7 +406,7 @@ class Lowerer:
         self.layer = ""
 
     def _carried(self, statement: ast.Input) -> None:
-        """An input that comes from the run before: the output of its name."""
+        """Declare an input that comes from the previous run: the output of its name."""
         if isinstance(statement.type, ast.SlotsOf):
             raise Fault(statement.type.span, "slots are not carried from run to run", expected="carried tensor[...]")
         if statement.low is None:
@@ -419,7 +419,7 @@ class Lowerer:
         self.carried.append(statement.name)
 
     def _slots_input(self, statement: ast.Input, kind: ast.SlotsOf, bounds: dict[str, float]) -> int:
-        """Check the count of an input's slots, record its layout; the slots of its ciphertext."""
+        """Check the count of an input's slots, record its layout; returns the slots of its ciphertext."""
         if kind.count is None:
             raise Fault(kind.span, "how many slots?", expected="slots[n]")
         size = as_integer(self.evaluate(kind.count), kind.count.span, "the number of slots")
@@ -503,7 +503,7 @@ class Lowerer:
     # ------------------------------------------------------------------ expressions
 
     def evaluate(self, expression: ast.Expression) -> Value:
-        """The value; a Fault or Poisoned where there is none."""
+        """The value; a Fault or Poisoned if there is none."""
         if isinstance(expression, ast.Number | ast.Text | ast.Boolean):
             self._spend(expression.span)
             return expression.value
@@ -615,5 +615,5 @@ class Lowerer:
 
 
 def _named(value: Value, name: str) -> Value:
-    """A fixed array without a name takes that of its variable."""
+    """The value, where a fixed array without a name takes its variable's."""
     return Fixed(value.array, name) if isinstance(value, Fixed) and not value.name else value

@@ -37,7 +37,7 @@ _SAFETENSORS = {
 
 
 class Loader:
-    """Reads the arrays that one text asks for; all together stay under MAX_BYTES."""
+    """Reads the arrays that one text loads; all together stay under MAX_BYTES."""
 
     def __init__(self, folder: Path, given: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -49,13 +49,13 @@ class Loader:
         self._headers: dict[Path, tuple[int, dict[str, Any]]] = {}
 
     def close(self) -> None:
-        """Close the archives that stand open."""
+        """Close the archives that are open."""
         for archive in self._archives.values():
             archive.close()
         self._archives.clear()
 
     def from_given(self, key: str, span: Span) -> Array:
-        """The array that the caller gave by that name."""
+        """The caller's array of that name."""
         if key not in self.given:
             raise Fault(
                 span,
@@ -65,7 +65,7 @@ class Loader:
             )
         value = self.given[key]
         if isinstance(value, Matrix):
-            # As `to_language` means it: the printed param is dense, and the op that reads it makes it sparse again.
+            # As in `to_language`: the printed param is dense, and the op that reads it makes it sparse again.
             self._spend(value.shape[0] * value.shape[1] * 8, span)
             value = value.csr().toarray()
         try:

@@ -28,7 +28,7 @@ def _grammar() -> Any:
     return lark.Lark(grammar_text(), parser="lalr", lexer="basic", transformer=TreeBuilder(), maybe_placeholders=True)
 
 
-# What messages call the terminals of the grammar; terminals not listed here are left out.
+# Names of the grammar's terminals in messages; terminals not listed here are left out.
 _TERMINALS = {
     "NAME": "a name",
     "NUMBER": "a number",
@@ -71,7 +71,7 @@ def _expected(accepts: set[str]) -> str:
 def _syntax_fault(token: lark.Token, accepts: set[str], tokens: list[lark.Token]) -> Fault:
     span = span_of(token)
     if token.type == "$END":
-        # The place after the last token says more than the token.
+        # The place after the last token is more informative than the token.
         end = span_of(tokens[-1]).end
         span = Span(end, end + 1)
     if token.type in _EQUALITY:
@@ -103,7 +103,7 @@ def _syntax_fault(token: lark.Token, accepts: set[str], tokens: list[lark.Token]
 
 
 def _statement(tokens: list[lark.Token]) -> ast.Statement:
-    """The tree of one statement; a Fault at the token where it goes wrong."""
+    """The tree of one statement; a Fault at the token of the error."""
     import lark
 
     reader = _grammar().parse_interactive("")
@@ -129,9 +129,9 @@ def _broken(line: Line) -> ast.Broken:
 
 
 def read_module(source: Source, report: Diagnostics) -> ast.Module:
-    """The tree of the text; what cannot be read is reported and stands as `Broken`.
+    """The tree of the text; an unreadable statement is reported and becomes a `Broken`.
 
-    Raises TooMany, after a report, where going on makes no sense.
+    Raises TooMany, after a report, when going on makes no sense.
     """
     top: list[ast.Statement] = []
     bodies: list[list[ast.Statement]] = [top]
@@ -172,7 +172,7 @@ def read_module(source: Source, report: Diagnostics) -> ast.Module:
 
 
 def open_source(text_or_path: str | Path) -> Source:
-    """The text: of the file where a path is given (a `Path`, or a string of one line that ends in .hg)."""
+    """The text: read from a file if a path is given (a `Path`, or a string of one line that ends in .hg)."""
     if isinstance(text_or_path, Path):
         return Source.read(text_or_path)
     if not isinstance(text_or_path, str):
@@ -195,7 +195,7 @@ def open_source(text_or_path: str | Path) -> Source:
 
 
 def parse_source(source: Source, parameters: Mapping[str, Any] | None = None) -> Program:
-    """The program of a text that is in memory; a LanguageError with all that is wrong."""
+    """The program of a text in memory; a LanguageError with all errors in it."""
     from heliograph.dsl.check import check_module
     from heliograph.dsl.lower import lower_module
 

@@ -74,7 +74,7 @@ def _array_text(array: Array) -> str:
 
 @dataclass(slots=True)
 class _Names:
-    """Gives each value a name of the language that is not taken."""
+    """Gives each value an unused name of the language."""
 
     taken: set[str]
 
@@ -198,7 +198,7 @@ class _Printer:
         return repr(value)
 
     def _inlined(self, node: Node) -> str | None:
-        """The number that a scalar constant of one user is, written where it is used."""
+        """The number of a scalar constant with one user, written where it is used; else None."""
         if node.op != "constant" or len(self.users[node]) != 1 or node in self.program.outputs:
             return None
         user = self.users[node][0]
@@ -237,7 +237,7 @@ class _Printer:
 
 
 def circuit(program: Program) -> list[tuple[Any, ...]]:
-    """What two programs must share to be the same circuit: ops, operands, types, attributes, contents of constants."""
+    """The facts that define a program's circuit: ops, operands, types, attributes, contents of constants."""
     order = live_nodes(program.outputs, program.inputs)
     index = {node: i for i, node in enumerate(order)}
 

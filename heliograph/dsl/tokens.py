@@ -1,4 +1,4 @@
-"""From text to statements: words, keywords by their place, and where one statement ends."""
+"""From text to statements: words, keywords by their place, and the end of each statement."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Keep:
 
 
 def grammar_text() -> str:
-    """The grammar, as lark reads it."""
+    """The grammar as text for lark."""
     return Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
 
 
@@ -69,10 +69,10 @@ def span_of(token: lark.Token) -> Span:
 
 @dataclass(slots=True)
 class Line:
-    """One statement, or a comment that stands alone.
+    """One statement, or a comment on its own line.
 
-    `tokens` has no comments and ends with `{` in the header of a block; `}` stands alone. `all_tokens` also has the
-    comments and line ends inside brackets, for the formatter. `broken` means that an error in it has been reported.
+    `tokens` has no comments and ends with `{` in the header of a block; `}` is a line of its own. `all_tokens` also has
+    the comments and line ends inside brackets, for the formatter. `broken` means that an error in it has been reported.
     """
 
     tokens: list[lark.Token]
@@ -88,7 +88,7 @@ class Line:
 
 
 def split(source: Source, report: Diagnostics) -> list[Line]:
-    """The statements and lone comments of the text, in order; faults of the text go to the report."""
+    """The statements and lone comments of the text, in order; errors go to the report."""
     return _Splitter(source, report).run()
 
 
@@ -265,7 +265,7 @@ def _tokens(source: Source, report: Diagnostics) -> Iterator[lark.Token]:
 
 
 def _mark_keywords(tokens: list[lark.Token]) -> None:
-    """Give the names that are keywords by their place their token types, in place."""
+    """Give keywords, which their place identifies, their token types, in place."""
     import lark
 
     def retype(position: int, kind: str) -> None:
@@ -301,7 +301,7 @@ def _mark_keywords(tokens: list[lark.Token]) -> None:
 
 
 def describe(token: lark.Token) -> str:
-    """A token as messages name it."""
+    """A token's name in messages."""
     if token.type in ("$END", "NEWLINE"):
         return "the end of the statement"
     return repr(shown(str(token)))

@@ -47,7 +47,7 @@ def _keywords(children: list[Any]) -> tuple[ast.Keyword, ...]:
 
 
 class TreeBuilder:
-    """One method per rule; each gets the list of its children (tokens, tree nodes, None for what is absent)."""
+    """One method per rule; each gets the list of its children (tokens, tree nodes, None for an absent one)."""
 
     # ------------------------------------------------------------------ expressions
 

@@ -1,4 +1,4 @@
-"""Values that are known when a text is read, and the arithmetic on them: numbers, strings, lists, fixed arrays."""
+"""Values known when a text is read, and the arithmetic on them: numbers, strings, lists, fixed arrays."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MAX_MULTIPLICATIONS = 2**28
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed:
-    """An array that is known when the text is read; `name` is what the program's constants call it."""
+    """An array that is known when the text is read; `name` is its name among the program's constants."""
 
     array: Array
     name: str = ""
 
 
 class List(tuple["Value", ...]):
-    """A list of the text; it may hold run-time values (the results of a function, the operands of concat).
+    """A list in the text; it may hold run-time values (the results of a function, the operands of concat).
 
-    `size` counts all elements inside, `depth` the lists inside each other, `has_node` says whether a run-time value is
+    `size` counts all elements inside, `depth` the nesting of lists, `has_node` whether a run-time value is
     among them. A list that holds another one twice is small in memory and large to walk, hence the bounds.
     """
 
@@ -47,7 +47,7 @@ _MAX_AXES = 16
 
 
 def make_list(items: Sequence[Value], span: Span) -> List:
-    """The items as a list; a Fault where it grows too large or too deep."""
+    """The items as a list; a Fault if it grows too large or too deep."""
     made = List(items)
     lists = [item for item in items if isinstance(item, List)]
     fixed = [item for item in items if isinstance(item, Fixed)]
@@ -63,7 +63,7 @@ def make_list(items: Sequence[Value], span: Span) -> List:
 
 
 def kind_of(value: Value) -> str:
-    """What messages call the value."""
+    """The value's kind, in words for messages."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int):
@@ -80,7 +80,7 @@ def kind_of(value: Value) -> str:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """A shape as the text writes it: `[2, 3]`."""
+    """A shape in the syntax of the text: `[2, 3]`."""
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
@@ -100,7 +100,7 @@ def as_array(value: Value, span: Span) -> Array:
 
 
 def _shape(value: Value, span: Span) -> tuple[int, ...]:
-    """The shape of a list; a Fault where its rows differ."""
+    """The shape of a list; a Fault if its rows differ."""
     if isinstance(value, Fixed):
         return value.array.shape
     if not isinstance(value, List):
@@ -210,7 +210,7 @@ def _arrays(operator: str, left: Array, right: Array, span: Span) -> Array:
 
 
 def fixed_binary(operator: str, left: Value, right: Value, span: Span) -> Value:
-    """`left operator right` on two values that are known; a Fault where it has no meaning."""
+    """`left operator right` on two known values; a Fault if it has no meaning."""
     for side in (left, right):
         if isinstance(side, str | bool):
             raise Fault(span, f"{operator} does not take {kind_of(side)}", expected="numbers or tensors")
@@ -249,7 +249,7 @@ def fixed_negative(value: Value, span: Span) -> Value:
     return Fixed(-as_array(value, span))
 
 
-# An index or the bounds of a slice, as `index_bounds` makes them.
+# An index or the bounds of a slice, from `index_bounds`.
 Item: TypeAlias = "int | tuple[int, int, int]"
 # As written: an index, or start, stop and step that may be absent.
 Items: TypeAlias = "list[int | tuple[int | None, int | None, int | None]]"
@@ -294,7 +294,7 @@ def fixed_index(value: Value, items: Items, span: Span) -> Value:
 
 
 class Poison:
-    """Stands for a value whose statement had an error."""
+    """The placeholder for a value whose statement had an error."""
 
 
 POISON = Poison()
@@ -302,7 +302,7 @@ POISON = Poison()
 
 @dataclass(slots=True)
 class Frame:
-    """Where names are looked up: the program, or one activation of a function."""
+    """The scope in which names are looked up: the program, or one activation of a function."""
 
     function: ast.Function | None
     values: dict[str, Value | Poison] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the parts of the lowering ask of the walk over the statements, which `lower.Lowerer` is."""
+"""The interface of the walk over the statements (`lower.Lowerer`) for the other parts of the lowering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.ir.node import Array
 
 
 class Arithmetic(Protocol):
-    """What operators mean for the run-time values of one kind of program."""
+    """The meaning of operators on the run-time values of one kind of program."""
 
     def operand(self, value: Value, span: Span) -> Node:
         """The value as a node; a fixed one becomes a constant where the stage has constants."""
@@ -33,7 +33,7 @@ class Arithmetic(Protocol):
 
 
 class Annotation:
-    """What `with` says about one statement: attributes for the ops in it that take them."""
+    """The content of a `with` for one statement: attributes for the ops in it that take them."""
 
     def __init__(self, entries: dict[str, tuple[Value, ast.Keyword]]) -> None:
         self.entries = entries
@@ -41,7 +41,7 @@ class Annotation:
 
 
 class Walk(Protocol):
-    """The state of the walk, and what it does with an expression, a value, a node."""
+    """The state of the walk, and its operations on expressions, values and nodes."""
 
     source: Source
     report: Diagnostics

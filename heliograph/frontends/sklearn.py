@@ -1,8 +1,8 @@
-"""Estimators of scikit-learn to programs.
+"""Programs from scikit-learn estimators.
 
-A scaler, a PCA, a linear model is an affine map: what it does to the mean of the samples and to steps along each feature
-is all there is to know of it, and far from the samples it has to go on the same way. An estimator that does not is
-refused, so there is no list of those that are taken. Multilayer perceptrons are read layer by layer.
+Scalers, PCA and linear models are affine maps. Such a map is known from its values at the samples' mean and at one step
+along each feature, and must extend the same way far from the samples. An estimator that does not is refused, so there
+is no list of supported classes. Multilayer perceptrons are read layer by layer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
-# An affine map must agree with its estimator to this share of the largest value; sums of thousands of features err less.
+# An affine map must agree with its estimator to this share of the largest value; long sums err less.
 _TOLERANCE = 1e-7
-# A map must also hold this many times as far from the samples' mean as the samples themselves lie.
+# The affine map must also hold this many times as far from the samples' mean as the samples themselves lie.
 _FAR = 8.0
 _MOST_CHECKED = 256
-# How far the whole program may be off, as a share of the largest value.
+# The largest error of the whole program, as a share of the largest value.
 _AGREES = 1e-5
 _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
 
@@ -48,16 +48,16 @@ def from_sklearn(
     """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
     `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
-    machines), a multilayer perceptron, or a pipeline (or the best of a search) of these. `samples` is an array
-    (samples, features), or a data frame, like the data that it was fitted on; they are the program's calibration.
-    Features are in the order of the array's or the data frame's columns; clients may give data frames and their rows, which
-    are read by the names of the columns. `input_range` is the interval (low, high) of all
-    features, by default from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
+    machines), a multilayer perceptron, or a pipeline (or the best estimator of a search) of these. `samples` is an
+    array (samples, features), or a data frame, like the data on which it was fitted; they are the program's
+    calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data frames and
+    their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by default
+    from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
     `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
     If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
-    outputs="scores"; where it is another function of them, only the scores can be had. A
+    outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
     regressor gives `predict`, with shape (targets,), a transformer `transform`.
 
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
@@ -89,18 +89,18 @@ def from_sklearn(
 
 @dataclass(frozen=True)
 class _Frame:
-    """How data frames like that of the samples are made: its class, and its columns."""
+    """The form of the samples' data frame: its class and its columns."""
 
     kind: Callable[..., Any]
     columns: tuple[Any, ...]
 
 
-# Rows of numbers as an estimator takes them.
+# Rows of numbers in the form that an estimator takes.
 _Named = Callable[[Array], Any]
 
 
 def _samples(samples: Any) -> tuple[Array, _Frame | None]:
-    """The samples as an array, and how data frames like them are made; None where they are none."""
+    """The samples as an array, and the form of their data frame; None where they are not in one."""
     frame = None
     if hasattr(samples, "columns") and hasattr(samples, "iloc"):
         names = tuple(samples.columns)
@@ -139,7 +139,7 @@ def _numbers(values: Any, what: str) -> Array:
 
 
 def _interval(given: Array, declared: tuple[float, float] | None) -> tuple[float, float]:
-    """The interval of the input: as declared, or that of the samples."""
+    """The interval of the input: the declared one, or the interval of the samples."""
     smallest, largest = float(given.min()), float(given.max())
     if declared is None:
         if smallest == largest:
@@ -161,7 +161,7 @@ def _interval(given: Array, declared: tuple[float, float] | None) -> tuple[float
 
 
 def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tuple[str, Any, bool]]:
-    """The estimators one behind the other, with their names and whether each is the last: pipelines are taken apart."""
+    """The estimators of a pipeline, nested ones included, in order: name, estimator, and whether it is the last."""
     best = getattr(estimator, "best_estimator_", None)
     if best is not None:
         yield from _steps(best, prefix, last)
@@ -176,7 +176,7 @@ def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tupl
 def _layer(
     builder: Builder, value: Node, seen: Array, layer: str, step: Any, last: bool, named: _Named
 ) -> tuple[Node, Array]:
-    """What one estimator makes of a value, and of the samples that were seen there."""
+    """The result of one estimator for a value, and for the samples seen at that point."""
     loc = Location(f"{type(step).__name__}()", layer=layer)
     try:
         check_is_fitted(step)
@@ -201,10 +201,10 @@ def _layer(
 
 
 def _named(estimator: Any, frame: _Frame | None, first: bool) -> _Named:
-    """Rows as an estimator that was fitted with names takes them: a data frame.
+    """A function that gives rows to an estimator in the form in which it was fitted: a data frame with names.
 
-    Samples have the names that they came with, whatever their order: the estimator finds its own by name, or refuses
-    them. What an earlier step made has the names that it had when the estimator was fitted.
+    Samples keep the names of their own columns, whatever their order: the estimator finds its own by name, or refuses
+    them. The output of an earlier step gets the names that it had when the estimator was fitted.
     """
     fitted = getattr(estimator, "feature_names_in_", None)
     if frame is None or fitted is None:
@@ -214,12 +214,12 @@ def _named(estimator: Any, frame: _Frame | None, first: bool) -> _Named:
 
 
 def _applied(method: Callable[[Any], Any], loc: Location, named: _Named) -> Callable[[Array], Array]:
-    """The method on samples in rows, as an array (samples, values); what it raises is the user's."""
+    """The method on samples in rows, as an array (samples, values); an error that it raises is the user's."""
 
     def apply(rows: Array) -> Array:
         try:
             with warnings.catch_warnings():
-                # Warnings about the feature names that an estimator was fitted with.
+                # Warnings about the feature names with which an estimator was fitted.
                 warnings.simplefilter("ignore")
                 found = method(named(rows))
             dense = found.toarray() if hasattr(found, "toarray") else found
@@ -236,7 +236,7 @@ def _applied(method: Callable[[Any], Any], loc: Location, named: _Named) -> Call
 
 
 def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str, loc: Location) -> tuple[Array, Array]:
-    """Weight (values, features) and bias of an affine map; an UnsupportedError where it is none."""
+    """Weight (values, features) and bias of an affine map; an UnsupportedError where the method is not one."""
     centre = seen.mean(axis=0)
     width = np.ptp(seen, axis=0)
     width[width == 0] = 1.0
@@ -246,7 +246,7 @@ def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str
         origin = apply(centre[np.newaxis])[0]
         weight = ((apply(centre + np.diag(width)) - origin) / width[:, np.newaxis]).T
     except ProgramError:
-        # The samples themselves were taken.
+        # The estimator accepted the samples themselves.
         raise _unsupported(step, loc, "it knows the values of its samples only, and nothing between them") from None
     bias = origin - weight @ centre
     for rows in (checked, centre + _FAR * (checked - centre), centre - _FAR * (checked - centre)):
@@ -259,7 +259,7 @@ def _affine(apply: Callable[[Array], Array], seen: Array, step: Any, method: str
 
 _AFFINE = "use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons"
 _ENCODED = "encode categories on the client: give what the encoder makes of them, and the steps behind it"
-# Estimators for whose tasks there are others that are taken.
+# Estimators that are refused -> supported ones for the same task.
 _INSTEAD = {
     "OneHotEncoder": _ENCODED,
     "OrdinalEncoder": _ENCODED,
@@ -277,7 +277,7 @@ def _unsupported(step: Any, loc: Location, why: str) -> UnsupportedError:
 
 
 def _within(estimator: Any) -> Iterator[Any]:
-    """The estimator, and those that it is made of."""
+    """The estimator and all estimators inside it."""
     yield estimator
     for _, part, *_ in (
         *getattr(estimator, "transformers_", ()),
@@ -291,7 +291,7 @@ def _within(estimator: Any) -> Iterator[Any]:
 
 
 def _check_imputers(estimator: Any) -> None:
-    """Refuse what replaces a number by others. At the probes it would look like a map that leaves all as it is."""
+    """Refuse an imputer that replaces a number by others: at the probe points it would look like the identity."""
     for one in _within(estimator):
         missing = getattr(one, "missing_values", None)
         if isinstance(missing, (int, float)) and not math.isnan(missing):
@@ -315,7 +315,7 @@ def _linear(builder: Builder, value: Node, weight: Array, bias: Array, loc: Loca
 
 
 def _perceptron(builder: Builder, value: Node, step: Any, loc: Location) -> Node:
-    """A linear map and an activation for each layer; of a classifier what the last activation works on."""
+    """A linear map and an activation for each layer; for a classifier, without the last activation."""
     if step.out_activation_ not in (("softmax", "logistic") if is_classifier(step) else ("identity",)):
         raise _unsupported(step, loc, f"its output is {step.out_activation_}")
     if step.out_activation_ == "logistic" and step.n_outputs_ > 1:
@@ -332,7 +332,7 @@ def _perceptron(builder: Builder, value: Node, step: Any, loc: Location) -> Node
 
 
 def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: _Frame | None) -> Program:
-    """The program, with its finish, after it was seen to do what the estimator does with the samples."""
+    """The program with its finish, after a comparison with the estimator on the samples."""
     loc, named = Location(f"{type(estimator).__name__}()"), _named(estimator, frame, first=True)
     (found,) = interpret_many(program, [given])
     size = max(np.abs(found).max(initial=0.0), 1e-300)
@@ -376,6 +376,6 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
 
 
 def _places(estimator: Any, rows: Array) -> Array:
-    """The predicted classes by their places in `classes_`."""
+    """The predicted classes as indices into `classes_`."""
     places: Array = np.searchsorted(estimator.classes_, estimator.predict(rows))
     return places

@@ -32,12 +32,12 @@ from heliograph.ir.ranges import RangeEntry
 class Builder:
     """Collects nodes and constants of a program at one stage.
 
-    Start from nothing (front ends) or from another program's constants and records (passes). `finish` drops what the
-    outputs do not need, keeps inputs, and orders the rest.
+    Start from nothing (front ends) or from another program's constants and records (passes). `finish` drops nodes that
+    the outputs do not need, keeps inputs, and orders the rest.
 
-    A pass that puts one node in place of each node, or of each output, calls `rewrite`. One that needs more (several nodes
-    for one, tables beside the program) goes through the nodes itself: `copy` for what stays as it is, inputs too, then
-    `finish_as`.
+    A pass that puts one node in place of each node, or of each output, calls `rewrite`. A pass that needs more (several
+    nodes for one, tables beside the program) goes through the nodes itself: `copy` for unchanged nodes, inputs too,
+    then `finish_as`.
     """
 
     def __init__(self, name: str, stage: Stage, source: Program | None = None) -> None:
@@ -78,7 +78,7 @@ class Builder:
                 return ConstantName(known)
         unique, count = name, self._copies.get(name, 1)
         if unique in self.constants and not same(self.constants[unique], stored):
-            # Skip the names that earlier calls found taken.
+            # Skip the names that earlier calls saw in use.
             while (unique := f"{name}.{count + 1}") in self.constants:
                 count += 1
                 if same(self.constants[unique], stored):
@@ -90,7 +90,7 @@ class Builder:
         return ConstantName(unique)
 
     def input(self, name: str, loc: Location = UNKNOWN, /, **attrs: Attr) -> Node:
-        """A value given at run time; `shape` (or `slots`), `low`, `high`, `secret` are attributes of the op `input`."""
+        """A run-time value; `shape` (or `slots`), `low`, `high`, `secret` are attributes of the op `input`."""
         node = self.op("input", (), loc, **{"name": name, **attrs})
         if any(n.attrs["name"] == name and n.attrs.get("chunk") == node.attrs.get("chunk") for n in self.inputs):
             raise ProgramError(f"two inputs are called {name!r}", where=loc, hint="give each one its own name")
@@ -110,9 +110,9 @@ class Builder:
         return Node(op, tuple(inputs), frozen, inferred, loc)
 
     def copy(self, node: Node, inputs: Sequence[Node]) -> Node:
-        """The node on other operands (itself where they are the same), its type inferred anew.
+        """The node on other operands (itself if they are the same), with its type inferred anew.
 
-        An input is kept: it becomes an input of the new program, at its place in the order of these calls.
+        An input is kept: it becomes an input of the new program, in the order of these calls.
         """
         if node.op == "input" and node not in self.inputs:
             self.inputs.append(node)
@@ -130,8 +130,8 @@ class Builder:
     ) -> Program:
         """The program with every node replaced by `emit(node, operands)`; operands are new nodes.
 
-        Inputs stay as they are; with `inputs` they are given to `emit` too, which has to `copy` them. What leaves as an
-        output is `leave(name, node, made)`, where `made` stands for `node`.
+        Inputs stay as they are; with `inputs` they are passed to `emit` too, which has to `copy` them. An output is
+        `leave(name, node, made)`, where `made` replaces `node`.
         """
         new: dict[Node, Node] = {}
         for node in program.nodes:
@@ -145,15 +145,15 @@ class Builder:
         return self.finish({name: leave(name, node, new[node]) for name, node in named})
 
     def set_ring(self, ring: Ring) -> None:
-        """Fix the modulus chain that `rescale` divides by; it has no keys yet."""
+        """Fix the modulus chain by whose primes `rescale` divides; it has no keys yet."""
         self.parameters = Parameters((Chain(ring),))
 
     def finish_as(self, program: Program, new: Mapping[Node, Node]) -> Program:
-        """The program with the outputs of `program` under their names; `new` has what stands for each of its nodes."""
+        """The program with the outputs of `program` under their names; `new` maps its nodes to their replacements."""
         return self.finish(dict(zip(program.output_names, (new[node] for node in program.outputs), strict=True)))
 
     def finish(self, outputs: Sequence[Node] | Mapping[str, Node]) -> Program:
-        """The program with these outputs (named `y`, or `y0`, `y1`, ... where no names are given)."""
+        """The program with these outputs (named `y`, or `y0`, `y1`, ... if no names are given)."""
         if isinstance(outputs, Mapping):
             names, nodes = tuple(outputs), tuple(outputs.values())
         else:

@@ -10,7 +10,7 @@ from heliograph.ir.node import Array, Attr, Constant, ConstantName, Matrix, Node
 
 
 class _Digest:
-    """The digest of one constant: computed when it is first asked for."""
+    """The digest of one constant: computed on first use."""
 
     __slots__ = ("_text",)
 
@@ -24,10 +24,10 @@ class _Digest:
 
 
 class Constants(dict[str, Constant]):
-    """Constants by name. Made from others it shares their digests, so that a digest is computed once for all programs
+    """Constants by name. A copy shares the digests of the original, so that a digest is computed once for all programs
     that hold the constant.
 
-    The arrays are read-only, because a digest has to stay true: `put` copies one that is not.
+    The arrays are read-only, because a digest has to stay true: `put` copies a writable one.
     """
 
     __slots__ = ("_digests",)
@@ -43,7 +43,7 @@ class Constants(dict[str, Constant]):
                 self.put(name, constant)
 
     def put(self, name: str, constant: Constant) -> None:
-        """Add a constant, or put it in the place of another."""
+        """Add a constant, or replace another."""
         if isinstance(constant, np.ndarray) and constant.flags.writeable:
             constant = constant.copy()
             constant.flags.writeable = False
@@ -55,7 +55,7 @@ class Constants(dict[str, Constant]):
         return self._digests[name].of(self[name])
 
     def used_by(self, nodes: Sequence[Node]) -> Constants:
-        """Only the constants that some attribute of the nodes names, in name order."""
+        """The constants that attributes of the nodes name, in name order."""
         names: set[str] = set()
 
         def collect(attr: Attr) -> None:
@@ -82,7 +82,7 @@ def resemblance(constant: Array | Matrix) -> tuple[object, ...]:
 
 
 def same(left: Constant, right: Constant) -> bool:
-    """Whether two constants are equal bit by bit: what equal digests say, in less time."""
+    """Whether two constants are equal bit by bit: as certain as equal digests, in less time."""
     if left is right:
         return True
     if isinstance(left, OpaqueConstant) or isinstance(right, OpaqueConstant):

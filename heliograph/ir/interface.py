@@ -1,4 +1,4 @@
-"""What a program takes and gives: its named inputs and outputs, and where their elements are in the slots."""
+"""A program's interface: its named inputs and outputs, and the slots of their elements."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
 from heliograph.ir.node import Array
 from heliograph.records import bounds
 
-# What a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
+# Functions that a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
-# The most by which a client multiplies an output.
+# The largest factor by which a client multiplies an output.
 LARGEST_SCALE = 2.0**100
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output.
+    """One input or output. Layout, range and errors describe the encrypted values.
 
-    `shape` is the tensor's for its author; `layout` has the same number of elements, and is None before
-    packing. `low` and `high` bound the elements: of an input as declared, of an output as far as it is known, and then
-    `range_source` says how ("proved" or "observed").
-    An input with `classes` is one-hot on its last axis, of that length: the client may give whole numbers in place of it. An
-    output with `finish` ("softmax" or "log_softmax", over the axis `finish_axis`) is that function of the encrypted values:
-    the client multiplies them by `scale`, a power of two, where there is one, and computes the function after decryption.
-    Layout, range and errors describe the encrypted values.
-    `columns` names the elements of an input's last axis, as the data frame that the program was made with has them.
+    shape: the tensor's shape for its author.
+    layout: with the same number of elements; None before packing.
+    low, high: bounds of the elements: declared for an input, as far as known for an output.
+    range_source: for an output with bounds, their origin ("proved" or "observed").
+    classes: the length of the last axis, on which the input is one-hot; the client may give whole numbers in place of
+        it.
+    finish: "softmax" or "log_softmax" over the axis `finish_axis`: the output is that function of the encrypted values.
+        The client multiplies them by `scale`, a power of two, if there is one, and computes the function after
+        decryption.
+    columns: names of the elements of an input's last axis, from the data frame with which the program was made.
     """
 
     name: str = field(metadata=bounds(named=True))
@@ -51,7 +53,7 @@ class TensorSpec:
         return self.layout
 
     def finished(self, value: Array) -> Array:
-        """What the program means by an output, from what was encrypted: the same where the client has nothing to do."""
+        """The program's output from the encrypted values; unchanged if the client has nothing to compute."""
         if self.scale is not None:
             value = value * self.scale
         if self.finish is None:
@@ -65,10 +67,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The secret inputs and the outputs, in order; `carried` pairs an output with the input that it becomes in the next run.
+    """The secret inputs and the outputs, in order; `carried` pairs an output with the input that it becomes in the next
+    run.
 
-    An output may become several inputs, where all of them can take it as it comes out; an input comes from one output.
-    Before packing it may be empty, or know the ranges of outputs alone. Plain inputs are nodes only: they have no layout.
+    An output may become several inputs if all of them accept it unchanged; an input comes from one output. Before
+    packing it may be empty, or know only the ranges of outputs. Plain inputs are nodes only: they have no layout.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -87,20 +90,20 @@ class Interface:
 
     @property
     def carried_inputs(self) -> dict[str, str]:
-        """The inputs that come from a run before, each with the output that it was there."""
+        """The inputs that come from the previous run, each with its output there."""
         return {name: output for output, name in self.carried}
 
     @property
     def batch(self) -> int:
-        """How many samples stand side by side in one ciphertext."""
+        """The number of samples side by side in one ciphertext."""
         return max((spec.layout.stride for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """By what the client multiplies each output; empty where outputs are not described."""
+        """The factor by which the client multiplies each output; empty if outputs are not described."""
         return tuple(spec.scale or 1.0 for spec in self.outputs)
 
     @property
     def packed(self) -> bool:
-        """Whether it is known where elements stand."""
+        """Whether the places of elements are known."""
         return any(spec.layout is not None for spec in self.outputs)

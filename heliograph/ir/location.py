@@ -1,4 +1,4 @@
-"""Where a node comes from in the user's own text: every node has one, and every error that concerns a node shows it."""
+"""The origin of a node in the user's own text: every node has one, and every error about a node shows it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 class Location:
     """A place in the user's model: `file:line:column` and the layer (the dotted module path or function name).
 
-    `file` is relative to the working directory where it lies below it. Line 0 means unknown; `file` then holds what else
-    says where it is (the class of a layer), or nothing. A location that says nothing is false.
+    `file` is relative to the working directory if it lies below it. Line 0 means unknown; `file` then holds any other
+    description of the place (the class of a layer), or nothing. An empty location is false.
     """
 
     file: str = ""
@@ -35,7 +35,7 @@ class Location:
 
     @property
     def short(self) -> str:
-        """`file:line`, or the layer where the file is unknown."""
+        """`file:line`, or the layer if the file is unknown."""
         return f"{self.file}:{self.line}" if self.line else (self.file or self.layer)
 
 
@@ -46,9 +46,9 @@ _MOST_JOINED = 3
 
 
 def joined(places: Sequence[Location]) -> Location:
-    """The place of one operation that several layers became: `block.conv1+bn1`, on the line of the last.
+    """The place of one operation that replaces several layers: `block.conv1+bn1`, on the line of the last.
 
-    At least one place. Layers without a line are written one behind the other, `nn.Conv2d(...) + nn.BatchNorm2d(4)`.
+    At least one place. Layers without a line are written one after the other, `nn.Conv2d(...) + nn.BatchNorm2d(4)`.
     """
     last = places[-1]
     layers = list(dict.fromkeys(place.layer for place in places if place.layer))
@@ -62,7 +62,7 @@ def _listed(names: Sequence[str], between: str) -> str:
 
 
 def _within(layers: list[str]) -> list[str]:
-    """The names, the later ones without the module that all of them are in."""
+    """The names, where the later ones omit the module that contains all of them."""
     inside = {layer.rpartition(".")[0] for layer in layers}
     if len(layers) < 2 or len(inside) > 1:
         return layers
@@ -70,8 +70,8 @@ def _within(layers: list[str]) -> list[str]:
 
 
 def display_path(path: str | Path) -> str:
-    """The path as locations show it: relative to the working directory where it lies below it, and an installed package's
-    from the package on, so that no folder of an installation gets into artifacts.
+    """The path for display in locations: relative to the working directory if it lies below it; an installed package's
+    path starts at the package, so that no installation folder gets into artifacts.
     """
     parts = Path(path).parts
     for place in range(len(parts) - 2, -1, -1):

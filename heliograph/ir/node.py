@@ -1,4 +1,4 @@
-"""Nodes, constants and stages: what programs are made of."""
+"""Nodes, constants and stages: the parts of programs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Distances(Protocol):
         """The least and the greatest row of the entries at a distance."""
 
     def rows(self, distance: int) -> Array:
-        """The rows of these entries; in the same order their columns and values."""
+        """The rows of these entries; `columns` and `values` are in the same order."""
 
     def columns(self, distance: int) -> Array: ...
 
@@ -111,7 +111,7 @@ class Matrix:
 
     @property
     def heading(self) -> str:
-        """What there is to say of it beside its arrays."""
+        """The description of the matrix apart from its arrays."""
         return str(self.shape)
 
     @property
@@ -121,12 +121,12 @@ class Matrix:
 
     @property
     def numbers(self) -> tuple[Array, ...]:
-        """The arrays that it is made of."""
+        """The arrays of the matrix."""
         raise NotImplementedError
 
     @property
     def effort(self) -> tuple[int, int]:
-        """What a product with one vector takes: (numbers held beside both vectors, operations)."""
+        """The effort of a product with one vector: (numbers held beside both vectors, operations)."""
         return 0, self.nnz
 
     def csr(self) -> Any:
@@ -142,7 +142,7 @@ class Matrix:
         raise NotImplementedError
 
     def absolute(self) -> Matrix:
-        """The map whose entries are the sizes of these."""
+        """The map with the absolute values of these entries."""
         raise NotImplementedError
 
     def times(self, factor: float) -> Matrix:
@@ -153,7 +153,7 @@ class Matrix:
         raise NotImplementedError
 
     def by_distance(self, modulus: int) -> Distances | None:
-        """The entries by distance, without a list of all of them; None where the matrix is such a list."""
+        """The entries by distance, without a list of all of them; None if the matrix is such a list."""
         return None
 
 
@@ -161,7 +161,7 @@ class Matrix:
 class SparseMatrix(Matrix):
     """A sparse matrix as a constant: compressed rows, canonical (sorted columns, no explicit zero).
 
-    Its arrays are read-only views of those that it is made of, which nobody changes from then on.
+    Its arrays are read-only views of the arguments, which nobody may change from then on.
     """
 
     shape: tuple[int, int]
@@ -179,7 +179,7 @@ class SparseMatrix(Matrix):
 
     @staticmethod
     def of(matrix: Any) -> SparseMatrix:
-        """From anything that `scipy.sparse.csr_array` takes, which stays as it is."""
+        """From any argument of `scipy.sparse.csr_array`, which is not changed."""
         csr = scipy.sparse.csr_array(matrix, dtype=np.float64, copy=getattr(matrix, "format", "") == "csr")
         csr.sum_duplicates()
         csr.eliminate_zeros()
@@ -221,7 +221,7 @@ class SparseMatrix(Matrix):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueConstant:
-    """A constant of which only the text form is known: shape, kind and digest. Not enough to run."""
+    """A constant with only its text form known: shape, kind and digest. It cannot be run."""
 
     kind: str
     shape: tuple[int, ...]

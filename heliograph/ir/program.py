@@ -1,4 +1,4 @@
-"""Programs: the one data structure that every pass reads and makes."""
+"""Programs: the one data structure that every pass reads and returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.ir.interface import Interface
 from heliograph.ir.node import Array, Attr, Constant, Matrix, Node, Stage
 from heliograph.ir.ranges import RangeEntry
 
-# How many inputs and outputs a program's one-line summary names.
+# The number of inputs and outputs that a program's one-line summary names.
 _SHOWN = 4
 
 # Computes the impact of each secret activation of a tensor-stage program, in program order: A_i is the mean over samples of
@@ -25,11 +25,11 @@ Gradients: TypeAlias = "Callable[[Program, Sequence[Array]], Sequence[float]]"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A program compared with the model that it was made of.
+    """The comparison of a program with the model from which it was traced.
 
-    samples: how many different samples both were run on; 0 where the comparison was switched off.
+    samples: the number of different samples on which both were run; 0 if the comparison was switched off.
     difference: the largest difference of an output as a share of its largest value, rounded up to a power of ten.
-    ties: how many of the samples have an answer that rounding decides; these do not count.
+    ties: the number of samples with an answer that rounding decides; these do not count.
     """
 
     samples: int
@@ -38,7 +38,7 @@ class Comparison:
 
     @classmethod
     def seen(cls, samples: int, difference: float, ties: int = 0) -> Comparison:
-        """What was seen; the difference is rounded up, as its digits differ between machines."""
+        """The comparison, with the difference rounded up, as its digits differ between machines."""
         return cls(samples, float(10.0 ** math.ceil(math.log10(max(difference, 1e-16)))), ties)
 
 
@@ -46,8 +46,8 @@ class Comparison:
 class Program:
     """A straight-line program: `nodes` in an order in which every input comes first; `inputs` are among them.
 
-    `constants` holds arrays by name. `interface` says what goes in and comes out, `parameters` what was planned for
-    CKKS (None before that), `ranges` the intervals of the polynomials' inputs, which nodes name by their number.
+    `constants` holds arrays by name. `interface` describes inputs and outputs, `parameters` the plan for
+    CKKS (None before planning), `ranges` the intervals of the polynomials' inputs, which nodes refer to by number.
     A pass returns a new program and shares the nodes that it did not change.
     """
 
@@ -63,9 +63,9 @@ class Program:
     ranges: tuple[RangeEntry, ...] = ()
     # Samples of the inputs, in input order, each with a leading sample axis; not part of the text.
     calibration: tuple[Array, ...] = ()
-    # How the front end computes the impacts of programs like this one. Without it they come from finite differences.
+    # The front end's computation of impacts for programs like this one. Without it they come from finite differences.
     gradients: Gradients | None = field(default=None, compare=False)
-    # How the program compares with the model that the front end read; None where there was no model.
+    # The comparison with the model that the front end read; None without a model.
     comparison: Comparison | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -98,13 +98,13 @@ class Program:
         return value
 
     def linear_map(self, name: Attr) -> Matrix:
-        """The matrix of that name, in whatever form it is."""
+        """The matrix of that name, in any form."""
         value = self.constants[str(name)]
         assert isinstance(value, Matrix), f"constant {name} is {type(value).__name__}"
         return value
 
     def users(self) -> dict[Node, list[Node]]:
-        """For each node the nodes that read it, once per operand position, in program order."""
+        """The readers of each node, once per operand position, in program order."""
         table: dict[Node, list[Node]] = {node: [] for node in self.nodes}
         for node in self.nodes:
             for operand in node.inputs:

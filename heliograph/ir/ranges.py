@@ -1,4 +1,4 @@
-"""The table of polynomial inputs: the interval of each, what it rests on, and how good the polynomial is there."""
+"""The table of polynomial inputs: the interval of each, its source, and the errors of the polynomial there."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from heliograph.records import bounds, to_json
 
 # Fields that the report does not show; the passes and the range checks use them.
 _INSIDE = ("unit_sizes", "layout", "frame")
-# Of fields that only some entries have.
+# For fields that only some entries have.
 _OF_SOME = bounds(optional=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeEntry:
-    """One polynomial, or one composition of several, with the interval that its input must stay in.
+    """One polynomial, or one composition of several, with the interval in which its input must stay.
 
-    `source` is proved, observed or declared. Of an observed one `samples` counts the samples and `margin` is the share of
-    their width that was added on each side; `observed` is what they showed, and `proved` what interval arithmetic says.
-    `max_error` is the largest absolute error of what stands for the function, and `proved_error` the same number where
-    it is proved, else None; `rms_error` is under the distribution of the samples.
-
-    By units: `units` counts them, `smallest_unit` is the smallest one's half range, and `unit_sizes`, until scaling is
-    folded, what a unit of the input is in the values of the original program. Of compositions: the degrees of the parts,
-    and what it rests on; `moved` is how far a comparison's threshold was moved away from
-    values that can equal it. `layout` is that of the input, once it is packed. `frame` is
-    (centre, radius) where a slot of it holds y and the input, in units in which the interval is [-1, 1], is
-    centre + radius * y; without it the two are the same (passes/polynomials/squares.py).
+    source: the origin of the interval: proved, observed or declared.
+    samples, margin: for an observed interval, the number of samples, and the share of their width added on each side.
+    observed, proved: the interval of the samples, and the one from interval arithmetic.
+    max_error: the largest absolute error of the approximation.
+    proved_error: the same number if it is proved, else None.
+    rms_error: the error under the distribution of the samples.
+    units, smallest_unit: for an input by units, their number, and half the range of the smallest one.
+    unit_sizes: until scaling is folded, the size of a unit of the input in values of the original program.
+    degrees, relative_error, gap, gap_source, closeness_bits, count, rows, squarings: for a composition, the degrees of
+        its parts, and the quantities on which it rests.
+    moved: the distance by which a comparison's threshold was moved away from values that can equal it.
+    layout: the layout of the input, once it is packed.
+    frame: (centre, radius) if a slot of the input holds y and the input, in units in which the interval is [-1, 1], is
+        centre + radius * y; without it the two are the same (passes/polynomials/squares.py).
     """
 
     layer: str
@@ -63,12 +66,12 @@ class RangeEntry:
     frame: tuple[float, float] | None = None
 
     def placed(self, slots: Array) -> Array:
-        """What slots of the input hold, in units in which the interval is [-1, 1]."""
+        """The input from its slots, in units in which the interval is [-1, 1]."""
         if self.frame is None:
             return slots
         centre, radius = self.frame
         return centre + radius * slots
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as the report has it."""
+        """The entry in the form of the report."""
         return {key: value for key, value in to_json(self).items() if key not in _INSIDE}

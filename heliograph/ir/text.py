@@ -14,9 +14,9 @@
     %0 = input() {name = "x", slots = 8192} : slots<8192> loc("mlp.py", 12, 5, "fc1")
     return "y" = %0
 
-Small constants carry their values; of large ones the text has kind, shape and digest, and `parse_program` takes their
-contents from its `constants` argument, checked against the digest, or leaves them opaque. Records leave out the fields that
-have their default (`records.py`); the first chain is the whole one, the others are lower parts of it.
+Small constants carry their values. For large ones the text has kind, shape and digest, and `parse_program` takes their
+contents from its `constants` argument, checked against the digest, or leaves them opaque. Records leave out the fields
+that have their default (`records.py`); the first chain is the whole one, the others are lower parts of it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ _RANGE_PLACE = re.compile(
 
 
 def without_places(text: str) -> str:
-    """The text of a program without files, lines and columns; layers stay. It names the program wherever it was written."""
+    """The text of a program without files, lines and columns; layers stay. It is independent of the source's place."""
     text = _PLACE.sub(lambda found: "" if found[1] == '""' else f" loc({found[1]})", text)
     return _RANGE_PLACE.sub(r'\1""', text)
 
@@ -306,7 +306,7 @@ class Records:
         self.ranges: list[RangeEntry] = []
 
     def read(self, tree: Any) -> None:
-        """Take a line; a ProgramError where it is none of ours."""
+        """Read one line; a ProgramError if it is of no known kind."""
         word, *label, fields = tree.children
         values, what = _pairs(fields), f"line {word.line}: a record {word}"
         if word in self.specs:
@@ -339,7 +339,7 @@ class Records:
         return found
 
     def made(self) -> dict[str, Any]:
-        """What `Program` takes of them."""
+        """The records as arguments of `Program`."""
         if not self.chains and (self.paths or self.server):
             raise ProgramError("the text has rotation paths or settings of the server, and no chain")
         parameters = None
@@ -377,7 +377,7 @@ def _read_constant(tree: Any, given: Mapping[str, Constant] | None, table: Const
 
 
 def parse_program(text: str, constants: Mapping[str, Constant] | None = None) -> Program:
-    """The program whose text this is; a ProgramError with the line where it is malformed.
+    """The program of this text; a ProgramError with the line number if it is malformed.
 
     Types are taken as written; `verify` checks them. `constants` holds the contents of constants that are not inline.
     """

@@ -43,7 +43,7 @@ class CipherType:
     """A ciphertext of `parts` polynomials with `level` rescalings left, its slots scaled by 2**log_scale.
 
     `log_scale` is the true scale, from the real primes of the chain, not the nominal one that a backend may assume.
-    `chain` is the number of the chain that it is in, of those in the program's parameters: 0 is the whole one, the others
+    `chain` is the number of its chain among the program's parameters: 0 is the whole one, the others
     are lower parts of it with smaller keys. Only the op `switch_chain` changes it. `count` is as for `SlotsType`.
     """
 

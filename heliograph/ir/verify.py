@@ -32,7 +32,7 @@ def _fail(program: Program, after: str, rule: str, node: Node, detail: str) -> V
 
 
 def verify(program: Program, after: str = "construction") -> Program:
-    """The program itself if it keeps its stage's contract; a VerifyError names pass, rule, node and line if not."""
+    """The program itself if it keeps its stage's contract; otherwise a VerifyError with pass, rule, node and line."""
     seen: set[Node] = set()
     context = Context(program.constants, program.log_primes)
     for node in program.nodes:

@@ -1,4 +1,4 @@
-"""Writes nodes at one location: what stands in place of a node of another program, or a program of its own."""
+"""Writes nodes at one location: the replacement of a node of another program, or a program of its own."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Writer:
     """Adds nodes of any stage to a program that is being built."""
 
     builder: Builder
-    # Where the nodes come from.
+    # The location of the nodes.
     loc: Location = UNKNOWN
-    # What the names of its constants begin with.
+    # The prefix of the names of its constants.
     name: str = "written"
 
     def op(self, op: str, *operands: Node, **attrs: Any) -> Node:
-        """A node of that op; a ProgramError with the location where it refuses its operands."""
+        """A node of that op; a ProgramError with the location if it refuses its operands."""
         return self.builder.op(op, operands, self.loc, **attrs)
 
     def sum(self, op: str, values: Sequence[Node]) -> Node:
-        """The sum of at least one value by that op, from the first on."""
+        """The sum of at least one value by that op, in order."""
         total = values[0]
         for value in values[1:]:
             total = self.op(op, total, value)
         return total
 
-    # Of tensors.
+    # On tensors.
 
     def constant(self, value: Any, name: str = "constant") -> Node:
         """A value that is known when the program is written."""
@@ -50,7 +50,7 @@ class Writer:
         return self.op("poly", x, coefficients=name, low=low, high=high, range=entry)
 
     def scaled(self, x: Node, factor: float) -> Node:
-        """x times a number, for a level."""
+        """x times a number, for one level."""
         return self.poly(x, (0.0, factor))
 
     def shifted(self, x: Node, value: float) -> Node:
@@ -62,19 +62,19 @@ class Writer:
         return self.op("sub", self.constant(np.zeros(shape_of(x)), "zero"), x)
 
     def rows_summed(self, x: Node) -> Node:
-        """The sum of all rows in each of them."""
+        """The sum of all rows, in each row."""
         return self.op("repeat_row", self.op("sum_rows", x), rows=shape_of(x)[0])
 
 
 @dataclass(slots=True)
 class SlotWriter(Writer):
-    """Writes operations on slot vectors; amounts, vectors and maps are those of one sample."""
+    """Writes operations on slot vectors; amounts, vectors and maps count slots of one sample."""
 
-    # The samples that stand side by side.
+    # The number of samples side by side.
     batch: int = 1
 
     def rotate(self, x: Node, amount: int) -> Node:
-        """Slot i takes what stands in slot i + amount."""
+        """x rotated: slot i takes the value of slot i + amount."""
         return self.op("rotate", x, amount=amount * self.batch)
 
     def mask(self, x: Node, real: Array, imaginary: Array | None = None) -> Node:
@@ -92,7 +92,7 @@ class SlotWriter(Writer):
         baby: Sequence[int] | None = None,
         giant: Sequence[int] | None = (0,),
     ) -> Node:
-        """The sum of maps between the slots of one period; None are all steps that they take."""
+        """The sum of maps between the slots of one period; None stands for all steps that they need."""
         period = maps[0].shape[0]
         offsets = [diagonal_offsets(matrix, MapGeometry(period, period, period)) for matrix in maps]
         every = sorted(set().union(*offsets))

@@ -1,4 +1,4 @@
-"""The protocol of accountants, and the driver that asks one about both neighbouring directions."""
+"""The protocol of accountants, and the driver that queries one for both neighbouring directions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Accountant(Protocol):
     """What a reader must know about its numbers."""
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
-        """Epsilon at delta. Raises ProgramError (or UnsupportedError) where the method does not apply."""
+        """Epsilon at delta. Raises ProgramError (or UnsupportedError) if the method does not apply."""
         ...
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
-        """Delta at epsilon. Raises ProgramError (or UnsupportedError) where the method does not apply."""
+        """Delta at epsilon. Raises ProgramError (or UnsupportedError) if the method does not apply."""
         ...
 
 
 def accountant(method: str) -> Accountant:
-    """The accountant of a name: auto, pld, exact, inversion, prv, rdp or gdp."""
+    """The accountant of that name: auto, pld, exact, inversion, prv, rdp or gdp."""
     table = _table()
     if method not in table:
         raise ProgramError(f"no method {method!r}", where="method", hint=f"use one of {', '.join(table)}")
@@ -75,7 +75,7 @@ def epsilon(
 ) -> Bracket:
     """The epsilon of a composition at delta, between bounds, the larger of both neighbouring directions.
 
-    Raises ProgramError where delta is not inside (0, 1) or the method does not apply.
+    Raises ProgramError if delta is not inside (0, 1) or the method does not apply.
     """
     check_delta(delta)
     return _ask("epsilon", composition, float(delta), method, tolerance or Tolerance(), neighboring)
@@ -193,7 +193,7 @@ def _ask(
 
 @dataclass(frozen=True)
 class _Asked:
-    """An accountant asked for a bound in one direction, of mechanisms that are `distance` from those with pairs."""
+    """A query in one direction, for mechanisms at total variation `distance` from mechanisms with pairs."""
 
     accountant: Accountant
     quantity: str
@@ -204,17 +204,17 @@ class _Asked:
     """Of the thread's processor time: what is asked later has less of it."""
 
     def plain(self, composition: Composition, given: float) -> Estimate:
-        """What the accountant says of mechanisms with pairs."""
+        """The accountant's estimate for mechanisms with pairs."""
         ask = self.accountant.epsilon if self.quantity == "epsilon" else self.accountant.delta
         left = replace(self.tolerance, seconds=max(self.end - time.thread_time(), 0.0))
         return ask(composition, self.direction, given, left)
 
     def _apart(self, epsilon: float) -> float:
-        # The outputs of either data set may be that far off: the distance enters on both sides of P <= e^epsilon Q + delta.
+        # Outputs of either data set may be that far off: the distance enters both sides of P <= e^epsilon Q + delta.
         return self.distance * (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-12)
 
     def upper(self, composition: Composition, given: float) -> Estimate:
-        """Its estimate, with the upper bound widened by the distance."""
+        """The accountant's estimate, with the upper bound widened by the distance."""
         found = self.plain(composition, given)
         if not self.distance or found.upper is None:
             return found
@@ -234,7 +234,7 @@ class _Asked:
         return Estimate(found.lower, math.inf, math.inf)
 
     def lower(self, composition: Composition, given: float) -> Estimate:
-        """Its estimate, with the lower bound widened by the distance."""
+        """The accountant's estimate, with the lower bound widened by the distance."""
         found = self.plain(composition, given)
         if not self.distance or found.lower is None:
             return found
@@ -247,7 +247,7 @@ class _Asked:
 
 
 def _joined(below: Estimate, above: Estimate) -> Estimate:
-    """The lower bound of one and the upper bound of the other."""
+    """An estimate with the lower bound of one and the upper bound of the other."""
     if below.lower is None or above.upper is None:
         return Estimate(below.lower, above.estimate, above.upper)
     middle = above.upper if math.isinf(above.upper) else (below.lower + above.upper) / 2
@@ -262,14 +262,14 @@ def _narrow(found: Estimate, quantity: str, tolerance: Tolerance) -> bool:
 
 
 def _capped(found: Estimate, other: Estimate) -> Estimate:
-    """The lower upper bound of two."""
+    """The estimate with the lower of two upper bounds."""
     if found.upper is None or other.upper is None or other.upper >= found.upper:
         return found
     return _joined(found, other)
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:
-    """Why the epsilon of a composition is infinite at delta, or why no method found it finite."""
+    """The reason why the epsilon of a composition is infinite at delta, or why no method proved it finite."""
     from heliograph.dp.accounting.pld import infinite_mass
 
     lost = infinite_mass([(mechanism.pair("remove"), count) for mechanism, count in composition])

@@ -16,7 +16,7 @@ from heliograph.errors import ProgramError
 
 
 class Auto:
-    """Closed forms where there are any, else inversion where it is proved and steps are many, else the bracket by FFT."""
+    """Closed forms if there are any, else inversion if it is proved and steps are many, else the bracket by FFT."""
 
     name = "auto"
     proved = True
@@ -64,7 +64,7 @@ class Auto:
 
 
 def _left(tolerance: Tolerance, began: float) -> Tolerance:
-    """The tolerance with what is left of its seconds."""
+    """The tolerance with its remaining seconds."""
     return replace(tolerance, seconds=max(tolerance.seconds - (time.thread_time() - began), 0.0))
 
 

@@ -6,12 +6,12 @@ A certificate is a JSON object:
      "neighboring_relation": "add_remove", "delta": 1e-5, "directions": {"add": [lower, upper], "remove": [lower, upper]},
      "definition": "...", "pairs": {"above": [...], "below": [...]}}
 
-`expression` is the composition in the expression language, `event` the same as dp-accounting's event where it has one.
-`pairs` says which pairs of distributions bound it from a side, with counts: what `docs/privacy.md` and `docs/samplers.md`
-prove. The claim of a direction is that delta at `upper` is at most, and at `lower` at least, the certificate's delta; so a
-checker needs one delta at each end, by any method that it trusts, and no search. `check` computes these deltas anew from
-the expression alone, by the bracket on delta (closed forms where there are any), which shares the definition of the pairs
-with the search for epsilon, but none of its steps.
+`expression` is the composition in the expression language, `event` the same as dp-accounting's event if it has one.
+`pairs` names the pairs of distributions that bound it from each side, with counts; `docs/privacy.md` and
+`docs/samplers.md` have the proofs. The claim of a direction is that delta at `upper` is at most, and at `lower` at
+least, the certificate's delta; so a checker needs one delta at each end, by any method that it trusts, and no search.
+`check` computes these deltas anew from the expression alone, by the bracket on delta (closed forms if there are any),
+which shares the definition of the pairs with the search for epsilon, but none of its steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DEFINITION = (
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check of a certificate found: each claim with the delta computed for it, and what does not hold."""
+    """The result of a check of a certificate: each claim with the delta computed for it, and the claims that fail."""
 
     holds: bool
     claims: int
@@ -101,12 +101,12 @@ def write_certificate(path: str | Path, value: dict[str, Any]) -> None:
 
 
 def is_certificate(value: object) -> bool:
-    """Whether a JSON value says that it is a certificate."""
+    """Whether a JSON value declares itself a certificate."""
     return isinstance(value, dict) and value.get("format") == FORMAT
 
 
 def check(value: object) -> Checked:
-    """Check a certificate from its expression, relation and claims alone. Raises WireError where it is none."""
+    """Check a certificate from its expression, relation and claims alone. Raises WireError for any other value."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise WireError("this is not a certificate", where="format")
     if value.get("version") != VERSION:
@@ -141,7 +141,7 @@ def check(value: object) -> Checked:
 def _verdict(
     composition: Composition, epsilon: float, at: float, direction: Any, what: str, neighboring: Neighboring
 ) -> str:
-    """What is wrong with a claim; empty where it holds."""
+    """The error in a claim; empty if the claim holds."""
     if math.isinf(epsilon):
         # A lower bound of infinity: delta at every finite epsilon is above the claim, so a large one is tested.
         epsilon = 1e5

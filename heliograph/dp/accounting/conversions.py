@@ -1,6 +1,6 @@
 """Conversions between accounts of privacy: zero-concentrated DP, Renyi curves, lists of (epsilon, delta).
 
-The input is a proved guarantee, and the output follows from it. Where it is known that nothing better follows, or how far
+The input is a proved guarantee, and the output follows from it. If it is known that nothing better follows, or how far
 from the best the output can be, the docstring says so.
 """
 
@@ -31,9 +31,9 @@ from heliograph.errors import ProgramError, UnsupportedError
 def zcdp(composition: Composition | Mechanism) -> tuple[float, float]:
     """Bounds on the least rho such that a composition is rho-zCDP (Bun, Steinke 2016): all D_alpha at most rho alpha.
 
-    Gaussians: 1 / (2 s^2), exactly; a sampled Gaussian has the same, which its divergences tend to. Pure mechanisms:
-    epsilon^2 / 2 from above (their proposition 1.4 has it), from below the largest ratio of a grid of orders. Raises
-    UnsupportedError for mechanisms that have no finite rho that is known here.
+    Gaussians: 1 / (2 s^2), exactly; a sampled Gaussian has the same rho, as the limit of its ratios. Pure
+    mechanisms: epsilon^2 / 2 from above (their proposition 1.4), from below the largest ratio on a grid of orders.
+    Raises UnsupportedError for mechanisms without a known finite rho.
     """
     whole = Composition.of(composition).bounded("above", 1e-10)
     upper = math.fsum(count * _zcdp_above(mechanism) for mechanism, count in whole)
@@ -101,7 +101,7 @@ def renyi_curve(composition: Composition | Mechanism, orders: Sequence[float]) -
 
 
 def epsilon_of_renyi(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
-    """The least epsilon at delta that the conversion gives for a curve that somebody proved; no lower bound follows."""
+    """The least epsilon at delta that the conversion gives for a proved curve; no lower bound follows."""
     check_delta(delta)
     pairs = list(zip(orders, divergences, strict=True))
     if not pairs or any(not order > 1 or not value >= 0 for order, value in pairs):

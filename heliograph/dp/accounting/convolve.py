@@ -1,8 +1,8 @@
 """The law of a sum of many discretized losses, by one FFT, with every error bounded.
 
 The masses are tilted by e^(theta loss) first, with theta the saddle of the composition at the epsilon in question, so
-that the part of the law which delta depends on is where the tilted law has its bulk: FFT round-off, which is absolute,
-is then relative to delta. What is bounded: round-off of the transforms (each output of a mixed-radix transform passes
+that the bulk of the tilted law is the part of the law on which delta depends: FFT round-off, which is absolute, is then
+relative to delta. The bounded errors are: round-off of the transforms (each output of a mixed-radix transform passes
 log2(N) butterflies, each of which errs by a few units relative to the sum of the absolute inputs), of the power, of the
 tilting; wrap-around of the circular convolution and mass beyond the window, both by Chernoff's bound on the lattice law
 itself.
@@ -35,7 +35,7 @@ Terms = Sequence[tuple[Lattice, int]]
 
 
 class TooLongError(Exception):
-    """The transform would have more nodes than it may: `nodes`."""
+    """The transform would exceed the largest number of nodes: it needs `nodes`."""
 
     def __init__(self, nodes: float) -> None:
         super().__init__(nodes)
@@ -76,8 +76,9 @@ def tilted_moments(terms: Terms, theta: float) -> tuple[float, float, float]:
 class Spectrum:
     """The transform of one tilted lattice law, as logarithm and angle so that counts multiply them.
 
-    The law's largest node lies at index 0 and stands apart: only what the others add to 1 is transformed, and errs. The
-    power of a law that is nearly a point keeps its accuracy over millions of steps that way.
+    The law's largest node is at index 0 and is kept separate: only the other nodes, which complete it to 1, are
+    transformed and have errors. In this way the power of a law that is nearly a point keeps its accuracy over millions
+    of steps.
     """
 
     log_size: Array
@@ -133,7 +134,7 @@ def spectrum(lattice: Lattice, theta: float, length: int) -> Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """The tilted law of a composition on a circle of nodes, and what is known of its error.
+    """The tilted law of a composition on a circle of nodes, with bounds on its error.
 
     `delta_at` is the only reader; it gives delta from above and from below at an epsilon.
     """
@@ -167,9 +168,9 @@ class Composed:
         return np.take(self.values, first % self.values.size + np.arange(count), mode="wrap")
 
     def likelihood(self, losses: Array, epsilon: float) -> Array:
-        """How much of delta at epsilon a unit of tilted mass at each loss of one step carries; to a factor.
+        """The share of delta at epsilon per unit of tilted mass at each loss of one step, up to a common factor.
 
-        For steering only: the law of one step less is taken to be that of all steps.
+        For steering only: the law of all steps stands in for the law of one step fewer.
         """
         start = max(self.low, epsilon - self.width)
         first = math.floor((start - self.origin) / self.step)
@@ -191,7 +192,7 @@ class Composed:
         theta, width = self.theta, self.width
         reach = min(self.need / max(theta, 1e-9), max(self.high - epsilon, 0.0) + self.step, width)
         first = math.floor((epsilon - self.origin) / self.step) + 1
-        # Take all nodes within reach: those left out are further away than `covered`.
+        # Take all nodes within reach: nodes left out are further away than `covered`.
         count = max(min(math.ceil(reach / self.step), self.values.size - 1), 1)
         covered = count * self.step
         index = np.arange(first, first + count)
@@ -252,9 +253,9 @@ def window(terms: Terms, theta: float, moments: tuple[float, float, float], need
 def compose(
     terms: Terms, theta: float, epsilon: float, log_delta: float, slack: float = 0.1, longest: int = MAX_LENGTH
 ) -> Composed:
-    """The composition of lattice laws of one step, tilted by theta, for epsilons and log deltas near those given.
+    """The composition of lattice laws of one step, tilted by theta, for epsilons and log deltas near the given ones.
 
-    Raises TooLongError where the window needs more than `longest` nodes.
+    Raises TooLongError if the window needs more than `longest` nodes.
     """
     step = terms[0][0].step
     moments = tilted_moments(terms, theta)
@@ -292,7 +293,7 @@ def combine(
     need: float,
     length: int,
 ) -> Composed:
-    """The composition from the spectra of its mechanisms and their counts; each is taken in turn, and let go."""
+    """The composition from the spectra of its mechanisms and their counts; each is read in turn and then released."""
     frequencies = length // 2 + 1
     # A product below e^-55 is negligible next to round-off. Factors are at most 1, so it stays that small.
     # None are left out at first: then nothing is copied, and the longest circles need less memory.

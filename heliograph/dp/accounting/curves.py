@@ -1,4 +1,4 @@
-"""Curves and readings beside epsilon: epsilon against delta and steps, trade-off curves, advantage, group privacy."""
+"""Curves and figures besides epsilon: epsilon against delta and steps, trade-off curves, advantage, group privacy."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ Lower (`optimistic`): outcomes are merged into cells, each holding one node, wit
 merged cell is that node. Merging is post-processing, so the curve lies below: it is made of tangents that cross at the
 nodes.
 
-Both are proved with round-off: every mass is rounded the safe way by its own error bound, and what is left (the error
-of a node's x, a merged cell that misses its node by a rounding) is a `shift` of the loss per step, which composition
-adds up.
+Both are proved with round-off: every mass is rounded the safe way by its own error bound, and the remaining errors (of
+a node's x, and of a merged cell that misses its node by a rounding) are a `shift` of the loss per step, which
+composition adds up.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Lattice:
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Where nodes stand: multiples of `step`, as wide apart as `spacing` says at the losses `at` (nowhere below step)."""
+    """The places of nodes: multiples of `step`, at the distances `spacing` for the losses `at` (nowhere below step)."""
 
     step: float
     at: Array | None = None
@@ -83,7 +83,7 @@ class TooFineError(Exception):
 
 
 def least_step(largest: float) -> float:
-    """The finest step on which losses up to `largest` (absolute) can be placed: some times their round-off."""
+    """The finest step on which losses up to `largest` (absolute) can be placed: a multiple of their round-off."""
     return 512 * UNIT * (1 + largest)
 
 
@@ -102,7 +102,7 @@ def _nodes(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> npt.NDArra
 
 
 def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Lattice:
-    """A lattice law whose delta is at least the pair's, at every epsilon and in every composition.
+    """A lattice law with a delta of at least the pair's, at every epsilon and in every composition.
 
     About e^log_tail of A's mass at the top is given infinite loss.
     """
@@ -145,9 +145,9 @@ def pessimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float) -> Latti
 
 
 def optimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float, spare: float = 0.0) -> Lattice:
-    """A lattice law whose delta is at most the pair's, at every epsilon and in every composition.
+    """A lattice law with a delta of at most the pair's, at every epsilon and in every composition.
 
-    Its total mass is at most one; what is missing has loss minus infinity. A shift of up to `spare` counts as nothing.
+    Its total mass is at most one; the missing mass has loss minus infinity. A shift of up to `spare` counts as nothing.
     """
     step = mesh.step
     index = _nodes(pair, mesh, offset, log_tail)
@@ -165,7 +165,7 @@ def optimistic(pair: Pair, mesh: Mesh, offset: float, log_tail: float, spare: fl
 
 
 def offset_for(pair: Pair, step: float) -> float:
-    """The offset of the nodes that suits a pair: its atoms lie on nodes, or else the bulk of its loss does."""
+    """The offset of the nodes that suits a pair: one that puts its atoms on nodes, or else the bulk of its loss."""
     if pair.atoms.loss.size:
         return float(np.remainder(pair.atoms.loss[0], step))
     if pair.part is None:
@@ -221,12 +221,12 @@ def _span(pair: Pair, log_tail: float) -> tuple[float, float]:
 def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array, float]:
     """Masses per node of the merged outcomes, and the shift down that makes them a lower bound.
 
-    Outcomes in the gap between nodes i and i + 1 raise the ratio A/B of node i by an excess u, or lower that of node
-    i + 1 by a deficit v, according to where they are sent. A gap's left half goes to node i with probability alpha, its
-    right half with probability beta; these two numbers are chosen so that u and v are exactly the flux `phi` of each
-    node, which makes the excess from its right cancel the deficit from its left. With phi the larger of what the plain
-    rule (halves to their nearer nodes) would give on either side, each gap is solved by itself, a 2 x 2 system, and the
-    price against the best ends is of third order in the step.
+    Outcomes in the gap between nodes i and i + 1 raise the ratio A/B of node i by an excess u, or lower the ratio of
+    node i + 1 by a deficit v, depending on the node to which they are sent. A gap's left half goes to node i with
+    probability alpha, its right half with probability beta; these two numbers are chosen so that u and v are exactly
+    the flux `phi` of each node, which makes the excess from its right cancel the deficit from its left. With phi the
+    larger of the values that the plain rule (halves to their nearer nodes) would give on either side, each gap is
+    solved by itself, a 2 x 2 system, and the price against the best ends is of third order in the step.
     """
     count = nodes.size
     halves = _halves(part, nodes)
@@ -257,15 +257,15 @@ def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array,
     error = part.edge_error(float(np.abs(nodes).max()))
     with np.errstate(divide="ignore"):
         merged = np.log(a_sure) - np.log(b * (1 + 8 * UNIT) + b_error + 1e-300)
-    # No outcome sent to a node has a loss below that of the node before it.
+    # No outcome sent to a node has a loss below the loss of the node before it.
     merged[1:] = np.maximum(merged[1:], nodes[:-1] - error)
     merged[0] = max(merged[0], nodes[0] - error)
     miss = nodes - merged + 16 * UNIT * (1 + np.abs(nodes))
-    # Where a merged loss misses its node, either the whole lattice moves down by the miss or the mass falls one node.
+    # If a merged loss misses its node, either the whole lattice moves down by the miss or the mass falls one node.
     gaps = np.diff(nodes, prepend=nodes[0] - step)
     shift = _cheapest_shift(miss, a_sure * gaps, spare)
     mass = a_sure
-    for i in np.flatnonzero(miss > shift):  # rising order, so that no mass is moved twice
+    for i in np.flatnonzero(miss > shift):  # ascending, so that no mass is moved twice
         if i > 0:
             mass[i - 1] += mass[i]
         mass[i] = 0.0
@@ -273,9 +273,9 @@ def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array,
 
 
 def _cheapest_shift(miss: Array, fall: Array, spare: float) -> float:
-    """The shift s that minimises s plus the `fall` of all nodes that miss by more than s; no less than `spare` allows.
+    """The shift s that minimises s plus the `fall` of all nodes that miss by more; it covers `spare`.
 
-    The fall of a tail is small in mass but may be all that delta depends on, hence the spare.
+    The fall of a tail is small in mass but may be all of the mass on which delta depends, hence the spare.
     """
     least = float(miss.max(where=miss <= spare, initial=0.0))
     late = miss > least
@@ -288,7 +288,7 @@ def _cheapest_shift(miss: Array, fall: Array, spare: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Halves:
-    """The halves of the gaps between nodes, their excesses and deficits, and where each half is sent."""
+    """The halves of the gaps between nodes, their excesses and deficits, and the node of each half."""
 
     cells: Cells
     a: tuple[Array, Array]
@@ -323,7 +323,7 @@ def _halves(part: Part, nodes: Array) -> _Halves:
 
 
 def _price(part: Part, first: int, count: int, step: float, offset: float) -> float:
-    """What rounding down costs in mean loss between the first node and the last."""
+    """The cost of rounding down in mean loss between the first node and the last."""
     halves = _halves(part, np.asarray(offset + step * (first + np.arange(count)), dtype=np.float64))
     balance = halves.excess[1:] - halves.deficit[:-1]
     # Where the deficit exceeds the excess, all of the node's mass falls to the node below.
@@ -333,10 +333,11 @@ def _price(part: Part, first: int, count: int, step: float, offset: float) -> fl
 
 
 def _fluxes(u1: Array, u2: Array, v1: Array, v2: Array, above: float) -> Array:
-    """The flux of each node: what its excess from the right and its deficit from the left are both to be.
+    """The flux of each node: the target for both its excess from the right and its deficit from the left.
 
     The plain rule would give u1 on the right and v2 on the left; the larger suits both. Where they differ much (gaps
-    widen, the density is steep) the flux stays near the smaller, and the far end of the poorer served gap takes the rest.
+    widen, the density is steep) the flux stays near the smaller, and the far end of the poorer served gap takes the
+    rest.
     """
     phi = np.zeros(u1.size + 1)
     left, right = v2[:-1], u1[1:]
@@ -355,7 +356,8 @@ def _fluxes(u1: Array, u2: Array, v1: Array, v2: Array, above: float) -> Array:
 def _split(u1: Array, u2: Array, v1: Array, v2: Array, want_u: Array, want_v: Array) -> tuple[Array, Array]:
     """Probabilities with which each half of each gap goes to the lower node: excess >= want_u, deficit <= want_v.
 
-    Both hold with equality where that can be; else the nearest on the border of what can be.
+    Both hold with equality if that is possible; else the result is the nearest point on the border of the possible
+    ones.
     """
     rest = v1 + v2 - want_v
     # The wanted excess is too small: take the wanted deficit, and the least excess possible with it.

@@ -1,4 +1,4 @@
-"""Pictures of privacy curves; matplotlib is loaded here only."""
+"""Plots of privacy curves; matplotlib is loaded here only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from heliograph.errors import ProgramError
 
 
 def draw_epsilon_curve(brackets: Sequence[Bracket], path: Path, title: str, renyi: Sequence[float | None] = ()) -> None:
-    """Write a picture of epsilon brackets against their deltas. Raises ProgramError where there is nothing to draw.
+    """Write a plot of epsilon brackets against their deltas. Raises ProgramError if there is nothing to draw.
 
-    renyi: Renyi accounting's bound at the delta of each bracket, to be drawn beside them, or nothing. The bracket is
-    usually thinner than a line; what it gains over that bound is not.
+    renyi: Renyi accounting's bound at the delta of each bracket, drawn beside them, or nothing. The bracket is
+    usually thinner than a line; its gain over that bound is not.
     """
     finite = [b for b in brackets if b.upper is not None and b.lower is not None and math.isfinite(b.upper)]
     if not finite:
@@ -36,7 +36,7 @@ def draw_epsilon_curve(brackets: Sequence[Bracket], path: Path, title: str, reny
 
 
 def draw_trade_off(curve: TradeOff, mus: Sequence[float], path: Path, title: str) -> None:
-    """Write a picture of a trade-off curve between its bounds, with the Gaussian curves of some mu."""
+    """Write a plot of a trade-off curve between its bounds, with the Gaussian curves of some mu."""
     figure, axes = _figure()
     rates = list(curve.false_positive_rate)
     axes.fill_between(rates, curve.lower, curve.upper, alpha=0.4, label="proved bracket")

@@ -1,4 +1,4 @@
-"""Closed forms, evaluated with 60 digits: the bracket is as narrow as two neighbouring doubles nearly.
+"""Closed forms, evaluated with 60 digits: the bracket is nearly as narrow as two neighbouring doubles.
 
 They exist for compositions of Gaussians (one Gaussian), for one sampled Gaussian or Laplace mechanism alone, and for
 compositions of randomized responses of one epsilon (a binomial sum: Kairouz, Oh, Viswanath 2015), with or without deltas.
@@ -172,7 +172,7 @@ def _laplace(p: mpf, scale_epsilon: mpf, direction: Direction) -> Curve:
     half = mpf(1) / 2
 
     def masses(t: mpf) -> tuple[mpf, mpf]:
-        """Masses of the shifted and the unshifted law where log(shifted / unshifted) > t, |t| < scale_epsilon."""
+        """Masses of the shifted and the unshifted law at log(shifted / unshifted) > t, |t| < scale_epsilon."""
         x = (t / scale_epsilon + 1) / 2
         return 1 - half * mpmath.exp(-scale_epsilon * (1 - x)), half * mpmath.exp(-scale_epsilon * x)
 
@@ -215,7 +215,7 @@ def _responses(composition: Composition) -> Curve | None:
         # Not 1 - kept, which would lose all digits of a small delta.
         lost = -mpmath.expm1(log_kept)
         if composition.steps == 1:
-            # Use delta as it was given: rounded up by 1e-60, it would exceed a delta that it equals.
+            # Use delta as given: rounded up by 1e-60, it would exceed a delta that it equals.
             lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
     if len(epsilons) > 1 or count > _MOST_RESPONSES:
         return None

@@ -1,7 +1,7 @@
 """Compositions exchanged with other libraries: histories of Opacus, events of dp-accounting, both ways.
 
-Conventions are theirs as documented: a Gaussian event's noise multiplier is noise standard deviation over the bound on one
-record's vector, also inside of events that draw batches of one size; a Laplace event's is scale over sensitivity.
+Conventions follow their documentation: a Gaussian event's noise multiplier is noise standard deviation over the bound
+on one record's vector, also inside events that draw batches of one size; a Laplace event's is scale over sensitivity.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
 def to_event(composition: Composition | Mechanism) -> dict[str, Any]:
     """The composition as dp-accounting's event, nested JSON objects with `class_name`.
 
-    Raises UnsupportedError for mechanisms that it has no event for.
+    Raises UnsupportedError for mechanisms without such an event.
     """
     events = [_repeated(_event_of(mechanism), count) for mechanism, count in Composition.of(composition)]
     if not events:
@@ -152,7 +152,7 @@ def to_event(composition: Composition | Mechanism) -> dict[str, Any]:
 
 
 def dp_accounting_event(composition: Composition | Mechanism) -> Any:
-    """The composition as an event object of dp-accounting. Raises UnsupportedError where it is not installed."""
+    """The composition as an event object of dp-accounting. Raises UnsupportedError if it is not installed."""
     try:
         from dp_accounting import dp_event
     except ImportError as error:

@@ -1,12 +1,12 @@
-"""Privacy filters and odometers: accounting where each mechanism may be chosen after seeing what the others released.
+"""Privacy filters and odometers: accounting for mechanisms that may be chosen after seeing the outputs of earlier ones.
 
-With adaptively chosen mechanisms a composed bracket of what was run is not a guarantee: the parameters depend on outcomes.
-What holds is a budget fixed beforehand: if Renyi divergences of one order, each computed for the mechanism as it was
-chosen, never sum to more than rho, the whole is (order, rho)-Renyi private (Feldman and Zrnic 2021, theorem 3.1; Lecuyer
-2021). So a filter fixes its order and budget when it is made; `spend` refuses what would pass it, before any noise is
-drawn. Its epsilon is its budget's, whenever the run stops: a run that stops at a time that depends on outcomes may not
-report less. `CurveFilter` fixes a budget for each of many orders and enforces all of them. An odometer holds at all
-times at once, by a sequence of filters that share delta.
+With adaptively chosen mechanisms a composed bracket of the executed ones is not a guarantee: the parameters depend on
+outcomes. The guarantee is a budget fixed beforehand: if Renyi divergences of one order, each computed for the mechanism
+in its chosen form, never sum to more than rho, the whole is (order, rho)-Renyi private (Feldman and Zrnic 2021, theorem
+3.1; Lecuyer 2021). So a filter fixes its order and budget on construction; `spend` refuses a charge beyond it, before
+any noise is drawn. Its epsilon is its budget's, whenever the run stops: a run that stops at a time that depends on
+outcomes may not report less. `CurveFilter` fixes a budget for each of many orders and enforces all of them. An odometer
+holds at all times at once, by a sequence of filters that share delta.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUND = 1e-12
 
 
 class BudgetError(ProgramError):
-    """A mechanism was not admitted: it would have passed the budget. Nothing was charged."""
+    """A mechanism was refused: it would have exceeded the budget. Nothing was charged."""
 
 
 def divergence(mechanism: Mechanism, order: float) -> float:
@@ -56,10 +56,10 @@ def best_order(plan: Composition | Mechanism, delta: float) -> float:
 
 @dataclass
 class RenyiFilter:
-    """A filter of one Renyi order: (epsilon, delta) is the guarantee, fixed when it is made, for fully adaptive runs.
+    """A filter of one Renyi order: (epsilon, delta) is the guarantee, fixed on construction, for fully adaptive runs.
 
-    `spend` charges mechanisms or raises `BudgetError`; call it before drawing their noise. `epsilon` and `delta` are
-    what may be reported, whatever was spent; `epsilon_spent` is for planning and progress only.
+    `spend` charges mechanisms or raises `BudgetError`; call it before drawing their noise. `epsilon` and `delta` may be
+    reported, whatever the charges; `epsilon_spent` is for planning and progress only.
     """
 
     epsilon: float
@@ -91,7 +91,7 @@ class RenyiFilter:
         return cls(epsilon, delta, best_order(plan, delta))
 
     def cost(self, mechanism: Mechanism, count: int = 1) -> float:
-        """What a mechanism would charge."""
+        """The charge for a mechanism."""
         return count * divergence(mechanism, self.order)
 
     def fits(self, mechanism: Mechanism, count: int = 1) -> bool:
@@ -114,16 +114,16 @@ class RenyiFilter:
 
     @property
     def remaining(self) -> float:
-        """The budget that is left, in Renyi divergence."""
+        """The remaining budget, in Renyi divergence."""
         return self.budget - self.spent
 
     @property
     def epsilon_spent(self) -> float:
-        """What the charges so far would convert to; no guarantee for a run that was stopped because of its outcomes."""
+        """The epsilon of the charges so far; no guarantee for a run that was stopped because of its outcomes."""
         return max(self.spent + conversion(self.order - 1, self.delta), 0.0) if self.steps else 0.0
 
     def steps_left(self, mechanism: Mechanism) -> int:
-        """How many more runs of a mechanism the budget admits."""
+        """The number of further runs of a mechanism that the budget admits."""
         each = self.cost(mechanism)
         if each <= 0:
             return 10**9
@@ -145,7 +145,7 @@ class RenyiFilter:
 
     @classmethod
     def from_json(cls, state: dict[str, object]) -> RenyiFilter:
-        """The filter of a checkpoint. Raises ProgramError where the state is none."""
+        """The filter of a checkpoint. Raises ProgramError for any other value."""
         try:
             numbers = [float(state[key]) for key in ("epsilon", "delta", "order", "spent")]  # type: ignore[arg-type]
             steps = int(state["steps"])  # type: ignore[call-overload]
@@ -176,7 +176,7 @@ class CurveFilter:
 
     @property
     def epsilon(self) -> float:
-        """The guarantee: the least that any order's budget converts to."""
+        """The guarantee: the least epsilon that any order's budget converts to."""
         # The comparisons in `fits` tolerate a rounding; the guarantee covers the budget plus that tolerance.
         pairs = zip(self.budgets, self.orders, strict=True)
         return max(min(b * (1 + 2 * _ROUND) + conversion(order - 1, self.delta) for b, order in pairs), 0.0)
@@ -208,8 +208,8 @@ class RenyiOdometer:
     """A bound on epsilon that holds at all times at once, for fully adaptive runs without a budget.
 
     Filter j = 0, 1, 2, ... has budget `first * 2^j` in Renyi divergence at its own order, and the share
-    `delta / ((j + 1)(j + 2))` of delta. The reading is the epsilon of the first filter that was never passed; by the union
-    bound over filters it holds whenever one looks, and may be acted upon.
+    `delta / ((j + 1)(j + 2))` of delta. The reading is the epsilon of the first filter that was never exceeded; by the
+    union bound over filters it holds at every time of reading, and decisions may depend on it.
     """
 
     delta: float
@@ -235,7 +235,7 @@ class RenyiOdometer:
 
     @property
     def epsilon(self) -> float:
-        """A bound on epsilon at delta that holds now and at all other times; infinite when every filter is passed."""
+        """A bound on epsilon at delta that holds now and at all other times; infinite when every filter is exceeded."""
         for j, order in enumerate(self.orders):
             if self.spent.get(j, 0.0) * (1 + _ROUND) <= self.budgets[j]:
                 return self.budgets[j] + conversion(order - 1, self.shares[j])

@@ -2,7 +2,7 @@
 
 A Gaussian mechanism of parameter mu has `delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)`. For steps of
 DP-SGD mu^2 = steps * p^2 * (e^(1/s^2) - 1) (Bu, Dong, Long, Su 2020); for others mu^2 is the variance of the total loss.
-The published accountants understate epsilon by this; it is here to be compared with.
+The published accountants understate epsilon by this estimate; it is here for comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def central_mu(composition: Composition, direction: Direction) -> float:
-    """The parameter of the Gaussian mechanism that the composition tends to."""
+    """The parameter of the Gaussian mechanism to which the composition tends."""
     return math.sqrt(math.fsum(count * _variance(mechanism, direction) for mechanism, count in composition))
 
 

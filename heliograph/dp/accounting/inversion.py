@@ -13,7 +13,7 @@ It is used only where four errors are bounded:
   by the integrand's size in a strip (Trefethen and Weideman 2014, theorem 5.1);
 - round-off: relative to the sum of absolute values, a few units per step of the composition.
 
-Where one of these does not come out small (few effective steps: steps times p below about 10) the method refuses.
+If one of these does not come out small (few effective steps: steps times p below about 10), the method refuses.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Inversion:
     remark = ""
 
     def suits(self, composition: Composition) -> bool:
-        """Whether the method may apply: only Gaussians, sampled or not, and as many steps as it was made for."""
+        """Whether the method may apply: only Gaussians, sampled or not, and enough steps."""
         kinds = all(isinstance(mechanism, Gaussian | SampledGaussian) for mechanism, _ in composition)
         return kinds and composition.steps >= max(self.least_steps, 1)
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
-        """Epsilon at delta between bounds; PlanningError where an error is not bounded."""
+        """Epsilon at delta between bounds; PlanningError if an error is not bounded."""
         self._check(composition)
 
         def bound(log_theta: float) -> float:
@@ -93,7 +93,7 @@ class Inversion:
         raise _refusal("the errors are larger than delta")
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
-        """Delta at epsilon between bounds; PlanningError where an error is not bounded."""
+        """Delta at epsilon between bounds; PlanningError if an error is not bounded."""
         self._check(composition)
 
         def exponent(log_theta: float) -> float:
@@ -124,7 +124,7 @@ def _refusal(why: str) -> PlanningError:
 
 
 class _Line:
-    """The saddle line: the moment at its nodes, once; delta at any epsilon near by, from them."""
+    """The saddle line: the moment at its nodes, computed once; delta at any nearby epsilon comes from them."""
 
     def __init__(self, composition: Composition, direction: Direction, theta: float, epsilon: float) -> None:
         self.theta = theta
@@ -190,7 +190,7 @@ class _Line:
         return float(np.logaddexp(best_right, best_left))
 
     def solved(self, delta: float, start: float, most: float) -> float:
-        """Near the epsilon in [0, most] at which delta is reached, by Newton's method within its reach."""
+        """A value near the epsilon in [0, most] at which delta is reached, by Newton's method within its reach."""
         log_delta = math.log(delta)
         x = start
         for _ in range(40):
@@ -231,7 +231,7 @@ class _Line:
 
 
 class _Step:
-    """One step's loss, tilted: its moment, its characteristic function, and how that falls."""
+    """One step's loss, tilted: its moment, its characteristic function, and the decay of the latter."""
 
     def __init__(self, mechanism: Gaussian | SampledGaussian, direction: Direction, theta: float) -> None:
         self.mu = 1 / mechanism.noise_multiplier
@@ -253,11 +253,11 @@ class _Step:
         self.fourth = float(np.dot(self.weights, centred**4))
 
     def quadrature(self, t_max: float) -> int:
-        """How many nodes the integral of one step takes for |t| <= t_max."""
+        """The number of nodes in the integral of one step for |t| <= t_max."""
         return 0 if self.p == 1.0 else self._interval(t_max, _ACCURACY)[2]
 
     def _interval(self, t_max: float, accuracy: float) -> tuple[float, float, int]:
-        """The ends and the number of nodes on which e^(i t L) is integrated for |t| <= t_max to e^-accuracy."""
+        """The ends and the number of nodes for integrating e^(i t L) for |t| <= t_max to e^-accuracy."""
         mu = self.mu
         low = -12.0 if self.power > 0 else -8.0 - self.theta * mu
         high = self.power * mu + 8.0 if self.power > 0 else 12.0
@@ -275,7 +275,7 @@ class _Step:
         return low, high, count
 
     def _nodes(self, t_max: float, accuracy: float) -> tuple[Array, Array, float]:
-        """Nodes and normalised weights on which e^(i t L) is integrated for |t| <= t_max to e^-accuracy."""
+        """Nodes and normalised weights for integrating e^(i t L) for |t| <= t_max to e^-accuracy."""
         mu, p = self.mu, self.p
         low, high, count = self._interval(t_max, accuracy)
         x = np.asarray(np.linspace(low, high, count), dtype=np.float64)
@@ -289,7 +289,7 @@ class _Step:
         return x, weights / total, log_moment
 
     def log_phi(self, t: Array) -> tuple[Complex, float]:
-        """log of the characteristic function of the tilted loss at t, and a bound on the error of one step's."""
+        """log of the characteristic function of the tilted loss at t, and a bound on its error for one step."""
         if self.p == 1.0:
             mean = (self.theta + 0.5) * self.mu**2
             return np.asarray(1j * t * mean - self.mu**2 * t**2 / 2, dtype=np.complex128), 8 * UNIT * (
@@ -318,7 +318,7 @@ class _Step:
         return np.asarray(value + 1j * t * mean, dtype=np.complex128), error + 8 * UNIT * float(t[-1]) * abs(mean)
 
     def cut(self, count: int) -> float:
-        """A t beyond which |phi|^count is proved to be at most e^-_CUT; infinite where none is found."""
+        """A t beyond which |phi|^count is proved to be at most e^-_CUT; infinite if none is known."""
         if self.p == 1.0:
             return math.sqrt(2 * _CUT / count) / self.mu
         v = self.variance * 0.99
@@ -331,7 +331,7 @@ class _Step:
         if start >= near:
             return math.inf
         needed = math.exp(-_CUT / count)
-        # Beyond `far` the total variation bounds |phi| by the square root of what is needed.
+        # Beyond `far` the total variation bounds |phi| by the square root of the required value.
         variation = self._variation()
         far = variation / min(needed, 0.9)
         deviation = math.sqrt(self.variance) * 1.01

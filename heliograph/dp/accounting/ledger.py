@@ -1,16 +1,16 @@
 """The ledger of releases, privacy reports, and their verification; histories of other libraries.
 
-A report is a JSON object that says what was released and what is claimed of it:
+A report is a JSON object with the releases and the claims about them:
 
     {"format": "heliograph-privacy-report", "version": 1, "neighboring_relation": "add_remove", "delta": 1e-5,
      "epsilon_upper": 1.83, "epsilon_lower": 1.82, "accounting": "fixed",
      "releases": [{"name": "steps", "mechanism": "sampled_gaussian(p=0.01, noise_multiplier=1.0)", "count": 1000}]}
 
-`accounting` is "fixed" where all parameters were fixed before the data: then epsilon is recomputed by the bracket; or
-"filter" where they were chosen adaptively under a Renyi filter, with `"filter": {"epsilon", "delta", "order"}`: then the
-releases must fit the filter, and epsilon is its budget. Where the first release (of the number of records) decided the
-parameters of all others, `"size_stage": {"epsilon", "delta"}` is the guarantee of that release alone: the rest has what
-is left of epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta).
+`accounting` is "fixed" if all parameters were fixed before the data: then epsilon is recomputed by the bracket; or
+"filter" if they were chosen adaptively under a Renyi filter, with `"filter": {"epsilon", "delta", "order"}`: then the
+releases must fit the filter, and epsilon is its budget. If the first release (of the number of records) decided the
+parameters of all others, `"size_stage": {"epsilon", "delta"}` is the guarantee of that release alone: the rest has the
+remaining epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Release:
-    """One kind of release: the mechanism and how often it ran, and in words what it was."""
+    """One kind of release: the mechanism, its number of runs, and a description in words."""
 
     name: str
     mechanism: Mechanism
@@ -61,7 +61,7 @@ class Release:
 
 @dataclass
 class Ledger:
-    """What was released so far. Charge it before drawing the noise: what a crash replays was then charged twice."""
+    """The releases so far. Charge it before drawing the noise: a release that a crash repeats is then charged twice."""
 
     releases: list[Release] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ class Ledger:
 
 
 def _check_stated(release: Release, where: str) -> None:
-    """Raise WireError where a release's stated noise, sensitivity or sampling contradicts its mechanism."""
+    """Raise WireError if a release's stated noise, sensitivity or sampling contradicts its mechanism."""
     mechanism = release.mechanism
     parameters = mechanism.arguments()
     p = parameters.get("p")
@@ -146,7 +146,7 @@ def _check_stated(release: Release, where: str) -> None:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: the recomputed epsilon, the claims, and whether they stand."""
+    """The result of `verify`: the recomputed epsilon, the claims, and whether they hold."""
 
     holds: bool
     bracket: Bracket
@@ -168,10 +168,10 @@ class Verification:
 
 
 def verify(path: str | Path, delta: float | None = None, tolerance: Tolerance | None = None) -> Verification:
-    """Epsilon recomputed from the releases of a report alone, and whether the report's claims stand.
+    """Epsilon recomputed from the releases of a report alone, and whether the report's claims hold.
 
-    Reads privacy reports, histories of Opacus accountants and events of dp-accounting (as JSON). `delta` is needed where
-    the file names none. Raises WireError for a file that is none of these.
+    Reads privacy reports, histories of Opacus accountants and events of dp-accounting (as JSON). `delta` is required if
+    the file has none. Raises WireError for any other file.
     """
     data = load_json(path)
     if isinstance(data, dict) and data.get("format") == FORMAT:
@@ -230,7 +230,7 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
 def _second_stage(
     stage: object, ledger: Ledger, delta: float, neighboring: Neighboring, problems: list[str]
 ) -> tuple[Composition, float, float]:
-    """What follows the first release: its composition, the first one's epsilon, and the delta that is left."""
+    """The part after the first release: its composition, the first release's epsilon, and the remaining delta."""
     if not isinstance(stage, dict) or not ledger.releases:
         raise WireError("a size stage needs its epsilon, its delta and its release", where="size_stage")
     first, share = _number(stage.get("epsilon")), _need_delta(stage.get("delta"))
@@ -276,7 +276,7 @@ def _need_delta(value: object) -> float:
 
 
 def load_json(path: str | Path) -> Any:
-    """The JSON value of a file. Raises WireError where it cannot be read, is too large, or is no JSON."""
+    """The JSON value of a file. Raises WireError if it cannot be read, is too large, or is not JSON."""
     path = Path(path)
     try:
         with open_file(path) as file:

@@ -1,4 +1,4 @@
-"""A budget of processor time and memory for work whose size somebody else decides: the files that `verify` is given."""
+"""A limit on processor time and memory for work of a size that somebody else decides: the files given to `verify`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _AGAIN_S = 0.5
 
 
 class _TimeUp(BaseException):
-    """No Exception: what tries one method after another must not take it for the failure of one."""
+    """Not an Exception: code that tries one method after another must not take it for the failure of one."""
 
 
 @contextlib.contextmanager
 def limited(seconds: float, memory: int, where: object) -> Iterator[None]:
-    """End what is done inside with WireError after `seconds` of the processor, or once it would hold `memory` bytes more.
+    """End the work inside with WireError after `seconds` of the processor, or before it holds `memory` more bytes.
 
-    `where` is the file that asks for the work. Memory is limited on Linux alone; other systems do not end what takes more.
-    Time is the process's, and ends what is done in this thread, between two steps of the interpreter.
+    `where` is the file that asks for the work. Memory is limited on Linux alone; other systems do not enforce it.
+    Time is the process's; its limit ends the work in this thread, between two steps of the interpreter.
     """
     if not seconds > 0:
         raise ProgramError(f"{seconds:g} seconds are no time", where="seconds")
@@ -44,7 +44,7 @@ def limited(seconds: float, memory: int, where: object) -> Iterator[None]:
 
 
 class _Clock:
-    """Raises _TimeUp in the thread that made it once the process has worked for so long."""
+    """Raises _TimeUp in the thread that constructed it once the process has worked for so long."""
 
     def __init__(self, seconds: float) -> None:
         self._thread, self._ends, self._done = threading.get_ident(), time.process_time() + seconds, threading.Event()
@@ -55,13 +55,13 @@ class _Clock:
         try:
             self._end()
         except _TimeUp:
-            # Time was up meanwhile; it is not again for half a second.
+            # The time ran out meanwhile; it cannot do so again for half a second.
             self._end()
 
     def _end(self) -> None:
         self._done.set()
         self._watcher.join()
-        # What was not raised yet is taken back.
+        # Cancel an exception that was not raised yet.
         self._set(ctypes.py_object())
 
     def _watch(self) -> None:
@@ -72,14 +72,14 @@ class _Clock:
                 wait = _AGAIN_S
 
     def _set(self, kind: Any) -> None:
-        """What the thread raises at its next step."""
+        """Set the exception that the thread raises at its next step."""
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), kind)
 
 
 def _limit_address_space(memory: int) -> tuple[int, int] | None:
-    """Let allocations fail that would have this process hold so many bytes more; the limits as they were.
+    """Make allocations fail that would take so many more bytes for this process; returns the earlier limits.
 
-    None where the system says nothing of its address space, and nothing is limited.
+    None if the system does not report its address space; then nothing is limited.
     """
     try:
         import resource

@@ -1,9 +1,9 @@
-"""The certified bracket: epsilon (or delta) of a composition between two proved bounds, as narrow as asked for.
+"""The certified bracket: epsilon (or delta) of a composition between two proved bounds, as narrow as requested.
 
-Each mechanism's loss is discretized from above and from below (`discretize`), composed by one tilted FFT
-(`convolve`), and delta is read off both. Both are of second order: the width is about `steps * mesh^2 * (1 + theta) / 8`
-with theta the saddle. The mesh is refined until the width is within the tolerance; a width that was measured on one mesh
-predicts the next.
+Each mechanism's loss is discretized from above and from below (`discretize`), composed by one tilted FFT (`convolve`),
+and delta is read off both. Both are of second order: the width is about `steps * mesh^2 * (1 + theta) / 8` with theta
+the saddle. The mesh is refined until the width is within the tolerance; the width measured on one mesh predicts the
+next.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def infinite_mass(pairs: PairTerms) -> float:
 
 
 def infinite_bounds(pairs: PairTerms) -> Interval:
-    """Proved bounds on the probability that some loss of the composition is infinite; unknown mass is not in it."""
+    """Proved bounds on the probability that some loss of the composition is infinite, without unknown mass."""
 
     def within(masses: list[tuple[float, int]]) -> float:
         return -math.expm1(sum(k * (math.log1p(-mass) if mass < 1 else -math.inf) for mass, k in masses))
@@ -77,7 +77,7 @@ def infinite_bounds(pairs: PairTerms) -> Interval:
 
 
 def lattice_gap(pair: Pair) -> float:
-    """The distance of the lattice that a pair's atoms lie on; 0 where it has fewer than two atoms or they lie on none."""
+    """The spacing of the lattice of a pair's atoms; 0 if it has fewer than two atoms or they are on no lattice."""
     loss = pair.atoms.loss
     if loss.size < 2:
         return 0.0
@@ -91,10 +91,10 @@ def lattice_gap(pair: Pair) -> float:
 
 
 def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
-    """A step at most about the one wanted on which the atoms of the pairs lie, as nearly as can be.
+    """A step of at most about the wanted one that puts the atoms of the pairs on nodes, as nearly as possible.
 
-    Atoms that lie closer together than the step force no finer one than it takes to round them away at a tenth of the goal:
-    down by at most their span (the first is put on a node), or by a step, in each of their runs.
+    Atoms that lie closer together than the step force no finer one than needed to round them away at a tenth of the
+    goal: down by at most their span (the first is put on a node), or by a step, in each of their runs.
     """
     gaps = [(lattice_gap(pair), count, float(pair.atoms.a.max())) for pair, count in pairs if pair.atoms.loss.size > 1]
     gaps = [entry for entry in gaps if entry[0] > 0]
@@ -146,7 +146,7 @@ def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: floa
     fewest nodes have d as the density to the power -1/3.
     """
     theta = law.theta
-    # No gap may be wider than the scale on which the law of the sum is smooth: that of the tilt, and that of its bulk.
+    # No gap may be wider than the scale on which the law of the sum is smooth: the tilt's scale, and its bulk's.
     bulk_scale = law.step / (2.5 * float(law.values.max()))
     widest = max(min(0.1 / (1 + theta), 0.25 * bulk_scale), step)
     meshes = []
@@ -160,7 +160,7 @@ def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: floa
             continue
         gaps = np.diff(losses)
         density = np.maximum(weights[1:], weights[:-1]) / total / gaps
-        # Mass that the last mesh smeared over a gap may lie at its end, so neighbours count too.
+        # Mass that the last mesh smeared over a gap may be at its end, so neighbours count too.
         wide = density.copy()
         wide[1:] = np.maximum(wide[1:], density[:-1])
         wide[:-1] = np.maximum(wide[:-1], density[1:])
@@ -252,7 +252,7 @@ def _epsilon_below(law: Composed, delta: float, guess: float) -> float:
 
 
 def _search(value: Callable[[float], float], delta: float, guess: float, theta: float, *, above: bool) -> float:
-    """The epsilon where a falling function of it crosses delta, on the side asked for, to about 1e-10.
+    """The epsilon where a falling function of it crosses delta, on the requested side, to about 1e-10.
 
     It starts at the guess and moves out from there: far from it the function may be no more than a trivial bound.
     """
@@ -293,7 +293,7 @@ def _search(value: Callable[[float], float], delta: float, guess: float, theta: 
 
 
 class _Clock:
-    """Chooses meshes such that the work stays within seconds, as far as the last round foretells the next."""
+    """Chooses meshes such that the work stays within seconds, as predicted from the last round."""
 
     def __init__(self, seconds: float) -> None:
         # This thread's own time: other work on the machine must not make brackets wider.
@@ -301,7 +301,7 @@ class _Clock:
         self.began = time.thread_time()
 
     def affordable(self, step: float, finer: float) -> float:
-        """The finer step, or one between that the time left admits; `step` itself where none does."""
+        """The finer step, or one between that the remaining time admits; `step` itself if there is none."""
         now = time.thread_time()
         last, left = now - self.began, self.end - now
         self.began = now
@@ -309,9 +309,9 @@ class _Clock:
         return max(finer, step * min(1.6 * last / left, 1.0)) if left > 0 else step
 
     def refined(self, pairs: PairTerms, step: float, finer: float, goal: float) -> float:
-        """The next step: what is affordable, or finer where only that puts atoms on nodes; `step` itself to end."""
+        """The next step: an affordable one, or a finer one if only that puts atoms on nodes; `step` itself to end."""
         admitted = self.affordable(step, finer)
-        # Atoms would make a finer step of any, so without time none is asked for.
+        # Atoms would make any step finer, so with no time left none is requested.
         aligned = step if admitted > 0.9 * step else _aligned(pairs, admitted, goal)
         return step if aligned > 0.9 * step else aligned
 
@@ -321,8 +321,8 @@ def epsilon_interval(
 ) -> Interval:
     """Proved bounds on the epsilon of a composition of pairs at delta.
 
-    The interval is at most max(tolerance, relative * epsilon) wide where a mesh within `MAX_CELLS`,
-    `convolve.MAX_LENGTH` and the seconds gives that; else it is as narrow as was reached.
+    The interval is at most max(tolerance, relative * epsilon) wide if a mesh within `MAX_CELLS`,
+    `convolve.MAX_LENGTH` and the seconds gives that; else it is the narrowest reached.
     """
     clock = _Clock(seconds)
     steps = sum(count for _, count in pairs)
@@ -382,7 +382,7 @@ def epsilon_interval(
 def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: float = math.inf) -> Interval:
     """Proved bounds on the delta of a composition of pairs at epsilon.
 
-    The interval is at most relative * delta wide, or within 1e-300, or as narrow as was reached in the seconds.
+    The interval is at most relative * delta wide, or within 1e-300, or the narrowest reached within the seconds.
     """
     clock = _Clock(seconds)
     steps = sum(count for _, count in pairs)
@@ -446,7 +446,7 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
 
 
 def _most(pairs: PairTerms) -> float:
-    """An upper bound on all finite losses of a composition; infinite where they have none."""
+    """An upper bound on all finite losses of a composition; infinite if they have none."""
     return max(math.fsum(count * _largest(pair) for pair, count in pairs), 0.0) * (1 + 1e-14) + 1e-300
 
 
@@ -465,7 +465,7 @@ def _widened(interval: Interval) -> Interval:
 
 
 def _order(earlier: tuple[float, float], now: tuple[float, float]) -> float:
-    """The power of the mesh that a bracket's width goes with, from two meshes: 2, or down to 1 where atoms are rounded."""
+    """The power of the mesh by which a bracket's width shrinks, from two meshes: 2, or down to 1 for rounded atoms."""
     (step, width), (finer, narrower) = earlier, now
     if not (math.isfinite(width) and finer < step and 0 < narrower < width):
         return 2.0
@@ -473,7 +473,7 @@ def _order(earlier: tuple[float, float], now: tuple[float, float]) -> float:
 
 
 def _coarser(error: TooFineError | TooLongError) -> float:
-    """How many times a first mesh is too fine."""
+    """The factor by which a first mesh is too fine."""
     nodes = error.nodes if isinstance(error, TooLongError) else math.inf
     return max(2.0, 1.5 * nodes / _FIRST_LENGTH) if math.isfinite(nodes) else 4.0
 
@@ -481,11 +481,11 @@ def _coarser(error: TooFineError | TooLongError) -> float:
 def _read(
     above: Terms, below: Terms, delta: float, epsilon: float, theta: float, longest: int = convolve.MAX_LENGTH
 ) -> tuple[float, float, Composed]:
-    """Upper and lower bounds on epsilon from lattice laws, with the tilt corrected where it was far off."""
+    """Upper and lower bounds on epsilon from lattice laws, with a corrected tilt if it was far off."""
     for _ in range(6):
         law = convolve.compose(above, theta, epsilon, math.log(delta), longest=longest)
         upper = _epsilon_above(law, delta, epsilon)
-        # The tilt is suitable if the tilted mean is within two deviations of the epsilon found.
+        # The tilt is suitable if the tilted mean is within two deviations of the resulting epsilon.
         if math.isinf(upper):
             break
         new = saddle_for_epsilon(above, upper, theta)
@@ -508,7 +508,7 @@ class LossDistribution:
     remark = ""
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
-        """Proved bounds on epsilon at delta, within the tolerance or as near as was reached."""
+        """Proved bounds on epsilon at delta, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative, tolerance.seconds)
         if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
@@ -517,7 +517,7 @@ class LossDistribution:
         return _estimate(found)
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
-        """Proved bounds on delta at epsilon, within the tolerance or as near as was reached."""
+        """Proved bounds on delta at epsilon, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds))
 

@@ -1,13 +1,13 @@
 """The accountant of Gopi, Lee, Wutschitz 2021 (Numerical Composition of Differential Privacy), algorithms 1 and 2.
 
-Faithful: each privacy-loss variable is truncated to [-L, L], rounded to the nearest node of a mesh h, shifted so that its
-mean is that of the truncated variable, and all are convolved by FFT on the circle [-L, L). With k compositions,
+Faithful: each privacy-loss variable is truncated to [-L, L], rounded to the nearest node of a mesh h, shifted so that
+its mean is the truncated variable's, and all are convolved by FFT on the circle [-L, L). With k compositions,
 `h = eps_error / sqrt(k/2 log(12 / delta_error))` and `L = 3 + max(eps_error, epsilon of the whole at delta_error / 4,
 epsilon of each alone at delta_error / (8k))`, the two from Renyi bounds. Then (their theorem 5.5)
 `delta~(e + eps_error) - delta_error <= delta(e) <= delta~(e - eps_error) + delta_error`.
 
-As the paper's, these bounds leave floating point out: the method refuses a delta that FFT round-off would drown, and is
-not called proved. For a bracket with round-off inside, and a narrower one, use `pld`.
+Like the paper's, these bounds leave floating point out: the method refuses a delta that FFT round-off would drown, and
+is not called proved. For a narrower bracket that includes round-off, use `pld`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PrivacyRandomVariables:
     remark = "the paper's error bounds, which leave floating-point error out"
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
-        """The paper's bounds on epsilon at delta; PlanningError where delta would drown in round-off."""
+        """The paper's bounds on epsilon at delta; PlanningError if delta would drown in round-off."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
         if not pairs:
             return Estimate(0.0, 0.0, 0.0)
@@ -143,7 +143,7 @@ def _delta(nodes: Array, mass: Array, epsilon: float) -> float:
 
 
 def _inverse(nodes: Array, mass: Array, delta: float) -> float:
-    """The epsilon at which the discrete law's delta is the one given."""
+    """The epsilon at which the discrete law has the given delta."""
     if delta <= 0:
         return math.inf
     low, high = float(nodes[0]), float(nodes[-1])

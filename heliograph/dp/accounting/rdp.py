@@ -101,7 +101,7 @@ def total_log_moment(composition: Composition, theta: float, direction: Directio
 
 
 def conversion(theta: float, delta: float) -> float:
-    """What order 1 + theta adds to K / theta to make an epsilon at delta."""
+    """The term that order 1 + theta adds to K / theta to give an epsilon at delta."""
     return (-math.log(delta) + theta * math.log(theta / (1 + theta)) - math.log1p(theta)) / theta
 
 
@@ -110,7 +110,7 @@ def _spare_delta(composition: Composition, direction: Direction, delta: float) -
 
 
 def total_lost(composition: Composition, direction: Direction) -> float:
-    """An upper bound on the probability that some loss of the composition is infinite, or not known."""
+    """An upper bound on the probability that some loss of the composition is infinite or unknown."""
     log_kept = 0.0
     for mechanism, count in composition:
         lost = lost_mass(mechanism, direction)
@@ -119,7 +119,7 @@ def total_lost(composition: Composition, direction: Direction) -> float:
 
 
 def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
-    """The probability that a mechanism's loss is infinite, or not known."""
+    """The probability that a mechanism's loss is infinite or unknown."""
     if isinstance(mechanism, Gaussian | SampledGaussian | Laplace):
         return 0.0
     pair = mechanism.pair(direction)
@@ -127,7 +127,7 @@ def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
 
 
 def epsilon_bound(composition: Composition, direction: Direction, delta: float) -> tuple[float, float]:
-    """An upper bound on epsilon at delta, and the theta that gave it."""
+    """An upper bound on epsilon at delta, and its theta."""
     spare = _spare_delta(composition, direction, delta)
     if not composition.items:
         return 0.0, 1.0

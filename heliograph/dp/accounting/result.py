@@ -1,4 +1,4 @@
-"""What an accountant answers: a bracket on epsilon or delta, and what is known about it."""
+"""An accountant's results: a bracket on epsilon or delta, with facts about its quality."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from heliograph.dp.mechanisms import Direction
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How wide a bracket may be: on epsilon the larger of `absolute` and `relative` times it; on delta a share of it.
+    """The allowed width of a bracket: on epsilon the larger of `absolute` and `relative` times it; on delta a share of
+    it.
 
-    No refinement is begun that, going by the one before, would take both directions together past `seconds` of the
+    No refinement begins that, judging by the one before, would take both directions together past `seconds` of the
     processor: the bracket is then wider, and says so.
     """
 
@@ -24,7 +25,7 @@ class Tolerance:
     seconds: float = 20.0
 
     def for_epsilon(self, epsilon: float) -> float:
-        """The width that is allowed at an epsilon."""
+        """The allowed width at an epsilon."""
         return max(self.absolute, self.relative * epsilon) if math.isfinite(epsilon) else math.inf
 
 
@@ -41,8 +42,8 @@ class Estimate:
 class Bracket:
     """Bounds on the epsilon (or delta) of a composition, the larger of both neighbouring directions.
 
-    `proved` says that lower and upper are bounds with floating-point error included. `reached` says that the bracket is
-    within the tolerance that was asked for. `reason` is why a value is infinite, or what to know of the method.
+    `proved` means that lower and upper are bounds with floating-point error included. `reached` means that the bracket
+    is within the requested tolerance. `reason` is why a value is infinite, or a remark on the method.
     """
 
     quantity: str
@@ -72,7 +73,7 @@ class Bracket:
         return f"<Bracket: {self._sentence()}, {self.method}, {'proved' if self.proved else 'not proved'}>"
 
     def __str__(self) -> str:
-        """What the command line prints: a line for the bracket, for each direction, and for how it was computed."""
+        """The text on the command line: a line for the bracket, for each direction, and for its computation."""
         lines = [self._sentence()]
         if self._bounded:
             lines += [f"  {name}: {_interval(each)}" for name, each in self.directions.items()]
@@ -84,7 +85,7 @@ class Bracket:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the same as a table."""
+        """The same as a table, for notebooks."""
         rows = [(self.quantity, self._sentence())]
         if self._bounded:
             rows += [(name, _interval(each)) for name, each in self.directions.items()]
@@ -99,7 +100,7 @@ class Bracket:
         return self.lower is not None or self.upper is not None
 
     def _sentence(self) -> str:
-        """The bracket and what it is given at; an estimate alone is not shown as one."""
+        """The bracket with its delta or epsilon; an estimate alone is not shown as a bracket."""
         given = f"delta {self.delta:.3g}" if self.quantity == "epsilon" else f"epsilon {self.epsilon:.6g}"
         if not self._bounded:
             return f"{self.quantity} is about {shown_number(self.estimate)} at {given}: an estimate, not a bound"
@@ -128,7 +129,7 @@ class Bracket:
 
 
 def shown_number(value: float | str | None) -> str:
-    """A bound as people read it: six digits, "none" where a method has none."""
+    """A bound in a readable form: six digits, "none" if a method has none."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else f"{value:.6g}"
@@ -139,7 +140,7 @@ def _interval(each: Estimate) -> str:
 
 
 def json_number(value: float | None) -> float | str | None:
-    """A number as JSON can hold it."""
+    """A number in a form that JSON can hold."""
     if value is None or math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

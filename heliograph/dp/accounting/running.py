@@ -37,7 +37,7 @@ _NEED = 32.0
 
 
 class RunningAccountant:
-    """An accountant that is told of steps as they are taken and asked for epsilon at one delta at any time."""
+    """An accountant that records steps during a run and gives epsilon at one delta at any time."""
 
     def __init__(self, delta: float, tolerance: Tolerance | None = None) -> None:
         check_delta(delta)
@@ -47,17 +47,17 @@ class RunningAccountant:
         self._plans: dict[Direction, _Plan | None] = {"add": None, "remove": None}
 
     def step(self, mechanism: Mechanism, count: int = 1) -> None:
-        """Take note of `count` runs of a mechanism."""
+        """Record `count` runs of a mechanism."""
         Composition(((mechanism, count),))  # checks the count
         self.counts[mechanism] = self.counts.get(mechanism, 0) + count
 
     @property
     def composition(self) -> Composition:
-        """What was run so far."""
+        """The mechanisms run so far."""
         return Composition(tuple(self.counts.items()))
 
     def epsilon(self) -> Bracket:
-        """The bracket on epsilon now, by the certified bracket; wider than the tolerance only where that says so."""
+        """The bracket on epsilon now, by the certified bracket; wider than the tolerance only if it says so."""
         started = time.perf_counter()
         # Do not merge Gaussians here: the merged one would be a new mechanism, with a new mesh, at every step.
         counts = tuple((m, k) for m, k in self.counts.items() if k and Composition(((m, k),)).simplified().items)

@@ -1,11 +1,11 @@
 """Trade-off curves: the least false-negative rate of an attacker at a false-positive rate, between two proved bounds.
 
-For a pair (A, B) a test that rejects B with probability alpha under B misses A with probability at least
-f(alpha) = sup over x > 0 of 1 - delta(log x) - x alpha (Dong, Roth, Su 2019, proposition 2.12), and some test reaches it.
-delta is known at nodes only, between bounds. From below any nodes do. From above the supremum is over all x; between
-nodes delta, convex in x, lies above the lines through its neighbours, which bounds it there.
+For a pair (A, B) a test that rejects B with probability alpha under B misses A with probability at least f(alpha) = sup
+over x > 0 of 1 - delta(log x) - x alpha (Dong, Roth, Su 2019, proposition 2.12), and some test reaches it. delta is
+known only at nodes, between bounds. From below any nodes suffice. From above the supremum is over all x; between nodes
+delta, convex in x, lies above the lines through its neighbours, which bounds it there.
 
-A mechanism has two directions, whose curves are inverses of each other; the curve of the mechanism is the lower of the two.
+A mechanism has two directions with curves that are inverses of each other; its own curve is the lower of the two.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class TradeOff:
 class GaussianFit:
     """The Gaussian curves that enclose a trade-off curve over a range of false-positive rates, each mu between bounds.
 
-    `private` is the least mu such that the curve is nowhere below that of mu: the mechanism is mu-GDP on the range. `leaky`
-    is the largest mu such that it is nowhere above. Both are pairs of proved bounds.
+    private: the least mu whose curve is nowhere above the trade-off curve: the mechanism is mu-GDP on the range.
+    leaky: the largest mu whose curve is nowhere below it.
+
+    Both are pairs of proved bounds.
     """
 
     lowest_rate: float
@@ -64,7 +66,7 @@ def trade_off(
 ) -> TradeOff:
     """The bracket of the least false-negative rate at each false-positive rate.
 
-    `points` epsilons of at least 0 are asked for delta, in both directions; more make the bracket narrower.
+    `points` epsilons of at least 0 are evaluated for delta, in both directions; more make the bracket narrower.
     """
     rates = np.asarray(false_positive_rates, dtype=np.float64)
     if rates.size == 0 or not np.all((rates >= 0) & (rates <= 1)):
@@ -111,7 +113,7 @@ def _whole_curve(nodes: Array, here: tuple[Array, Array], other: tuple[Array, Ar
 
 def _most(x: Array, low: Array, high: Array, rate: float) -> float:
     """An upper bound on the supremum over x of 1 - delta(x) - x rate, from bounds on a convex, falling delta at nodes."""
-    # Bounds on the slope at a node: from the chord to its right, and from that to its left.
+    # Bounds on the slope at a node: from the chord to its right, and from the chord to its left.
     gaps = np.diff(x)
     right = np.append(np.minimum((high[1:] - low[:-1]) / gaps, 0.0), 0.0)
     left = np.concatenate(([-1.0], np.maximum((low[1:] - high[:-1]) / gaps, -1.0)))

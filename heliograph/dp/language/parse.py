@@ -59,7 +59,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 def parse(text: str) -> Composition:
     """The composition that an expression describes.
 
-    Raises ProgramError with line and column where the expression is too long or too deep, does not parse, names an
+    Raises ProgramError with line and column if the expression is too long or too deep, does not parse, names an
     unknown mechanism or parameter, or gives a value out of range.
     """
     if len(text) > MAX_LENGTH:
@@ -132,7 +132,7 @@ def _syntax_error(error: UnexpectedInput, text: str) -> ProgramError:
 
 
 def _unnamed_argument(text: str, token: Token) -> str:
-    """What to write where a number stands as the first argument of a known mechanism; empty where it does not."""
+    """The correct text where a number is the first argument of a known mechanism; empty if it is not."""
     before = text[: token.start_pos].rstrip() if token.start_pos is not None else ""
     name = re.search(r"(\w+)\s*\($", before)
     kind = MECHANISMS.get(name[1]) if name else None

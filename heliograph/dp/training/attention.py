@@ -1,9 +1,9 @@
 """`nn.MultiheadAttention`, unrolled, with the user's own modules and their parameters, dropout included.
 
-The module keeps its projections in parameters of its own and calls no layers, so it is seen as a whole; torch.func could
+The module keeps its projections in parameters of its own and calls no layers, so it is one part; torch.func could
 differentiate it record by record, but would draw dropout's mask once more. So, while gradients are taken, such a module
-runs here: the projections of queries, keys and values are one tensor with one gradient, the output projection another, and
-the mask that the loss saw is the one that is differentiated.
+runs here: the projections of queries, keys and values are one tensor with one gradient, the output projection another,
+and the gradient uses the same mask as the loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Record = Callable[[Tensor, Callable[[Tensor], list[tuple[Tensor, Factor]]]], Non
 
 
 def unrolls(layer: nn.Module) -> bool:
-    """Whether a module is attention as torch has it: a forward of its own, or learned rows for keys, is something else."""
+    """Whether a module is torch's own attention: one with its own forward, or with learned rows for keys, is not."""
     return (
         isinstance(layer, nn.MultiheadAttention)
         and type(layer).forward is nn.MultiheadAttention.forward
@@ -106,7 +106,7 @@ def _weights(layer: nn.MultiheadAttention) -> Sequence[Tensor]:
 
 
 def _projected(layer: nn.MultiheadAttention, *inputs: Tensor) -> Tensor:
-    """Queries, keys and values [B, positions of all three, width], behind each other: one gradient for all."""
+    """Queries, keys and values [B, positions of all three, width], one after the other: one gradient for all."""
     biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
     parts = [linear(x, w, b) for x, w, b in zip(inputs, _weights(layer), biases, strict=True)]
     return torch.cat(parts, 1)
@@ -139,7 +139,7 @@ def _heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _mask(attention: Tensor | None, padding: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
-    """What is added to the scores [B, heads, queries, keys]; a boolean mask is true where nothing is looked at."""
+    """The summand of the scores [B, heads, queries, keys]; a boolean mask is true at hidden positions."""
     added = None
     if attention is not None:
         whole = attention.unsqueeze(0) if attention.dim() == 2 else attention

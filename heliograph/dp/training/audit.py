@@ -1,21 +1,21 @@
 """Audits of training runs: empirical lower bounds on epsilon to hold against the proved upper bound.
 
 `audit_training` is one run with many canaries, each in the training set by its own fair coin (Steinke, Nasr, Jagielski
-2023). It is given what the guarantee gives an attacker: every released gradient sum and the parameters at which it was
-made. There are two kinds of canaries.
+2023). It has the attacker's view that the guarantee assumes: every released gradient sum, and the parameters at its
+release. There are two kinds of canaries.
 
-- `gradients` (the default): records whose gradient is one entry of the parameters, larger than any clipping bound, an entry
-  of its own for each. They take the way of all records through sampling, clipping, sum and noise. A canary's score adds up,
-  over the steps, the likelihood ratio of what was released at its entry under the accounted mechanism; the sum of the true
-  records there is subtracted, which an attacker who holds all other records can do (the guarantee is given their coins
-  too). It has the power to refute noise that is a few times too small.
-- `records`: true inputs and targets, whose gradients the module makes. The score is the released sum along the canary's own
-  gradient. It is weaker, and sees the computation of gradients too.
+- `gradients` (the default): records whose gradient is one entry of the parameters, a separate entry for each, larger
+  than any clipping bound. They go through sampling, clipping, sum and noise like all records. A canary's score adds up,
+  over the steps, the likelihood ratio of the release at its entry under the accounted mechanism; the sum of the true
+  records there is subtracted, which an attacker who holds all other records can do (the guarantee gives their coins to
+  the attacker too). It has the power to refute noise that is a few times too small.
+- `records`: true inputs and targets, with gradients computed by the module. The score is the released sum along the
+  canary's own gradient. It is weaker, but covers the computation of gradients too.
 
-`audit_norm_sum` holds the release of a norm sum with one record more against that without, drawn many times.
+`audit_norm_sum` compares the release of a norm sum with one record more and without it, drawn many times.
 
-An audit can refute a guarantee; a small bound shows nothing. It trains on the data again: what it prints is a release
-that no budget has paid for, meant for whoever holds the data.
+An audit can refute a guarantee; a small bound shows nothing. It trains on the data again: its output is a release
+outside every budget, meant only for the holder of the data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Build = Callable[[object, Observer], DPTrainer]
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """The lower bound that an audit found, beside the proved upper bound."""
+    """The lower bound of an audit, beside the proved upper bound."""
 
     audit: Audit
     epsilon_upper: float
@@ -55,7 +55,7 @@ class TrainingAudit:
 
     @property
     def refuted(self) -> bool:
-        """The audit contradicts the proved bound: with the confidence stated, the run is not as private as it says."""
+        """Whether the audit contradicts the proved bound: the run is, with the stated confidence, less private."""
         return self.audit.epsilon_lower > self.epsilon_upper
 
     def to_json(self) -> dict[str, Any]:
@@ -98,10 +98,10 @@ def audit_training(
 ) -> TrainingAudit:
     """One run with canaries, each in the training set with probability 1/2, and the epsilon that guessing them refutes.
 
-    `kind` is the kind of canaries: `gradients` unless `canaries`, (inputs, targets), are given. Canaries of the kind
-    `records` are otherwise made from the training set (`make_canaries`). There are `count` of them; for `gradients`, at
-    most as many as the module has parameters. Half of `guesses` (default: half of the canaries) are the highest scores,
-    guessed in; the other half are the lowest, guessed out.
+    `kind` is the kind of canaries: `gradients` unless `canaries`, (inputs, targets), are given. Without these, canaries
+    of the kind `records` are made from the training set (`make_canaries`). There are `count` of them; for `gradients`,
+    at most as many as the module has parameters. Half of `guesses` (default: half of the canaries) are the highest
+    scores, guessed in; the other half are the lowest, guessed out.
     """
     if (kind or ("gradients" if canaries is None else "records")) == "gradients":
         return _audit_gradients(build, train_set, count, guesses, confidence, seed)
@@ -188,7 +188,7 @@ def audit_norm_sum(
 
 
 def make_canaries(train_set: object, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Canaries like no record: inputs of the training set with their features permuted, and other records' targets."""
+    """Canaries unlike any record: inputs of the training set with permuted features, and other records' targets."""
     records = Records(train_set, torch.device("cpu"))
     if count < 1 or len(records) < 2:
         raise ProgramError("an audit needs at least one canary and two records", where="audit")

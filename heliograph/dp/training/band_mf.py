@@ -1,14 +1,15 @@
 """DP-FTRL by banded matrix factorisation: noise of neighbouring steps is correlated, so that more of it cancels in sums.
 
-With coefficients c (see `dp.banded`) a step releases u_t = sum over j < bands of c_j S_(t-j), plus Gaussian noise; S are
-clipped sums. The estimate of S_t is x_t = (u_t - sum over j >= 1 of c_j x_(t-j)) / c_0, post-processing of releases, so that
-x = S + C^-1 z with the noise made in a stream. Nothing but u passes the books, and u is noised as every release is.
+With coefficients c (see `dp.banded`) a step releases u_t = sum over j < bands of c_j S_(t-j), plus Gaussian noise; S
+are clipped sums. The estimate of S_t is x_t = (u_t - sum over j >= 1 of c_j x_(t-j)) / c_0, post-processing of
+releases, so that x = S + C^-1 z with the noise made in a stream. Only u is released, and its noise is added like any
+release's.
 
-Records are put into `bands` groups by their own draws; group t mod bands takes its turn in step t, each of its records by
-its own coin with probability bands b / N (cyclic Poisson sampling). So a record's steps are `bands` apart, and a cycle of
-`bands` steps is one sampled Gaussian for each record: it is charged before the first step of the cycle. The state (past
-sums, which are secret, and past estimates) is not kept in checkpoints: a run that goes on begins a cycle anew, in which
-nothing of what it released before has a part.
+Records are put into `bands` groups by their own draws; group t mod bands takes its turn in step t, each of its records
+by its own coin with probability bands b / N (cyclic Poisson sampling). So a record's steps are `bands` apart, and a
+cycle of `bands` steps is one sampled Gaussian for each record: it is charged before the first step of the cycle. The
+state (past sums, which are secret, and past estimates) is not kept in checkpoints: a resumed run begins a new cycle,
+independent of its earlier releases.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class BandedSteps:
         self._estimates: deque[list[Tensor]] = deque(maxlen=max(factor.bands - 1, 1))
 
     def start_epoch(self, epoch: int) -> None:
-        """Nothing: no statistic is released."""
+        """Do nothing: no statistic is released."""
 
     def step(self) -> list[Tensor]:
-        """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a cycle."""
+        """The private estimate of the mean gradient. Raises BudgetError if the budget does not admit a cycle."""
         turn, c = self.taken % self.factor.bands, self.factor.coefficients
         if turn == 0:
             self.releaser.epoch(_NAME, self.mechanism, self.max_grad_norm)

@@ -1,14 +1,14 @@
-"""What a run may release: a plan fixed before the data, or a Renyi filter; and the stage in which N~ is released.
+"""The budget for a run's releases: a plan fixed before the data, or a Renyi filter; and the stage that releases N~.
 
 A run asks its budget before every release. `PlannedBudget` holds a plan: every mechanism and its count were fixed
 beforehand, so that the numerical bracket of the plan is the guarantee, whenever the run stops (a run that stops early
-releases less than it planned, and may not report less). A `RenyiFilter` (see `accounting.filters`) is for mechanisms
-chosen after seeing what others released.
+releases less than planned, and may not report less). A `RenyiFilter` (see `accounting.filters`) is for mechanisms
+chosen after seeing the outputs of earlier ones.
 
-Where the number of records N is not public it is released first, as N~, and everything after it (probabilities, steps,
-noise) may depend on it. That is two stages, each with a guarantee fixed beforehand: N~ is (e1, d1)-private, what follows
+If the number of records N is not public, it is released first, as N~, and everything after it (probabilities, steps,
+noise) may depend on it. This gives two stages, each with a guarantee fixed beforehand: N~ is (e1, d1)-private, the rest
 is (e2, d2)-private for every value of N~, so that the whole is (e1 + e2, d1 + d2)-private (basic adaptive composition,
-which asks nothing else of how the second stage is chosen).
+which has no other condition on the choice of the second stage).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIZE_SHARE = 0.01
 
 
 class Budget(Protocol):
-    """What is asked before every release: `spend` charges a mechanism, or raises BudgetError and charges nothing."""
+    """The budget that a run asks before every release: `spend` charges a mechanism, or raises BudgetError."""
 
     def spend(self, mechanism: Mechanism, count: int = 1) -> None:
         """Charge a mechanism, or raise BudgetError."""
@@ -61,7 +61,7 @@ class PlannedBudget:
 
     @property
     def committed(self) -> float:
-        """The share of the planned releases that was charged."""
+        """The share of the planned releases that is charged."""
         return sum(self.counts.values()) / max(self.plan.steps, 1)
 
     def to_json(self) -> dict[str, object]:
@@ -71,7 +71,7 @@ class PlannedBudget:
 
 
 def restored(state: dict[str, object]) -> PlannedBudget | RenyiFilter:
-    """The budget of a checkpoint. Raises ProgramError where the state is none."""
+    """The budget of a checkpoint. Raises ProgramError for any other value."""
     if state.get("kind") == "renyi_filter":
         return RenyiFilter.from_json(state)
     plan, spent = state.get("plan"), state.get("spent")
@@ -99,7 +99,7 @@ class SizeStage:
 
     @classmethod
     def within(cls, epsilon: float, delta: float, noise_std: float) -> SizeStage:
-        """The stage inside a target. Raises PlanningError where it would take more than half of epsilon."""
+        """The stage inside a target. Raises PlanningError if it would take more than half of epsilon."""
         share = delta * _SIZE_SHARE
         upper = bracket_of(Gaussian(noise_std), share).upper
         assert upper is not None
@@ -113,5 +113,5 @@ class SizeStage:
 
     @property
     def plan(self) -> Composition:
-        """What the stage releases."""
+        """The stage's releases."""
         return Composition.of(Gaussian(self.noise_std))

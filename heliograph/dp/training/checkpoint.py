@@ -1,10 +1,11 @@
 """Checkpoints from which a killed run resumes with the same guarantee; they are secret, the model file is not.
 
-A folder holds `checkpoint.npz`, the run as it was (parameters, optimizer, budget, ledger, released values and, secret,
-the kept norms and the state of a seeded generator), and `charges.jsonl`, the journal: every charge is written there, and
-made durable, before its noise is drawn. A resumed run charges what the journal has beyond the checkpoint: those
-releases happened, or may have, and the replayed ones are charged again. An unseeded run draws fresh noise when it goes
-on; its generator's state is not written at all. Files are replaced at once and have mode 0600; nothing is pickled.
+A folder holds `checkpoint.npz`, the run's state (parameters, optimizer, budget, ledger, released values and, secret,
+the kept norms and the state of a seeded generator), and `charges.jsonl`, the journal: every charge is written there,
+and made durable, before its noise is drawn. A resumed run charges the journal's entries beyond the checkpoint: those
+releases happened, or may have, and the replayed ones are charged again. An unseeded run draws fresh noise when it
+resumes; its generator's state is not written at all. Files are replaced atomically and have mode 0600; nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _VERSION = 3
 
 
 class Checkpoint:
-    """The checkpoint and the journal in a folder, which is made where it is missing."""
+    """The checkpoint and the journal in a folder, which is created if it is missing."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -40,9 +41,9 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """The folder, for this run alone. Raises ProgramError where another run has it.
+        """Hold the folder for this run alone. Raises ProgramError if another run has it.
 
-        Two that went on from one state would release twice and report one.
+        Two runs that resumed from one state would release twice and report one.
         """
         busy = ProgramError(
             "another run is using this checkpoint",
@@ -67,12 +68,12 @@ class Checkpoint:
         self.written += 1
 
     def charges(self) -> list[Release]:
-        """All charges of the journal. A last line that was cut off is left out: its noise had not been drawn."""
+        """All charges of the journal, without a truncated last line: its noise had not been drawn."""
         if not self.journal.exists():
             return []
         with open_file(self.journal) as file:
             lines = file.read().decode().split("\n")
-        # Text after the last line break was cut off, or is empty. Remove it, so that the next charge starts a line.
+        # Text after the last line break was truncated, or is empty. Remove it, so that the next charge starts a line.
         if lines[-1]:
             with open(self.journal, "r+b") as journal:
                 journal.truncate(sum(len(line.encode()) + 1 for line in lines[:-1]))
@@ -92,7 +93,7 @@ class Checkpoint:
         write_arrays(self.path, tensors, mode=0o600)
 
     def load(self) -> tuple[dict[str, Any], int] | None:
-        """The state and how many charges it includes; None where there is no checkpoint."""
+        """The state and the number of charges that it includes; None if there is no checkpoint."""
         if not self.path.exists():
             return None
         try:
@@ -111,7 +112,7 @@ class Checkpoint:
 
 
 def write_arrays(path: Path, arrays: dict[str, Any], mode: int) -> None:
-    """Write arrays as npz, at once: a reader finds the old file or the new one."""
+    """Write arrays as npz, atomically: a reader finds the old file or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
@@ -129,7 +130,7 @@ def save_model(module: torch.nn.Module, path: Path) -> None:
 
 
 def load_model(module: torch.nn.Module, path: Path) -> None:
-    """Read parameters and buffers that `save_model` wrote into a module."""
+    """Load parameters and buffers into a module from a file of `save_model`."""
     with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
         module.load_state_dict({name: torch.from_numpy(file[name]) for name in file.files})
 

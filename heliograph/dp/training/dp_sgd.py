@@ -1,7 +1,8 @@
 """DP-SGD: Poisson sampling with probability b/N or another sampler, gradients clipped at C, Gaussian noise on their sum.
 
-A step adds up min(1, C / norm) g over the records taken and N(0, (sigma C)^2), and divides by b: a sampled Gaussian with
-probability b/N and multiplier sigma (Abadi et al. 2016). N is public or the released N~, never the length of the data.
+A step adds up min(1, C / norm) g over the sampled records and N(0, (sigma C)^2), and divides by b: a sampled Gaussian
+with probability b/N and multiplier sigma (Abadi et al. 2016). N is public or the released N~, never the length of the
+data.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ ROUND_OFF = 1e-5
 
 
 def clipped_sum(engine: GradientEngine, records: Records, taken: Tensor, bound: float, physical: int) -> list[Tensor]:
-    """The sum of the taken records' gradients, each clipped at `bound`, in physical batches.
+    """The sum of the sampled records' gradients, each clipped at `bound`, in physical batches.
 
-    Zero gradients stay zero; a record whose gradient is not finite adds nothing (the engine's word).
+    Zero gradients stay zero; a record whose gradient is not finite adds nothing (guaranteed by the engine).
     """
 
     def weights(_: Tensor, norms: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ class PoissonSteps:
         self._batches: Iterator[Any] = iter(())
 
     def start_epoch(self, epoch: int) -> None:
-        """Draw the batches of an epoch; where it is accounted for as a whole, charge it. Raises BudgetError."""
+        """Draw the batches of an epoch; if the epoch is accounted for as a whole, charge it. Raises BudgetError."""
         if self.plan.by_epoch:
             self.releaser.epoch("gradient sums of an epoch", self.mechanism, self.max_grad_norm)
         if self.sampler is not None:
@@ -116,7 +117,7 @@ class PoissonSteps:
         return torch.from_numpy(found)
 
     def step(self) -> list[Tensor]:
-        """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
+        """The private estimate of the mean gradient. Raises BudgetError if the budget does not admit a step."""
         taken = self._taken()
         sums = clipped_sum(self.engine, self.records, taken, self.max_grad_norm, self.physical)
         noisy = self.releaser.gradient_sum(

@@ -1,16 +1,17 @@
 """DPIS: importance-sampled DP-SGD (Wei et al. 2022), with every release accounted at its true sensitivity.
 
-An epoch: the norms of all records that were no candidates in the epoch before are computed at the current parameters
-(without materialising gradients), so that no norm is older than an epoch; if clipping adapts, K* = sum of min(norm, C*) is
-released and sets C; K' = sum of min(norm, C) is released and, clamped to (b C, N~ C], is K~; the noise sigma_G is chosen. A
-step: record i is taken with probability b norm_i / K~ (see `sampling.ImportanceSampler`) and adds (K~/N~) g_i / norm_i;
-N(0, (sigma_G C)^2) is added, the sum divided by b. Given the past and all other records' coins, one record is in the sum
-with probability at most b C / K~, with a vector of norm K~/N~ in a fixed direction: a sampled Gaussian with that
-probability and multiplier sigma_G N~ C / K~. Given the same, its norm in a norm sum is a number in [0, C] by its own coins.
+An epoch: the norms of all records that were no candidates in the previous epoch are computed at the current parameters
+(without materialising gradients), so that no norm is older than an epoch; if clipping adapts, K* = sum of min(norm, C*)
+is released and sets C; K' = sum of min(norm, C) is released, and K~ is K' clamped to (b C, N~ C]; the noise sigma_G is
+chosen. A step: record i is sampled with probability b norm_i / K~ (see `sampling.ImportanceSampler`) and adds (K~/N~)
+g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by b. Given the past and all other records' coins, one
+record is in the sum with probability at most b C / K~, with a vector of norm K~/N~ in a fixed direction: a sampled
+Gaussian with that probability and multiplier sigma_G N~ C / K~. Given the same, its norm in a norm sum is a number in
+[0, C] by its own coins.
 
-Where we differ from the paper: the norm sums are over all records, not over a sample (whose sensitivity is C / p_K, which
-the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, of the same norms as
-K'; the sum is divided by b once.
+Differences from the paper: the norm sums are over all records, not over a sample (whose sensitivity is C / p_K, which
+the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, from the same
+norms as K'; the sum is divided by b once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ABOVE = 1e-3
 
 @dataclass
 class Schedule:
-    """What the noise of an epoch is chosen from: only public and released values."""
+    """The basis for the choice of an epoch's noise: only public and released values."""
 
     settings: Settings
     size: float
@@ -57,18 +58,18 @@ class Schedule:
         return min(max(released, least), max(self.size * bound, least))
 
     def step(self, share: float, sigma: float) -> SampledGaussian:
-        """What a step is accounted as, with K~ = share * N~ * C and noise sigma * C."""
+        """The accounted mechanism of a step, with K~ = share * N~ * C and noise sigma * C."""
         return SampledGaussian(min(self.settings.batch_size / (self.size * share), 1.0), sigma / share)
 
     def norm_releases(self, epoch: int) -> int:
-        """How many norm sums are still to be released after those of an epoch (counted from 0)."""
+        """The number of norm sums still to be released after those of an epoch (counted from 0)."""
         return (self.settings.epochs - 1 - epoch) * (2 if self.settings.dpis.adapt_clipping else 1)
 
     def noise(self, budget: RenyiFilter, epoch: int, share: float) -> float:
-        """sigma_G of an epoch: the least with which the rest of the run fits what is left of the filter.
+        """sigma_G of an epoch: the least one with which the rest of the run fits the filter's remaining budget.
 
-        In the first epochs (a_E of all) later epochs are taken to have K~ = N~ C, the worst case; in the rest, the
-        present K~ (Wei et al. 2022, section 4.2). Raises BudgetError where no noise fits.
+        In the first epochs (a_E of all) later epochs are assumed to have K~ = N~ C, the worst case; in the rest, the
+        present K~ (Wei et al. 2022, section 4.2). Raises BudgetError if no noise fits.
         """
         options = self.settings.dpis
         later = 1.0 if epoch + 1 <= options.worst_case_share * self.settings.epochs else share
@@ -91,7 +92,7 @@ class Schedule:
 
 @dataclass
 class Epoch:
-    """The released values that an epoch runs on."""
+    """The released values with which an epoch runs."""
 
     bound: float
     norm_total: float
@@ -149,9 +150,9 @@ class ImportanceSteps:
         self.epochs.append(Epoch(bound, norm_total, sigma, mechanism))
 
     def _last_norms(self) -> Tensor:
-        """The norm of every record, computed now or, for a candidate of the epoch before, when it was one.
+        """The norm of every record: computed now or, for a candidate of the previous epoch, when it was a candidate.
 
-        Each is a function of its own record, its own coins and what was released: all that the norm sums need.
+        Each is a function of its own record, its own coins and earlier releases, as the norm sums require.
         """
         count, known = self.records.true_count, self.sampler.known
         norms = torch.zeros(count, dtype=torch.float64) if not known.numel() else known[:count].clone()
@@ -165,7 +166,7 @@ class ImportanceSteps:
         return norms if self.records.canaries is None else torch.cat([norms, self.records.canaries.norms()])
 
     def step(self) -> list[Tensor]:
-        """The private estimate of the mean gradient. Raises BudgetError where the budget does not admit a step."""
+        """The private estimate of the mean gradient. Raises BudgetError if the budget does not admit a step."""
         settings, now = self.schedule.settings, self.epochs[-1]
         candidates = self.sampler.candidates()
         coins = self.sampler.coins(len(candidates))
@@ -173,7 +174,7 @@ class ImportanceSteps:
         length = now.norm_total / self.schedule.size
 
         def weights(positions: Tensor, norms: Tensor) -> Tensor:
-            # One pass does both: the norms decide which records are taken, and the taken gradients get the same length.
+            # One pass does both: the norms decide which records are sampled, and their gradients get the same length.
             found[positions] = norms.detach().cpu().double()
             taken = self.sampler.taken(candidates[positions], found[positions], coins[positions]).to(norms.device)
             return torch.where(taken, length * (1 - ROUND_OFF) / norms, torch.zeros_like(norms))
@@ -191,12 +192,12 @@ class ImportanceSteps:
         return [each / settings.batch_size for each in noisy]
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: the released values, and the kept norms, which are secret."""
+        """The state for a checkpoint: the released values, and the kept norms, which are secret."""
         epochs = [[e.bound, e.norm_total, e.sigma, e.mechanism.text()] for e in self.epochs]
         return {"epochs": epochs, **self.sampler.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Resume from `state`."""
         self.epochs = [Epoch(c, k, sigma, parse(text).items[0][0]) for c, k, sigma, text in state["epochs"]]
         if self.epochs:
             self.sampler.restore(state, self.epochs[-1].bound, self.epochs[-1].norm_total)

@@ -1,10 +1,10 @@
 """Gradients of single records in factored form: their norms and weighted sums without the gradients themselves.
 
-A parameter of a layer meets each record through the layer's input a and the gradient b of the loss at the layer's output;
-the record's gradient is a small expression of the two. Each class here is one such expression and answers three questions:
-squared norms of all records, a weighted sum over records, and the gradients one by one (tests, and parameters that are
-used in several ways). Goodfellow 2015 (norms), Bu et al. 2022 (the cheaper of two ways per layer, the sum from what the
-norms needed).
+A parameter of a layer meets each record through the layer's input a and the gradient b of the loss at the layer's
+output; the record's gradient is a small expression of the two. Each class here is one such expression with three
+results: squared norms of all records, a weighted sum over records, and the gradients one by one (tests, and parameters
+that are used in several ways). Goodfellow 2015 (norms), Bu et al. 2022 (the cheaper of two ways per layer, the sum from
+the intermediate results of the norms).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-# Numbers that one temporary of a norm may hold: 1 MiB of float32, which stays in a core's cache.
+# The size of one temporary in a norm, in numbers: 1 MiB of float32, which stays in a core's cache.
 BLOCK = 1 << 18
 
 
@@ -33,7 +33,7 @@ class Factor(Protocol):
         """[B, *parameter shape]."""
 
     def of(self, rows: Tensor) -> Factor:
-        """The same for some of the records."""
+        """The factor of some of the records."""
 
 
 def _blocks(records: int, each: int) -> Iterator[slice]:
@@ -51,9 +51,9 @@ def _squares(rows: Tensor) -> Tensor:
 def pair_norms(a: Tensor, b: Tensor, gram: bool | None = None) -> Tensor:
     """Squared Frobenius norms [B] of `b[n]^T a[n]`; a is [B, T, d], b is [B, T, p].
 
-    By Gram matrices (T^2 (d + p) operations a record) or by the product of the one layer, block by block (T p d);
-    the cheaper, unless `gram` says. A Gram sum cancels where positions oppose each other, so a small multiple of the
-    round-off of its terms is added: the norm errs to the large side, which clips more, not less.
+    By Gram matrices (T^2 (d + p) operations a record) or by the product of the one layer, block by block (T p d); the
+    cheaper one, unless `gram` is given. A Gram sum cancels where positions oppose each other, so a small multiple of
+    the round-off of its terms is added: the norm errs to the large side, which clips more, not less.
     """
     records, positions, d = a.shape
     p = b.shape[2]
@@ -104,7 +104,7 @@ class Convolved:
     layer: nn.Conv1d | nn.Conv2d
 
     def _pairs(self, block: slice) -> tuple[Tensor, Tensor]:
-        """As linear maps at positions: [B G, L, (height, width, channel) of a patch] and [B G, L, channels out]."""
+        """Linear maps at positions: [B G, L, (height, width, channel) of a patch] and [B G, L, channels out]."""
         layer, x, b = self.layer, self.x[block], self.b[block]
         sizes: list[tuple[int, ...]] = [layer.kernel_size, layer.dilation, layer.stride]
         if x.dim() == 3:
@@ -154,7 +154,7 @@ class Convolved:
 
 @dataclass
 class Lookup:
-    """Rows of a table: tokens [B, T] and the gradient b [B, T, p] at what they gave. Row `ignored` has no gradient."""
+    """Rows of a table: tokens [B, T] and the gradient b [B, T, p] at their rows. Row `ignored` has no gradient."""
 
     tokens: Tensor
     b: Tensor
@@ -170,7 +170,7 @@ class Lookup:
         records = len(self.tokens)
         places = torch.arange(records, device=self.tokens.device).unsqueeze(1) * self.rows + self.tokens
         pairs, where = torch.unique(places, return_inverse=True)
-        # One sum for each pair of a record and a token that it holds.
+        # One sum for each pair of a record and one of its tokens.
         sums = self.b.new_zeros(len(pairs), self.b.shape[2]).index_add_(0, where.flatten(), self._kept().flatten(0, 1))
         out = self.b.new_zeros(records)
         return out.index_add_(0, pairs // self.rows, _squares(sums))
@@ -191,7 +191,7 @@ class Lookup:
 
 @dataclass
 class Dense:
-    """Gradients that were made: biases, affine parameters of norms, layers without a rule. [B, *parameter shape]."""
+    """Materialised gradients: biases, affine parameters of norms, layers without a rule. [B, *parameter shape]."""
 
     gradients: Tensor
 

@@ -1,12 +1,12 @@
 """Gradients of single records: their norms, their weighted sums and, for tests, the gradients themselves.
 
-One forward pass records what each layer saw; one backward pass, to the layers' outputs only, gives what each needs to know
-of the loss. From these pairs `factors` makes norms and weighted sums. No second backward pass is run and the gradients of
-single records are never held, but for small ones (biases, norms) and layers without a rule (Bu et al. 2022, "Differentially
-private optimization on large model at small cost").
+One forward pass records the layers' inputs; one backward pass, to the layers' outputs only, gives the gradients of the
+loss there. From these pairs `factors` computes norms and weighted sums. No second backward pass is run and the
+gradients of single records are never held, but for small ones (biases, norms) and layers without a rule (Bu et al.
+2022, "Differentially private optimization on large model at small cost").
 
-The norms and the sum come from the same pairs, so that what is summed is what was measured, whatever the module does.
-That the pairs are the true gradients, and that no record enters another's, is for `refuse.check_loss` to find out.
+The norms and the sum come from the same pairs, so that the summed gradients are the measured ones, whatever the module
+does. `refuse.check_loss` checks that the pairs are the true gradients, and that no record enters another's.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ class GradientEngine:
 
     Records are the first dimension of inputs, targets and of every layer's input (the second for recurrent modules that
     are not `batch_first`). Inputs may be a tuple, passed as several arguments. The module stays as it is: parameters,
-    mode, hooks and `.grad` are not changed. A batch is held whole: cut large ones up.
+    mode, hooks and `.grad` are not changed. A batch is held whole: split large ones.
 
-    Products are taken in full precision, whatever torch is allowed elsewhere; modules in float16 or bfloat16 are refused.
-    A record whose gradient is not finite has norm 0 and adds nothing to any sum: its neighbours must not see it.
+    Products are computed in full precision, whatever torch may do elsewhere; modules in float16 or bfloat16 are
+    refused. A record whose gradient is not finite has norm 0 and adds nothing to any sum: it must not affect its
+    neighbours.
 
-    `mixed_rows` asks for mixed precision: forward and backward passes under autocast to bfloat16, norms and sums in
-    float32, every batch filled up to that many rows (`precision` says why, and has a check that is to be made first).
+    `mixed_rows` turns on mixed precision: forward and backward passes under autocast to bfloat16, norms and sums in
+    float32, every batch filled up to that many rows (`precision` has the reason, and a check to run first).
     """
 
     def __init__(self, module: nn.Module, loss: Losses, mixed_rows: int | None = None) -> None:
@@ -105,7 +106,7 @@ class GradientEngine:
         return next(iter(trained(self.module))).new_empty(0)
 
     def _measured(self, factors: dict[int, Factor]) -> tuple[Tensor, Tensor | None]:
-        """The norms, 0 where they are not finite, and which records have a finite one where not all do."""
+        """The norms, 0 where they are not finite, and a mask of the finite ones unless all are."""
         squares = [factor.square_norms() for factor in factors.values()]
         norms = torch.stack(squares).sum(0).sqrt()
         finite = torch.isfinite(norms)
@@ -114,7 +115,7 @@ class GradientEngine:
         return torch.where(finite, norms, torch.zeros_like(norms)), finite
 
     def seen(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
-        """What gradients are made of, as it was computed: inputs of layers, gradients at their outputs, losses."""
+        """The values behind the gradients, as computed: inputs of layers, gradients at their outputs, losses."""
         with _full_products():
             tape, losses = self._run(inputs, targets)
             return [*tape.seen, *(each for each in tape.gradients(losses) if each is not None), losses.detach()]
@@ -135,7 +136,7 @@ class GradientEngine:
         return {key: factor.of(rows) for key, factor in found.items()}
 
     def _filled(self, inputs: Inputs, targets: Tensor) -> tuple[Inputs, Tensor]:
-        """In mixed precision a batch of the one size that there is: its first record again and again behind the others."""
+        """The batch, in mixed precision filled up to its one size with copies of its first record."""
         if self.mixed_rows is None or self.mixed_rows == len(targets):
             return inputs, targets
         if len(targets) > self.mixed_rows:
@@ -146,7 +147,7 @@ class GradientEngine:
         return filled, targets[rows]
 
     def _run(self, inputs: Inputs, targets: Tensor) -> tuple[_Tape, Tensor]:
-        """The forward pass, with what its layers saw, and the losses."""
+        """The forward pass with its tape, and the losses."""
         mixed = self.mixed_rows is not None
         # If mixed precision is not requested, autocast stays as the caller set it: a tape that meets it refuses.
         cast = torch.autocast(targets.device.type, torch.bfloat16) if mixed else nullcontext()
@@ -164,7 +165,7 @@ class GradientEngine:
 
 
 class _Tape:
-    """What the layers of a module saw in one forward pass; afterwards, their factors."""
+    """A recording of the layers' inputs in one forward pass, from which it gives their factors."""
 
     def __init__(self, module: nn.Module, records: int, mixed: bool) -> None:
         self._records = records
@@ -258,12 +259,12 @@ class _Tape:
 
 
 def _wide(value: Any) -> Any:
-    """A tensor of half precision as float32, anything else as it is."""
+    """A tensor of half precision as float32, any other value unchanged."""
     return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
 
 
 def _wide_factor(factor: Any) -> Any:
-    """A factor whose tensors are float32 at least: norms and sums are then taken of the same numbers, in float32."""
+    """A factor with tensors in at least float32: norms and sums then come from the same numbers, in float32."""
     given = {f.name: getattr(factor, f.name) for f in fields(factor)}
     changed = {name: wide for name, value in given.items() if (wide := _wide(value)) is not value}
     return replace(factor, **changed) if changed else factor
@@ -271,7 +272,7 @@ def _wide_factor(factor: Any) -> Any:
 
 @contextmanager
 def _full_products() -> Iterator[None]:
-    """No TF32 and no bfloat16 inside of float32 products: norms and sums must be of the same numbers."""
+    """No TF32 and no bfloat16 inside float32 products: norms and sums must come from the same numbers."""
     before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False

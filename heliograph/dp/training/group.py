@@ -1,9 +1,10 @@
 """Several processes that train one module together: one run, one release a step, whatever their number.
 
-Every process has all records, draws the same coins (from one generator, whose state the first one gives) and computes a
-share of what they pick; the sums of the shares are added up, noised once, and all take what the first process released.
-So the mechanism is that of one process, and so are sensitivity and accounting; journal and checkpoint are the first's. The
-processes trust each other: what they exchange is not private. One process alone is a group, too, and takes the same way.
+Every process has all records, draws the same coins (from one generator, whose state comes from the first process) and
+computes a share of the sampled records; the sums of the shares are added up, noised once, and all processes take the
+first one's release. So mechanism, sensitivity and accounting are the same as for one process; journal and checkpoint
+are the first's. The processes trust each other: their exchange is not private. One process alone is a group, too, with
+the same code.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ class Group:
 
     @staticmethod
     def found(device: torch.device) -> Group:
-        """torch's default process group, or this process alone where there is none."""
+        """torch's default process group, or this process alone if there is none."""
         if not (distributed.is_available() and distributed.is_initialized()):
             return Group()
         return Group(distributed.get_rank(), distributed.get_world_size(), device)
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to talk to."""
+        """Whether this is the only process."""
         return self.count == 1
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the journal and checkpoints, and makes what is released."""
+        """Whether this process writes the journal and checkpoints, and makes the releases."""
         return self.rank == 0
 
     def share(self, positions: Tensor) -> Tensor:
-        """Which of some positions are this process's to compute."""
+        """This process's share of some positions."""
         return positions[self.rank :: self.count]
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
@@ -59,7 +60,7 @@ class Group:
         self._into(tensors, whole)
 
     def agree(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by those of the first process."""
+        """Replace tensors by the first process's."""
         if self.alone or not tensors:
             return
         whole = torch.cat([each.detach().to(self.device).flatten() for each in tensors])
@@ -73,7 +74,7 @@ class Group:
                 each.copy_(part.view(each.shape))
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives in the first process; where it raises there, ProgramError everywhere else."""
+        """The result of `make` in the first process; if it raises there, ProgramError everywhere else."""
         if self.alone:
             return make()
         sent: list[Any] = [None, ""]
@@ -91,7 +92,7 @@ class Group:
         return sent[0]  # type: ignore[no-any-return]
 
     def check_same(self, value: str, what: str) -> None:
-        """Raise ProgramError in every process unless all give the same."""
+        """Raise ProgramError in every process unless all pass the same value."""
         if self.alone:
             return
         values: list[Any] = [None] * self.count

@@ -1,14 +1,14 @@
-"""Data sets whose item i is made of other items too: mixup, mosaics, pairs, triplets, windows, repeats.
+"""Data sets with items made of several records: mixup, mosaics, pairs, triplets, windows, repeats.
 
-The guarantee is for items. Where a record is in many of them, it is not the guarantee of a record. Some items of a copy of
-the data set are read here, and what they read in turn is watched: the data set itself, data sets inside of it, and the
-tensors, arrays and lists that it holds. Two things are refused:
+The guarantee is for items. If a record is in many of them, it is not a guarantee for a record. Some items of a copy of
+the data set are read here, under observation of every read: of the data set itself, of data sets inside it, and of the
+tensors, arrays and lists in it. Two things are refused:
 
 - an item that reads several elements of one data set, or of a tensor, array or list of which every item reads its own;
 - two items that read the same element of one data set.
 
-A table that items look something up in (words, names of classes) is none of these. What is read in other ways (files, data
-frames, functions of whole tensors) is not seen: this finds the usual ways, it proves nothing.
+A lookup table for items (words, names of classes) is none of these. Reads in other ways (files, data
+frames, functions of whole tensors) are not observed: this finds the usual ways, it proves nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Note = Callable[[str, set[int]], None]
 
 
 def check_items(dataset: Dataset[Any], where: str = "train_set") -> None:
-    """Raise UnsupportedError where items of a map-style data set are seen to share records."""
+    """Raise UnsupportedError if items of a map-style data set are seen to share records."""
     found: dict[str, dict[int, set[int]]] = {}
     at = 0
 
@@ -45,7 +45,7 @@ def check_items(dataset: Dataset[Any], where: str = "train_set") -> None:
         watch = _Watch(note)
         watched, count = watch.dataset(dataset, ""), len(dataset)  # type: ignore[arg-type]
         read = {0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1}
-        # If the data set is longer than what it holds, some of it repeats: read there, too.
+        # If the data set is longer than its contents, some of it repeats: read there, too.
         read |= {size for size in watch.sizes.values() if size < count}
         for at in sorted(n for n in read if 0 <= n < count):
             for _ in range(_DRAWN):
@@ -75,7 +75,7 @@ def _shared(why: str, where: str) -> UnsupportedError:
 
 @contextlib.contextmanager
 def _random_numbers_kept() -> Iterator[None]:
-    """Reading items here does not move the generators that training will use."""
+    """Keep the generators for training unchanged while items are read here."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - data sets use it
     try:
         with torch.random.fork_rng(devices=[]):
@@ -86,7 +86,7 @@ def _random_numbers_kept() -> Iterator[None]:
 
 
 class _Watch:
-    """Makes copies that tell `note` which elements are read of what, by name."""
+    """Makes copies that report to `note`, by name, the elements that are read."""
 
     def __init__(self, note: _Note) -> None:
         self.note = note
@@ -94,7 +94,7 @@ class _Watch:
         self.sizes: dict[str, int] = {}
 
     def dataset(self, dataset: Dataset[Any], name: str) -> Any:
-        """A copy of a data set whose items, and whose parts, are watched."""
+        """A copy of a data set with its items and parts under watch."""
         kind, note = type(dataset), self.note
 
         class Watched(kind):  # type: ignore[misc, valid-type]

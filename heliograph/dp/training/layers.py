@@ -1,8 +1,8 @@
-"""Which parts of a module have their gradients taken together, and the rule of each: factors from input and output gradient.
+"""The parts of a module whose gradients are taken together, each with its rule: factors from input and output gradient.
 
-A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding, EmbeddingBag; recurrent layers are in `recurrent`,
-attention in `attention`), a layer with a grad sampler of Opacus (norms, Conv3d), or any other module with trainable
-parameters of its own, which `torch.func` differentiates record by record, children included.
+A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding, EmbeddingBag; recurrent layers are in
+`recurrent`, attention in `attention`), a layer with a grad sampler of Opacus (norms, Conv3d), or any other module with
+trainable parameters of its own, which `torch.func` differentiates record by record, children included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Factors = list[tuple[Tensor, Factor]]
 
 @dataclass(frozen=True)
 class Use:
-    """One call of a part: its arguments, and which of its outputs (0 where there is one) the gradient belongs to."""
+    """One call of a part: its arguments, and the output (0 if there is one) to which the gradient belongs."""
 
     args: tuple[Any, ...]
     named: dict[str, Any]
@@ -39,7 +39,7 @@ def trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules whose gradients are taken each by one rule; together they hold all trainable parameters."""
+    """The modules whose gradients are each taken by one rule; together they hold all trainable parameters."""
     if not trained(module):
         return
     whole = isinstance(module, nn.RNNBase | nn.MultiheadAttention)
@@ -129,7 +129,7 @@ _RULES: dict[type[nn.Module], Rule] = {
 
 
 def _opacus_sampler(layer: nn.Module) -> Rule | None:
-    """Opacus' per-sample gradients of a layer, where it has them."""
+    """Opacus' per-sample gradients of a layer, if it has them."""
     try:
         from opacus.grad_sample import GradSampleModule
     except ImportError as error:
@@ -151,7 +151,7 @@ def _opacus_sampler(layer: nn.Module) -> Rule | None:
 
 
 def _by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
-    """Per-record gradients of any module whose forward `torch.func.vmap` can carry."""
+    """Per-record gradients of any module whose forward works under `torch.func.vmap`."""
     names = {name: p for name, p in layer.named_parameters() if p.requires_grad}
     given = (*use.args, *use.named.values())
     records = len(gradient)

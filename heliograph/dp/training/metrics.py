@@ -13,7 +13,7 @@ from heliograph.dp.training.records import Records
 
 @dataclass(frozen=True)
 class Metrics:
-    """The mean loss, and the accuracy where outputs are scores of classes and targets are classes."""
+    """The mean loss, and the accuracy if outputs are class scores and targets are classes."""
 
     loss: float
     accuracy: float | None
@@ -25,7 +25,7 @@ class Metrics:
 
 @torch.no_grad()
 def measured(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], records: Records, batch_size: int) -> Metrics:
-    """The metrics of a module in evaluation mode; it is left in the mode that it was in."""
+    """The metrics of a module in evaluation mode; its earlier mode is restored."""
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     total, right, classes = 0.0, 0, True

@@ -6,23 +6,23 @@ noise, which betray the value beneath (Mironov 2012), do not exist:
 
 - The grid is g = 2^floor(log2 std) * 2^-32. `release` rounds the value to the grid and adds k g, where k is the nearest
   integer to (std/g) Z and Z is a *real* standard Gaussian. With value on the grid, value + k g is the rounding of
-  value + std Z: post-processing of the Gaussian mechanism on real numbers, so that every theorem about it holds, that on
-  Poisson sampling included. (A discrete Gaussian would need its own analysis for each of these.) The sum is made in
-  integers; its rounding to float at the end is post-processing again.
+  value + std Z: post-processing of the Gaussian mechanism on real numbers, so that every theorem about it holds,
+  including those on Poisson sampling. (A discrete Gaussian would need its own analysis for each of these.) The sum is
+  computed in integers; its rounding to float at the end is post-processing again.
 - Rounding d values to the grid moves the distance of two data sets by at most g sqrt(d); the noise is enlarged by that
-  over the sensitivity, about 2^-32 sqrt(d), so that the multiplier that was accounted is kept.
-- k comes from inversion: Z = -+ndtri(U/2), U uniform. 53 bits of U and double precision bound k; where the bound leaves two
-  integers (about 40 of a million), U is extended and compared, in as many digits as it takes, with the probability of what
-  lies beyond the middle between them. Assumed: scipy's `ndtri`
-  errs by at most 16 units of round-off, relative to the larger of 1 and |Z| (a test compares with 60 digits).
+  over the sensitivity, about 2^-32 sqrt(d), so that the accounted multiplier is kept.
+- k comes from inversion: Z = -+ndtri(U/2), U uniform. 53 bits of U and double precision bound k; if the bound leaves
+  two integers (about 40 of a million), U is extended and compared, in as many digits as needed, with the probability of
+  the tail beyond the midpoint between them. Assumed: scipy's `ndtri` errs by at most 16 units of round-off, relative to
+  the larger of 1 and |Z| (a test compares with 60 digits).
 
-**What is not covered.** The clipped sum itself is computed in floating point: its round-off enters before the grid does,
-and the sensitivity of a floating-point sum exceeds that of the real one by the round-off (Casacuberta et al. 2022). It
-grows with the physical batch, whose sum is made in the module's precision; batches are added in float64. A test measures
+**What is not covered.** The clipped sum itself is computed in floating point: its round-off comes before the grid,
+and the sensitivity of a floating-point sum exceeds the real sum's by the round-off (Casacuberta et al. 2022). It
+grows with the physical batch, whose sum is in the module's precision; batches are added in float64. A test measures
 it. Timing, memory and the operating system's generator are outside too.
 
 **Plain mode** draws from numpy's SFC64 with its floating-point Gaussian: fast, not cryptographic, and not safe
-against someone who reads low bits. With a seed that others know, neither mode gives privacy.
+against an attacker who reads low bits. With a seed that others know, neither mode gives privacy.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class GaussianNoise:
             self._numpy = np.random.Generator(np.random.SFC64(seed if seed is not None else secrets.randbits(256)))
 
     def _own(self) -> None:
-        """Take fresh entropy in a forked child: with its parent's noise, both releases together would show what it hid."""
+        """Take fresh entropy in a forked child: with the parent's noise, both releases would reveal the values."""
         if self._process == os.getpid():
             return
         if self.seeded:
@@ -111,8 +111,8 @@ class GaussianNoise:
     def release(self, values: Sequence[Tensor], std: float, sensitivity: float) -> list[Tensor]:
         """One vector, given in parts, plus Gaussian noise, as a private release; dtypes and devices are kept.
 
-        `std / sensitivity` is the multiplier that was accounted; in secure mode the noise is larger by what rounding to the
-        grid can add to the sensitivity. Values must be finite.
+        `std / sensitivity` is the accounted multiplier; in secure mode the noise is larger by the amount that rounding
+        to the grid can add to the sensitivity. Values must be finite.
         """
         if not sensitivity > 0:
             raise ProgramError(f"sensitivity = {sensitivity!r} must be positive", where="release")
@@ -140,7 +140,7 @@ class GaussianNoise:
         return [part.view(value.shape).to(value) for part, value in zip(parts, values, strict=True)]
 
     def _added(self, values: Sequence[Tensor], std: float) -> list[Tensor]:
-        """Values plus noise in floating point; all noise is drawn at once, which many small parts would slow."""
+        """Values plus noise in floating point; all noise is drawn at once, because many small draws would be slow."""
         drawn = self.like((sum(value.numel() for value in values),), std)
         parts = drawn.split([value.numel() for value in values])
         return [
@@ -175,9 +175,9 @@ class GaussianNoise:
         return torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53)
 
     def state(self) -> dict[str, Any]:
-        """Everything that later draws depend on, as JSON values. It is secret: it gives away all noise to come.
+        """Everything on which later draws depend, as JSON values. It is secret: it reveals all future noise.
 
-        In secure mode it gives away all noise that was drawn, too.
+        In secure mode it reveals all past noise, too.
         """
         kept: dict[str, Any] = {"secure": self.secure, "seeded": self.seeded}
         if self.secure:
@@ -187,7 +187,7 @@ class GaussianNoise:
         return {**kept, "words": words, "has_uint32": inner["has_uint32"], "uinteger": inner["uinteger"]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state. Raises WireError where it is not one of this mode."""
+        """Resume from a saved state. Raises WireError for any other value, or another mode's state."""
         try:
             if state["secure"] is not self.secure:
                 raise ValueError("it was saved in the other mode")
@@ -243,12 +243,12 @@ class GaussianNoise:
         return np.where(negative, -made, made)
 
     def _decided(self, prefix: int, scale: float, low: int) -> int:
-        """`low` or the integer after it, for a U that starts with 53 known bits, by which side of their middle Z lies on."""
+        """`low` or the next integer, for a U with 53 known first bits, by the side of their midpoint that has Z."""
         bits, value = 53, prefix
         while True:
             value, bits = (value << 64) | int.from_bytes(self._stream.take(8), "little"), bits + 64
             with mpmath.workdps(20 + bits // 3):
-                # |Z| is above the midpoint where U is below this tail, whose error is far below the room left for it.
+                # |Z| is above the midpoint if U is below this tail, whose error is far below the allowed room.
                 tail = mpmath.erfc((mpmath.mpf(low) + 0.5) / mpmath.mpf(scale) / mpmath.sqrt(2))
                 room = tail * mpmath.mpf(10) ** -(10 + bits // 3)
                 if mpmath.ldexp(value + 1, -bits) < tail - room:
@@ -257,7 +257,7 @@ class GaussianNoise:
                     return low
 
     def _refined(self, prefix: int, scale: float) -> int:
-        """The integer for a U that starts with 53 known bits, from as many more as it takes."""
+        """The integer for a U that starts with 53 known bits, from as many further bits as needed."""
         bits, value = 53, prefix
         while True:
             value, bits = (value << 64) | int.from_bytes(self._stream.take(8), "little"), bits + 64

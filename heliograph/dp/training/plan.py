@@ -1,7 +1,7 @@
 """From epsilon to noise and from noise to epsilon: the budget of a run, made before its data are touched.
 
 DP-SGD, and DPIS with a planned norm share, have mechanisms that are fixed beforehand: the numerical bracket of the plan
-holds. DPIS that releases its norm sums chooses probabilities and noise by what it saw: a Renyi filter is fixed, at the
+holds. DPIS with released norm sums chooses probabilities and noise from them: a Renyi filter is fixed, at the
 order that suits the public worst case (all norms at the bound), and its budget is the guarantee.
 """
 
@@ -30,10 +30,10 @@ from heliograph.errors import PlanningError
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's budget, its steps an epoch, and what was fixed of their noise.
+    """A run's budget, its steps per epoch, and the fixed part of their noise.
 
-    `sigma` is noise standard deviation over C (None: chosen epoch by epoch). Where all was fixed beforehand, `mechanisms`
-    has that of each epoch's steps, and `bracket` is the plan's.
+    `sigma` is noise standard deviation over C (None: chosen epoch by epoch). If everything was fixed beforehand,
+    `mechanisms` has the mechanism of each epoch's steps, and `bracket` is the plan's.
     """
 
     budget: PlannedBudget | RenyiFilter
@@ -43,13 +43,13 @@ class Plan:
     bracket: Bracket | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The plan with what its budget has spent, for a checkpoint."""
+        """The plan with its budget's charges, for a checkpoint."""
         mechanisms = [each.text() for each in self.mechanisms]
         return {"budget": self.budget.to_json(), "steps": self.steps, "sigma": self.sigma, "mechanisms": mechanisms}
 
     @classmethod
     def from_json(cls, state: dict[str, Any], settings: Settings, delta: float) -> Plan:
-        """The plan of a checkpoint; `delta` is that of what is released under it."""
+        """The plan of a checkpoint; `delta` is for the releases under it."""
         budget = restored(state["budget"])
         mechanisms = tuple(parse(text).items[0][0] for text in state["mechanisms"])
         bracket = _bracket(budget.plan, settings, delta) if isinstance(budget, PlannedBudget) else None
@@ -57,7 +57,7 @@ class Plan:
 
 
 def _bracket(plan: Composition, settings: Settings, delta: float) -> Bracket:
-    """The bracket of a plan, as narrow as calibration makes it, so that its upper end does not pass the target."""
+    """The bracket of a plan, as narrow as in calibration, so that its upper end does not exceed the target."""
     target = settings.epsilon
     width = Tolerance() if target is None else Tolerance(absolute=min(1e-3, 1e-4 * target), relative=1e-5)
     return bracket_of(plan, delta, tolerance=width)
@@ -69,9 +69,10 @@ def steps_per_epoch(size: float, batch_size: float) -> int:
 
 
 def make_plan(settings: Settings, size: float, epsilon: float | None, delta: float) -> Plan:
-    """The plan of a run: `size` is N or N~; epsilon (None: noise was given) and delta are for what is released from here.
+    """The plan of a run: `size` is N or N~; epsilon (None: noise was given) and delta are for the releases from here
+    on.
 
-    Raises PlanningError where the target cannot be met.
+    Raises PlanningError if the target cannot be met.
     """
     if settings.sampler is not None:
         return _sampled(settings, settings.sampler, epsilon, delta, size)
@@ -111,7 +112,7 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
 
 
 def _sampled(settings: Settings, sampler: Sampler, epsilon: float | None, delta: float, size: float) -> Plan:
-    """A plan of DP-SGD with a sampler, which says what its epochs are accounted as."""
+    """A plan of DP-SGD with a sampler, which gives the accounting of its epochs."""
 
     def plan(multiplier: float) -> Composition:
         return sampler.plan(size, multiplier).composition(settings.epochs)
@@ -146,7 +147,7 @@ def _cyclic(settings: Settings, epsilon: float | None, delta: float, p: float, c
 
 
 def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -> float:
-    """The order, of a grid, at which the least noise meets the target. Any order that is fixed now gives a guarantee."""
+    """The order, of a grid, at which the least noise meets the target. Any order fixed now gives a guarantee."""
     thetas = np.geomspace(0.1, 1e4, 56)
 
     def best(sigma: float) -> tuple[float, float]:
@@ -160,7 +161,7 @@ def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -
 def least_noise(fits: Callable[[float], bool], tolerance: float = 1e-6) -> float:
     """The least sigma from 1e-2 on, to the tolerance (relative) from above, that fits; more noise fits as well.
 
-    Raises PlanningError where the largest does not.
+    Raises PlanningError if the largest does not.
     """
     low = high = 1.0
     while not fits(high):
@@ -199,7 +200,7 @@ def _fixed(
     largest = max(shares)
 
     def mechanisms(least: float) -> tuple[SampledGaussian, ...]:
-        """The steps' mechanisms by their least multiplier, that of the largest share."""
+        """The steps' mechanisms for the smallest of their multipliers, which belongs to the largest share."""
         return tuple(SampledGaussian(p / share, least * (largest / share)) for share in shares)
 
     def plan(least: float) -> Composition:

@@ -1,16 +1,16 @@
 """Mixed precision: forward and backward passes in bfloat16; norms, clipping and sums in float32 and float64.
 
-Of a record's gradient the proof needs that it is one vector that this record alone decides (with the parameters and its
-own coins), and that the clipped vector is no longer than the bound. It need not be near the true gradient. Here it is made
-of inputs of layers and gradients at their outputs, as bfloat16 has them, widened to float32; norm and sum are of the same
-numbers, with the round-off of float32, as everywhere. So the length is bounded as in full precision.
+The proof requires that a record's gradient is one vector, decided by this record alone (with the parameters and its own
+coins), and that the clipped vector is no longer than the bound. It need not be near the true gradient. Here it is
+computed from inputs of layers and gradients at their outputs, in bfloat16, widened to float32; norm and sum come from
+the same numbers, with the round-off of float32, as everywhere. So the length is bounded as in full precision.
 
-That no *other* record decides it is another matter. torch does not promise that a row of a product stays the same in a
-batch of another size. In float32 such a row moves by 1e-7 of itself; in bfloat16 one rounding that falls the other way is
-2^-8 of a number, and a hundred rows together could move a sum by a fifth of the bound. So every physical batch has one
-shape here, filled up with rows of no weight; and before training `check_rows` tries the module itself on this machine,
-bit by bit: rows that change places keep their values, and a row that is exchanged moves no other. Kernels decide by shape,
-not by values, how they add up, which makes the trial one for all data.
+That no *other* record affects it is another matter. torch does not promise that a row of a product stays the same in a
+batch of another size. In float32 such a row moves by 1e-7 of itself; in bfloat16 one rounding that falls the other way
+is 2^-8 of a number, and a hundred rows together could move a sum by a fifth of the bound. So every physical batch has
+one shape here, filled up with rows of no weight; and before training `check_rows` tries the module itself on this
+machine, bit by bit: rows that change places keep their values, and an exchanged row moves no other. The order in which
+kernels add depends on the shape, not on values, so one trial holds for all data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_layers(module: nn.Module) -> None:
 
 
 def check_rows(engine: GradientEngine, inputs: Inputs, targets: Tensor) -> None:
-    """Raise UnsupportedError unless each row of a whole batch is computed by itself, wherever it stands.
+    """Raise UnsupportedError unless each row of a whole batch is computed by itself, at any place.
 
     `inputs` and `targets` are of some records, and dropout is off: a mask belongs to a place.
     """

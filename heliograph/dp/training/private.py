@@ -1,4 +1,4 @@
-"""`make_private`: a trainer from what a plain PyTorch program has, for those who come from Opacus."""
+"""`make_private`: a trainer from the objects of a plain PyTorch program, for users of Opacus."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def make_private(
     """A `DPTrainer` on a loader's data set, with its batch size as the expected one, and the given optimizer.
 
     The loader itself is not used: the trainer draws batches, by Poisson sampling or with `sampler`. Loop over
-    `trainer.steps()`, or call `fit`. `loss` returns one value for each record. `options` are those of `DPTrainer`:
-    delta, epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
+    `trainer.steps()`, or call `fit`. `loss` returns one value for each record. `options` are the options of
+    `DPTrainer`: delta, epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
 
-    Raises ProgramError for loaders whose meaning would be lost: those with a sampler that weights or selects records, a
+    Raises ProgramError for loaders whose meaning would be lost: with a sampler that weights or selects records, a
     batch sampler, a collate function, or a seeded generator; and for an optimizer of other parameters.
     """
     if not isinstance(loader, DataLoader):

@@ -1,4 +1,4 @@
-"""The training records, by index; how many there are is secret unless it was said to be public.
+"""The training records, by index; their number is secret unless it is declared public.
 
 Order does not matter, and no sampler or loader of the user's is used: each step's records are drawn here.
 """
@@ -28,10 +28,10 @@ _trained: dict[int, tuple[weakref.ReferenceType[Any], int]] = {}
 
 @dataclass
 class Canaries:
-    """Records of an audit whose gradients are given: canary n's is `length` at entry `entries[n]` of all parameters.
+    """Records of an audit with given gradients: canary n's is `length` at entry `entries[n]` of all parameters.
 
-    They take the way of all records through sampling, clipping and noise; only their gradients are not computed. None is
-    like any true gradient, and two that have entries of their own do not meet: an attacker sees each by itself.
+    They go through sampling, clipping and noise like all records; only their gradients are not computed. None resembles
+    a true gradient, and two canaries with different entries do not interfere: an attacker sees each by itself.
     """
 
     entries: Tensor
@@ -45,17 +45,18 @@ class Canaries:
         return len(self.present)
 
     def norms(self) -> Tensor:
-        """The norms of those in the training set."""
+        """The norms of the canaries in the training set."""
         return torch.full((len(self.present),), self.length, dtype=torch.float64)
 
     def at_entries(self, values: list[Tensor]) -> Tensor:
-        """What a vector, given in parts, holds at the entries."""
+        """The values of a vector, given in parts, at the entries."""
         return torch.cat([value.detach().flatten().double().cpu() for value in values])[self.entries]
 
     def add(self, sums: list[Tensor], numbers: Tensor, weights: Callable[[Tensor], Tensor], group: Group) -> None:
-        """Add some of those in the training set, weighted as records of their norm are, to this process's share of the sums.
+        """Add some of the canaries in the training set, weighted like records of their norm, to this process's share of
+        the sums.
 
-        They are the first process's to add.
+        Only the first process adds them.
         """
         self.others = self.at_entries(sums)
         group.add_up([self.others])
@@ -107,11 +108,11 @@ class Records:
         return self.true_count + (0 if self.canaries is None else len(self.canaries))
 
     def begin(self, resumed: bool, earlier: int) -> None:
-        """A run begins on these records; warns with CompositionWarning where runs of this process had them, more than the
+        """Begin a run on these records; warn with CompositionWarning if this process made more runs on them than the
         `earlier` ones that its report includes.
 
-        The same data are the same object here (of a pair, the inputs): copies, and other processes, are not seen. A run that
-        goes on from a checkpoint has been counted.
+        Data count as the same if they are the same object here (for a pair, the inputs): copies, and other processes,
+        are not seen. A run resumed from a checkpoint has been counted.
         """
         known, runs = _trained.get(id(self._identity), (None, 0))
         if known is None or known() is not self._identity:
@@ -141,7 +142,8 @@ class Records:
         return _moved(found[0], self.device), _moved(found[1], self.device)
 
     def made_up(self, count: int) -> Pair:
-        """Random records with the shapes and types of the true ones, for trying a module: real ones would be a look.
+        """Random records with the shapes and types of the true ones, for trying a module: true ones would be a look at
+        the data.
 
         Real numbers are normal (in targets uniform), integers 0 or 1.
         """
@@ -158,7 +160,7 @@ class Records:
     def chunks(self, indices: Tensor, size: int) -> Iterator[tuple[Tensor, Pair]]:
         """This process's share of some indices in physical batches: the positions within `indices`, and the records.
 
-        Of a process alone that is all of them; else what is made of them is to be added up (`group`).
+        For a process alone the share is everything; otherwise results from the shares must be added up (`group`).
         """
         for positions in self.group.share(torch.arange(indices.numel())).split(size):
             # Without indices, torch returns one empty part; a data set has no empty batch.

@@ -1,10 +1,10 @@
 """Recurrent layers, unrolled, with the user's own `nn.RNN`, `nn.GRU` and `nn.LSTM` modules and their parameters.
 
-The fused kernels give no gradient at a layer's gates, which is what the gradient of one record is made of: that of
-`weight_ih` is the sum over time of (gradient at the gates) x (input), that of `weight_hh` of (gradient at the gates) x
-(previous state). So, while gradients are taken, such a module runs here: one product for all inputs, a loop over time for
-the states with both directions of a layer in one batched product, a backward pass by hand, which has the gradients of all
-gates at hand as one tensor. Values equal the fused ones up to round-off.
+The fused kernels give no gradient at a layer's gates, but the gradients of one record are made from it: the gradient of
+`weight_ih` is the sum over time of (gradient at the gates) x (input), and for `weight_hh` of (gradient at the gates) x
+(previous state). So, while gradients are taken, such a module runs here: one product for all inputs, a loop over time
+for the states with both directions of a layer in one batched product, a backward pass by hand, which has the gradients
+of all gates as one tensor. Values equal the fused ones up to round-off.
 
 Shapes inside: time first, then directions D, then records, [T, D, B, width]; the second direction runs on reversed time.
 """
@@ -59,7 +59,7 @@ class _LSTM(Function):
         made = torch.empty_like(acts)
         di, df, dg, do = (part.unbind(0) for part in made.chunk(4, 3))
         back, dh, dc = weight.mT, d_states[-1], d_cell
-        # Step by step, so that what a step needs stays in the cache.
+        # Step by step, so that the operands of a step stay in the cache.
         for t in range(len(acts) - 1, -1, -1):
             dc = dc + _tanh_backward(dh * o[t], squashed[t])
             torch.mul(dh, squashed[t], out=do[t])
@@ -133,7 +133,7 @@ class _Elman(Function):
 
 
 def refused(layer: nn.RNNBase) -> str:
-    """Why a recurrent module cannot be unrolled here; empty where it can."""
+    """The reason why a recurrent module cannot be unrolled here; empty if it can."""
     if layer.proj_size:
         return "projections (proj_size) are not unrolled"
     if layer.mode not in ("LSTM", "GRU", "RNN_TANH", "RNN_RELU"):
@@ -142,7 +142,7 @@ def refused(layer: nn.RNNBase) -> str:
 
 
 def unrolled(layer: nn.RNNBase, record: Record) -> Callable[..., Any]:
-    """A forward function for the module that calls `record` for every layer of it.
+    """A forward function for the module that calls `record` for each of its layers.
 
     Same arguments and results as the module's own forward, for batched tensors (not packed sequences).
     """

@@ -1,7 +1,7 @@
-"""What cannot be trained privately record by record, refused with the reason and what to do.
+"""Refusal of modules that cannot be trained privately record by record, with the reason and what to do.
 
-`check_module` looks at the layers. `check_loss` runs the module: a record is exchanged, and nothing of the other records
-may move; and the gradients that the engine finds are compared with those of batches of one.
+`check_module` looks at the layers. `check_loss` runs the module: a record is exchanged, and no value of the other
+records may move; and the engine's gradients are compared with those of batches of one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.errors import ProgramError, UnsupportedError
 
 
 def check_module(module: nn.Module, mixed: bool = False) -> None:
-    """Raise where a layer mixes records, keeps statistics of them, or has no per-record gradients (in mixed precision)."""
+    """Raise if a layer mixes records, keeps statistics of them, or has no per-record gradients (in mixed precision)."""
     if not isinstance(module, nn.Module):
         raise ProgramError(f"{type(module).__name__} is not a torch.nn.Module", where="the module")
     _distributed(module)
@@ -41,7 +41,7 @@ def check_module(module: nn.Module, mixed: bool = False) -> None:
 
 
 def _distributed(module: nn.Module) -> None:
-    """A wrapper that averages gradients does so before they are clipped and noised."""
+    """Refuse wrappers, which average gradients before they are clipped and noised."""
     for layer in module.modules():
         if isinstance(layer, nn.parallel.DistributedDataParallel | nn.DataParallel) or "FSDP" in type(layer).__name__:
             raise UnsupportedError(
@@ -73,12 +73,12 @@ def _batch_statistics(layer: nn.Module, where: str) -> None:
 
 
 def _fixed_statistics(layer: nn.modules.batchnorm._BatchNorm) -> bool:
-    """In evaluation mode, with nothing to train: a map of each record by itself."""
+    """Whether it is in evaluation mode, with nothing to train: a map of each record by itself."""
     return not layer.training and layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
 
 
 def keep_frozen(module: nn.Module) -> None:
-    """Put the module into training mode, but for batch norm that was given in evaluation mode and frozen."""
+    """Put the module into training mode, except batch norm that was given in evaluation mode and frozen."""
     kept = [
         layer
         for layer in module.modules()
@@ -141,11 +141,11 @@ def _uninitialised(layer: nn.Module, where: str) -> None:
 def check_loss(
     loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, most: int = 4, mixed_rows: int | None = None
 ) -> None:
-    """Raise where the loss or the module mixes records, keeps state, or the engine's gradients would not be true.
+    """Raise if the loss or the module mixes records, keeps state, or the engine's gradients would not be true.
 
-    `sample` is (inputs, targets) of at least two records; `most` of them are used, on a copy of the module, so that nothing
-    of the module changes. Whether this raises depends on the sample: take public or made-up records. With `mixed_rows` it is
-    tried in mixed precision, too.
+    `sample` is (inputs, targets) of at least two records; `most` of them are used, on a copy of the module, so that the
+    module does not change. Whether this raises depends on the sample: pass public or made-up records. With `mixed_rows`
+    the check also runs in mixed precision.
     """
     count = min(most, len(sample[1]))
     if count < 2:
@@ -177,7 +177,7 @@ def check_loss(
 
 @dataclass
 class _Probe:
-    """A few records and a copy of the module to try things on; gradients within `close`, relative, are the same."""
+    """A few records and a copy of the module for trials; gradients within `close`, relative, are the same."""
 
     module: nn.Module
     loss: Losses
@@ -213,7 +213,7 @@ class _Probe:
         return bool((a - b).norm() <= self.close * (torch.maximum(a.norm(), b.norm()) + self.close))
 
     def check_state(self) -> None:
-        """Twice the same: no buffer moves, no loss moves."""
+        """Run twice: no buffer moves, no loss moves."""
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         first, second = (self.losses(self.inputs, self.targets).detach() for _ in range(2))
         for name, buffer in self.module.named_buffers():
@@ -255,16 +255,16 @@ class _Probe:
                     )
 
     def like(self, given: Tensor) -> Tensor:
-        """A tensor of inputs or targets in the precision of this probe's."""
+        """A tensor of inputs or targets in this probe's precision."""
         floats = next((t for t in (self.inputs, self.targets) if isinstance(t, Tensor) and t.is_floating_point()), None)
         double = floats is not None and floats.dtype == torch.float64
         return _double(given) if double or next(self.module.parameters()).dtype == torch.float64 else given
 
     def check_places(self) -> None:
-        """In a whole batch: exchange or leave out a record, and nothing of the others moves.
+        """In a whole batch: exchange or leave out a record, and no value of the others moves.
 
-        All others at once, weighted at random: what four records do not show (statistics of large batches, room for the
-        first few records) shows here.
+        All others at once, weighted at random: effects that four records do not show (statistics of large batches, room
+        for the first few records) appear here.
         """
         count = len(self.targets)
         weights = torch.rand(count, generator=torch.Generator().manual_seed(1)).to(self.targets.device) + 0.5
@@ -297,13 +297,13 @@ class _Probe:
                     )
 
     def _drawn(self, seed: int) -> Tensor:
-        """The losses with random numbers of a seed: two seeds tell whether the module draws any."""
+        """The losses with random numbers from a seed: two seeds show whether the module draws any."""
         torch.manual_seed(seed)
         outputs = self.module(*self.inputs) if isinstance(self.inputs, tuple) else self.module(self.inputs)
         return self.loss(outputs, self.targets).detach()
 
     def check_gradients(self) -> None:
-        """The engine against autograd on batches of one."""
+        """Compare the engine with autograd on batches of one."""
         found = GradientEngine(self.module, self.loss).per_sample(self.inputs, self.targets)
         for n in range(len(self.targets)):
             x = _map(self.inputs, lambda t, at=n: t[at : at + 1])  # type: ignore[misc]
@@ -344,7 +344,7 @@ def _map(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
 
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Dropout draws one mask for a batch: batches of one cannot be compared with it."""
+    """Turn off dropout, which draws one mask for a batch: batches of one cannot be compared with it."""
     kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
     switched = [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
     for layer in switched:

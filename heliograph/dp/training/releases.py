@@ -1,7 +1,7 @@
 """Every release of a private training run: charged to budget and ledger first, then noised, then handed out.
 
-Whatever leaves the training data passes one of the three functions of `Releaser`; each knows the sensitivity of what it
-releases under adding or removing one record (the table of docs/privacy.md) and enforces it where it can:
+Anything that leaves the training data passes one of the three functions of `Releaser`; each knows the sensitivity of
+its release under adding or removing one record (the table of docs/privacy.md) and enforces it where it can:
 
 | release | noise std | sensitivity | accounted as |
 |---|---|---|---|
@@ -53,7 +53,7 @@ class Books:
 
 
 class Releaser:
-    """Makes the releases of a run, with the run's generator of noise and its books."""
+    """Makes the releases of a run, with the run's noise generator and books."""
 
     def __init__(
         self, books: Books, noise: GaussianNoise, observer: Observer | None = None, group: Group | None = None
@@ -81,7 +81,7 @@ class Releaser:
         return self._told(name, self._noised(float(clipped.sum()), multiplier * bound, bound))
 
     def epoch(self, name: str, mechanism: Mechanism, sensitivity: float) -> None:
-        """Charge an epoch of steps that is accounted for as a whole, before the first of them."""
+        """Charge an epoch of steps that is accounted for as a whole, before its first step."""
         self._charge(
             name,
             mechanism,
@@ -102,8 +102,8 @@ class Releaser:
     ) -> list[Tensor]:
         """A step's sum of weighted gradients with noise of standard deviation `noise_std` in every coordinate.
 
-        The caller took the records as the mechanism says, each with a vector of at most the norm `sensitivity`; the
-        mechanism's multiplier is noise_std / sensitivity. `charged`: the epoch of the step was charged as a whole.
+        The caller sampled the records as in the mechanism, each with a vector of norm at most `sensitivity`; the
+        mechanism's multiplier is noise_std / sensitivity. `charged`: whether the step's epoch was charged as a whole.
         """
         if abs(noise_std / sensitivity / mechanism.arguments()["noise_multiplier"] - 1) > 1e-9:
             raise InternalError("the noise of a step is not what it is accounted as", where=name)

@@ -1,4 +1,4 @@
-"""The privacy report of a run: what was released, what is proved of it, and what is not accounted, as JSON and in words.
+"""The privacy report of a run: its releases, their proved bounds, and the omissions, as JSON and in words.
 
 The JSON is a privacy report of `accounting.ledger`: `heliograph dp verify` recomputes epsilon from its releases alone.
 """
@@ -34,7 +34,7 @@ _ROUGH = Tolerance(absolute=0.01, relative=0.01)
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What a run released and what is proved about it.
+    """A run's releases and their proved bounds.
 
     `epsilon_upper` is the guarantee, at `delta`, for data sets that differ by one record added or removed;
     `epsilon_lower` (None if probabilities were chosen adaptively) shows how tight it is. `noise_multiplier` is the
@@ -82,7 +82,7 @@ class PrivacyReport:
         return "fixed" if isinstance(self.budget, PlannedBudget) else "filter"
 
     def not_accounted(self) -> list[str]:
-        """What the guarantee does not include, and what would void it."""
+        """The facts that the guarantee does not include, and the ones that would void it."""
         found = list(NOT_ACCOUNTED)
         if self.public_set:
             found.append("the metrics on the public set: its records are not covered by the guarantee")
@@ -98,7 +98,7 @@ class PrivacyReport:
     def by_mechanism(self) -> list[dict[str, Any]]:
         """Each kind of release: an upper bound on its epsilon alone, in both directions, and its part of a filter.
 
-        `renyi_divergence` is at the filter's order. The epsilons of the kinds add up to more than that of the run.
+        `renyi_divergence` is at the filter's order. The epsilons of the kinds add up to more than the run's.
         """
         rows = []
         for release in self.ledger.releases:

@@ -24,18 +24,18 @@ from heliograph.errors import ProgramError
 
 
 class Stateful(Protocol):
-    """What a training loop keeps besides module and optimizer: a scheduler, an average of parameters."""
+    """Further state of a training loop besides module and optimizer: a scheduler, an average of parameters."""
 
     def state_dict(self) -> dict[str, Any]:
         """JSON values and tensors."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:
-        """Go on from them."""
+        """Resume from such values."""
 
 
 @dataclass
 class Run:
-    """A run: its plan and books, and where in them it is."""
+    """A run: its plan and books, and its position in them."""
 
     settings: Settings
     module: nn.Module
@@ -62,7 +62,7 @@ class Run:
     metrics: Metrics | None = None
 
     def charge_lost(self) -> None:
-        """Charge what was charged after the checkpoint was written: those releases are made again now."""
+        """Charge the entries after the last checkpoint again: their releases are now repeated."""
         for release in self.lost:
             self.books.budget.spend(release.mechanism, release.count)
             self.books.ledger.charge(release)
@@ -74,7 +74,7 @@ class Run:
         return self.steps.epochs if isinstance(self.steps, ImportanceSteps) else []
 
     def save(self) -> None:
-        """Write the checkpoint, where there is to be one."""
+        """Write the checkpoint, if the run has one."""
         if self.checkpoint is None:
             return
         state: dict[str, Any] = {
@@ -100,7 +100,7 @@ class Run:
         self.checkpoint.save(state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
+        """Resume from a checkpoint's state."""
         if len(state["keep"]) != len(self.keep):
             raise ProgramError(
                 f"the checkpoint has the state of {len(state['keep'])} objects besides module and optimizer, and"

@@ -1,6 +1,6 @@
-"""Which records a step takes: Poisson sampling, and importance sampling with rejection.
+"""The records of a step: Poisson sampling, and importance sampling with rejection.
 
-Every record is taken by its own coin. Indices, norms and batch sizes are secret: nothing here is ever printed.
+Every record is sampled by its own coin. Indices, norms and batch sizes are secret: nothing here is ever printed.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from heliograph.errors import InternalError
 
 
 def poisson_sample(count: int, probability: float, noise: GaussianNoise) -> Tensor:
-    """The indices, ascending, of the records taken, each with the same probability."""
+    """The indices of the sampled records, ascending, each with the same probability."""
     return torch.nonzero(noise.uniform(count) < probability).flatten()
 
 
 class ImportanceSampler:
-    """Takes record i with probability b min(norm_i, g^_i, C) / K~, its norm taken at the current parameters.
+    """Samples record i with probability b min(norm_i, g^_i, C) / K~, with its norm at the current parameters.
 
-    `kept` holds g^, the norm that was last known of each record times the oversampling factor, at most C < K~/b. A record
-    is a candidate with probability b g^ / K~ <= 1; of a candidate the current norm is computed and clipped at g^, and it
-    is accepted with probability norm / g^ <= 1 (rejection sampling; Wei et al. 2022, section 3.4). The product is
-    b norm / K~, at most b C / K~. Without a cap at K~/b a candidate's probability would saturate at 1 while its weight
-    went on growing: its vector would be longer than K~/N~. The cap at C gives the same law as one at K~/b (norms are
-    clipped at C anyway) with fewer candidates, whose norms are what a step costs.
+    `kept` holds g^, each record's last known norm times the oversampling factor, at most C < K~/b. A record is a
+    candidate with probability b g^ / K~ <= 1; for a candidate the current norm is computed and clipped at g^, and it is
+    accepted with probability norm / g^ <= 1 (rejection sampling; Wei et al. 2022, section 3.4). The product is b norm /
+    K~, at most b C / K~. Without a cap at K~/b a candidate's probability would saturate at 1 while its weight went on
+    growing: its vector would be longer than K~/N~. The cap at C gives the same law as one at K~/b (norms are clipped at
+    C anyway) with fewer candidates, whose norms are the main cost of a step.
     """
 
     def __init__(self, *, batch_size: float, oversampling: float, floor: float, noise: GaussianNoise) -> None:
@@ -51,11 +51,11 @@ class ImportanceSampler:
         self.kept = self._proposal(norms)
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of the norms: all of it is secret."""
+        """The norms' part of a checkpoint: all of it is secret."""
         return {"kept": self.kept, "known": self.known, "seen": self.seen}
 
     def restore(self, state: dict[str, Tensor], bound: float, norm_total: float) -> None:
-        """Go on from `state` within an epoch of this bound and total."""
+        """Resume from `state` within an epoch of this bound and total."""
         self.bound, self.norm_total = bound, norm_total
         self.kept, self.known, self.seen = state["kept"], state["known"], state["seen"]
 
@@ -73,9 +73,9 @@ class ImportanceSampler:
         return self.noise.uniform(count)
 
     def taken(self, candidates: Tensor, norms: Tensor, coins: Tensor) -> Tensor:
-        """Which candidates (a mask) are taken, given their norms at the current parameters.
+        """A mask of the accepted candidates, given their norms at the current parameters.
 
-        A record with a zero gradient, or one that is not a number, is never taken.
+        A record with a zero gradient, or one that is not a number, is never accepted.
         """
         kept = self.kept[candidates]
         return coins * kept < torch.minimum(_usable(norms), kept)
@@ -88,7 +88,7 @@ class ImportanceSampler:
         self.seen[candidates] = True
 
     def accept(self, candidates: Tensor, norms: Tensor) -> Tensor:
-        """Which candidates (a mask) are taken, with coins of their own; their norms are kept."""
+        """A mask of the accepted candidates, with coins of their own; their norms are kept."""
         found = self.taken(candidates, norms, self.coins(candidates.numel()))
         self.renew(candidates, norms)
         return found

@@ -1,12 +1,12 @@
-"""Scattering features of small images: wavelets, moduli and averages that nothing is learnt for.
+"""Scattering features of small images: wavelets, moduli and averages without any learnt parameter.
 
 For each image the transform of Mallat and Bruna (2013) with `scales` J and `angles` L up to second order: one average,
-J L moduli of wavelets and L^2 J (J - 1) / 2 moduli of moduli, averaged (81 channels for J = 2, L = 8), each of
-size / 2^J per side (7x7 for 28x28). It looks at one image at a time and has no parameters, so that it is not a release and
-costs no privacy: Tramer and Boneh (2021) train on it. Their normalisation by means and variances of the training set is a
-release of its own and not offered; `normalised` looks at single images.
+J L moduli of wavelets and L^2 J (J - 1) / 2 moduli of moduli, averaged (81 channels for J = 2, L = 8), each of size /
+2^J per side (7x7 for 28x28). It looks at one image at a time and has no parameters, so that it is not a release and
+costs no privacy: Tramer and Boneh (2021) train on it. Their normalisation by means and variances of the training set is
+a release of its own and not offered; `normalised` looks at single images.
 
-Filters and channels as in kymatio 0.3 (which does not import with scipy 1.17 and later): Morlet wavelets of width
+Filters and channels follow kymatio 0.3 (which does not import with scipy 1.17 and later): Morlet wavelets of width
 0.8 * 2^j, frequency 3 pi / 4 / 2^j, slant 4 / L, on images padded by reflection.
 """
 
@@ -121,7 +121,7 @@ def _filtered(spectrum: Tensor, wavelets: Tensor, times: int) -> Tensor:
 
 
 def _folded_line(spectrum: NDArray[np.float64], times: int) -> NDArray[np.float64]:
-    """A filter's spectrum for a signal of which every 2^times-th sample is kept: its low half-band, no aliases."""
+    """A filter's spectrum for a signal subsampled to every 2^times-th sample: its low half-band, no aliases."""
     size = len(spectrum)
     keep = np.ones(size)
     start = size >> (times + 1)

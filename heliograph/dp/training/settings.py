@@ -1,4 +1,4 @@
-"""What a private training run is asked to do: every parameter, checked before anything is drawn.
+"""The settings of a private training run: every parameter, checked before anything is drawn.
 
 All of them are public: they must be chosen without looking at the training data, or that look is a release of its own.
 """
@@ -23,14 +23,16 @@ _MAX_SIZE = 10**10
 class ImportanceOptions:
     """The parameters of DPIS in addition to those of DP-SGD (Wei et al. 2022, table 2); none depends on the data.
 
-    `oversampling` is k: a record is a candidate with k times the probability that its last known norm gives, so its
-    norm may grow k-fold before it is clipped. `norm_floor` is g_L as a share of the clipping bound. `norm_noise` is
-    sigma_K as a share of the number of records. `worst_case_share` is a_E: for this share of the epochs, later epochs
-    are given noise as if all norms were at the bound. With `adapt_clipping` the bound of the next epoch is
-    `clip_factor` (lambda) times the mean norm, inside the public `clip_range` (by default from a tenth of the first
-    bound to four times it). `planned_norm_share` is the planned mode: norm sums are not released; this public share of
-    N times C, or one such share for each epoch, takes their place. Its noise is that of DP-SGD with batches of
-    batch_size / share.
+    oversampling: k: a record is a candidate with k times the probability of its last known norm, so its norm may grow
+        k-fold before it is clipped.
+    norm_floor: g_L as a share of the clipping bound.
+    norm_noise: sigma_K as a share of the number of records.
+    worst_case_share: a_E: for this share of the epochs, later epochs are given noise as if all norms were at the bound.
+    adapt_clipping: whether the bound of the next epoch is `clip_factor` times the mean norm, inside `clip_range`.
+    clip_range: public, by default from a tenth of the first bound to four times it.
+    clip_factor: lambda.
+    planned_norm_share: the planned mode: norm sums are not released; this public share of N times C, or one such share
+        for each epoch, takes their place. Its noise is the noise of DP-SGD with batches of batch_size / share.
     """
 
     oversampling: float = 5.0
@@ -63,7 +65,7 @@ class ImportanceOptions:
 
 @dataclass(frozen=True)
 class Settings:
-    """A run's public parameters, as given; see `DPTrainer` for what they mean."""
+    """A run's public parameters, as given; see `DPTrainer` for their meaning."""
 
     method: Method
     delta: float
@@ -158,7 +160,7 @@ class Settings:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """The public [C_min, C*] that clipping bounds stay in."""
+        """The public interval [C_min, C*] of clipping bounds."""
         if not self.dpis.adapt_clipping:
             return self.max_grad_norm, self.max_grad_norm
         low, high = self.dpis.clip_range or (self.max_grad_norm / 10, 4 * self.max_grad_norm)

@@ -1,4 +1,4 @@
-"""`DPTrainer`: trains a module privately and says what is proved of the result."""
+"""`DPTrainer`: trains a module privately and reports the proved bounds of the result."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class DPTrainer:
     float32 and float64 (see `precision`).
 
     `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
-    folder: a run killed before its end goes on from there when it is made again with the same parameters; it is written
-    every epoch, or every `checkpoint_every` steps. `observer` is told of every release. `dpis` holds the parameters of
-    importance sampling; `bands` is how many steps share noise in the method band_mf.
+    folder: a killed run resumes from it when a trainer with the same parameters is created; it is written
+    every epoch, or every `checkpoint_every` steps. `observer` is called with every release. `dpis` holds the parameters
+    of importance sampling; `bands` is the number of steps that share noise in the method band_mf.
 
-    `earlier` are the reports of other runs on these data: the report then says what is proved of all runs together. If
-    this process made another run that is not among them, a CompositionWarning is given.
+    `earlier` are the reports of other runs on these data: the report then has the bounds for all runs together. For
+    another run of this process that is not among them, a CompositionWarning is given.
 
-    If torch.distributed has a process group, its processes make one run together: each makes the same trainer, with the
+    If torch.distributed has a process group, its processes share one run: each creates the same trainer, with the
     whole data set, and computes a share of every batch (see `group`). Do not wrap the module.
     """
 
@@ -244,7 +244,7 @@ class DPTrainer:
         return None if self._run is None else self._run.steps.releaser.last
 
     def _start(self, keep: tuple[Stateful, ...]) -> Run:
-        """The run, new or from the checkpoint: N, the plan, and everything that keeps state."""
+        """The run, new or from the checkpoint: N, the plan, and all objects with state."""
         settings = self.settings
         self._join()
 
@@ -312,7 +312,7 @@ class DPTrainer:
         return run
 
     def _join(self) -> None:
-        """All processes of the group have the same run before them, the same parameters and the same noise."""
+        """Check that all processes of the group have the same run, the same parameters and the same noise."""
         group = self._group
         shapes, canaries = [tuple(p.shape) for p in self._parameters], self._records.canaries
         inserted = None if canaries is None else [canaries.entries.tolist(), canaries.present.tolist(), canaries.length]
@@ -363,7 +363,7 @@ class DPTrainer:
             run.save()
 
     def _epoch(self, run: Run, update: Update) -> Iterator[int]:
-        """What is left of an epoch."""
+        """The rest of an epoch."""
         while run.step < run.plan.steps:
             started, started_epoch = time.perf_counter(), run.step > 0
             # The user's own loop may have put the module into evaluation mode.
@@ -440,7 +440,7 @@ def _check(
 ) -> None:
     """Try loss and module on public records, or on made-up ones: a refusal must not depend on private records.
 
-    As many as a physical batch has: some layers mix records of large batches only.
+    They are as many as in a physical batch: some layers mix records of large batches only.
     """
     made_up = public is None or len(public) < 2
     count = max(min(physical, _MOST_TRIED), 4)

@@ -1,8 +1,8 @@
-"""The traced program beside the module: both run on the same samples, and where they differ the trace is refused.
+"""Comparison of the traced program with the module on the same samples; a trace that differs is refused.
 
-Rules can read a model wrongly, and a model can do what one sample does not show: compute with the size of its batch, or mix
-samples. Either is seen here: the module runs on batches of several sizes and orders, the program on each sample. Which
-operation differs first is looked for only then (difference.py).
+Rules can read a model wrongly, and a model can depend on something that one sample does not show: the size of its
+batch, or the other samples in it. To detect both, the module runs on batches of several sizes and orders, the program
+on each sample. Only after a difference does difference.py look for the first operation that differs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Location, Node, Program, shape_of
 from heliograph.ir.program import Comparison
 
-# How many samples are compared at most and at least; between these, as many as take about this many products.
+# The largest and smallest number of samples compared; between them, as many as take about this many products.
 _MOST, _FEWEST, _WORK = 64, 2, 4e7
-# Samples are invented where there are fewer than this many, half of them far from what is known and half within this share.
+# With fewer than this many samples, others are invented: half far from the known ones, half within this share.
 _INVENTED, _NEAR = 6, 0.05
-# How far outputs may differ, as a share of the largest value that this element of an output has: some hundred roundings.
+# The allowed difference of outputs, as a share of the same element's largest value: some hundred roundings.
 _SHARES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-# What a copy of the module in double precision is held to, where the module itself is further off by up to so many times.
+# The tolerance against a double-precision copy of the module; the factor by which the module itself may exceed it.
 _DOUBLE_SHARE, _ROUNDED = 1e-6, 100.0
-# Elements of an output count as no smaller than this share of its largest: they may be differences of large numbers.
+# An element's scale is at least this share of the output's largest: it may be a difference of large numbers.
 _SMALLEST = 1e-2
-# What differs by more than this share, and is explained by rounding, is an answer that rounding decides.
+# A difference beyond this share that rounding explains means an answer that rounding decides.
 _DECIDED = 1e-2
 # How far, as a share, and how often a sample is moved to see whether its answer is a tie.
 _MOVED, _MOVES = 1e-4, 4
@@ -55,7 +55,7 @@ def compared(reading: Reading, samples: Sequence[Array]) -> Comparison:
 
 
 def compared_with(program: Program, module: torch.nn.Module, samples: Sequence[torch.Tensor]) -> Comparison:
-    """The same for a module that was not traced to make the program: a refined network, say."""
+    """Like `compared`, for a module from which the program was not traced: a refined network, for example."""
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     arrays = [np.asarray(each) for each in samples]
     example = Example(tuple(torch.as_tensor(array[:2]).to(dtype) for array in arrays), {})
@@ -75,7 +75,7 @@ def compared_with(program: Program, module: torch.nn.Module, samples: Sequence[t
 
 
 def _work(program: Program) -> float:
-    """About how many products the program takes for one sample, and how many numbers it holds."""
+    """The approximate work for one sample: products computed plus numbers held."""
     total = 0.0
     for node in program.nodes:
         size = math.prod(node.type.shape)  # type: ignore[union-attr]
@@ -89,7 +89,7 @@ def _work(program: Program) -> float:
 
 
 def _chosen(program: Program, samples: Sequence[Array]) -> list[int]:
-    """The places of different samples, the outermost ones among them."""
+    """The indices of distinct samples, with the outermost ones among them."""
     count = int(samples[0].shape[0])
     most = int(min(_MOST, max(_FEWEST, _WORK / max(1.0, _work(program)))))
     places = [int(place) for place in np.linspace(0, count - 1, min(count, 2 * most)).round()]
@@ -106,7 +106,7 @@ def _chosen(program: Program, samples: Sequence[Array]) -> list[int]:
 
 
 def mixes(reading: Reading) -> Mixes | None:
-    """The refusal of a model whose outputs for a sample depend on the samples beside it; None where they do not."""
+    """The refusal of a model whose outputs for a sample depend on the samples beside it; None for other models."""
     size, share = reading.batch, max(_SHARES.values())
     if size == 1 and not reading.any_batch:
         return None
@@ -132,7 +132,7 @@ def mixes(reading: Reading) -> Mixes | None:
 
 
 def one_by_one(reading: Reading) -> Mixes | None:
-    """The refusal of a model that runs on one sample alone, and whose outputs have no axis of samples; else None."""
+    """The refusal of a model that accepts one sample alone and whose outputs have no sample axis; else None."""
     size = reading.batch
     shapes = [shape_of(output) for output in reading.wide.outputs if output.op != "input"]
     if all(shape[:1] == (size,) for shape in shapes):
@@ -152,7 +152,7 @@ def one_by_one(reading: Reading) -> Mixes | None:
 
 
 def refusal(found: Difference, why: str) -> UnsupportedError:
-    """The error for a traced program that is not what the model computes."""
+    """The error for a traced program that differs from its model."""
     if found.mixes:
         return Mixes(found.what, where=found.where, why=found.why, hint=found.hint)
     return UnsupportedError(
@@ -164,13 +164,13 @@ def refusal(found: Difference, why: str) -> UnsupportedError:
 
 
 def rows_of(module: torch.nn.Module, example: Example, samples: Sequence[torch.Tensor]) -> list[Array] | None:
-    """What the module computes, rows for the samples; None where an output cannot be divided among them."""
+    """The module's outputs, one row for each sample; None where an output cannot be divided among them."""
     with unchanged(module):
         return _called(module, example, samples)
 
 
 def _called(module: torch.nn.Module, example: Example, samples: Sequence[torch.Tensor]) -> list[Array] | None:
-    """The same, with what the module keeps of the call."""
+    """Like `rows_of`, but the module keeps whatever state the call leaves in it."""
     # Models may write to their inputs.
     tensors = iter([tensor.clone() for tensor in samples])
     called, silent = example.map(lambda _: next(tensors)), io.StringIO()
@@ -198,7 +198,7 @@ def _called(module: torch.nn.Module, example: Example, samples: Sequence[torch.T
 def _invented(
     inputs: Sequence[Node], known: Sequence[torch.Tensor], allowed: Mapping[str, Array]
 ) -> list[torch.Tensor]:
-    """Samples like those that are known, within the ranges of the inputs; numbers of classes by chance."""
+    """Samples like the known ones, within the ranges of the inputs; random class numbers."""
     random = torch.Generator().manual_seed(0)
     made = []
     for node, tensor in zip(inputs, known, strict=True):
@@ -226,7 +226,7 @@ def _invented(
 
 
 def _off(ours: Sequence[Array], theirs: Sequence[Array] | None, share: float) -> Array:
-    """For each sample, whether an element differs by more than the share of the largest value it has, or has no row."""
+    """For each sample, whether it has no row or an element differs by more than the share of its largest value."""
     if theirs is None or [rows.shape for rows in ours] != [rows.shape for rows in theirs]:
         return np.ones(len(ours[0]), dtype=bool)
     found = np.zeros(len(ours[0]), dtype=bool)
@@ -250,12 +250,12 @@ def _difference(ours: Sequence[Array], theirs: Sequence[Array], rows: Array) -> 
 
 
 class _Comparing:
-    """One comparison: the samples, what the program computes for them, and the runs of the module."""
+    """One comparison: the samples, the program's outputs for them, and the runs of the module."""
 
     def __init__(self, reading: Reading, samples: Sequence[Array]) -> None:
         self.reading = reading
         self.example = [tensor.detach().cpu() for tensor in reading.example.tensors]
-        # The numbers of the calibration samples; those that are invented come behind them.
+        # The indices of the calibration samples; invented samples follow them.
         self.numbers = _chosen(reading.program, samples) if samples else []
         known = [
             torch.tensor(np.ascontiguousarray(array[self.numbers])).to(tensor.dtype)
@@ -269,7 +269,7 @@ class _Comparing:
         self.count = int(known[0].shape[0])
         tensors = [*reading.module.parameters(), *reading.module.buffers(), *known]
         dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-        # Also of what it computes in another precision on its way.
+        # The same for intermediate results in another precision.
         nodes = reading.exported.graph.nodes if reading.exported is not None else ()
         made = [node.meta.get("val") for node in nodes if node.op == "call_function"]
         dtypes |= {one.dtype for one in made if isinstance(one, torch.Tensor) and one.is_floating_point()}
@@ -278,7 +278,7 @@ class _Comparing:
         )
 
     def done(self) -> Comparison:
-        """Run both, and say how they compare."""
+        """Run both, and return the comparison."""
         found = self._program_rows(self.samples)
         largest, seen, ties, together, failed = 0.0, set[int](), set[int](), False, None
         answered: dict[tuple[int, ...], list[Array]] = {}
@@ -318,8 +318,8 @@ class _Comparing:
     def _require_no_state(self, answered: Mapping[tuple[int, ...], list[Array]]) -> None:
         """Raise an UnsupportedError where an answer depends on the calls before it.
 
-        `answered` are those of a module that is as new, by their samples. Two of these calls, the smallest that there are,
-        follow each other here.
+        `answered` are the answers of the module in its initial state, by their samples. The two smallest of these calls
+        are repeated here one after the other.
         """
         reading, calls = self.reading, sorted(answered, key=len)[:2]
         with unchanged(reading.module) as changed:
@@ -328,13 +328,13 @@ class _Comparing:
                 try:
                     again = _called(reading.module, reading.example, part)
                 except Exception:
-                    # What it kept does not fit these samples.
+                    # The state that it kept does not fit these samples.
                     again = None
                 if _off(answered[places], again, self.share).any():
                     raise keeps_state(reading.module, changed(), reading.start)
 
     def _runs(self) -> Iterator[tuple[int, ...]]:
-        """Which samples run together: all of them, some in another order, and the first and last alone."""
+        """The samples of each run: all of them, some in another order, and the first and last alone."""
         if not self.reading.any_batch:
             size = self.reading.batch
             for start in range(0, self.count, size):
@@ -348,7 +348,7 @@ class _Comparing:
     # ------------------------------------------------------------------ running both
 
     def _program_rows(self, samples: Sequence[torch.Tensor]) -> list[Array]:
-        """What the program computes, a row of numbers for each sample and output, finished as the client does it."""
+        """The program's outputs, a row of numbers for each sample and output, finished as on the client."""
         program = self.reading.program
         found = interpret_batch(program, *fed(program, samples))
         specs = program.interface.outputs or (None,) * len(found)
@@ -356,7 +356,7 @@ class _Comparing:
         return [np.asarray(out, dtype=np.float64).reshape(len(out), -1) for out in done]
 
     def _double_rows(self, samples: Sequence[torch.Tensor]) -> list[Array] | None:
-        """What a copy of the module in double precision computes; None where there is none, or it does not run."""
+        """The outputs of a copy of the module in double precision; None if it cannot be copied or run."""
         precision = torch.get_default_dtype()
         try:
             module = copy.deepcopy(self.reading.module).double()
@@ -364,7 +364,7 @@ class _Comparing:
             doubles = [tensor.double() if tensor.is_floating_point() else tensor for tensor in samples]
             return rows_of(module, self.reading.example, doubles)
         except Exception:
-            # A model may not be copied, or hold tensors and conversions of one precision.
+            # Some models cannot be copied, or hold tensors and conversions of one precision.
             return None
         finally:
             torch.set_default_dtype(precision)
@@ -372,7 +372,7 @@ class _Comparing:
     # ------------------------------------------------------------------ where they differ
 
     def _finite(self, expected: Sequence[Array] | None, places: Sequence[int]) -> Array:
-        """The rows in which the module gives finite numbers; for calibration samples all have to be."""
+        """The rows in which the module gives finite numbers; for calibration samples all must be finite."""
         finite = [np.isfinite(rows) for rows in expected or () if rows.size]
         if not finite:
             return np.ones(len(places), dtype=bool)
@@ -406,12 +406,12 @@ class _Comparing:
     def _beyond_rounding(
         self, part: Sequence[torch.Tensor], ours: Sequence[Array], theirs: Sequence[Array] | None
     ) -> Array:
-        """The rows in which the program is not what a copy of the module in double precision computes, or far off."""
+        """The rows in which the program differs from a copy of the module in double precision, or is far off."""
         far = _off(ours, theirs, min(_ROUNDED * self.share, 0.25))
         return far | _off(ours, self._double_rows(part), _DOUBLE_SHARE)
 
     def _is_tie(self, part: Sequence[torch.Tensor], row: int) -> bool:
-        """Whether both agree on samples beside this one: the answer for the sample itself is decided by rounding."""
+        """Whether both agree on samples near this one, so that rounding decides the answer for the sample itself."""
         random = torch.Generator().manual_seed(0)
         if not any(tensor.is_floating_point() for tensor in part):
             return False
@@ -436,7 +436,7 @@ class _Comparing:
         expected: Sequence[Array] | None,
         row: int,
     ) -> UnsupportedError:
-        """The error: which output, how far, on which sample, and the first operation that differs."""
+        """The error: the output, the size of the difference, the sample, and the first operation that differs."""
         reading = self.reading
         number = places[row]
         sample = (

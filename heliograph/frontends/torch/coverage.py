@@ -1,4 +1,4 @@
-"""Which operations of PyTorch are taken and by which way, from the tables that the tracer itself reads."""
+"""The PyTorch operations that are supported, and by which way, from the tables that the tracer itself reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Coverage:
         return "\n\n".join(parts)
 
     def table(self) -> str:
-        """What docs/pytorch.md shows: all but what torch decomposes, which differs between its versions."""
+        """The table in docs/pytorch.md: all but the ops that torch decomposes, which differ between its versions."""
         lines = ["| way | operations |", "|---|---|"]
         for title, names in self.sections():
             if names is not self.decomposed:
@@ -43,7 +43,7 @@ class Coverage:
         return "\n".join(lines)
 
     def sections(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Each list with what it is."""
+        """Each list with its heading."""
         return (
             ("with a rule of their own", self.rules),
             ("linear, their matrix from torch itself", self.linear),
@@ -54,7 +54,7 @@ class Coverage:
 
 
 def coverage() -> Coverage:
-    """What this version takes, with the torch that is installed."""
+    """The coverage of this version with the installed torch."""
     ours = {name.removeprefix("aten.") for name in RULES}
     known = {op_name(op) for op in decompositions()}
     short = {name.removeprefix("aten.") for name in known if name.startswith("aten.")}

@@ -1,4 +1,4 @@
-"""Where a traced program and its module part: the first operation of the exported graph whose result differs."""
+"""The first operation of the exported graph at which a traced program and its module differ."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _ALONE = "a program works on one sample at a time, and here its result for a sam
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """A model that was traced, with what a comparison needs to know.
+    """A traced model, with the facts that a comparison needs.
 
-    module: what is run; of an exported program, its module.
+    module: the module that runs; for an exported program, its module.
     example: the example inputs in the precision of the weights.
     program: the traced program.
-    wide: the same with all axes of the graph; it runs on one sample too. Of a trace that was refused, its inputs alone.
-    exported: the graph that was walked, None of a module that was not traced; its inputs are in the order of `example`'s
-        tensors.
-    values: what `wide` has for each call in that graph.
+    wide: the program with all axes of the graph; it runs on one sample too. For a refused trace, its inputs alone.
+    exported: the graph that was walked, None for a module that was not traced; its inputs are in the order of
+        `example`'s tensors.
+    values: the value in `wide` of each call in that graph.
     caller: the user's line that asked for the trace.
     start: the line on which the model's forward begins, or the caller's.
     any_batch: whether the module may be run on batches of any size.
-    allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
-        (elements, classes).
+    allowed: for each input of whole numbers that are looked up, by its name: the numbers that each of its elements may
+        be, (elements, classes).
     """
 
     module: torch.nn.Module
@@ -58,15 +58,15 @@ class Reading:
 
     @property
     def batch(self) -> int:
-        """The number of samples that the graph was made for."""
+        """The number of samples for which the graph was made."""
         return int(self.example.tensors[0].shape[0]) if self.example.tensors else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The words of an error about an operation that differs.
+    """The text of an error about an operation that differs.
 
-    mixes: whether samples are not kept apart there.
+    mixes: whether the operation mixes samples.
     """
 
     what: str
@@ -77,7 +77,7 @@ class Difference:
 
 
 def fed(program: Program, samples: Sequence[torch.Tensor]) -> list[Array]:
-    """Samples of a module as its program takes them."""
+    """Samples of a module in the form that its program takes."""
     found = []
     for node, tensor in zip(program.inputs, samples, strict=True):
         array = tensor.detach().cpu()
@@ -88,7 +88,7 @@ def fed(program: Program, samples: Sequence[torch.Tensor]) -> list[Array]:
 
 
 def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference:
-    """The first operation whose result for sample `row` of a batch is another in the program, or alone than in the batch."""
+    """The first op whose result for sample `row` of a batch differs in the program, or for the sample alone."""
     if not _repeats(reading, samples):
         training = [path or "the model" for path, one in reading.module.named_modules() if one.training]
         return Difference(
@@ -97,7 +97,7 @@ def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int
             f"{training[0]!r} is in training mode" if training else "it draws random numbers, or keeps a state",
             _EVAL if training else "make it give the same answer each time: random numbers are drawn once, in __init__",
         )
-    # The graph may not run on these samples; the difference is an error all the same.
+    # The graph may not run on these samples; the difference is an error in any case.
     with contextlib.suppress(Exception):
         found = _in_program(reading, samples, row, share)
         if found is not None:
@@ -120,7 +120,7 @@ def first_difference(reading: Reading, samples: Sequence[torch.Tensor], row: int
 
 
 def _repeats(reading: Reading, samples: Sequence[torch.Tensor]) -> bool:
-    """Whether the module gives the same numbers when it runs again."""
+    """Whether the module gives the same numbers on a second run."""
     tensors = iter([*samples, *samples])
     with torch.no_grad(), unchanged(reading.module), torch.random.fork_rng(devices=[]), quiet():
         calls = [reading.example.map(lambda _: next(tensors).clone()) for _ in range(2)]
@@ -149,7 +149,7 @@ class _Recording(torch.fx.Interpreter):
 
     def run_node(self, node: Any) -> Any:
         result = super().run_node(node)
-        # What is written to in place later has another value then.
+        # A tensor that is written to in place later would have another value then.
         self.results[node] = result.clone() if isinstance(result, torch.Tensor) else result
         return result
 
@@ -160,18 +160,18 @@ def _location(reading: Reading, node: Any) -> Location:
 
 
 def _far(ours: Array, theirs: Array, share: float) -> float | None:
-    """The largest difference where it is more than the share of the largest value."""
+    """The largest difference if it exceeds the share of the largest value, else None."""
     distance = float(np.abs(ours - theirs)[np.isfinite(theirs)].max(initial=0.0))
     return distance if not distance <= share * _size(theirs) + 1e-300 else None
 
 
 def _size(values: Array) -> float:
-    """The largest of the finite values, without its sign."""
+    """The largest absolute value among the finite ones."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 def _in_program(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference | None:
-    """The first call of the walked graph whose result is not the program's."""
+    """The first call of the walked graph whose result differs in the program."""
     if reading.exported is None:
         return None
     ran = _Recording(reading.exported, [tensor[[row] * reading.batch] for tensor in samples]).results
@@ -207,7 +207,7 @@ def _in_program(reading: Reading, samples: Sequence[torch.Tensor], row: int, sha
 
 
 def _beside_others(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference | None:
-    """The first call whose result for a sample is another beside other samples than beside copies of it."""
+    """The first call whose result for a sample differs between a batch of other samples and a batch of its copies."""
     count = int(samples[0].shape[0])
     exported = reading.exported if not reading.any_batch else _exported_for(reading, samples)
     if exported is None or count == 1:
@@ -226,7 +226,7 @@ def _beside_others(reading: Reading, samples: Sequence[torch.Tensor], row: int, 
 
 
 def _kept_apart(ours: Any, theirs: Any, count: int, row: int, share: float) -> bool:
-    """Whether a sample's part of two results is the same one, in one of the places in which it may be."""
+    """Whether a sample's part is the same in two results, at one of the places where it may be."""
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return True
     pairs = [(ours.double().numpy(), theirs.double().numpy())]
@@ -237,7 +237,7 @@ def _kept_apart(ours: Any, theirs: Any, count: int, row: int, share: float) -> b
 
 
 def _in_outputs(reading: Reading, samples: Sequence[torch.Tensor]) -> Difference | None:
-    """The first output whose first axis is not that of the samples."""
+    """The first output whose first axis is not the sample axis."""
     given, count = iter(samples), int(samples[0].shape[0])
     called = reading.example.map(lambda _: next(given).clone())
     with torch.no_grad(), unchanged(reading.module), quiet():
@@ -257,7 +257,7 @@ def _in_outputs(reading: Reading, samples: Sequence[torch.Tensor]) -> Difference
 
 
 def _in_batches(reading: Reading, samples: Sequence[torch.Tensor], row: int, share: float) -> Difference | None:
-    """The first call whose result for a sample is another in its batch than in one of another size."""
+    """The first call whose result for a sample differs between its batch and a batch of another size."""
     count = int(samples[0].shape[0])
     if not reading.any_batch:
         return None
@@ -310,9 +310,9 @@ def _exported_for(reading: Reading, tensors: Sequence[torch.Tensor]) -> Exported
 def _by_sample(
     ours: torch.Tensor, theirs: torch.Tensor, size: int, count: int, row: int, axis: int | None = None
 ) -> list[tuple[Array, Array]]:
-    """One sample's part of two results, in each way in which their shapes allow it; none where they do not.
+    """One sample's part of two results, in each way that their shapes allow; empty where they allow none.
 
-    The results are of `size` and `count` samples, which are on `axis`, by default where the shapes differ.
+    The results are for `size` and `count` samples, whose axis is `axis`, by default the one where the shapes differ.
     """
     if ours.ndim != theirs.ndim:
         return []

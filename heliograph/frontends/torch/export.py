@@ -91,7 +91,7 @@ from heliograph.ir import Builder, Location, Node, Program, Stage, shape_of
 from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
-# Folding these keeps the tensor's name: the path of its parameter, which the user knows.
+# Folding these keeps the tensor's name, the path of its parameter, which the user knows.
 _KEEPS_NAME = {"detach", "clone", "contiguous", "alias", "to", "lift_fresh", "lift_fresh_copy", "expand"}
 _TRANSPOSES = {"t", "permute", "transpose", "numpy_T", "mT"}
 
@@ -116,17 +116,17 @@ def trace(
 
     `input_range` is the interval (low, high) of the input's elements. `calibration` is an array of samples with a
     leading sample axis. For several inputs both are tuples in argument order, with None for an input that has none.
-    Samples may also have the form of the example, whose names they are found by, or come from a DataLoader, a data set
-    or a data frame (clients may then give data frames and their rows, which are read by the names of the columns).
+    Samples may also have the form of the example, whose names identify them, or come from a DataLoader, a data set
+    or a data frame (clients may then pass data frames and their rows, which are read by column name).
     Without `input_range` the range is from the smallest to the largest element of the calibration samples; without both
     it stays open. `name` is by default the module's class. `plain` names arguments that are not encrypted: the server
     supplies them at run time. With `outputs="logits"`, a softmax at the end of the model is left to
-    the client, which computes it exactly after decryption (the report says so); the logarithm of a softmax at the end
-    always is.
+    the client, which computes it exactly after decryption (the report says so). The logarithm of a softmax at the end
+    is always left to the client.
 
-    The program is compared with the module before it is returned: both run on up to 64 different calibration samples, in
-    batches of several sizes and orders and alone, or on samples like the example where there are none. `check=False` leaves
-    that out; the report says what was compared.
+    The program is compared with the module before it is returned: both run on up to 64 different calibration samples,
+    in batches of several sizes and orders and alone, or on samples like the example where there are none. `check=False`
+    skips the comparison; the report says what was compared.
 
     The module is not changed. Parameters keep their precision, and their paths become the names of constants. Every
     node has the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the
@@ -134,8 +134,8 @@ def trace(
     `nn.Sequential`) has the line of this call, or, if that is in no file, the layer as it was written.
 
     Raises UnsupportedError for an op without a rule, training mode, dynamic shapes, control flow that depends on data,
-    and a model whose outputs are not those of the program, and ProgramError for an input, range or samples that do not
-    fit; each says where, and what to do instead.
+    and a model whose outputs differ from the program's, and ProgramError for an input, range or samples that do not
+    fit; each error says where, and what to do instead.
     """
     caller = caller_location()
     try:
@@ -170,7 +170,7 @@ def _trace(
 ) -> Program:
     if outputs not in (None, "logits"):
         raise ProgramError(f"outputs is {outputs!r}", where=caller, hint='outputs="logits", or nothing')
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = getattr(model, "_orig_mod", model)  # the module that torch.compile wraps
     example_input, calibration = readable(example_input), readable(calibration)
     if isinstance(model, ExportedProgram):
         exported = model
@@ -227,11 +227,11 @@ def _trace(
         wide = tracer.program(inputs)
         program = unbatched(wide, inputs.count, tracer.entries)
     except ProgramError as error:
-        # A model that mixes samples is refused for that, and not for what becomes of the mixture.
+        # A model that mixes samples is refused for that reason, rather than for a later op on the mixture.
         taken = tracer.builder.finish(tracer.builder.inputs)
         refused = None
         with contextlib.suppress(Exception):
-            # The model may write to what it holds, and may not be copied.
+            # The model may write to its own tensors, and may not support copies.
             runs = copy.deepcopy(runs)
             refused = mixes(read(taken, taken))
         if refused is not None and refused.what.split()[0] not in error.what:
@@ -257,7 +257,7 @@ def _trace(
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
 ) -> tuple[Example, Example, ExportedProgram]:
-    """The example, what of it the graph was made with, and the graph.
+    """The example, the part of it with which the graph was made, and the graph.
 
     Samples of whole numbers that choose nothing (pixels) are floating-point.
     """
@@ -283,12 +283,12 @@ def _exported(
     try:
         return numbers, *_of_one(model, numbers, caller)
     except ProgramError:
-        # What is said of the samples as they were given.
+        # Messages about the samples refer to them as they were given.
         return examples, *(made or _of_one(model, examples, caller))
 
 
 def _of_one(model: torch.nn.Module, examples: Example, caller: Location) -> tuple[Example, ExportedProgram]:
-    """The graph of one sample; of all samples of the example, where the model runs on that many alone."""
+    """The graph of one sample, or of all samples of the example where the model runs only on that many."""
     one = examples.map(lambda tensor: tensor[:1])
     try:
         return one, export(model, one, caller)
@@ -299,7 +299,7 @@ def _of_one(model: torch.nn.Module, examples: Example, caller: Location) -> tupl
 
 
 def _instead(model: Any) -> str:
-    """What to try with something that is not traced."""
+    """The hint for something that cannot be traced."""
     if str(model).endswith(".onnx") or type(model).__module__.partition(".")[0] == "onnx":
         return (
             "ONNX files are not read: trace the PyTorch module that the file was made from, or its torch.export program"
@@ -343,7 +343,7 @@ class _Tracer:
         self.layers = LayerNames(all_nodes(exported))
         self.logits = False
         self.entries: set[Node] = set()
-        # What each call of the graph became.
+        # The result of each call of the graph.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
         self.reach = Reach(self.builder)
@@ -359,7 +359,7 @@ class _Tracer:
         for spec, result, node in zip(self.exported.graph_signature.output_specs, results, nodes, strict=True):
             kind = spec.kind.name
             if kind == "PARAMETER_MUTATION" and node.op == "call_function" and short_name(node.target) in RENORMS:
-                continue  # max_norm: the table with shorter rows is what the lookups read
+                continue  # max_norm: the lookups read the table with shorter rows
             if kind in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = "an input" if kind.startswith("USER") else "a buffer or parameter"
                 raise writes_in_place(what, str(spec.target), self.location(node, named=False))
@@ -431,7 +431,7 @@ class _Tracer:
         for node in nodes:
             whole = within.get(node)
             if whole is not None and all(one in values for one in whole.numbers) and self._fused(whole) is None:
-                # Its parts may be fused where the whole is better left alone.
+                # Parts may be fused where fusing the whole is not worth it.
                 del fused[whole.last]
                 within = {inner: one for inner, one in within.items() if one is not whole}
                 inside = whole.parts()
@@ -461,10 +461,10 @@ class _Tracer:
         raise ProgramError("the exported graph has no output", where=self.caller)
 
     def _fused(self, fused: Fused) -> str | None:
-        """The name of the activation that stands for several calls; None where they are better left alone."""
+        """The name of the activation that replaces several calls; None where they are better left alone."""
         source = self.values[fused.source]
         reaches = fused.pieces and isinstance(source, Value)
-        # As far from 0 as samples and ranges show it.
+        # As far from 0 as samples and ranges show.
         return fused.name(self.values, self.reach.size(source.node) if reaches else 0.0)
 
     def _attribute(self, module: torch.fx.GraphModule, target: str) -> Any:
@@ -477,7 +477,7 @@ class _Tracer:
         return value
 
     def location(self, node: Any, named: bool = True) -> Location:
-        """The user's line of a call; its layer too where it makes a node."""
+        """The user's line of a call, and its layer if it makes a node."""
         place = stack_location(node.meta.get("stack_trace")) or self.caller
         place = place or Location(layer_text(node, self.module))
         return replace(place, layer=self.layers.name(node)) if named else place
@@ -509,7 +509,7 @@ class _Tracer:
             secret = any(parts((args[1:], kwargs), Value)) or not any(parts((args[1:], kwargs), torch.Tensor))
             raise (shape_of_values if secret else shape_of_known)(node, self.location(node, named=False))
         if isinstance(result, torch.Tensor) and not result.numel() and all(user.op != "output" for user in node.users):
-            # What a partial rotary embedding leaves out, say: nothing, which the next op joins to something.
+            # The empty rest of a partial rotary embedding, for example, which the next op concatenates.
             return torch.empty(tuple(result.shape), dtype=result.dtype)
         key = name if rule_of(name) is not None else name.removesuffix("_")
         loc = self.location(node)
@@ -534,7 +534,7 @@ class _Tracer:
             raise not_run(node, loc, error) from error
 
     def _call_at(self, node: Any, loc: Location | None = None) -> Call:
-        """The call of a node of the graph, as a rule sees it."""
+        """The call of a node of the graph, in the form that a rule takes."""
         target, result = node.target, node.meta.get("val")
         loc = loc or self.location(node)
         call = Call(self.builder, self.names, loc, op_name(target), user_name(target), result, target)
@@ -542,9 +542,9 @@ class _Tracer:
         return call
 
     def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:
-        """What a call makes of whole numbers that are looked up.
+        """The result of a call on whole numbers that are looked up.
 
-        Where an ordinary rule is to take it, its operands with numbers in place of them, as a pair.
+        For a call that an ordinary rule is to take: its operands, with numbers in place of the tokens, as a pair.
         """
         call = self._call_at(node)
         made = token_call(call, args, kwargs)
@@ -558,9 +558,9 @@ class _Tracer:
             raise complex_values(call.loc, f"the result of {call.user_name}") from None
 
     def _fold(self, node: Any, args: Any, kwargs: Any) -> Any:
-        """What torch computes from plain tensors and numbers alone."""
+        """The result that torch computes from plain tensors and numbers alone."""
         target = node.target
-        # Layers that are dropped in training draw numbers all the same, and then nothing reads them.
+        # Layers that are dropped in training draw numbers nevertheless, and nothing reads them.
         if draws(node) and any(reader.op == "output" for reader in depending_on(node.graph.nodes, {node})):
             raise random_values(node, self.location(node))
         try:

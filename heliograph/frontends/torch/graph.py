@@ -1,4 +1,4 @@
-"""The graph that `torch.export` makes of a module, without changes in place, after refusals of what no program can hold."""
+"""The graph that `torch.export` makes of a module, without in-place changes, after refusals of unsupported contents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from heliograph.frontends.torch.ways.fuse import depending_on
 from heliograph.ir import Builder, Location, Stage
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
-# So many lists within lists are looked into.
+# The depth to which nested lists are searched.
 _DEEP = 8
 # In-place in name only.
 _HARMLESS = {"aten.detach_", "aten.requires_grad_"}
@@ -51,13 +51,13 @@ _HARMLESS = {"aten.detach_", "aten.requires_grad_"}
 
 @contextlib.contextmanager
 def unchanged(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
-    """Give every attribute of every submodule back as it was, and what lists and dicts in them hold.
+    """Restore every attribute of every submodule afterwards, and the contents of lists and dicts in them.
 
-    Tracing may leave symbolic tensors behind, and models may keep what they computed. What is yielded names the attributes
-    that have changed by now.
+    Tracing may leave symbolic tensors behind, and models may keep results. The yielded function names the attributes
+    that have changed so far.
     """
     attributes = {path: (module.__dict__, dict(module.__dict__)) for path, module in model.named_modules()}
-    # By the attribute: a list in a list belongs to both.
+    # By attribute: a list inside a list belongs to both.
     held = {
         (path, name): [(each, copy.copy(each)) for each in _containers(value)]
         for path, (_, saved) in attributes.items()
@@ -88,7 +88,7 @@ def unchanged(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
 
 
 def _containers(value: Any, seen: frozenset[int] = frozenset()) -> list[Any]:
-    """The lists, dicts and sets that a value is or holds; a module's own tables of parameters among them."""
+    """The lists, dicts and sets that a value is or holds, including a module's own tables of parameters."""
     if not (isinstance(value, tuple) or type(value) in _CONTAINERS) or id(value) in seen or len(seen) > _DEEP:
         return []
     entries = value.values() if isinstance(value, dict) else value
@@ -106,7 +106,7 @@ def _same(now: Any, before: Any) -> bool:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch.export's log, warnings and dumps of graphs away; what the model prints comes through at the end."""
+    """Suppress torch.export's log, warnings and graph dumps; the model's own output appears at the end."""
     printed, complaints = io.StringIO(), io.StringIO()
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -121,7 +121,7 @@ def quiet() -> Iterator[None]:
 
 
 def _exported(model: torch.nn.Module, examples: Example) -> ExportedProgram:
-    """The graph, attention written out: torch's fast kernels are one op for a layer."""
+    """The graph, with attention written out: torch's fast kernels are one op for a layer."""
     fast, looks = torch.backends.mha.get_fastpath_enabled(), torch.nn.modules.transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
     # nn.Transformer checks whether a mask is causal, to choose fast kernels. The mask is applied either way.
@@ -199,7 +199,7 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     )
 
 
-# Reasons for torch.export to stop: its message, what that means, and what to do instead.
+# Reasons for torch.export to stop: its message, its meaning, and what to do instead.
 _STOPPED = (
     (
         UNCOUNTED,
@@ -243,7 +243,7 @@ def _dtypes(kinds: set[torch.dtype]) -> str:
 
 
 def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
-    """The exported program without in-place ops, after errors for what trains or branches."""
+    """The exported program without in-place ops, after errors for training mode and for branches."""
     mutable, secret = False, depending(exported)
     for node in all_nodes(exported):
         if node.op != "call_function":
@@ -253,7 +253,7 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
         if node in secret and stack and stack[-1][1].startswith("torch.ao.quantization."):
             raise observed(stack[-1][0], stack_location(node.meta.get("stack_trace")) or caller)
         if node not in secret and (len(arguments) < 4 or arguments[3] is None):
-            # This is computed from weights alone: it normalizes weights, and has no running statistics to change.
+            # Computed from weights alone: it normalizes weights, and has no running statistics to change.
             pass
         elif target in ("aten.batch_norm", "aten.native_batch_norm") and len(arguments) > 5:
             if arguments[5] or arguments[3] is None:
@@ -266,7 +266,7 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
             raise unsupported(node, stack_location(node.meta.get("stack_trace")) or caller)
         schema = getattr(node.target, "_schema", None)
         mutable = mutable or (schema is not None and schema.is_mutable and target not in _HARMLESS)
-        # torch.vmap: written out again, its calls work on whole batches.
+        # torch.vmap: after a second export its calls work on whole batches.
         mutable = mutable or target == "_vmap_increment_nesting"
     if not mutable:
         return exported
@@ -281,7 +281,7 @@ def functional(exported: ExportedProgram, caller: Location) -> ExportedProgram:
     return changed
 
 
-# Ops that take whole numbers as places.
+# Ops that take whole numbers as indices.
 _LOOKUPS = frozenset(
     {
         *("embedding", "embedding_bag", "_embedding_bag", "index", "_unsafe_index", "index_select", "gather", "take"),
@@ -291,7 +291,7 @@ _LOOKUPS = frozenset(
 
 
 def chooses(node: Any) -> bool:
-    """Whether whole numbers choose places somewhere."""
+    """Whether whole numbers serve as indices somewhere."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype == torch.bool:
         return False
@@ -314,22 +314,22 @@ def draws(node: Any) -> bool:
 
 
 def trains(node: Any) -> bool:
-    """Whether a call draws numbers, or takes statistics of the batch, as layers do in training mode."""
+    """Whether a call draws random numbers, or takes statistics of the batch, as layers do in training mode."""
     given = _given(node)
     short = short_name(node.target)
     if short == "instance_norm":
-        # In training mode it also renews the statistics that it keeps, and in evaluation it reads them.
+        # In training mode it also updates its running statistics, and in evaluation it reads them.
         return bool(given["use_input_stats"]) and given["running_mean"] is not None
     if short.startswith("rrelu"):
         return bool(given.get("training")) and given.get("lower") != given.get("upper")
-    # Dropout, and recurrent layers between which it stands.
+    # Dropout, and recurrent layers with dropout between them.
     dropped = given.get("dropout", given.get("p"))
     several = given.get("num_layers", 2) > 1
     return bool(given.get("train")) and several and bool(dropped)
 
 
 def depending(exported: ExportedProgram) -> set[Any]:
-    """The nodes that depend on an input of the user's; all of those in graphs inside the graph."""
+    """The nodes that depend on an input of the user's, and all nodes of graphs inside the graph."""
     names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
     nodes = exported.graph_module.graph.nodes
     inside = {node for node in all_nodes(exported) if node.graph is not exported.graph_module.graph}
@@ -337,7 +337,7 @@ def depending(exported: ExportedProgram) -> set[Any]:
 
 
 def _plain_call(node: Any, caller: Location) -> Call:
-    """A call that can only be refused."""
+    """A call that serves for a refusal only."""
     place = stack_location(node.meta.get("stack_trace")) or caller
     layer = module_stack(node)[-1][0] if leaf_module(node) else ""
     loc = replace(place, layer=layer)

@@ -1,9 +1,9 @@
-"""What a model computes from known tensors alone, as numbers, while torch.export traces it with shapes alone.
+"""Values that a model computes from known tensors alone, as numbers, while torch.export traces it with shapes only.
 
-torch.export holds weights, buffers and constants as tensors without values: a mask kept in a buffer has no number of true
-places, and `if self.flag` no branch. Both are known when a model is traced. So each call whose tensors are all known is
-done with their numbers too, and what reads numbers (`int(buffer)`, `x[:, mask]`, `mask.nonzero()`) is given these. What
-depends on an input is left to torch.export.
+torch.export holds weights, buffers and constants as tensors without values: a mask kept in a buffer has no number of
+true places, and `if self.flag` no branch. Both are known when a model is traced. So each call whose tensors are all
+known is also run on their numbers, and calls that read numbers (`int(buffer)`, `x[:, mask]`, `mask.nonzero()`) get
+them. Anything that depends on an input is left to torch.export.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READS = frozenset(
         *("unique_consecutive", "bincount", "one_hot", "arange", "combinations"),
     }
 )
-# What one_hot of unknown places is stopped with, unless it says how many classes there are.
+# The error that stops one_hot of unknown indices, unless it has the number of classes.
 UNCOUNTED = "one_hot counts the classes of what is not known"
 # Known tensors of more elements than this are not computed a second time.
 _MOST = 1 << 20
@@ -35,7 +35,7 @@ _MOST = 1 << 20
 
 @contextlib.contextmanager
 def numbers_known(model: torch.nn.Module) -> Iterator[None]:
-    """While it lasts, calls on known tensors have numbers wherever the model's `forward` runs, which torch.export traces."""
+    """Within this context, calls on known tensors have numbers wherever torch.export traces the model's `forward`."""
     known, original = Known(model), model.forward
 
     @functools.wraps(original)
@@ -54,13 +54,13 @@ def numbers_known(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Known(TorchFunctionMode):
-    """While it lasts, calls on what the model knows have numbers; `model` is the module that is exported."""
+    """Within this context, calls on the model's known tensors have numbers; `model` is the module that is exported."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
         self.held = dict(_tensors(model))
-        # By identity: the tensor that stands for known numbers, which keeps the identity from being used again, and these.
+        # By identity: the tensor that stands for known numbers (held, so that its identity is not reused), and these.
         self.numbers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # The tensors that torch.export has put in place of parameters and buffers, by identity, with their paths.
         self.placed: dict[int, tuple[torch.Tensor, str]] = {}
@@ -78,14 +78,14 @@ class Known(TorchFunctionMode):
             getattr(func, "__module__", "")
         )
         if mapped or isinstance(func, torch._ops.OpOverload):
-            # torch's own, while it makes shapes of tensors; in torch.vmap a tensor is one of a batch.
+            # torch's own calls, while it makes shapes of tensors; in torch.vmap a tensor is one of a batch.
             return func(*args, **named)
         tensors = [leaf for leaf in pytree.tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
         if all(self._known(tensor) is not None for tensor in tensors):
             if tensors and (name in _READS or (name == "where" and len(tensors) == 1)):
                 read = self._computed(func, args, named)
                 return func(*args, **named) if read is None else read[0]
-            # What is written to in place has other numbers afterwards, and is written to only once.
+            # A tensor that is written to in place has other numbers afterwards, and is written to only once.
             result = func(*args, **named)
             leaves = pytree.tree_leaves(result)
             if name == "__setitem__" or any(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -121,13 +121,13 @@ class Known(TorchFunctionMode):
         if found is None or found.is_meta or found.numel() > _MOST:
             return None
         with _disable_current_modes(), torch.no_grad():
-            # A copy: what is written to in place later is not to change the model.
+            # A copy: later in-place writes must not change the model.
             copied = found.detach().clone()
         self.numbers[id(tensor)] = (tensor, copied)
         return copied
 
     def _weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The parameter or buffer that torch.export has put this tensor in place of."""
+        """The parameter or buffer that torch.export has replaced by this tensor."""
         first = next(iter(_tensors(self.model)), None)
         if first is not None and id(first[1]) not in self.placed:
             self.placed = {id(now): (now, path) for path, now in _tensors(self.model)}
@@ -135,7 +135,7 @@ class Known(TorchFunctionMode):
         return self.held.get(path)
 
     def _computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """What the call makes of numbers; None where it makes nothing known: it draws random numbers, or does not run."""
+        """The result of the call on numbers; None if it draws random numbers, or does not run."""
 
         def number(leaf: Any) -> Any:
             return self._known(leaf) if isinstance(leaf, torch.Tensor) else leaf
@@ -146,7 +146,7 @@ class Known(TorchFunctionMode):
             try:
                 made = func(*given, **named)
             except Exception:
-                # Whatever it is, torch.export meets it too, and says it with the user's line.
+                # Whatever the error, torch.export meets it too, and reports it with the user's line.
                 return None
             if not torch.equal(before, torch.get_rng_state()):
                 torch.set_rng_state(before)
@@ -160,7 +160,7 @@ class Known(TorchFunctionMode):
                 self.numbers[id(tensor)] = (tensor, numbers)
 
     def _forget(self, tensor: Any) -> None:
-        """What is not known is written to a tensor: neither are the numbers of those that share its memory."""
+        """Forget the numbers of a tensor to which unknown values are written, and of all that share its memory."""
         entry = self.numbers.get(id(tensor))
         if entry is not None:
             memory = entry[1].untyped_storage().data_ptr()
@@ -168,10 +168,10 @@ class Known(TorchFunctionMode):
                 if numbers.untyped_storage().data_ptr() == memory:
                     del self.numbers[key]
 
-    # ------------------------------------------------------------------ known masks of what is not known
+    # ------------------------------------------------------------------ known masks of unknown tensors
 
     def _by_places(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-        """The call with a known mask replaced by the places where it is true; None where there is none."""
+        """The call with a known mask replaced by the indices where it is true; None if it has no such mask."""
         given = dict(zip(("self", "first", "second"), args, strict=False))
         x = given.get("self", kwargs.get("input"))
         if not isinstance(x, torch.Tensor):
@@ -221,7 +221,7 @@ class Known(TorchFunctionMode):
             mask = None if isinstance(item, int | slice) or item is None or item is Ellipsis else self._maybe(item)
             if mask is not None and mask.dtype == torch.bool and mask.ndim:
                 if tuple(mask.shape) != tuple(x.shape[axis : axis + mask.ndim]):
-                    return None  # torch says what is wrong with it
+                    return None  # torch reports the error in it
                 made.extend(places_of(mask))
                 changed = True
             else:
@@ -255,13 +255,13 @@ class Known(TorchFunctionMode):
 
 
 def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The places where a known mask is true, numbers along each of its axes."""
+    """The indices where a known mask is true, one array for each of its axes."""
     with _disable_current_modes():
         return tuple(mask.nonzero(as_tuple=True))
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by path, shared ones under each."""
+    """Parameters and buffers by path, shared ones under each of their paths."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 

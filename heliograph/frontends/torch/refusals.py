@@ -1,4 +1,4 @@
-"""What to say where a model uses something that has no rule: the op as the user knows it, and what to do instead."""
+"""Error texts for models that use an op without a rule: the op as the user knows it, and what to do instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.errors import UnsupportedError, said
 from heliograph.frontends.torch.source import forward_location, leaf_module, op_name, short_name
 from heliograph.ir import Location
 
-# What keeps samples apart, whatever the op.
+# The way to keep samples apart, for any op.
 APART = said(
     "keep axis 0, the batch axis, out of it (and give {example_input} a batch axis, for example x.unsqueeze(0))"
 )
@@ -43,7 +43,7 @@ _QUANTIZING = (
 _ROUNDED = f"{_CLIENT_SCORES}; where it stands for quantization, leave it out"
 _LINALG = "compute it outside the model where it depends on weights only; otherwise on the client"
 
-# Short name of the op -> (what the user calls it, or nothing for the usual guess; what to try instead).
+# Short name of the op -> (the user's name for it, or nothing for the usual guess; what to try instead).
 _HINTS: dict[str, tuple[str, str]] = {
     "fractional_max_pool2d": ("", _POOL),
     "sort": ("", _CLIENT_SCORES),
@@ -73,10 +73,10 @@ _HINTS: dict[str, tuple[str, str]] = {
     "_linalg_svd": ("torch.linalg.svd", _LINALG),
 }
 
-# Ops of these names are refused as they are, without being decomposed: the hint says what to use instead.
+# Ops of these names are refused directly, without decomposition: the hint names a substitute.
 REFUSED = frozenset(_HINTS)
 
-# What users call ops that have a rule, for the error when one of their forms is refused.
+# Users' names of ops that have a rule, for the error when one of their forms is refused.
 _NAMES = {
     "gt": "comparison (>)",
     "lt": "comparison (<)",
@@ -128,13 +128,13 @@ _WITHIN_SAMPLES: dict[str, str] = {
 
 
 def apart_hint(target: Any) -> str:
-    """What to try where this op mixes samples of the batch."""
+    """The hint where this op mixes samples of the batch."""
     own = _WITHIN_SAMPLES.get(short_name(target), "").format(op=short_name(target))
     return f"{own}; {APART}" if own else APART
 
 
 def user_name(target: Any) -> str:
-    """What a user calls the op: `torch.softmax`, `torch.nn.functional.max_pool2d`, `Tensor.view`."""
+    """The user's name of the op: `torch.softmax`, `torch.nn.functional.max_pool2d`, `Tensor.view`."""
     short = short_name(target)
     known = _NAMES.get(short) or _HINTS.get(short, ("", ""))[0]
     if known:
@@ -152,7 +152,7 @@ def user_name(target: Any) -> str:
 
 
 def unsupported(node: Any, loc: Location) -> UnsupportedError:
-    """The error for a call that has no rule."""
+    """The error for a call without a rule."""
     target = node.target
     short, full = short_name(target), op_name(target)
     if short in CONTROL_FLOW:
@@ -194,7 +194,7 @@ def observed(layer: str, where: object) -> UnsupportedError:
 
 
 def sequence_first(model: Any, where: str) -> str:
-    """What to try where a layer there takes sequences with time in front; empty where it takes samples in front."""
+    """The hint where a layer takes sequences with time in front; empty where it takes samples in front."""
     kinds = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
     for path, module in model.named_modules():
         if isinstance(module, kinds) and not module.batch_first and f"({path}" in where:
@@ -210,7 +210,7 @@ def data_dependent(where: object, why: str) -> UnsupportedError:
 
 
 def shape_of_values(node: Any, loc: Location) -> UnsupportedError:
-    """The error for a result whose length an encrypted value decides."""
+    """The error for a result whose length depends on an encrypted value."""
     return UnsupportedError(
         f"the length of what {user_name(node.target)} gives depends on the values of the input",
         where=loc,
@@ -221,7 +221,7 @@ def shape_of_values(node: Any, loc: Location) -> UnsupportedError:
 
 
 def shape_of_known(node: Any, loc: Location) -> UnsupportedError:
-    """The error for a result whose length a known tensor decides, in a graph that was exported without its numbers."""
+    """The error for a result whose length depends on a known tensor, in a graph exported without its numbers."""
     return UnsupportedError(
         f"the length of what {user_name(node.target)} gives is not in the exported program",
         where=loc,
@@ -231,7 +231,7 @@ def shape_of_known(node: Any, loc: Location) -> UnsupportedError:
 
 
 def not_run(node: Any, loc: Location, error: Exception) -> UnsupportedError:
-    """The error for a call that torch or numpy does not do on the tensors that it was given."""
+    """The error for a call that torch or numpy cannot run on its tensors."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return UnsupportedError(
         f"{user_name(node.target)} cannot be done here",
@@ -252,7 +252,7 @@ def complex_values(where: object, what: str) -> UnsupportedError:
 
 
 def random_values(node: Any | None, where: Location) -> UnsupportedError:
-    """The error for random numbers drawn inside the model, by a call or by a generator that the graph holds."""
+    """The error for random numbers drawn inside the model, by a call or by a generator in the graph."""
     return UnsupportedError(
         "the model draws random numbers with a generator of its own"
         if node is None
@@ -273,7 +273,7 @@ def dynamic_shape(name: str, shape: object) -> UnsupportedError:
 
 
 def writes_in_place(what: str, name: str, where: Location) -> UnsupportedError:
-    """The refusal of a model that writes to an input, or to what it holds."""
+    """The refusal of a model that writes to an input, or to its own tensors."""
     return UnsupportedError(
         f"the model writes to {what} in place: {name!r}",
         where=where,

@@ -1,4 +1,4 @@
-"""Where an exported operation comes from: the user's line, and the name of its layer.
+"""The origin of an exported operation: the user's line, and the name of its layer.
 
 `torch.export` records the Python stack of each call as text, innermost frame last, and the path of modules around it.
 """
@@ -27,17 +27,17 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve()) + os.sep
-# Our own code that calls the public functions: whoever started it wrote no line of Python.
+# Our own code that calls the public functions: a user of the command line wrote no line of Python.
 _PROGRAMS = tuple(_PACKAGE + name for name in ("cli" + os.sep, os.path.join("tools", "demo.py")))
 _REPEATED = re.compile(r"@\d+")
-# Modules that `to_torch` made: one op each, named after its layer.
+# Modules made by `to_torch`: one op each, named after its layer.
 _STEPS = "heliograph.frontends.torch.training.modules."
 
-# What nn.Linear calls its first two arguments.
+# The names of nn.Linear's first two parameters.
 _NAMED_FIRST = re.compile(r"\b(?:in|out)_features=")
 _LONGEST = 80
 
-# Names that differ between exported forms of the same call; a layer is named by what the user wrote.
+# Names that differ between exported forms of the same call; a layer has the name of the function that the user wrote.
 _CALLED = {
     "_native_batch_norm_legit_no_training": "batch_norm",
     "_native_batch_norm_legit": "batch_norm",
@@ -75,7 +75,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _pick(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
-    """The innermost frame of the user's own code; failing that, of a package that the user installed."""
+    """The innermost frame of the user's own code; without one, of a package that the user installed."""
     mine = [frame for frame in frames if _is_user_file(frame[0])]
     own = [frame for frame in mine if not _is_installed(frame[0])]
     chosen = own or mine
@@ -90,10 +90,10 @@ def stack_location(stack_trace: str | None) -> Location | None:
 
 @contextlib.contextmanager
 def helper_frames() -> Iterator[None]:
-    """While it lasts, torch.export records the user's helper functions too, not only methods called `forward`.
+    """Within this context, torch.export records the user's helper functions too, not only methods called `forward`.
 
-    Newer versions of torch keep `forward` frames alone, by a filter that is meant to be replaced; where a version has
-    no such filter, nothing is done and it records all frames.
+    Newer versions of torch keep `forward` frames alone, by a filter that is meant to be replaced. A version without
+    such a filter records all frames, and nothing is changed.
     """
     tracer: Any = torch.fx.proxy.TracerBase
     original = getattr(tracer, "_filter_traceback_frames", None)
@@ -116,7 +116,7 @@ def helper_frames() -> Iterator[None]:
 
 
 def caller_location() -> Location:
-    """The user's line that is running now, innermost; nothing where it is the command line that calls."""
+    """The user's line that is running now, innermost; nothing if the command line is the caller."""
     frame: FrameType | None = sys._getframe(1)
     frames = []
     while frame is not None and not _resolved(frame.f_code.co_filename).startswith(_PROGRAMS):
@@ -132,14 +132,14 @@ def _resolved(file: str) -> str:
 
 
 def error_location(error: BaseException) -> Location | None:
-    """The user's line inside the model that raised, or None where the error came from outside of the user's code."""
+    """The user's line inside the model that raised, or None if the error came from outside the user's code."""
     frames = []
     trace = error.__traceback__
     inside = False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         inside = inside or str(Path(file).resolve()).startswith(_TORCH)
-        if inside:  # frames before torch's are those that called us
+        if inside:  # frames before torch's are our callers
             frames.append((file, trace.tb_lineno))
         trace = trace.tb_next
     frame = _pick(frames)
@@ -163,7 +163,7 @@ def op_name(target: Any) -> str:
 
 
 def short_name(target: Any) -> str:
-    """What a user would call the op: `relu` for `aten.relu_`."""
+    """The user's name of the op: `relu` for `aten.relu_`."""
     name = op_name(target).rsplit(".", 1)[-1]
     if name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
@@ -188,7 +188,7 @@ def leaf_module(node: Any) -> str:
 
 
 def layer_text(node: Any, model: torch.nn.Module | None) -> str:
-    """The layer that made a call as the user wrote it, `nn.Linear(32, 3)`; its class alone where the module is not known."""
+    """The layer that made a call as the user wrote it, `nn.Linear(32, 3)`; its class alone if the module is unknown."""
     stack = module_stack(node)
     if not stack:
         return ""
@@ -206,7 +206,7 @@ def layer_text(node: Any, model: torch.nn.Module | None) -> str:
 
 
 def _without_defaults(module: torch.nn.Module) -> str:
-    """What `repr` of the module says of its arguments, less those that nobody wrote."""
+    """The module's arguments by its `repr`, without defaults that nobody wrote."""
     said = module.extra_repr()
     for name, parameter in inspect.signature(type(module)).parameters.items():
         if parameter.default is not parameter.empty:
@@ -215,7 +215,7 @@ def _without_defaults(module: torch.nn.Module) -> str:
 
 
 def shortened(text: str) -> str:
-    """One line of text, its end left out where it is long."""
+    """One line of text, truncated if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 

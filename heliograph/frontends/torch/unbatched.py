@@ -1,9 +1,9 @@
-"""The axis of samples is taken out of a program that was traced with all of torch's axes.
+"""Removal of the sample axis from a program that was traced with all of torch's axes.
 
-Each input of such a program gets an axis in front, along which its sample lies once, or as often as the graph has samples. A
-node is then followed without one axis along which all of its entries are equal, as long as operations leave the entries of
-that axis to themselves. Where one does not, it gets the whole tensor, and so does what comes behind, up to a tensor whose
-first axis is of length one. Whatever the axes mean, the program computes the same.
+Each input of such a program gets an axis in front, along which its sample lies once, or as often as the graph has
+samples. A node then drops one axis along which all of its entries are equal, as long as operations treat the entries
+along that axis separately. An operation that does not gets the whole tensor, and so do the ones behind it, up to a
+tensor whose first axis is of length one. Whatever the axes mean, the program computes the same values.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def unbatched(program: Program, samples: int, entries: Collection[Node]) -> Prog
 
 @dataclass(frozen=True, slots=True)
 class _Bare:
-    """What stands for a node.
+    """The replacement of a node.
 
     node: without `axis`.
-    axis: an axis of the node it stands for, along which all entries are equal; None where none is left out.
+    axis: an axis of the replaced node, along which all entries are equal; None if no axis is left out.
     """
 
     node: Node
@@ -91,7 +91,7 @@ class _Unbatched:
     # ------------------------------------------------------------------ nodes
 
     def _emit(self, node: Node, op: str, *operands: Node, **attrs: Any) -> Node:
-        """The op in place of a node; what is computed several times for it is one node."""
+        """The op in place of a node; a repeated op becomes one node."""
         kept = {name: self._constants(value) for name, value in attrs.items()}
         key = (op, operands, tuple(kept.items()), node.loc)
         if key not in self._emitted:
@@ -99,7 +99,7 @@ class _Unbatched:
         return self._emitted[key]
 
     def _constants(self, value: Any) -> Any:
-        """An attribute, with the constants that it names in the new program."""
+        """An attribute, with its constants copied to the new program."""
         if isinstance(value, ConstantName):
             held, names = self.old.constants[value], self.builder.constants
             if value not in names:
@@ -111,7 +111,7 @@ class _Unbatched:
         return made if shape_of(made) == tuple(shape) else self._emit(node, "reshape", made, shape=tuple(shape))
 
     def _made(self, node: Node) -> _Bare:
-        """What stands for a node; a constant is made in the shape in which it is read."""
+        """The replacement of a node; a constant is emitted in the shape in which it is read."""
         return _Bare(self._emit(node, "constant", **node.attrs)) if node.op == "constant" else self.bare[node]
 
     def _all(self, node: Node) -> Node:
@@ -125,7 +125,7 @@ class _Unbatched:
         return self._whole[node]
 
     def _free(self, node: Node) -> list[int]:
-        """The axes that could as well be the one that is left out, that one first."""
+        """The axes any of which could be the omitted one; the omitted one comes first."""
         shape = shape_of(node)
         axis = None if node.op == "constant" else self.bare[node].axis
         if axis is None:
@@ -140,7 +140,7 @@ class _Unbatched:
         return found
 
     def _without(self, node: Node, axis: int) -> Node | None:
-        """What stands for the node without that axis; None where its entries along the axis may differ."""
+        """The replacement of the node without that axis; None where its entries along the axis may differ."""
         shape = shape_of(node)
         if axis in self._free(node):
             return self._made(node).node
@@ -171,7 +171,7 @@ class _Unbatched:
         return made or _Bare(self._emit(node, op, *map(self._all, operands), **node.attrs))
 
     def _aligned(self, node: Node, least: int) -> _Bare | None:
-        """Operands that are broadcast, without one axis of the result: the `least`-th from the end, or one before it."""
+        """Broadcast operands without one axis of the result: the `least`-th from the end, or one before it."""
         ranks = [len(shape_of(operand)) for operand in node.inputs]
         places = [rank - axis for operand, rank in zip(node.inputs, ranks, strict=True) for axis in self._free(operand)]
         for place in dict.fromkeys(place for place in places if place >= least):
@@ -207,7 +207,7 @@ class _Unbatched:
         made = self._made(node.inputs[0])
         if not free:
             if [axis for axis in axes if old[axis] > 1] == [axis for axis in range(len(old)) if old[axis] > 1]:
-                # Axes of one alone are moved.
+                # Only axes of length one are moved.
                 return self._reshape(node, old, free, shape_of(node)) or _Bare(made.node)
             return _Bare(self._emit(node, "permute", made.node, axes=axes))
         order = _less(axes, free[0])
@@ -240,7 +240,7 @@ class _Unbatched:
         return None
 
     def _on_others(self, node: Node, old: tuple[int, ...], free: list[int], **attrs: Any) -> _Bare | None:
-        """An op of one operand without an axis that is not among those that it works on."""
+        """An op of one operand, without an axis other than the ones on which it works."""
         taken = _worked_on(node.op, attrs, len(old))
         axis = next((axis for axis in free if axis not in taken), None)
         if axis is None:
@@ -271,7 +271,7 @@ class _Unbatched:
         for number, operand in enumerate(node.inputs):
             made = self._made(operand)
             if made.axis is not None and shape_of(operand)[made.axis] > 1:
-                # Of equal entries each takes a part: their parts are added.
+                # Each of the equal entries is multiplied by its own part: the parts are added.
                 index = np.arange(int(np.prod(shape_of(made.node)))).reshape(shape_of(made.node))
                 index = np.broadcast_to(np.expand_dims(index, made.axis), shape_of(operand)).ravel()
                 ones = scipy.sparse.csr_array((np.ones(index.size), (np.arange(index.size), index)))
@@ -299,7 +299,7 @@ class _Unbatched:
 
 
 def _worked_on(op: str, attrs: Mapping[str, Any], rank: int) -> Collection[int]:
-    """The axes of its operand, of that rank, that an op does not leave to themselves; a slice takes any of equal entries."""
+    """The axes of an operand of that rank on which an op works; a slice may take any one of equal entries."""
     if op in ("linear", "layer_norm"):
         return range(rank - attrs.get("rank", 1), rank)
     if op == "pad":
@@ -308,7 +308,7 @@ def _worked_on(op: str, attrs: Mapping[str, Any], rank: int) -> Collection[int]:
 
 
 def _less(axes: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """An order of axes without one of them, the others counted without it."""
+    """An order of axes without one of them; the others are renumbered."""
     return tuple(one - (one > axis) for one in axes if one != axis)
 
 

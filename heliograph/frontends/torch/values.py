@@ -1,8 +1,8 @@
-"""What the rules work on: values, the call at hand, and the registry of rules.
+"""The objects on which rules work: values, the current call, and the registry of rules.
 
-The model is traced with one sample, whose batch axis is an ordinary axis of length one: a `Value` is a node with all axes
-that torch has. No rule knows of batches: the axis is taken out of the finished program (torch/unbatched.py), and that
-samples are kept apart is seen by running several of them (torch/check.py). A tensor that depends on no input stays a
+The model is traced with one sample, whose batch axis is an ordinary axis of length one: a `Value` is a node with all of
+torch's axes. No rule deals with batches: the axis is removed from the finished program (torch/unbatched.py), and runs
+on several samples check that samples are kept apart (torch/check.py). A tensor that depends on no input stays a
 `torch.Tensor`, computed by torch, until a rule makes it a constant.
 """
 
@@ -27,11 +27,11 @@ Operand: TypeAlias = "Value | torch.Tensor | float | int | bool"
 class Hidden:
     """Low constants beside a value, which may hide places from a softmax (torch/inputs/masks.py).
 
-    offsets: what was added, in the shape that torch sees; below zero in the places in question, zero elsewhere.
+    offsets: the added constants, in torch's shape; below zero in the places in question, zero elsewhere.
     filled: the places where a number replaced the score.
     node: the value with scores in these places.
-    exact: the same with zeros where it is filled: with `offsets` added it is the value.
-    finite: whether the value's own node has the constants as numbers; else it is `node`.
+    exact: `node` with zeros in the filled places: with `offsets` added it is the value.
+    finite: whether the value's own node has the constants as numbers; if not, it is `node`.
     """
 
     offsets: torch.Tensor
@@ -45,8 +45,8 @@ class Hidden:
 class Value:
     """A tensor that depends on an input.
 
-    node: it has all axes that torch has.
-    dtype: what torch holds it in; the tracer sets it on what a rule returns. A truth value is the number 0 or 1.
+    node: with all of torch's axes.
+    dtype: torch's dtype; the tracer sets it on a rule's result. A truth value is the number 0 or 1.
     hidden: the mask of scores (torch/inputs/masks.py).
     """
 
@@ -68,7 +68,7 @@ class Value:
 
 
 class NoRule(Exception):
-    """The rule does not take what it was given: the op is refused as if it had none."""
+    """The rule does not support its arguments: the op is refused as if it had no rule."""
 
 
 class Mixes(UnsupportedError):
@@ -77,13 +77,13 @@ class Mixes(UnsupportedError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
-    """A result that has no rule, beside others that have one; the error is raised where something reads it."""
+    """A result without a rule, beside others that have one; the error is raised when something reads it."""
 
     error: UnsupportedError
 
 
 def changes_in(dtype: torch.dtype, value: Value) -> bool:
-    """Whether torch would round, compare or wrap the value around to hold it in that dtype.
+    """Whether torch would round, compare or wrap the value to hold it in that dtype.
 
     Truth values and numbers of places are whole already, so that signed whole numbers hold them.
     """
@@ -92,13 +92,13 @@ def changes_in(dtype: torch.dtype, value: Value) -> bool:
 
 
 class TensorNames:
-    """Names of tensors by identity: the parameter's path, or what it was computed from."""
+    """Names of tensors by identity: the parameter's path, or a name after the source of the computation."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[torch.Tensor, str]] = {}
 
     def set(self, tensor: torch.Tensor, name: str) -> None:
-        self._names[id(tensor)] = (tensor, name)  # holding the tensor keeps its identity from being used again
+        self._names[id(tensor)] = (tensor, name)  # holding the tensor keeps its identity from being reused
 
     def get(self, tensor: torch.Tensor, default: str) -> str:
         entry = self._names.get(id(tensor))
@@ -111,7 +111,7 @@ def transposed_name(name: str) -> str:
 
 
 class Call:
-    """One call of the exported graph, as a rule sees it."""
+    """One call of the exported graph, in the form that a rule takes."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Call:
         self.names = names
         self.loc = loc
         self.op = op  # the registry's name: `aten.relu`
-        self.user_name = user_name  # what a user calls it: `torch.relu`
+        self.user_name = user_name  # the user's name: `torch.relu`
         self.result = result  # the fake tensor(s) that torch.export recorded: shapes and dtypes
         self.target = target  # the op itself, to be run on tensors
         # The call in the exported graph; its operands have the strides that torch gives them.
@@ -136,7 +136,7 @@ class Call:
         self.entries: set[Node] = set()
         # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.
         self.finals: dict[Node, tuple[str, Node, int]] = {}
-        # What values can be, for rules that decide by it.
+        # The possible values, for rules that decide by them.
         self.reach = Reach(builder)
 
     @property
@@ -178,12 +178,12 @@ class Call:
         return [operand.node if isinstance(operand, Value) else self.constant_node(operand) for operand in operands]
 
     def reshaped(self, node: Node, shape: Sequence[int]) -> Node:
-        """The node under that shape; itself where it has it."""
+        """The node under that shape; the node itself if it already has it."""
         target = tuple(int(size) for size in shape)
         return node if target == shape_of(node) else self.emit("reshape", node, shape=target)
 
     def by_entry(self, x: Value, change: Callable[[Node], Node]) -> Value:
-        """What `change` makes of each entry along the first axis, joined along it."""
+        """The results of `change` on each entry along the first axis, joined along it."""
         made = []
         for place in range(x.shape[0]):
             ends = [(place, place + 1), *((0, size) for size in x.shape[1:])]
@@ -200,7 +200,7 @@ class Call:
     # ------------------------------------------------------------------ refusals
 
     def refuse(self, why: str, hint: str) -> UnsupportedError:
-        """The error to raise where the op cannot be carried in this form."""
+        """The error to raise where this form of the op is not supported."""
         return UnsupportedError(f"{self.user_name} cannot be compiled here", where=self.loc, why=why, hint=hint)
 
 
@@ -217,7 +217,7 @@ def parts(arguments: Any, kind: type[_Part]) -> Iterator[_Part]:
 
 
 def with_dtypes(value: Any, recorded: Any) -> Any:
-    """What a rule returned, its values with the dtypes that torch recorded."""
+    """A rule's result, its values with the dtypes that torch recorded."""
     if isinstance(value, Value) and isinstance(recorded, torch.Tensor):
         return replace(value, dtype=recorded.dtype)
     if isinstance(value, list | tuple) and isinstance(recorded, list | tuple):
@@ -258,7 +258,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def rule_of(name: str) -> Rule | None:
-    """The rule of that torch op: of a function that a user registered for it, or of `RULES`; None where it has none."""
+    """The rule of that torch op, from the user's registry or from `RULES`; None if neither has one."""
     for family in functions.families():
         if family.torch_op == name:
             return partial(_registered, family.name)

@@ -1,1 +1,1 @@
-"""What is read off a program: depth, lifetimes, carried values, the loss."""
+"""Properties derived from a program: depth, lifetimes, carried values, the loss."""

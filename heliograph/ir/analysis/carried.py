@@ -1,4 +1,4 @@
-"""Values that one run of a program leaves to the next: outputs that come back as inputs."""
+"""Carried values, which one run of a program leaves to the next: outputs that come back as inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def carried_outputs(program: Program) -> dict[str, list[Node]]:
-    """By the name of an output (of each ciphertext) the inputs that it becomes."""
+    """The inputs that each carried output (of each ciphertext) becomes, by its name."""
     inputs: dict[str, list[Node]] = {}
     for node in program.inputs:
         inputs.setdefault(node.attrs["name"], []).append(node)
@@ -30,7 +30,7 @@ def carried_outputs(program: Program) -> dict[str, list[Node]]:
 
 
 def carried_on(program: Program, results: Sequence[T]) -> dict[Node, T]:
-    """By input of the next run what it takes of a run whose outputs came out as `results`, in their order."""
+    """The value that each carried input of the next run takes from `results`, a run's outputs in order."""
     carried = carried_outputs(program)
     named = zip(program.output_names, results, strict=True)
     return {source: result for name, result in named for source in carried.get(name, ())}
@@ -42,7 +42,7 @@ def carried_pairs(program: Program) -> Iterator[tuple[Node, Node]]:
 
 
 def released(program: Program) -> dict[str, int]:
-    """The outputs (of each ciphertext) that leave the server, with their numbers in an answer: those not carried."""
+    """The outputs (of each ciphertext) that leave the server and are not carried, with their numbers in an answer."""
     carried = carried_outputs(program)
     names = (name for name in program.output_names if name not in carried)
     return {name: number for number, name in enumerate(names)}
@@ -62,14 +62,14 @@ def fits(output: Type, source: Type) -> bool:
 
 
 def carried_nodes(program: Program) -> dict[Node, Node]:
-    """By output the input that it becomes; an output that becomes several counts once."""
+    """The input that each carried output becomes; an output that becomes several counts once."""
     return dict(carried_pairs(program))
 
 
 def only(program: Program, names: Collection[str]) -> Program:
-    """The part of an executable program that these outputs take; a ProgramError where it has no such output.
+    """The part of an executable program that these outputs need; a ProgramError for an unknown output.
 
-    It has the inputs that its outputs become, too, read or not.
+    It also has the inputs that its outputs become, whether they are read or not.
     """
     specs: list[TensorSpec] = []
     nodes: list[Node] = []

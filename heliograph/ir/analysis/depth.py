@@ -1,4 +1,4 @@
-"""How many levels a program takes, from its operations alone."""
+"""The number of levels that a program takes, from its operations alone."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from heliograph.ir import Node, Program, SlotsType
 from heliograph.ir.ops.table import OPS
 
 Vector = npt.NDArray[np.float64]
-# The largest integer that a ciphertext can be multiplied by without spending a level (`mul_int`).
+# The largest integer by which a ciphertext can be multiplied without spending a level (`mul_int`).
 MOST_WHOLE = 1 << 20
 
 
 def depth_of_degree(degree: int) -> int:
-    """Levels that a polynomial of that degree takes: ceil(log2(degree + 1)), at least 1."""
+    """The levels of a polynomial of that degree: ceil(log2(degree + 1)), at least 1."""
     return max(1, degree.bit_length())
 
 
 def depth_of_series(coefficients: Sequence[float] | Vector) -> int:
-    """The levels that a Chebyshev series takes: its degree's, or one where it is a whole number of squares."""
+    """The levels of a Chebyshev series: as for its degree, or one if it is a whole number of squares."""
     kept = trim(coefficients)
     return 1 if whole_square(kept) is not None else depth_of_degree(len(kept) - 1)
 
 
 def whole_square(coefficients: Sequence[float]) -> int | None:
-    """n where a Chebyshev series in t is n t^2 and a constant, n a whole number; else None."""
+    """The whole number n if a Chebyshev series in t is n t^2 plus a constant; else None."""
     if len(coefficients) != 3 or coefficients[1]:
         return None
     twice = 2.0 * float(coefficients[2])
@@ -58,7 +58,7 @@ def node_depth(program: Program, node: Node) -> int:
 
 
 def levels_below(program: Program, instead: Mapping[Node, int] | None = None) -> dict[Node, int]:
-    """For each value the levels that the outputs still need after it; some nodes may be counted as if they spent others."""
+    """For each value the levels that outputs still need after it; `instead` overrides the levels that nodes spend."""
     need = dict.fromkeys(program.nodes, 0)
     for node in reversed(program.nodes):
         spent = instead[node] if instead and node in instead else node_depth(program, node)
@@ -68,8 +68,8 @@ def levels_below(program: Program, instead: Mapping[Node, int] | None = None) ->
 
 
 def spends_carried(program: Program) -> bool:
-    """Whether runs that go on from each other spend levels without end: some carried value leaves each run lower than it
-    came, whatever it passes through.
+    """Whether runs in sequence spend levels without end: some carried value leaves each run at a lower level than it
+    had on entry, whatever it passes through.
     """
     inputs = {node.attrs["name"]: node for node in program.inputs}
     becomes = [(output, inputs[name]) for output, name in program.interface.carried if name in inputs]

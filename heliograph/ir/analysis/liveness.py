@@ -1,4 +1,4 @@
-"""How long values live: their last uses, and the most that is alive at once."""
+"""Lifetimes of values: their last uses, and the largest amount that is alive at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def last_use_table(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[list[
 
 
 def size_in_towers(node: Node) -> int:
-    """Polynomials times primes of a ciphertext; nothing of a plain value."""
+    """Polynomials times primes of a ciphertext; 0 for a plain value."""
     return node.type.count * node.type.parts * (node.type.level + 1) if isinstance(node.type, CipherType) else 0
 
 

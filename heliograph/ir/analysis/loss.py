@@ -1,9 +1,9 @@
 """The loss whose derivatives are the impacts of activations: one definition, for gradients and for finite differences.
 
-OLA (section 2.2) takes the loss that the network was trained with, and labels. A program has neither. Where its one output
-is a row of logits, the loss is the cross entropy against the program's own class, its argmax: the same as with labels where
-the network is right, and where it is wrong what keeps an approximation at the network's own answer, which is what is asked
-of it. Other outputs are added up with signs, which has the size of their own errors as its derivative.
+OLA (section 2.2) takes the loss and the labels of the network's training. A program has neither. If its one output is a
+row of logits, the loss is the cross entropy against the program's own class, its argmax: the same as with labels where
+the network is right; where it is wrong, the loss keeps an approximation at the network's own answer, which is the goal.
+Other outputs are added up with random signs, so that the derivative has the size of their own errors.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, size_of
 from heliograph.ir.program import Program
 
-# Outputs with more values than this are not taken to be scores of classes.
+# Outputs with more values than this do not count as class scores.
 _MOST_CLASSES = 1000
 _SEED = 20
 
 
 def has_classes(program: Program) -> bool:
-    """Whether the program has one output, of 2 to 1000 values along one axis: scores of classes, whatever axes of one
-    value stand beside it.
-    """
+    """Whether the program has one output, of 2 to 1000 values along one axis: class scores; others have length 1."""
     if len(program.outputs) != 1:
         return False
     (output,) = program.outputs
@@ -34,7 +32,7 @@ def has_classes(program: Program) -> bool:
 
 
 def check_samples(program: Program, samples: Sequence[Array]) -> int:
-    """The number of samples; a ProgramError where they are not samples of the program's inputs."""
+    """The number of samples; a ProgramError if they do not fit the program's inputs."""
     wanted = [getattr(node.type, "shape", None) for node in program.inputs]
     given = [np.shape(array) for array in samples]
     counts = {shape[0] for shape in given if shape}
@@ -51,9 +49,10 @@ def check_samples(program: Program, samples: Sequence[Array]) -> int:
 class Loss:
     """The loss of one sample, a function of its outputs.
 
-    `deviations` is None where it is the cross entropy. Otherwise it has each output's standard deviation over all samples
+    `deviations` is None for the cross entropy. Otherwise it has each output's standard deviation over all samples
     and elements, and the loss is the sum over all elements of sign y / deviation, with signs of +-1 drawn from a fixed
-    seed, others for each sample: over the signs, the mean of its squared derivative is the sum of those of all elements.
+    seed, different for each sample: the mean of its squared derivative over the signs is the sum over all elements of
+    their squared derivatives.
     """
 
     deviations: tuple[float, ...] | None = None
@@ -85,12 +84,12 @@ class Loss:
 
 
 def _deviation(out: Array) -> float:
-    """The standard deviation of all values; of values that are all equal their size, or one."""
+    """The standard deviation of all values; if all values are equal, their absolute value, or one."""
     return float(out.std()) or float(abs(out).max(initial=0.0)) or 1.0
 
 
 def _signs(output: int, first: int, shape: tuple[int, ...]) -> Array:
-    """Signs of (samples, elements) of an output, the same for a sample in whatever chunk it comes."""
+    """Signs of (samples, elements) of an output, the same for a sample in any chunk."""
     count, elements = shape
     drawn = [
         np.random.default_rng((_SEED, output, sample)).integers(0, 2, elements)
@@ -100,7 +99,7 @@ def _signs(output: int, first: int, shape: tuple[int, ...]) -> Array:
 
 
 def _gaps(logits: Array) -> tuple[Array, Array]:
-    """Logits less the largest one, which itself is -inf (samples by classes), and its place.
+    """Logits less the largest one, which itself is -inf (samples by classes), and its index.
 
     The loss is log(1 + sum exp(gap)): without the class itself nothing cancels, however sure the network is.
     """

@@ -1,1 +1,1 @@
-"""Bootstraps: what a program asks of them, and how one is written out."""
+"""Bootstraps: their requirements, and their expansion into ops."""

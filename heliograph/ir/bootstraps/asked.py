@@ -1,7 +1,7 @@
-"""What the bootstraps of a program ask for: read off its nodes, stored nowhere.
+"""The requirements of a program's bootstraps: derived from its nodes, stored nowhere.
 
-A bootstrap is one op, `bootstrap`, until it is written out (`writer.py`): then a `raise_modulus` stands in its
-middle, and it ends in a `refreshed`.
+A bootstrap is one op, `bootstrap`, until it is expanded (`writer.py`): then it has a `raise_modulus` in its
+middle and a `refreshed` at its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WHOLE, RAISED, REFRESHED = "bootstrap", "raise_modulus", "refreshed"
 
 
 def bootstraps(program: Program) -> Iterator[Node]:
-    """The bootstraps of a program in order, each by its op or by the last of what it was written out as."""
+    """The bootstraps of a program in order, each by its op, or by its last node if it is expanded."""
     return (node for node in program.nodes if node.op in (WHOLE, REFRESHED))
 
 
@@ -27,7 +27,7 @@ def bootstrapped(node: Node) -> tuple[Node, ...]:
 
 
 def bootstrap_slots(program: Program) -> tuple[int, ...]:
-    """The numbers of slots that are bootstrapped, rising."""
+    """The numbers of slots that are bootstrapped, ascending."""
     return tuple(sorted({node.attrs["slots"] for node in bootstraps(program)}))
 
 
@@ -37,12 +37,12 @@ def paired_slots(program: Program) -> tuple[int, ...]:
 
 
 def raising_chains(program: Program) -> tuple[int, ...]:
-    """The chains, by their numbers, to whose top bootstraps raise the modulus, rising."""
+    """The numbers of the chains to whose top bootstraps raise the modulus, ascending."""
     return tuple(number for number, count in enumerate(bootstraps_by_chain(program)) if count)
 
 
 def bootstraps_by_chain(program: Program) -> tuple[int, ...]:
-    """For each chain of the parameters how many bootstraps happen in it."""
+    """The number of bootstraps in each chain of the parameters."""
     counts = [0] * len(program.planned.chains)
     for node in refreshing(program):
         if isinstance(node.type, CipherType):
@@ -51,26 +51,26 @@ def bootstraps_by_chain(program: Program) -> tuple[int, ...]:
 
 
 def refreshing(program: Program) -> Iterator[Node]:
-    """The nodes in which modulus is raised: one in each bootstrap that is written out."""
+    """The nodes that raise the modulus: one in each expanded bootstrap."""
     return (node for node in program.nodes if node.op == RAISED)
 
 
 def place_of(node: Node, rings: Sequence[Ring]) -> int:
-    """Which of these rings of chains, the whole one first, one of `refreshing` raises the modulus to the top of."""
+    """The index of the chain's ring, the whole one first, to whose top one of `refreshing` raises the modulus."""
     assert isinstance(node.type, CipherType)
     level = node.type.level
     return next((i for i, ring in enumerate(rings) if ring.bootstrap is not None and ring.levels == level), 0)
 
 
 def observed_sizes(program: Program) -> int:
-    """How many bootstrapped values have a size that samples showed, not one that is proved."""
+    """The number of bootstrapped values with an observed size, rather than a proved one."""
     return sum(node.attrs.get("observed", 0) for node in bootstraps(program))
 
 
 def written_out(program: Program, end: Node) -> list[Node]:
-    """The nodes of the bootstrap that ends in this `refreshed`, in order: those between what it refreshes and itself."""
+    """The nodes of the bootstrap that ends in this `refreshed`, in order, without the values that it refreshes."""
     before = set(bootstrapped(end))
-    # If a value was switched to another chain, also the same value in the chain where it was made.
+    # If a value was switched to another chain, also the same value in its original chain.
     before |= {node.inputs[0] for node in before if node.op == "switch_chain"}
     found, waiting = {end}, [end.inputs[0]]
     while waiting:
@@ -82,7 +82,7 @@ def written_out(program: Program, end: Node) -> list[Node]:
 
 
 def inside_bootstraps(program: Program) -> frozenset[Node]:
-    """The nodes of bootstraps that are written out, but for the ends of them, and for what others read too."""
+    """The nodes of expanded bootstraps, without their ends, and without nodes that others read too."""
     ends = {node for node in program.nodes if node.op == REFRESHED}
     within = {node for end in ends for node in written_out(program, end)} - ends
     shared = {operand for node in program.nodes if node not in within and node not in ends for operand in node.inputs}
@@ -90,13 +90,13 @@ def inside_bootstraps(program: Program) -> frozenset[Node]:
 
 
 def factor_key(program: Program, node: Node) -> Hashable:
-    """What the plaintexts of a `fourier_factor` depend on: its attributes, its level, and the primes of its chain, the
-    special ones too.
+    """A key for the plaintexts of a `fourier_factor`: its attributes, its level, and the primes of its chain, including
+    the special ones.
     """
     assert isinstance(node.type, CipherType)
     return program.planned.chains[node.type.chain].ring, node.type.level, tuple(sorted(node.attrs.items()))
 
 
 def factors(program: Program) -> dict[Hashable, Node]:
-    """The different factors of transforms that a program multiplies with, each by a node that does."""
+    """The distinct factors of transforms by which a program multiplies, each with one of its nodes."""
     return {factor_key(program, node): node for node in program.nodes if node.op == "fourier_factor"}

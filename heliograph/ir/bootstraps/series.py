@@ -22,7 +22,7 @@ def series_of(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_series(op: str, a: Mapping[str, Any], context: Context) -> None:
-    """Raise a ProgramError for a series that no bootstrap computes."""
+    """Raise a ProgramError for a series that no bootstrap can compute."""
     found = series_of(a)
     if not found:
         return
@@ -40,20 +40,20 @@ def check_series(op: str, a: Mapping[str, Any], context: Context) -> None:
 
 
 def computed(a: Mapping[str, Any], context: Context, x: Array) -> Array:
-    """What a bootstrap of x gives: x, or its series of x."""
+    """The result of a bootstrap of x: x, or its series of x."""
     if a.get("series") is None:
         return x
     return evaluate(context.array(a["series"]), a["half_period"], x)
 
 
 def series_degree(node: Node, context: Context) -> int:
-    """The degree of the series that a bootstrap computes, 0 where it computes none."""
+    """The degree of the series that a bootstrap computes, 0 if it computes none."""
     name = node.attrs.get("series")
     return 0 if name is None else context.shape(name)[1] - 1
 
 
 def reached_level(node: Node) -> int:
-    """The level of a `bootstrap`, or where it computes a series the one to which it would bring its value."""
+    """The level of a `bootstrap`; for one that computes a series, the level that it would reach without the series."""
     assert isinstance(node.type, CipherType)
     return node.type.level + int(node.attrs.get("deeper", 0))
 

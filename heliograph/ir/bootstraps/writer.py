@@ -1,13 +1,13 @@
-"""A bootstrap written out: ModRaise between two transforms, and the reduction by the first prime, in ops of the IR.
+"""Expansion of a bootstrap: ModRaise between two transforms, and the reduction by the first prime, in ops of the IR.
 
 Slots become coefficients at the low end of the chain, the modulus is raised under an ephemeral sparse secret (Bossuat,
-Troncoso-Pastoriza and Hubaux, "Bootstrapping for Approximate Homomorphic Encryption with Negligible Failure-Probability",
-2022), coefficients become slots, and the multiples of the first prime that came in are taken off: by a polynomial, three
-squarings and a sum (ckks/modular_reduction.py). In place of the sum a trigonometric polynomial may be evaluated
-(ckks/trigonometric.py): an activation then takes two levels less than after the bootstrap.
+Troncoso-Pastoriza and Hubaux, "Bootstrapping for Approximate Homomorphic Encryption with Negligible
+Failure-Probability", 2022), coefficients become slots, and the added multiples of the first prime are removed: by a
+polynomial, three squarings and a sum (ckks/modular_reduction.py). In place of the sum a trigonometric polynomial may be
+evaluated (ckks/trigonometric.py): an activation then takes two levels less than after the bootstrap.
 
-With a sparse secret of weight h a coefficient is off by at most (h + 1) / 2 multiples: the reduction reaches that far, and
-no bootstrap fails by chance.
+With a sparse secret of weight h a coefficient is off by at most (h + 1) / 2 multiples: the reduction reaches that far,
+and no bootstrap fails by chance.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from heliograph.ir.writer import Writer
 def write_bootstrap(
     builder: Builder, ring: Ring, x: Node, slots: int, paired: bool, loc: Location, series: Series | None = None
 ) -> Node:
-    """x at the `bootstrap_level` of the ring, a chain of the program or a lower part of it, at the same true scale; or the
-    `series` of x, some levels lower.
+    """x at the `bootstrap_level` of the ring, a chain of the program or a lower part of it, at the same true scale; or
+    the `series` of x, some levels lower.
 
-    x is at the ring's `bootstrap_input_level`; its slots repeat with period `slots`. Imaginary parts are kept where it is
+    x is at the ring's `bootstrap_input_level`; its slots repeat with period `slots`. Imaginary parts are kept if
     `paired`, else dropped.
     """
     return _Bootstrap(builder, ring, slots, paired, loc, series).bootstrapped(x)
@@ -49,7 +49,7 @@ class _Bootstrap(Writer):
         self.ring, self.slots, self.paired = ring, slots, paired
         self.logs, self.series = ring.log_primes, series
         self.share: float = ring.bootstrap_share
-        # The largest raised coefficient, in units of the first prime: the multiples of it that were added, and the message.
+        # The largest raised coefficient, in units of the first prime: added multiples of it, and the message.
         self.reach = BOOTSTRAP_REACH + BOOTSTRAP_LIMIT / self.share
         if series is not None:
             # All of the period is used.
@@ -63,17 +63,17 @@ class _Bootstrap(Writer):
         return self.op("level_drop", x, levels=above) if above else x
 
     def read_at(self, x: Node, log_scale: float) -> Node:
-        """x read at that scale: its value is another one then."""
+        """x reinterpreted at that scale, which changes its value."""
         bits = log_scale - cipher(x).log_scale
         return self.op("reread", x, bits=bits) if bits else x
 
     def bootstrapped(self, x: Node) -> Node:
-        """What `write_bootstrap` returns."""
+        """The result of `write_bootstrap`."""
         ring, log_scale = self.ring, cipher(x).log_scale
         down, back = transform(ring, self.slots, inverse=False)
         x = self.at(x, len(down))
-        # A value of one, at the nominal scale, becomes a coefficient of the first prime divided by the share. A series is no
-        # multiple of its value: it counts what that is at its true scale.
+        # A value of one, at the nominal scale, becomes a coefficient of the first prime divided by the share. A series
+        # is not linear in its value: its argument is the value at its true scale.
         lowered = math.log2(ring.primes[0] / self.share) - (ring.scale_bits if self.series is None else log_scale)
         for number, factor in enumerate(down):
             x = self._multiplied(x, factor, self.logs[cipher(x).level] + (lowered if number == len(down) - 1 else 0.0))
@@ -108,7 +108,7 @@ class _Bootstrap(Writer):
         return self.op("rotate", x, amount=amount) if amount else x
 
     def _replicas_summed(self, x: Node) -> Node:
-        """The sum over all rotations by whole periods: only coefficients that the transforms know are left, so often."""
+        """The sum over all rotations by whole periods: coefficients known to the transforms remain, times the count."""
         step = self.slots
         while step < self.ring.slots:
             count = min(4, self.ring.slots // step)
@@ -117,22 +117,22 @@ class _Bootstrap(Writer):
         return x
 
     def _reduced(self, x: Node, target: float) -> Node:
-        """u, or the series of u, at this scale, as many levels lower as that takes, for real x of value (I + u / share) /
-        reach, I whole.
+        """u, or the series of u, at this scale and at the level left after the reduction, for real x of value
+        (I + u / share) / reach with integer I.
         """
         w = self._exponential(x)
         if self.series is not None:
             return self._series(w, self.series, target)
         (a, _), level = angle(self.share), cipher(w).level - 1
-        # Twice the imaginary part. Multiplying the square by a number only takes reading it at another scale.
+        # Twice the imaginary part. A change of scale is enough to multiply the square by a number.
         square = self.read_at(self.squared(w), target)
         v = self.op("sub_ct", self.combined([(w, a / 2)], 0.0, level, target), square)
         return self.op("mul_i", self.op("sub_ct", self.op("conjugate", v), v))
 
     def _exponential(self, x: Node) -> Node:
-        """exp(2 pi i (I + u / share)) of that x: a polynomial in Chebyshev's basis, and squarings.
+        """exp(2 pi i (I + u / share)) of the same x: a polynomial in the Chebyshev basis, and squarings.
 
-        Its scale is such that what follows arrives at the nominal one: the step back to the angle, or powers.
+        Its scale is chosen so that the next step, back to the angle or to powers, arrives at the nominal scale.
         """
         powers = {1: x, 2: self._doubled(x)}
         powers |= {3: self._third(x, powers[2]), 4: self._doubled(powers[2])}
@@ -163,17 +163,17 @@ class _Bootstrap(Writer):
         return self.op("add_ct", v, self.op("conjugate", v))
 
     def combined(self, terms: Sequence[tuple[Node, complex]], constant: complex, level: int, log_scale: float) -> Node:
-        """A sum of values that are a level higher or more, times numbers, and a number, at this level and scale."""
+        """A linear combination of values at least one level higher, plus a constant, at this level and scale."""
         parts = self.weighted(terms, constant, level + 1, log_scale + self.logs[level + 1])
         return self.op("rescale", self.sum("add_ct", parts))
 
     def weighted(
         self, terms: Sequence[tuple[Node, complex]], constant: complex, level: int, log_scale: float
     ) -> list[Node]:
-        """The same in one or two parts, which are not rescaled: at the level of their products, and at this scale."""
+        """The same before rescaling, in one or two parts: at the level of their products, and at this scale."""
         real = [(x, weight.real) for x, weight in terms if weight.real]
         imaginary = [(x, weight.imag) for x, weight in terms if weight.imag]
-        # A number alone is added to a value times zero.
+        # A constant without terms is added to a value times zero.
         if (constant.real and not real) or not (real or imaginary):
             real = [(terms[0][0], 0.0)]
         if constant.imag and not imaginary:
@@ -192,7 +192,7 @@ class _Bootstrap(Writer):
         return parts
 
     def product(self, one: Node, other: Node) -> Node:
-        """Of two values, the first of which may be higher."""
+        """The product of two values, the first of which may be at a higher level."""
         made = self.op("mul_ct", self.at(one, cipher(other).level), other)
         return self.op("rescale", self.op("relinearize", made))
 
@@ -206,14 +206,14 @@ class _Bootstrap(Writer):
         return self.op("sub_ct", twice, self.combined([(first, 1.0)], 0.0, level, cipher(twice).log_scale))
 
     def _doubled(self, t: Node) -> Node:
-        """2 t^2 - 1: the square, read at half its scale. Scales of these polynomials stay a bit above the primes: the square
-        needs no doubling, and its rounding counts half.
+        """2 t^2 - 1: the square, read at half its scale. Scales of these polynomials stay slightly above the primes:
+        the square needs no doubling, and its rounding counts half.
         """
         return self.op("add_scalar", self.op("reread", self.squared(t), bits=-1.0), value=-1.0)
 
 
 class _Polynomial:
-    """The evaluation of polynomials of one value from its powers 1, 2, 3, 4, 8, 16 and so on, or from the Chebyshev
+    """Evaluation of polynomials of one value from its powers 1, 2, 3, 4, 8, 16 and so on, or from the Chebyshev
     polynomials T_k of these degrees.
     """
 

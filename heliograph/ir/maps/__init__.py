@@ -1,1 +1,1 @@
-"""Sparse linear maps and where their elements stand: layouts, Kronecker forms, diagonals, steps."""
+"""Sparse linear maps and the places of their elements: layouts, Kronecker forms, diagonals, steps."""

@@ -1,4 +1,4 @@
-"""A sparse map between slot vectors as generalized diagonals, made one at a time.
+"""A sparse map between slot vectors as generalized diagonals, computed one at a time.
 
 y = W x on slots is a sum over diagonals: sum over k of diagonal_k * rotate(x, k), where rotate(x, k) brings slot s + k to
 slot s. A value of B elements (a power of two, its *period*) repeats over the slots. Here are 8 slots, and a value of B = 4
@@ -72,7 +72,7 @@ from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
 
 @dataclass(frozen=True, slots=True)
 class MapGeometry:
-    """Between which layouts a map leads (see the pictures above). Periods, shifts and runs count slots of one sample."""
+    """The layouts of a map's two sides (see the pictures above). Periods, shifts and runs count slots of one sample."""
 
     # Slots of the ciphertext, for all samples together.
     slots: int
@@ -94,7 +94,7 @@ class MapGeometry:
 
     @property
     def run(self) -> int:
-        """After this many slots the diagonals repeat: over them, all terms of all rows are computed."""
+        """The number of slots after which the diagonals repeat: over them, all terms of all rows are computed."""
         if self.shift:
             return self.out_period * self.in_period // self.shift
         if self.in_copies > 1:
@@ -117,12 +117,12 @@ class MapGeometry:
 
     @property
     def whole_rows(self) -> bool:
-        """Whether each slot of the result holds all terms of its row: nothing is left to be added up."""
+        """Whether each slot of the result holds all terms of its row, so that no sum remains."""
         return not self.shift and self.in_copies == 1 and (self.out_copies > 1 or self.out_period >= self.in_period)
 
     @property
     def copies_fit(self) -> bool:
-        """Whether there is a map between this many moved copies: on one side only, and on the longer period."""
+        """Whether a map between this many moved copies exists: on one side only, and on the longer period."""
         in_copies, out_copies = self.in_copies, self.out_copies
         if in_copies == out_copies == 1:
             return True
@@ -152,9 +152,10 @@ class DiagonalMap:
     held: int
 
     def _places(self, offset: int) -> tuple[Array, Array | None]:
-        """Of each entry of a diagonal the slot, within a run of one sample.
+        """The slot of each entry of a diagonal, within a run of one sample.
 
-        Where the operand has moved copies the slot depends on the amount of the rotation: then the row and the column.
+        If the operand has moved copies, the slot depends on the amount of the rotation; the result is then row and
+        column.
         """
         raise NotImplementedError
 
@@ -172,7 +173,7 @@ class DiagonalMap:
 
     @property
     def run(self) -> int:
-        """In slots of one sample."""
+        """The run in slots of one sample."""
         return self.geometry.run
 
     @property
@@ -186,7 +187,7 @@ class DiagonalMap:
         return np.tile(one_run, self.slots // one_run.size)
 
     def apply(self, x: Array) -> Array:
-        """The map of slot vectors, (..., slots), without the sums that follow: diagonals times x turned by their offsets."""
+        """The map of slot vectors, (..., slots), without the final sums: diagonals times x rotated by their offsets."""
         if self.geometry.whole_rows and (rows := self._rows(x)) is not None:
             return rows
         out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
@@ -195,7 +196,7 @@ class DiagonalMap:
         return out
 
     def _rows(self, x: Array) -> Array | None:
-        """The same by one product with the matrix, where x repeats with its period."""
+        """The same by one product with the matrix, if x repeats with its period."""
         out_period, in_period = self.matrix.shape
         stride, run = self.stride, self.run
         copies = x.reshape(*x.shape[:-1], -1, in_period, stride)
@@ -209,13 +210,13 @@ class DiagonalMap:
         return np.tile(made, self.slots // (run * stride))
 
     def one_run(self, offset: int, amount: int | None = None) -> Array:
-        """What `diagonal` repeats over the slots, (run * stride,)."""
+        """One run of the plaintext of `diagonal`, which repeats over the slots, (run * stride,)."""
         one_run = np.zeros(self.run)
         one_run[self.slots_of(offset, amount)] = self._values(offset)
         return np.repeat(one_run, self.stride) if self.stride > 1 else one_run
 
     def slots_of(self, offset: int, amount: int | None = None) -> Array:
-        """The slots (of one sample, within a run) in which the entries of one diagonal stand for a rotation by `amount`."""
+        """The slots (of one sample, within a run) of the entries of one diagonal for a rotation by `amount`."""
         places, columns = self._places(offset)
         geometry = self.geometry
         turned = 0 if amount is None else (amount - offset) // geometry.stride
@@ -271,7 +272,7 @@ class ListedDiagonals(DiagonalMap):
 
 
 class WorkedOutDiagonals(DiagonalMap):
-    """Of a matrix in a small form: the entries of a diagonal are worked out when it is asked for. Inputs are not shifted."""
+    """The diagonals of a matrix in a small form: entries are computed on demand. Inputs are not shifted."""
 
     __slots__ = ("_distances", "_parts")
 
@@ -338,7 +339,7 @@ class WorkedOutDiagonals(DiagonalMap):
 
 
 def positions_in_slots(slots: int, period: int, shift: int, run: int = 0) -> Array:
-    """For each slot the position that stands there; the copies are counted anew every `run` slots (0: never)."""
+    """The position in each slot; copies are counted anew every `run` slots (0: never)."""
     s = np.arange(slots) % (run or slots)
     return (s + shift * (s // period)) % period
 
@@ -374,8 +375,8 @@ def shift_for(slots: int, in_period: int, out_period: int) -> tuple[int, int]:
 
 
 def _numbered(matrix: SparseMatrix, geometry: MapGeometry) -> tuple[Array, Array, Array | None]:
-    """For each entry its diagonal, counted in slots of one sample, and its slot; and, where copies have entries of their
-    own, the number of each in the matrix.
+    """For each entry its diagonal, counted in slots of one sample, and its slot; if copies have different entries, also
+    the index of each entry in the matrix.
     """
     columns = matrix.indices
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
@@ -435,7 +436,7 @@ _maps_lock = threading.Lock()
 
 
 def diagonal_map(matrix: Matrix, geometry: MapGeometry) -> DiagonalMap:
-    """As `make_diagonal_map`, remembered for the matrices used last."""
+    """`make_diagonal_map` with a cache of the most recent matrices."""
     key = (id(matrix), geometry)
     known = _maps.get(key)
     if known is not None and known[0] is matrix:

@@ -1,4 +1,4 @@
-"""Maps that take each element from one place, as sparse matrices: what moving, repeating and dropping elements is."""
+"""Maps that take each element from one place, as sparse matrices: moves, repetitions and omissions of elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gather_matrix(index: Array, columns: int, weights: Array | None = None) -> A
 
 
 def gather_map(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Any:
-    """The same of a tensor of that shape; in its small form where it moves channels and places apart from each other."""
+    """The same for a tensor of that shape; in the small form if it moves channels and places independently."""
     columns = math.prod(shape)
     flat = np.asarray(index).ravel()
     if flat.size == columns and (flat == np.arange(columns)).all():

@@ -16,7 +16,7 @@ import scipy.sparse
 
 from heliograph.ir.node import Array, Matrix, SparseMatrix
 
-# How many numbers are gathered at once when a map is applied.
+# The number of values gathered at once when a map is applied.
 _GATHERED = 1 << 20
 
 
@@ -56,7 +56,7 @@ class KroneckerMatrix(Matrix):
 
     @property
     def disjoint(self) -> bool:
-        """Whether no two terms have entries at the same place, as all that is made here."""
+        """Whether no two terms have entries at the same place, which holds for every matrix made here."""
         if len(self.places) == 1:
             return True
         shape = self.places[0].shape
@@ -76,7 +76,7 @@ class KroneckerMatrix(Matrix):
         return 2 * moved + out * rows + own * columns + self.weights.size, moved * out
 
     def _smaller(self) -> bool:
-        """Whether a list of the entries, with a column beside each, would be larger."""
+        """Whether a list of the entries, with a column index for each, would be larger."""
         size = int(self.weights.size) + sum(place.data.size for place in self.places)
         # With a single place this is a dense matrix; it is kept in this form only if it is full.
         return 2 * size <= 3 * self.nnz if self.places[0].data.size > 1 else size <= self.nnz
@@ -117,7 +117,7 @@ class KroneckerMatrix(Matrix):
         return made
 
     def _csr_of_taps(self, taps: Array) -> scipy.sparse.csr_array:
-        """Of taps that take places as they are, (terms, places), and weights that are all there: row by row."""
+        """The rows for taps that copy places unchanged, (terms, places), and for weights without zeros: row by row."""
         terms, out, own = self.weights.shape
         rows, columns = self.places[0].shape
         # Columns ascend within each row: by channel, and within a channel by tap if the taps are in order.
@@ -197,7 +197,7 @@ class KroneckerMatrix(Matrix):
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the matrix is plus or minus the identity, else 0."""
+        """1 or -1 if the matrix is plus or minus the identity, else 0."""
         _, out, own = self.weights.shape
         rows, columns = self.places[0].shape
         if out != own or rows != columns or len(self.places) > 1 or self.nnz != out * rows:
@@ -209,7 +209,7 @@ class KroneckerMatrix(Matrix):
         return int(first) if (self.weights[0] == np.eye(out) * self.weights[0, 0, 0]).all() else 0
 
     def after(self, inner: KroneckerMatrix) -> Matrix | None:
-        """This map after another one; None where channels and places do not meet or the product has too many terms."""
+        """This map after another one; None if channels and places do not match or the product has too many terms."""
         if self.weights.shape[2] != inner.weights.shape[1] or self.places[0].shape[1] != inner.places[0].shape[0]:
             return None
         if len(self.places) * len(inner.places) > _MOST_TERMS:
@@ -224,7 +224,7 @@ class KroneckerMatrix(Matrix):
         return KroneckerMatrix.of(np.array(weights), places)
 
     def plus(self, other: KroneckerMatrix) -> Matrix | None:
-        """The sum; None where channels and places do not meet."""
+        """The sum; None if channels and places do not match."""
         if self.weights.shape[1:] != other.weights.shape[1:] or self.places[0].shape != other.places[0].shape:
             return None
         return KroneckerMatrix.of(np.concatenate([self.weights, other.weights]), self.places + other.places)
@@ -235,7 +235,7 @@ _MOST_TERMS = 128
 
 
 def _tap(place: SparseMatrix) -> Array | None:
-    """For each place of the result the one of the operand that it takes as it is, or one more than there are."""
+    """For each place of the result the operand's place that it copies, or the number of places for none."""
     counts = np.diff(place.indptr)
     if counts.max(initial=0) > 1 or not (place.data == 1.0).all():
         return None
@@ -249,7 +249,7 @@ def identity_places(count: int) -> SparseMatrix:
 
 
 def of_channels(factors: Array) -> Matrix | None:
-    """The map that multiplies each element by its factor, (channels, *places), where all places of a channel have one."""
+    """The map that multiplies elements by their factors, (channels, *places), if each channel has one factor."""
     if factors.ndim < 2 or not factors.size:
         return None
     table = factors.reshape(factors.shape[0], -1)
@@ -259,7 +259,8 @@ def of_channels(factors: Array) -> Matrix | None:
 
 
 def moved(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Matrix | None:
-    """The map whose result i is operand `index[i]`, -1 gives zero, where it moves channels and places apart from each other.
+    """The map whose result i is operand `index[i]` (-1 gives zero), if it moves channels and places independently; else
+    None.
 
     `shape` and `out_shape` start with the channels.
     """

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor are in the slots of its ciphertexts."""
+"""The places of a tensor's elements in the slots of its ciphertexts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ELEMENTS = 1 << 22
 MOST_SLOTS = 1 << 16
 
 
-# Without slots: layouts are compared by the thousand, so what follows from the fields is kept.
+# No __slots__: layouts are compared by the thousand, so derived values are cached.
 @dataclass(frozen=True)
 class Layout:
     """A periodic layout of a tensor of `shape` in one or more ciphertexts.
@@ -26,13 +26,13 @@ class Layout:
     Element i of the flattened tensor has place `place(i)`: ciphertext `place // period`, position `place % period`. The
     period repeats over the slots; each copy is moved left by `shift` more than the one before, counting anew
     every `run` slots (see ir/maps/diagonals.py).
-    Places are those of the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g stand at
-    `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and stand in order.
-    `block` is the room for one group of channels, `width` that for one row.
-    With `split` = (radix, step, far) of rows, then of columns, the element in row i and column j of a matrix stands at the
-    sum of (i % radix) * step + (i // radix) * far and the same of j; gap, width and block have no part in it.
-    With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift and
-    run count the slots of one sample.
+    Places follow the gap layout: channel c, row y, column x of a (C, H, W) tensor with `gap` g have place
+    `(c // g²) * block + (g*y + (c % g²) // g) * width + g*x + c % g`; vectors have gap 1 and are in order.
+    `block` is the room for one group of channels, `width` the room for one row.
+    With `split` = (radix, step, far) for rows, then columns, the element in row i and column j of a matrix has place
+    (i % radix) * step + (i // radix) * far plus the same for j; gap, width and block have no effect.
+    With a `stride` k the ciphertexts hold k samples: slot v of the layout of sample j is slot v * k + j. Period, shift
+    and run count the slots of one sample.
     """
 
     shape: tuple[int, ...] = field(metadata=bounds(1, MOST_ELEMENTS, most=8))
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def split_fits(self) -> bool:
-        """Whether `split` is one of a matrix, if there is any."""
+        """Whether `split`, if given, fits a matrix."""
         if not self.split:
             return True
         two = self.channels_rows_columns[1] == 1
@@ -69,7 +69,7 @@ class Layout:
 
     @functools.cached_property
     def axes(self) -> tuple[Array, Array, Array]:
-        """What channel, row and column add to the place of an element: (C,), (H,), (W,)."""
+        """The contributions of channel, row and column to the place of an element: (C,), (H,), (W,)."""
         channels, rows, columns = self.channels_rows_columns
         if self.split:
             places = [
@@ -91,8 +91,8 @@ class Layout:
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[Array, Array], ...] | None:
-        """What channel, row and column add to the ciphertext and to the position there of an element; None where these
-        are no sums.
+        """The contributions of channel, row and column to an element's ciphertext and to its position there; None if
+        these are not sums.
         """
         parts = tuple(np.divmod(axis, self.period) for axis in self.axes)
         fits = sum(int(position.max(initial=0)) for _, position in parts) < self.period
@@ -109,7 +109,7 @@ class Layout:
 
     @property
     def copies_moved(self) -> int:
-        """How many copies are moved against each other within a run."""
+        """The number of copies that are moved against each other within a run."""
         return self.run // self.period if self.shift else 1
 
     @functools.cached_property
@@ -126,7 +126,7 @@ class Layout:
         return index, places[index] % self.period
 
     def used(self, chunk: int) -> Array:
-        """Which slots of one ciphertext hold an element, (slots,)."""
+        """A mask of the slots of one ciphertext that hold an element, (slots,)."""
         there = np.zeros(self.period, dtype=bool)
         there[self.elements(chunk)[1]] = True
         own = positions_in_slots(self.slots // self.stride, self.period, self.shift, self.run)
@@ -141,10 +141,10 @@ class Layout:
         return np.asarray(rows.swapaxes(1, 2).reshape(-1, self.period)[:, self.elements(chunk)[1]])
 
     def pack(self, tensor: Array, only: int | None = None) -> list[Array]:
-        """The slot vectors of one sample, one per ciphertext, or the vector of ciphertext `only`. Slots without an element
-        hold zero.
+        """The slot vectors of one sample, one per ciphertext, or the vector of ciphertext `only`. Slots without an
+        element hold zero.
 
-        With a stride k > 1 the tensor may have a leading axis of at most k samples; the slots of those that are missing
+        With a stride k > 1 the tensor may have a leading axis of at most k samples; the slots of missing samples
         hold zero.
         """
         samples = tensor[np.newaxis] if tensor.shape == self.shape else tensor

@@ -1,8 +1,8 @@
-"""Maps between ciphertexts that keep their small form: what stands on each diagonal is worked out when it is asked for.
+"""Maps between ciphertexts that keep their small form: the entries of each diagonal are computed on demand.
 
-In the layouts of convolutional networks the position of an element is its channel's plus its place's. An entry
-of a Kronecker product then lies as far from the diagonal as its channels are apart plus its places: each diagonal is a few
-outer products of places and channels, and none has to be listed before it is needed.
+In the layouts of convolutional networks the position of an element is its channel's plus its place's. The distance of
+an entry of a Kronecker product from the diagonal is then the distance of its channels plus the distance of its places:
+each diagonal is a few outer products of places and channels, and none has to be listed before it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.ir.maps.layout import Layout
 from heliograph.ir.node import Array, Distances, Matrix, SparseMatrix
 from heliograph.records import to_json
 
-# Of more pairs of channels, distances are not told apart to bound their number.
+# With more pairs of channels than this, the bound on outer products does not distinguish distances.
 _PAIRS_SORTED = 1 << 20
 
 
@@ -66,7 +66,7 @@ class PlacedMatrix(Matrix):
         return sides[0], sides[1]
 
     def _part(self) -> _Part:
-        """What the two ciphertexts have of the map."""
+        """The map's part between the two ciphertexts."""
         result, operand = (side.within(k) for side, k in zip(self._sides, self.block, strict=True))
         weights = self.map.weights[:, result.channels][:, :, operand.channels]
         return _Part(weights, _between(self.map, result.spots, operand.spots), result, operand)
@@ -79,8 +79,8 @@ class PlacedMatrix(Matrix):
 
     @property
     def most_terms(self) -> int:
-        """At most this many outer products make up its diagonals: for each term of the map, pairs of channels times pairs
-        of places that lie equally far apart. Unlike `by_distance`, this takes no room for them.
+        """An upper bound on the outer products in its diagonals: for each term of the map, pairs of channels times
+        pairs of places at equal distances. Unlike `by_distance`, this takes no room for them.
         """
         part = self._part()
         result, operand = part.result, part.operand
@@ -138,7 +138,7 @@ class PlacedMatrix(Matrix):
 
 
 def blocks_of(matrix: Matrix, operand: Layout, result: Layout) -> Mapping[tuple[int, int], PlacedMatrix] | None:
-    """The blocks that hold entries; None where a map is in no small form, or where positions do not add up."""
+    """The blocks that hold entries; None for a map in no small form, or if positions do not add up."""
     if not isinstance(matrix, KroneckerMatrix) or not fits(matrix, operand, result):
         return None
     made = (
@@ -158,7 +158,7 @@ def fits(matrix: KroneckerMatrix, operand: Layout, result: Layout) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spots:
-    """The places in one ciphertext: which they are, what they add to a position, and whether they are all."""
+    """The places in one ciphertext, their contributions to a position, and whether they are all places."""
 
     places: Array
     at: Array
@@ -166,7 +166,7 @@ class _Spots:
 
 
 class _Within(NamedTuple):
-    """Of one ciphertext the channels, what they add to a position, and the places."""
+    """The channels in one ciphertext, their contributions to a position, and the places."""
 
     channels: Array
     channels_at: Array
@@ -174,7 +174,7 @@ class _Within(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Of the map between two ciphertexts the weights between their channels, and how its terms connect their places."""
+    """The part of a map between two ciphertexts: weights between their channels, and each term's map of places."""
 
     weights: Array
     places: tuple[SparseMatrix, ...]
@@ -184,8 +184,8 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Side:
-    """The positions of channels and places in one layout. An element's ciphertext and position are the sums of its channel's
-    and its place's.
+    """The positions of channels and places in one layout. An element's ciphertext and position are the sums of its
+    channel's and its place's.
     """
 
     # (ciphertext, position) of each channel, and of each place.
@@ -194,7 +194,7 @@ class _Side:
 
     def within(self, ciphertext: int) -> _Within:
         of, at = self.channels
-        # There is one sum that gives it, or it holds nothing.
+        # One sum gives this ciphertext, or it holds nothing.
         base = next((base for base in np.unique(self.places[0]).tolist() if (of == ciphertext - base).any()), 0)
         channels = np.flatnonzero(of == ciphertext - base)
         return _Within(channels, at[channels], _spots(self, base))
@@ -209,7 +209,7 @@ def _spots(side: _Side, ciphertext: int) -> _Spots:
 
 @functools.lru_cache(maxsize=64)
 def _side(layout: Layout, channels: int, places: int) -> _Side | None:
-    """None where positions are not sums, or where two sums give one ciphertext."""
+    """The side of a layout; None if positions are not sums, or if two sums give one ciphertext."""
     if layout.size != channels * places:
         return None
     table = layout.places().reshape(channels, places)
@@ -225,14 +225,14 @@ def _side(layout: Layout, channels: int, places: int) -> _Side | None:
 
 @functools.lru_cache(maxsize=256)
 def _between(map: KroneckerMatrix, result: _Spots, operand: _Spots) -> tuple[SparseMatrix, ...]:
-    """How each term of a map connects the places of two ciphertexts."""
+    """Each term's map between the places of two ciphertexts."""
     if result.whole and operand.whole:
         return map.places
     return tuple(SparseMatrix.of(place.csr()[result.places][:, operand.places]) for place in map.places)
 
 
 class _Channels(NamedTuple):
-    """Pairs of channels that lie equally far apart: which they are, and where they stand, down."""
+    """Pairs of channels at equal distance: their indices, and their positions as a column."""
 
     out: Array
     own: Array
@@ -242,7 +242,7 @@ class _Channels(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Pairs of places that lie equally far apart, across, and the values that they are multiplied by."""
+    """Pairs of places at equal distance, as a row, and their factors."""
 
     rows: Array
     columns: Array
@@ -327,7 +327,7 @@ class _Kernel:
 
 
 def _there(pairs: list[_Channels], weight: Array) -> list[_Channels]:
-    """The pairs of channels whose weights are not zero."""
+    """The pairs of channels with nonzero weights."""
     found = []
     for pair in pairs:
         kept = np.flatnonzero(weight[pair.out, pair.own])

@@ -1,4 +1,4 @@
-"""What evaluating a rotation or a `linear_transform` is: which diagonals each step serves, and what several maps share."""
+"""The steps of a rotation or `linear_transform`: the diagonals of each step, and steps that several maps share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair_offsets(
 
 
 class Offsets(NamedTuple):
-    """What steps serve of a map's diagonals."""
+    """The part of a diagonal map that its steps depend on."""
 
     offsets: tuple[int, ...]
     # Rotations that differ by this serve the same diagonal.
@@ -52,8 +52,12 @@ def transform_terms(
 class BabySteps:
     """The baby steps of one operand at one transform.
 
-    `all`: every step that the transform reads; `make`: the steps to compute now; `keep`: the steps that a later transform
-    reads too. `hoisted`: the steps share a decomposition; `decompose`: it is computed now, for all transforms of the value.
+    all: every step that the transform reads.
+    make: the steps to compute now.
+    keep: the steps that a later transform reads too.
+    hoisted: whether the steps share a decomposition.
+    decompose: whether it is computed now, for all transforms of the value.
+    last: whether no later transform reads the value.
     """
 
     all: tuple[int, ...]
@@ -67,7 +71,7 @@ class BabySteps:
 def share_babies(
     nodes: Sequence[Node], diagonals: Callable[[Node], Sequence[DiagonalMap | Offsets]], composed: Collection[int]
 ) -> dict[tuple[Node, int], BabySteps]:
-    """For each transform and operand, in the order of evaluation, what it makes of the baby steps that several share.
+    """For each transform and operand, in the order of evaluation, the baby steps that it computes, reads and keeps.
 
     Maps that read one value share its decomposition and its rotations. `composed` are the amounts that have no key of
     their own: they are not hoisted.
@@ -100,7 +104,7 @@ def share_babies(
 
 
 def needed_keys(node: Node) -> Keys:
-    """The evaluation keys that evaluating this node takes, beside those of bootstraps."""
+    """The evaluation keys for evaluating this node, other than those of bootstraps."""
     rules = OPS[node.op].rules
     return NO_KEYS if rules is None else rules.keys
 

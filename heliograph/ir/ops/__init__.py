@@ -1,1 +1,1 @@
-"""The table of operations, a file for each kind of op; `table.py` is the whole of it."""
+"""The table of operations, a file for each kind of op; `table.py` is the complete table."""

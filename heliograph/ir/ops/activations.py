@@ -19,9 +19,9 @@ from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.spec import OPS, TENSOR, Bounds, Context, OpSpec, define
 
 ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method": "str?"}
-# Attributes that control how a function is approximated that may become a composition of several polynomials.
-# `moved` is how far a comparison's threshold was moved away from equal values, `room` how far from it the nearest values
-# are that can occur (passes/ranges/ties.py).
+# Attributes that control the approximation of a function that may become a composition of several polynomials.
+# `moved` is the distance by which a comparison's threshold was moved away from equal values, `room` its distance to the
+# nearest values that can occur (passes/ranges/ties.py).
 _DECISIONS = {
     "sign": {"gap": "float?", "bits": "float?", "moved": "float?", "room": "float?"},
     "abs": {"gap": "float?"},
@@ -29,7 +29,7 @@ _DECISIONS = {
 
 
 def define_activation(family: Family) -> None:
-    """The op that means a family of functions: its parameters are attributes."""
+    """Define the op for a family of functions: its parameters are attributes."""
 
     def bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
         if not family.of(node.attrs).increasing:
@@ -70,11 +70,11 @@ def register_function(
     """Register a function of one variable by name, for programs, PyTorch models and `heliograph approx`.
 
     Like every activation it is approximated by a polynomial. `evaluate` maps an array of floats to one of the same
-    shape, and must be finite where it is used. `low`, `high` is the range that it is fitted on if nothing else bounds
-    its input. `method` (minimax, gaussian, interpolation) is how it is fitted if neither the op nor `Options.method`
-    says so. `kinks` are points where its slope jumps; fits include them among their points. With `slope`, a bound on
-    |f'| (on [low, high] if these are given), errors of its polynomials are proved; without it they are measured on a
-    fine grid, and the report says so.
+    shape, and must be finite on the inputs that occur. `low`, `high` is the range for the fit if nothing else bounds
+    its input. `method` (minimax, gaussian, interpolation) is the method of the fit if neither the op nor
+    `Options.method` sets one. `kinks` are points where its slope jumps; fits include them among their points. With
+    `slope`, a bound on |f'| (on [low, high] if these are given), errors of its polynomials are proved; without it they
+    are measured on a fine grid, and the report says so.
 
     In the language it is called by its name. `torch_op`, such as `aten.mish` or `mylib.bump`, is the op of a traced
     model that becomes this function. Compiled artifacts contain only polynomials, so nothing has to be registered where

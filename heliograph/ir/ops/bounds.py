@@ -1,4 +1,4 @@
-"""Arithmetic of bounds: what holds a sum or a product of values that lie between others, element by element."""
+"""Arithmetic of bounds: bounds of sums and products from the bounds of their operands, element by element."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def square_bounds(x: Bounds) -> Bounds:
 
 
 def widened(low: Array, high: Array) -> Bounds:
-    """Bounds that hold those although they were computed with rounding."""
+    """These bounds, widened by the rounding errors of their computation."""
     slack = WIDEN * np.maximum(np.abs(low), np.abs(high))
     return low - slack, high + slack

@@ -1,9 +1,9 @@
 """Functions of several values that are not polynomials: comparison, maxima, softmax, division. Part of `ir/ops/table.py`.
 
-`passes/tensors/expand.py` writes functions of several operands with functions of one; `passes/polynomials/approximate.py`
-replaces these by polynomials and compositions of polynomials. `gap` is the smallest difference that must be told apart:
-nearer than that, the result is a soft value between the two. `bits` says how near to its limit a decision must come:
-2**-bits.
+`passes/tensors/expand.py` writes functions of several operands with functions of one;
+`passes/polynomials/approximate.py` replaces these by polynomials and compositions of polynomials. `gap` is the smallest
+difference that must be resolved: for smaller ones, the result is a soft value between the two. `bits` is the required
+closeness of a decision to its limit: 2**-bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOINT = frozenset(
         *("max", "min", "argmax", "softmax", "max_pool", "layer_norm"),
     }
 )
-# Comparisons: whether the second operand is to be the larger one, and whether equal ones hold.
+# Comparisons: whether the second operand is the larger one, and whether equal operands compare as true.
 COMPARISONS = {"gt": (False, False), "ge": (False, True), "lt": (True, False), "le": (True, True)}
 # Values are equal if they differ by no more than this share of their size.
 _EQUAL = 2e-7
@@ -65,7 +65,7 @@ def _divided(x: Array, y: Array) -> Array:
 
 
 def equal_within(x: Array, y: Array) -> Array:
-    """By how much two values differ at most that are equal: they may be sums of float32 numbers."""
+    """The largest difference of two values that count as equal: they may be sums of float32 numbers."""
     return np.asarray(_EQUAL * np.maximum(np.abs(x), np.abs(y)))
 
 
@@ -96,7 +96,7 @@ def _where(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     condition, x, y = align(values)
     with np.errstate(invalid="ignore"):
         between = y + condition * (x - y)
-    # What is not chosen may be infinite, or no number.
+    # The value that is not chosen may be infinite, or NaN.
     return np.where(condition == 1.0, x, np.where(condition == 0.0, y, between))
 
 
@@ -260,8 +260,7 @@ def _max_pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -
     for size, out, k, stride, pad, spread in zip(
         shape[1:], spatial, a["kernel"], a["stride"], a["padding"], dilation, strict=True
     ):
-        # Only a window that begins before the axis can miss it. What decides is its first element that is not before the
-        # axis.
+        # Only a window that begins before the axis can miss it; its first element not before the axis decides.
         first = np.arange(min(out, -(-pad // stride))) * stride - pad
         inside = np.maximum(0, -(first // spread))
         if ((inside >= k) | (first + inside * spread >= size)).any():
@@ -270,7 +269,7 @@ def _max_pool_type(operands: Sequence[TensorType], a: Attrs, context: Context) -
 
 
 def pool_index(shape: tuple[int, ...], a: Attrs) -> Array:
-    """(places of the output, elements of a window): the flat index of each; beyond the edge, another one of the window."""
+    """(places of the output, elements of a window): the flat index of each; beyond the edge, the largest inside."""
     rank = len(a["kernel"])
     index = windows(flat_indices(shape) + 1, a["kernel"], a, a.get("dilation", (1,) * rank))[0] - 1
     columns = index.reshape(math.prod(index.shape[: 1 + rank]), -1)
@@ -286,7 +285,7 @@ def _max_pool(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 
 
 def _max_pool_effort(node: Node, context: Context) -> tuple[int, int]:
-    """A table of all windows."""
+    """The effort of a table of all windows."""
     held, operations = pool_effort(node, context)
     return held + operations, operations
 

@@ -173,7 +173,7 @@ def _conv_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
 
 
 def _padded(node: Node) -> int:
-    """How many elements the operand has with its padding."""
+    """The number of elements of the operand with its padding."""
     channels, *spatial = shape_of(node.inputs[0])
     return channels * math.prod(size + 2 * int(pad) for size, pad in zip(spatial, node.attrs["padding"], strict=True))
 
@@ -295,12 +295,12 @@ def _pool_map(operands: Sequence[TensorType], a: Attrs, context: Context) -> tup
 
 
 def _of_each_channel(channels: int, matrix: Any) -> Matrix:
-    """The same map of the places of each channel."""
+    """A map of places, applied to each channel."""
     return KroneckerMatrix.of(np.eye(channels)[np.newaxis], [SparseMatrix.of(matrix)])
 
 
 def pool_effort(node: Node, context: Context) -> tuple[int, int]:
-    """Of a mean over windows, which are a view."""
+    """The effort of a mean over windows, which are a view."""
     return 2 * _padded(node), FEW_ARRAYS * size_of(node) * math.prod(node.attrs["kernel"])
 
 
@@ -353,7 +353,7 @@ def _adaptive_map(operands: Sequence[TensorType], a: Attrs, context: Context) ->
 
 
 def _adaptive_effort(node: Node, context: Context) -> tuple[int, int]:
-    """One axis after the other, each by a dense matrix."""
+    """The effort of one axis after the other, each by a dense matrix."""
     shape = list(shape_of(node.inputs[0]))
     held = operations = 0
     for axis, out in enumerate(node.attrs["output_size"], start=1):

@@ -1,6 +1,6 @@
-"""The product of two matrices neither of which is known at compile time. Part of `ir/ops/table.py`.
+"""The product of two matrices, both unknown at compile time. Part of `ir/ops/table.py`.
 
-It stays whole until values are packed: which slots meet, and by which rotations, is chosen there by price
+It stays one op until values are packed: packing chooses by cost which slots meet, and by which rotations
 (passes/packing/products/matrix_products.py). Transpositions of the operands are attributes, so that they cost nothing.
 """
 
@@ -34,7 +34,7 @@ def _type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 
 def inner_size(left: Sequence[int], kind: str) -> int:
-    """Over how many elements each sum of a product runs, from the shape of its left operand."""
+    """The number of elements in each sum of a product, from the shape of its left operand."""
     return left[0] if KINDS[kind][0] else left[1]
 
 

@@ -1,6 +1,6 @@
 """Operations on the rows of (rows, columns) that cost rotations and no level. Part of `ir/ops/table.py`.
 
-Row r stands in the slots behind row r - 1, each row in as many slots as the next power of two holds columns; with a power
+Row r has the slots behind row r - 1, each row as many as the smallest power of two that holds its columns; with a power
 of two of rows their slots are cyclic. Adding up the rows is then log2(rows) rotations and leaves the sum in every row;
 repeating a sum, taking one of equal rows, and padding with rows of zeros take no operation.
 """

@@ -1,6 +1,6 @@
-"""What the table of operations says of each: name, operands, attributes, type, meaning, and what analyses ask of it.
+"""The entries of the table of operations: name, operands, attributes, type, meaning, and facts for analyses.
 
-An op is one `OpSpec`, defined in one of the files that `table.py` names; read the table from there, where it is full.
+An op is one `OpSpec`, defined in one of the files that `table.py` names; import the complete table from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.ir.types import CipherType, TensorType, Type
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an op may look up beside its operands: the program's constants and its modulus chain, if planned."""
+    """An op's context beside its operands: the program's constants and its modulus chain, if planned."""
 
     constants: Mapping[str, Constant]
     # log2 of the primes of the chain; a rescale at level l divides by the prime of entry l.
@@ -35,14 +35,14 @@ class Context:
         return value
 
     def linear_map(self, name: Attr) -> Matrix:
-        """The matrix of that name, in whatever form it is."""
+        """The matrix of that name, in any form."""
         value = self.constants[str(name)]
         if not isinstance(value, Matrix):
             raise ProgramError(f"constant @{name} is not a matrix")
         return value
 
     def shape(self, name: Attr) -> tuple[int, ...]:
-        """The shape of the constant of that name; known even where its contents are not."""
+        """The shape of the constant of that name; known even if its contents are not."""
         return tuple(self.constants[str(name)].shape)
 
 
@@ -65,7 +65,7 @@ EVERYWHERE = frozenset(Stage)
 
 
 class Role(Enum):
-    """What an op is to passes: they ask for the role where they would list names."""
+    """The kind of an op from the point of view of passes: they ask for the role instead of listing names."""
 
     # An elementwise sum or difference. Ciphertext operands have the same level and scale.
     SUM = "sum"
@@ -104,10 +104,13 @@ def _none(a: Attrs) -> Iterable[int]:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The evaluation keys that evaluating a node takes, beside those of bootstraps, which come with their slots.
+    """The evaluation keys for evaluating a node, other than those of bootstraps, which come with their slots.
 
-    `rotations` gives the amounts that it rotates by, from its attributes (0: no rotation). `composed`: an amount without a
-    key of its own may be done by several rotations; other ops are split up where that is wanted.
+    rotations: the amounts of its rotations, from its attributes (0: no rotation).
+    composed: whether several rotations may replace an amount without a key of its own; other ops are split up if that
+        is wanted.
+    relinearization: whether it relinearizes.
+    conjugation: whether it conjugates.
     """
 
     rotations: Callable[[Attrs], Iterable[int]] = _none
@@ -121,8 +124,8 @@ NO_KEYS = Keys()
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """Of an operand, as arrays of booleans: which slots depend on an encrypted input, and which are zero whatever that is
-    (None where it is not known).
+    """The dependence of an operand, as arrays of booleans: the slots that depend on an encrypted input, and the slots
+    that are zero for every input (None if not known).
     """
 
     depends: Array
@@ -131,15 +134,15 @@ class Dependence:
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """What analyses know of an op on slots. Nothing has a default: an analysis never reads what nobody wrote.
+    """Facts about an op on slots for analyses. Nothing has a default: an analysis never reads a rule that nobody wrote.
 
     Each rule takes the node, one entry per operand, and the constants.
 
-    `bounds`: bounds of each slot of the result from those of the operands (proved, and so widened against rounding); None
-    where slots would be complex. There is no rule for a polynomial, whose image needs `approx`.
-    `period`: with which period the result's slots repeat, from those of the operands; a plain operand counts as one that
-    does not repeat, with all slots.
-    `depends`: which slots of the result depend on an encrypted input; a plain operand does not.
+    bounds: bounds of each slot of the result from the bounds of the operands (proved, and so widened against rounding);
+        None where slots would be complex. There is no rule for a polynomial, whose image needs `approx`.
+    period: the period of the result's slots, from the periods of the operands; a plain operand counts as one that
+        does not repeat, with all slots.
+    depends: the slots of the result that depend on an encrypted input; a plain operand does not.
     """
 
     bounds: Callable[[Node, Sequence[Bounds], Context], Bounds | None] | None
@@ -149,7 +152,7 @@ class SlotRules:
 
 
 class Runs(Protocol):
-    """What evaluating an op asks of a run (execution/evaluation.py)."""
+    """The services of a run (execution/evaluation.py) for evaluating an op."""
 
     shared: Any
 
@@ -157,7 +160,7 @@ class Runs(Protocol):
         """The primitives on ciphertexts of that level and chain, each call counted."""
 
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
-        """The plaintext that a node adds or multiplies with, kept between runs."""
+        """The plaintext that a node adds or multiplies by, kept between runs."""
 
     def rotation(self, node: Node, x: Any) -> Any:
         """The value of a `rotate`, which may share its decomposition with others."""
@@ -169,18 +172,18 @@ class Runs(Protocol):
         """The value of a `fourier_factor`."""
 
     def weighted_sum(self, node: Node, values: Sequence[Any]) -> Any:
-        """The value of a `weighted_sum` of a stack, worked out with the others of its matrix."""
+        """The value of a `weighted_sum` of a stack, computed together with the others of its matrix."""
 
 
 # Evaluates a node on ciphertexts: (run, node, operands) -> its value.
 Run: TypeAlias = "Callable[[Runs, Node, Sequence[Any]], Any]"
-# Bounds of each element of a node's value from those of its operands, proved; None where nothing bounds it.
+# Bounds of each element of a node's value from the bounds of its operands, proved; None if there are none.
 ElementBounds: TypeAlias = "Callable[[Node, Sequence[Bounds], Context], Bounds | None]"
-# What numpy takes for a node beside its operands and result: (numbers held, operations).
+# numpy's effort for a node beside its operands and result: (numbers held, operations).
 Effort: TypeAlias = "Callable[[Node, Context], tuple[int, int]]"
 # The cost of one numpy call, in operations.
 NUMPY_CALL = 1 << 12
-# The arrays of its operands' and result's size that an op holds at once, temporary ones included.
+# The number of arrays of its operands' and result's size that an op holds at once, temporary ones included.
 FEW_ARRAYS = 4
 
 
@@ -188,14 +191,18 @@ FEW_ARRAYS = 4
 class OpSpec:
     """One operation.
 
-    `attrs` maps a name to a kind: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
-    a trailing `?` makes it optional. `depth` is the number of multiplicative levels between operands and result
-    (of `poly`: as its degree asks); `linear` gives the sparse matrix of a linear op; `activation` is the family of
-    functions of one variable (functions.py) that the op means, and a pass replaces by a polynomial. `role` is None where
-    no pass asks; `rules` are those of ops on slots, which all have them and a role; `word` is what reports call it where
-    its name says less; `run` evaluates it on ciphertexts, from primitives that every backend has. Only ops with `stacks`
-    read stacks of ciphertexts. `bounds` are those of a tensor op's elements, None where none are known; `effort` is what
-    its evaluation in the clear takes, None where that is a few arrays of the operands' and the result's size.
+    attrs: kinds by name: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
+        a trailing `?` makes the attribute optional.
+    depth: multiplicative levels between operands and result (for `poly`, depending on its degree).
+    linear: gives the sparse matrix of a linear op.
+    activation: the family of functions of one variable (functions.py) that the op means, until a pass replaces it.
+    role: None if no pass asks for it.
+    rules: for ops on slots, which all have rules and a role.
+    word: the op's word in reports, if its name is less clear.
+    run: evaluates the op on ciphertexts, from primitives that every backend has.
+    stacks: whether the op reads stacks of ciphertexts.
+    bounds: of the elements of a tensor op's value, None if not known.
+    effort: of its evaluation in the clear, None if that is a few arrays of the operands' and the result's size.
     """
 
     name: str
@@ -221,7 +228,7 @@ OPS: dict[str, OpSpec] = {}
 
 
 def define(spec: OpSpec) -> OpSpec:
-    """Put an op into the table; a name is taken once."""
+    """Put an op into the table; a name can be defined once."""
     assert spec.name not in OPS, f"op {spec.name} is defined twice"
     on_slots = bool(spec.stages & SLOTS) and spec.arity != (0, 0)
     assert not on_slots or (spec.role is not None and spec.rules is not None), f"{spec.name} has no role, or no rules"
@@ -230,7 +237,7 @@ def define(spec: OpSpec) -> OpSpec:
 
 
 def spec_of(name: str) -> OpSpec:
-    """The table's entry; a ProgramError with the nearest names where there is none."""
+    """The table's entry; a ProgramError with the nearest names if there is no such op."""
     try:
         return OPS[name]
     except KeyError:
@@ -248,7 +255,7 @@ def role_of(node: Node) -> Role | None:
 
 
 def rules_of(node: Node) -> SlotRules:
-    """The rules of a node's op, which is one on slots."""
+    """The rules of a node's op, which must be an op on slots."""
     rules = OPS[node.op].rules
     if rules is None:
         raise InternalError(f"{node.op} is not an op on slots: it has no rules")
@@ -273,7 +280,7 @@ def attr_matches(kind: str, value: Attr) -> bool:
 
 
 def check_call(spec: OpSpec, operands: int, attrs: Mapping[str, Attr], constants: Mapping[str, Constant]) -> None:
-    """Raise a ProgramError unless operand count and attributes are what the op takes."""
+    """Raise a ProgramError unless operand count and attributes fit the op."""
     low, high = spec.arity
     if operands < low or (high is not None and operands > high):
         wanted = f"{low}" if low == high else f"{low} to {high}" if high is not None else f"at least {low}"
@@ -295,15 +302,16 @@ def check_call(spec: OpSpec, operands: int, attrs: Mapping[str, Attr], constants
 
 
 def check_stacks(spec: OpSpec, operands: Sequence[Type]) -> None:
-    """Raise a ProgramError where an op would read a stack of ciphertexts as if it were one."""
+    """Raise a ProgramError if an op would read a stack of ciphertexts as if it were one."""
     if not spec.stacks and any(getattr(operand, "count", 1) != 1 for operand in operands):
         raise ProgramError(f"{spec.name} does not read stacks of ciphertexts")
 
 
 def check_stage(spec: OpSpec, stage: Stage, inferred: Type) -> None:
-    """Raise a ProgramError unless the op may stand at that stage.
+    """Raise a ProgramError unless the op is allowed at that stage.
 
-    Tensor ops on plain values stand at every stage: the server computes them in the clear, before they meet a ciphertext.
+    Tensor ops on plain values are allowed at every stage: the server computes them in the clear, before they meet a
+    ciphertext.
     """
     clear = isinstance(inferred, TensorType) and not inferred.secret and Stage.TENSOR in spec.stages
     if stage not in spec.stages and not clear:
@@ -311,7 +319,7 @@ def check_stage(spec: OpSpec, stage: Stage, inferred: Type) -> None:
 
 
 def check_type(op: str, inferred: Type) -> None:
-    """Raise a ProgramError where a type has no room for a value."""
+    """Raise a ProgramError for a type that has no room for a value."""
     if isinstance(inferred, TensorType):
         if min(inferred.shape, default=1) < 1:
             raise ProgramError(f"{op}: a tensor of shape {inferred.shape} has no elements")

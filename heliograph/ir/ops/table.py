@@ -1,9 +1,9 @@
-"""The table of operations, full: every module that reads it imports it from here.
+"""The complete table of operations: every module that reads it imports it from here.
 
-What a user's model says is in `tensors.py`, `layers.py`, `activations.py` and `functions.py`, what costs rotations only
-in `rows.py`, products of encrypted matrices in `matrices.py`. What CKKS computes is in `slots/`: `vectors.py`, `plain.py`
-(with plaintexts), `transforms.py` (linear maps), `levels.py`, `bootstraps.py` and `stacks.py`. An op is one `OpSpec` in one
-of these files; the verifier, the text format, the interpreter and the property tests read the table.
+Ops of a user's model are in `tensors.py`, `layers.py`, `activations.py` and `functions.py`, ops that cost only
+rotations in `rows.py`, products of encrypted matrices in `matrices.py`. CKKS operations are in `slots/`: `vectors.py`,
+`plain.py` (with plaintexts), `transforms.py` (linear maps), `levels.py`, `bootstraps.py` and `stacks.py`. An op is one
+`OpSpec` in one of these files; the verifier, the text format, the interpreter and the property tests read the table.
 """
 
 from __future__ import annotations

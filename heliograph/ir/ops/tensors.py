@@ -1,4 +1,4 @@
-"""Operations on tensors: what a model says, up to polynomials. Part of `ir/ops/table.py`.
+"""Operations on tensors, in which models are expressed, up to polynomials. Part of `ir/ops/table.py`.
 
 Shapes have no batch axis; a program works on one sample. `evaluate` sees arrays with a leading axis of samples.
 """
@@ -627,12 +627,12 @@ def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     return result
 
 
-# How many numbers a polynomial is evaluated on at a time.
+# The number of values on which a polynomial is evaluated at a time.
 _TOGETHER = 1 << 14
 
 
 def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
-    """The Chebyshev series on [low, high], by Clenshaw's recurrence, of so few numbers at a time that they stay in cache."""
+    """The Chebyshev series on [low, high], by Clenshaw's recurrence, in blocks of values small enough for the cache."""
     flat = np.ascontiguousarray(x).reshape(-1)
     found = np.empty(flat.shape, dtype=np.result_type(x, np.float64))
     for start in range(0, flat.size, _TOGETHER):

@@ -1,1 +1,1 @@
-"""What enters a traced program: examples, ranges, samples, token ids, masks."""
+"""The inputs of a traced program: examples, ranges, samples, token ids, masks."""

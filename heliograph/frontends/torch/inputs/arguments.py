@@ -22,20 +22,20 @@ from heliograph.frontends.torch.values import TensorNames, Value
 from heliograph.ir import Builder, Location
 from heliograph.ir.node import Array
 
-# Arguments that are known: kinds of torch.export.
+# Kinds of torch.export for known arguments.
 _TENSORS = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a graph is called with.
+    """The arguments with which a graph is called.
 
     arguments: in the order of the graph.
-    count: for how many samples the graph was made.
+    count: the number of samples for which the graph was made.
     calibration: the samples of each input of the program, with a leading sample axis.
-    samples: the same as the model takes them: numbers of classes are not yet one-hot vectors.
-    allowed: by the name of an input of whole numbers that are looked up, which of them each of its elements may be:
-        (elements, classes).
+    samples: the same in the form that the model takes: class numbers are not yet one-hot vectors.
+    allowed: for each input of whole numbers that are looked up, by its name: the numbers that each of its elements may
+        be, (elements, classes).
     """
 
     arguments: list[Any]
@@ -49,8 +49,8 @@ class Inputs:
 class Arguments:
     """Turns the placeholders of an exported program into inputs of `builder` and tensors with names.
 
-    `plain` names inputs that the server gives; `caller` is the user's call of `trace`, `start` the line of the model;
-    `module` is the model where there is one.
+    `plain` names inputs that the server supplies; `caller` is the user's call of `trace`, `start` the line of the
+    model; `module` is the model, if there is one.
     """
 
     exported: ExportedProgram
@@ -62,7 +62,7 @@ class Arguments:
     module: torch.nn.Module | None
     # Shared weights have several paths; the first one that the module lists is the name.
     paths: dict[Any, str] = field(default_factory=dict, init=False)
-    # Inputs of whole numbers that choose rows of tables, with the numbers that they may hold.
+    # Inputs of whole numbers that index rows of tables, with the numbers that they may hold.
     allowed: dict[Any, Allowed] = field(default_factory=dict, init=False)
     sources: Sources = field(default_factory=lambda: Sources((), ()), init=False)
 
@@ -71,7 +71,7 @@ class Arguments:
             self.paths.setdefault(_storage(tensor), path)
 
     def read(self, example_input: Any, whole: Example, input_range: Any, calibration: Any) -> Inputs:
-        """The arguments; inputs of the program are made as they are met. `whole` is the example, with all of its samples."""
+        """The arguments; creates the inputs of the program on the way. `whole` is the example with all samples."""
         placeholders = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
         specs = self.exported.graph_signature.input_specs
         users = []
@@ -128,7 +128,7 @@ class Arguments:
     def _survey(
         self, placeholders: list[Any], specs: Any, users: list[Any], samples: Sequence[Array], batch: int
     ) -> None:
-        """Find the inputs of whole numbers that are looked up, and what they may hold."""
+        """Find the inputs of whole numbers that are looked up, and the numbers that they may hold."""
         whole = {node: str(node.name) for node in users if _holds_whole_numbers(node)}
         if not whole:
             return
@@ -145,7 +145,7 @@ class Arguments:
         )
 
     def _one_hot(self, users: list[Any], calibration: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The calibration samples, whole numbers that are looked up as one-hot vectors."""
+        """The calibration samples, with looked-up whole numbers as one-hot vectors."""
         made = []
         for node, samples in zip(users, calibration, strict=False):
             if node not in self.allowed:
@@ -162,7 +162,7 @@ class Arguments:
                     where=self.caller,
                     why=f"it chooses rows of tables: one of {allowed.classes} for the places that allow most",
                 )
-            # Truth values take an eighth of the memory; they become numbers where they are computed with.
+            # Truth values take an eighth of the memory; they become numbers where they are used in arithmetic.
             made.append(one_hot_rows(samples.astype(np.int64), allowed.classes, np.bool_))
         return tuple(made)
 
@@ -181,7 +181,7 @@ class Arguments:
         return tuple(value.shape)
 
     def _check_whole_numbers(self, node: Any) -> None:
-        """Refuse whole numbers that are neither looked up, nor truth values, nor turned into floating-point numbers."""
+        """Refuse whole numbers that are neither looked up, nor truth values, nor converted to floating point."""
         value = node.meta["val"]
         if (
             not value.is_floating_point()
@@ -214,7 +214,7 @@ class Arguments:
                 self.sources.nodes[number] = self.builder.input(str(node.name), loc, **attrs)
                 return self.sources.tokens(number, int(node.meta["val"].shape[0]), node.meta["val"].dtype)
             made = self.builder.input(str(node.name), loc, **attrs)
-            # One sample, as often as the graph is made for.
+            # One sample, repeated to the number for which the graph is made.
             shape = tuple(node.meta["val"].shape)
             op = "reshape" if shape[0] == 1 else "broadcast"
             return Value(self.builder.op(op, (made,), loc, shape=shape), node.meta["val"].dtype)
@@ -237,7 +237,7 @@ class Arguments:
         tensor: torch.Tensor = state[spec.target] if spec.target in state else self.exported.constants[spec.target]
         name = self.paths.get(_storage(tensor), str(spec.target))
         tensor = tensor.detach()
-        # torch's sparse storage does not matter: our matrices make use of their zeros in any case.
+        # torch's sparse storage does not matter: our matrices exploit their zeros in any case.
         tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
         self.names.set(tensor, name)
         return tensor
@@ -249,7 +249,7 @@ def _holds_whole_numbers(node: Any) -> bool:
 
 
 def _becomes_floating(node: Any) -> bool:
-    """Whether an input of whole numbers is turned into floating-point numbers wherever it is read."""
+    """Whether an input of whole numbers is converted to floating-point numbers wherever it is read."""
     users = [user for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
     return bool(users) and all(
         user.meta["val"].is_floating_point() and short_name(user.target) in ("to", "type_as", "div", "true_divide")
@@ -258,7 +258,7 @@ def _becomes_floating(node: Any) -> bool:
 
 
 def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors that are one array in memory, read the same way; a sparse one is equal to itself only."""
+    """A key, equal for two tensors that read one array in memory in the same way; a sparse one equals only itself."""
     if tensor.layout is not torch.strided:
         return (id(tensor),)
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

@@ -1,4 +1,4 @@
-"""Checks of what a user gives to `trace` beside the model: the example, the ranges, the calibration samples."""
+"""Checks of the user's arguments to `trace` other than the model: the example, the ranges, the calibration samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heliograph.ir.node import Array
 
 
 def _per_input(value: Any, count: int) -> list[Any]:
-    """One entry per input, from what was given for one or for several."""
+    """One entry per input, from a single value or one per input."""
     if value is None:
         return [None] * count
     if count == 1 and not (isinstance(value, tuple) and len(value) == 1):
@@ -27,7 +27,7 @@ def _per_input(value: Any, count: int) -> list[Any]:
 def calibration_arrays(
     calibration: Any, names: Sequence[str], shapes: Sequence[tuple[int, ...]], where: Location
 ) -> tuple[Array, ...]:
-    """Samples as float64 arrays with a leading sample axis, one per input; nothing where none were given."""
+    """Samples as float64 arrays with a leading sample axis, one per input; empty where there are none."""
     if calibration is None:
         return ()
     items = _per_input(calibration, len(names))
@@ -88,11 +88,11 @@ def _samples(name: str, shape: tuple[int, ...], item: Any, where: Location) -> A
 
 
 def _missing_axis(samples: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """What to try where the samples or the example lack an axis; empty where they do not fit in another way."""
+    """The hint for samples or an example that lack an axis; empty where they do not fit for another reason."""
     if samples == shape:
         return "add a leading sample axis: samples[np.newaxis]"
     if samples[2:] == shape:
-        # The first axis of one sample was taken for the example's batch axis.
+        # The first axis of one sample was mistaken for the example's batch axis.
         return said("{example_input} needs a batch axis in front, also for one sample: {example_input[None]|x[None]}")
     return ""
 
@@ -100,7 +100,7 @@ def _missing_axis(samples: tuple[int, ...], shape: tuple[int, ...]) -> str:
 def ranges(
     input_range: Any, calibration: Sequence[Array], names: Sequence[str], where: Location
 ) -> list[tuple[float, float] | None]:
-    """The interval of each input: declared, or seen in the samples, or None; samples must lie in what was declared."""
+    """The interval of each input: declared, or seen in the samples, or None; samples must lie in a declared one."""
     single = len(names) == 1
     declared: list[Any]
     if single and isinstance(input_range, list | tuple | np.ndarray) and len(input_range) == 2:

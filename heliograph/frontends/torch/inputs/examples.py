@@ -1,4 +1,4 @@
-"""What a user gives as an example or as samples (tensors, dicts, dataclasses, a DataLoader), as calls of the model."""
+"""The user's example or samples (tensors, dicts, dataclasses, a DataLoader) as calls of the model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from heliograph.ir import Location
 
 # The number of samples taken from a DataLoader for calibration, and in one batch of a data set without one.
 _LOADED, _BATCH = 512, 64
-# What the words of an error call the example: the user gave it, or samples alone.
+# The name of the example in error messages: the user's own, or taken from samples.
 EXAMPLE, SAMPLES = "example_input", "the first calibration samples"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The arguments of one call of the model, tensors anywhere in them; `called` is what errors call them."""
+    """The arguments of one call of the model, with tensors anywhere in them; `called` is their name in errors."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -34,11 +34,11 @@ class Example:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """In the order of the inputs of the exported program."""
+        """The tensors in the order of the inputs of the exported program."""
         return tuple(leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor))
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Example:
-        """The same with another tensor for each."""
+        """The example with the function applied to each tensor."""
 
         def each(leaf: Any) -> Any:
             return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
@@ -48,7 +48,7 @@ class Example:
 
 
 def readable(given: Any) -> Any:
-    """The same as torch takes it: arrays in this machine's order of bytes, data frames as arrays, data sets as loaders."""
+    """The value as torch takes it: arrays in native byte order, data frames as arrays, data sets as loaders."""
     if isinstance(given, torch.Tensor):
         return given.detach()
     if isinstance(given, DataLoader):
@@ -71,14 +71,14 @@ def readable(given: Any) -> Any:
 
 
 def _native(array: Any) -> Any:
-    """An array as numbers in a row, of a type that torch has; one of something else as it is."""
+    """An array as contiguous numbers of a type that torch has; an array of another kind unchanged."""
     if isinstance(array, np.ma.MaskedArray):
         array = np.ma.filled(array.astype(np.float64), np.nan)
     if array.dtype.kind == "O":
         try:
             array = real_numbers(array)
         except ValueError:
-            return array  # what it is instead is said where it is read
+            return array  # its reader reports what it is instead
     dtype = array.dtype.newbyteorder("=")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         dtype = np.dtype(np.float64)
@@ -88,7 +88,7 @@ def _native(array: Any) -> Any:
 
 
 def floating(examples: Example, places: Collection[int], dtype: torch.dtype) -> Example:
-    """The example with the tensors of these numbers as floating-point ones."""
+    """The example with the tensors at these places converted to floating point."""
     count = iter(range(len(examples.tensors)))
     return examples.map(lambda tensor: tensor.to(dtype) if next(count) in places else tensor)
 
@@ -96,8 +96,8 @@ def floating(examples: Example, places: Collection[int], dtype: torch.dtype) -> 
 def example_of(model: torch.nn.Module, given: Any, called: str = EXAMPLE) -> Example:
     """The example inputs as a call, floating-point ones in the precision of the model's parameters.
 
-    A tuple or list is the arguments in order. A dict is given by keyword where its keys are parameters of `forward`, else
-    as one argument; a dataclass is one argument. Raises a ProgramError that says what else was given.
+    A tuple or list is the arguments in order. A dict is passed by keyword where its keys are parameters of `forward`,
+    else as one argument; a dataclass is one argument. Raises a ProgramError that describes any other value.
     """
     if given is None:
         raise ProgramError(
@@ -156,7 +156,7 @@ def example_of(model: torch.nn.Module, given: Any, called: str = EXAMPLE) -> Exa
 
 
 def example_in(exported: ExportedProgram) -> Example:
-    """The example of an exported program; zeros where it was read from a file without its example."""
+    """The example of an exported program; zeros if its file has none."""
     if exported.example_inputs is not None:
         return Example(*exported.example_inputs)
     nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
@@ -172,7 +172,7 @@ def example_in(exported: ExportedProgram) -> Example:
 
 
 def first_samples(model: torch.nn.Module, samples: Any) -> Any:
-    """The first two calibration samples as an example with a batch axis; None where some input has no samples."""
+    """The first two calibration samples as an example with a batch axis; None if some input has no samples."""
     wanted = [
         parameter.name
         for parameter in inspect.signature(model.forward).parameters.values()
@@ -192,7 +192,7 @@ def first_samples(model: torch.nn.Module, samples: Any) -> Any:
 
 
 def _call(model: torch.nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by place and by name."""
+    """Positional and keyword arguments."""
     parameters = list(inspect.signature(model.forward).parameters)
     if isinstance(given, Mapping) and parameters and set(given) <= set(parameters):
         return (), {name: _known(given[name]) for name in parameters if name in given}
@@ -202,7 +202,7 @@ def _call(model: torch.nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str
 
 
 def _known(item: Any) -> Any:
-    """The item as one that torch takes apart: any mapping is a dict, and a dataclass is registered."""
+    """The item in a form that torch takes apart: any mapping becomes a dict, and a dataclass is registered."""
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         if type(item) not in pytree.SUPPORTED_NODES:
             torch.export.register_dataclass(type(item))
@@ -227,9 +227,9 @@ def samples_of(
 ) -> Any:
     """Calibration samples as a tuple of arrays in the order of the inputs, from a DataLoader, dicts or dataclasses.
 
-    Entries of dicts and dataclasses are found by their names, wherever the example has one. Of a DataLoader's batches the
-    first entries are taken, or those that the example has. Arrays, and tuples of them, are given back. `names` are those of
-    the inputs. Raises a ProgramError where the names differ.
+    Entries of dicts and dataclasses are found by their names, wherever the example has one. From a DataLoader's batches
+    the first entries are taken, or the ones in the example. Arrays, and tuples of them, are returned unchanged. `names`
+    are the names of the inputs. Raises a ProgramError where the names differ.
     """
     loaded = isinstance(samples, DataLoader)
     tree = pytree.tree_unflatten(list(range(exported.call_spec.in_spec.num_leaves)), exported.call_spec.in_spec)
@@ -257,7 +257,7 @@ def samples_of(
 
 
 def tensor_inputs(exported: ExportedProgram) -> dict[int, Any]:
-    """The inputs of the graph that are tensors, each with its place among the leaves of the example."""
+    """The inputs of the graph that are tensors, each with its index among the leaves of the example."""
     nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
     pairs = zip(nodes, exported.graph_signature.input_specs, strict=True)
     users = [node for node, spec in pairs if spec.kind.name == "USER_INPUT"]
@@ -265,7 +265,7 @@ def tensor_inputs(exported: ExportedProgram) -> dict[int, Any]:
 
 
 def _match(wanted: Any, given: Any, tensors: set[int], found: dict[int, Any], loaded: bool) -> None:
-    """Find the entries of `given` that stand where `wanted`, the example, has the numbers of its leaves."""
+    """Collect the entries of `given` at the places where `wanted`, the example, has the numbers of its leaves."""
     if isinstance(wanted, int):
         found[wanted] = given
         return
@@ -292,7 +292,7 @@ def _named(value: Any) -> dict[Any, Any]:
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether it is made of several samples' arrays, rather than one array."""
+    """Whether the value consists of several samples' arrays, rather than one array."""
     return isinstance(value, Mapping | tuple) or _is_record(value)
 
 
@@ -327,7 +327,7 @@ def _arrays_in(value: Any) -> list[Any]:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Batches one behind another, each part by itself; what is no array is that of the first batch."""
+    """Batches joined, each part by itself; a part that is not an array comes from the first batch."""
     first = parts[0]
     if not _arrays_in(first):
         return first

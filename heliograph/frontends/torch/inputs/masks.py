@@ -1,12 +1,12 @@
 """Masks: numbers far below the scores that are added to them, or written over them, before a softmax.
 
-Whether such a number means that its place has no weight, or is a number like any other, depends on the scores and on
-the axis of the softmax. So a value that low constants were added to has both beside it (`Value.hidden`): the scores
-without them, and the constants. What moves elements, adds to them or scales them takes both along, and the softmax
-decides, line by line (`shown`): a place is hidden where no score comes near, which calibration samples or declared
-ranges of the inputs have to show. Without either, and where intervals are wider, scores are taken to lie within `_FAR`
-of zero, so that a constant of -1e4 hides. What is not hidden is a number of the program. Anything but a softmax reads
-the numbers, where they are finite.
+Such a number may mean that its place has no weight, or it may be a number like any other; that depends on the scores
+and on the axis of the softmax. So a value to which low constants were added has both beside it (`Value.hidden`): the
+scores without them, and the constants. Ops that move elements, add to them or scale them take both along, and the
+softmax decides, line by line (`shown`): a place is hidden where no score comes near, which calibration samples or
+declared ranges of the inputs have to show. Without either, and where intervals are wider, scores are assumed to lie
+within `_FAR` of zero, so that a constant of -1e4 hides. A constant that does not hide is a number of the program. Ops
+other than a softmax read the numbers, where they are finite.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from heliograph.frontends.torch.values import Call, Hidden, Value, elementwise, 
 from heliograph.ir import Array, Node
 
 # A place this far below the largest of its line has no weight: exp(-30) is below the precision of any answer. Constants
-# that are not lower than this can never hide a place among scores that are alike.
+# above this can never hide a place among scores of similar size.
 HIDES = -30.0
-# The lowest number that still counts as a value; anything lower is meant as minus infinity. No softmax is computed over
+# The lowest number that still counts as a value; a lower one stands for minus infinity. No softmax is computed over
 # scores that differ by so much.
 LOWEST = -1e6
-# Scores about which nothing is known lie within this of zero: then -1e4 hides.
+# Scores about which nothing is known are assumed to lie within this of zero: then -1e4 hides.
 _FAR = (1e4 + HIDES) / 2
-# Scores that torch rounds by no more than this behind a constant are still those scores.
+# A score counts as kept if torch's rounding beside the constant changes it by no more than this.
 _ROUNDED = 2.0**-8
 # Ops whose rules look at masks, ops that may multiply by a number, and ops that only move elements.
 READS = frozenset(
@@ -84,7 +84,7 @@ _LEAST = 6e-5
 
 
 def hidden_places(constant: Any) -> torch.Tensor | None:
-    """Where a constant might hide what it is added to, or None: nowhere."""
+    """The places where a constant might hide the score to which it is added; None if there are none."""
     if not isinstance(constant, torch.Tensor) or not constant.is_floating_point():
         return None
     found = constant <= HIDES
@@ -94,7 +94,7 @@ def hidden_places(constant: Any) -> torch.Tensor | None:
 def added(
     call: Call, x: Value, constant: torch.Tensor, places: torch.Tensor, dtype: torch.dtype | None = None
 ) -> Value:
-    """x with a constant added that is low in these places; torch adds in that dtype, by default the result's."""
+    """x plus a constant that is low in these places; torch adds in `dtype`, by default the result's."""
     low = torch.where(places, constant, torch.zeros_like(constant)).to(dtype or call.result.dtype)
     rest = torch.where(places, torch.zeros_like(constant), constant)
     bare = replace(x, hidden=None)
@@ -109,7 +109,7 @@ def added(
 
 
 def filled(call: Call, x: Value, places: torch.Tensor, numbers: torch.Tensor, value: Callable[[], Value]) -> Value:
-    """x with very low numbers in these places; `value` makes it as numbers, where they are any."""
+    """x with very low numbers in these places; `value` gives the result as numbers, where they are finite."""
     if not bool(places.any()) and x.shape == call.shape:
         return x
     before = x.hidden
@@ -130,7 +130,7 @@ def filled(call: Call, x: Value, places: torch.Tensor, numbers: torch.Tensor, va
 
 
 def covered(call: Call, value: Value, hidden: Hidden, before: Hidden | None) -> Value:
-    """The value with these constants beside it, on top of those that were there before."""
+    """The value with these constants beside it, on top of the earlier ones."""
     shape = value.shape
     offsets, filled = hidden.offsets.expand(shape), hidden.filled.expand(shape)
     if before is not None:
@@ -146,7 +146,7 @@ def hiding(call: Call, x: Value, places: torch.Tensor, dtype: torch.dtype) -> Va
 
 
 def floored(call: Call, x: Value, bound: float) -> Value:
-    """The larger of x and a number below all scores, which is what takes the place of anything lower."""
+    """The larger of x and a number below all scores, which replaces anything lower."""
     hidden = x.hidden
     if hidden is None or not bool((hidden.offsets < bound).any()):
         return x
@@ -157,7 +157,7 @@ def floored(call: Call, x: Value, bound: float) -> Value:
 
 
 def summed(call: Call, x: Any, y: Any, op: str) -> Value:
-    """The sum or difference of what may have low constants beside it; those of a subtrahend are numbers."""
+    """The sum or difference of operands that may have low constants beside them; a subtrahend's are numbers."""
     if op == "sub" and isinstance(y, Value) and y.hidden is not None:
         if not y.hidden.finite:
             raise infinite(call)
@@ -177,7 +177,7 @@ def summed(call: Call, x: Any, y: Any, op: str) -> Value:
     clean, exact, finite = of("node"), of("exact"), all(mask.finite for mask in masks)
     hidden = None
     for mask in masks:
-        # What was written there has something added to it now.
+        # Something is added to the numbers that were written there.
         part = replace(mask, node=clean, exact=exact, finite=finite, filled=torch.zeros_like(mask.filled))
         made = covered(call, made, part, hidden)
         hidden = made.hidden
@@ -185,7 +185,7 @@ def summed(call: Call, x: Any, y: Any, op: str) -> Value:
 
 
 def _scaled(call: Call, rule: Callable[..., Any], x: Any, number: Any) -> Value | None:
-    """Scores times or divided by a number, after the mask; None where minus infinity might not remain so low."""
+    """Scores times or divided by a number, after the mask; None where minus infinity might not remain that low."""
     if isinstance(number, torch.Tensor) and number.numel() == 1:
         number = number.item()
     if not isinstance(x, Value) or x.hidden is None or not isinstance(number, int | float):
@@ -199,7 +199,7 @@ def _scaled(call: Call, rule: Callable[..., Any], x: Any, number: Any) -> Value 
 
 
 def with_masks(call: Call, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a rule makes of operands one of which has low constants beside it."""
+    """The result of a rule on operands, one of which has low constants beside it."""
     short = call.op.rsplit(".", 1)[-1]
     masked = [value for value in parts((args, kwargs), Value) if value.hidden is not None]
     lost = any(value.hidden is not None and not value.hidden.finite for value in masked)
@@ -236,17 +236,17 @@ def infinite(call: Call) -> UnsupportedError:
     )
 
 
-# ---------------------------------------------------------------------------------------------- what a softmax sees
+# ---------------------------------------------------------------------------------------------- the view of a softmax
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a softmax along an axis sees. Arrays have that axis last; without it they have one entry a line.
+    """The softmax's view of its operand. Arrays have its axis last; without it they have one entry a line.
 
-    node: the scores; those in hidden places mean nothing.
-    visible: where they are read.
+    node: the scores; in hidden places they mean nothing.
+    visible: the places that are read.
     known: the lines whose weights are the same for all inputs.
-    weights: of these lines.
+    weights: the weights of these lines.
     """
 
     node: Node
@@ -256,11 +256,11 @@ class Shown:
 
 
 def shown(call: Call, x: Value, axis: int, zeros: bool) -> Shown:
-    """What the softmax over that axis of the node sees of x, which has low constants beside it.
+    """The softmax's view, over that axis of the node, of x, which has low constants beside it.
 
     A line of minus infinity everywhere has weights of zero with `zeros`, as in torch's attention. Elsewhere torch gives
-    NaN there, and an UnsupportedError is raised. Constants in all places of a line change nothing but by rounding: its
-    weights are those of its scores, or of none where the constants are so large that torch rounds the scores away.
+    NaN there, and an UnsupportedError is raised. Constants in all places of a line change nothing but the rounding: its
+    weights are the softmax of its scores, or uniform where constants so large round the scores away.
     """
     assert x.hidden is not None
     offsets, filled = (np.moveaxis(part, axis, -1) for part in _constants(x))
@@ -298,14 +298,14 @@ def shown(call: Call, x: Value, axis: int, zeros: bool) -> Shown:
 
 
 def _constants(x: Value) -> tuple[Array, Array]:
-    """The constants, and where they replace the score, in the shape of the node."""
+    """The constants, and the places where they replace the score, in the shape of the node."""
     assert x.hidden is not None
     offsets, filled = (np.broadcast_to(part.double().numpy(), x.shape) for part in (x.hidden.offsets, x.hidden.filled))
     return offsets, filled > 0
 
 
 def _near(call: Call, exact: Node, relative: Array, axis: int, filled: Array) -> tuple[Array, Array]:
-    """The places that come near the largest of their line, and the largest size of the score in each."""
+    """The places that come near the largest of their line, and the largest absolute score in each."""
     values = call.reach.on_samples(exact)
     if values is not None:
         scores = np.moveaxis(np.broadcast_to(values, (values.shape[0], *exact.type.shape)), axis + 1, -1)  # type: ignore[union-attr]
@@ -327,7 +327,7 @@ def _near(call: Call, exact: Node, relative: Array, axis: int, filled: Array) ->
 def _rounded_away(
     call: Call, offsets: Array, filled: Array, visible: Array, whole: Array, size: Array, dtype: torch.dtype
 ) -> Array:
-    """The lines that have low constants everywhere, and of whose scores nothing is left in that dtype."""
+    """The lines with low constants everywhere in which rounding to that dtype leaves nothing of the scores."""
     with np.errstate(divide="ignore"):
         step = np.exp2(np.floor(np.log2(-np.where(offsets < 0, offsets, -1.0)))) * torch.finfo(dtype).eps
     gone = filled | (size < step / 4)

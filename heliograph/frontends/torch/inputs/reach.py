@@ -1,4 +1,4 @@
-"""What the values of a program that is being made can be: on the calibration samples, or by intervals from input ranges."""
+"""The values of a program under construction: on the calibration samples, or by intervals from input ranges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heliograph.ir.node import Matrix
 from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.table import OPS, Bounds, Context
 
-# Samples are taken as long as the largest value on all of them has no more elements; but so many at least.
+# As many samples are taken as keep the largest value on all of them below this many elements; but at least so many.
 _MOST_ELEMENTS = 1 << 22
 _FEWEST = 32
 # Values on samples are kept for later questions up to this number of elements in all.
 _KEPT_ELEMENTS = 1 << 24
-# Layers whose matrices might have more entries than this have no intervals here: they would be made for this alone.
+# Layers whose matrices might have more entries than this get no intervals: the matrices serve no other purpose here.
 _MOST_ENTRIES = 1 << 24
 
 
@@ -34,7 +34,7 @@ class Reach:
         self._bounds: dict[Node, Bounds | None] = {}
 
     def on_samples(self, node: Node) -> Array | None:
-        """The node's values, with a leading axis of samples (of length one where it depends on no input), or None."""
+        """The node's values, with a leading sample axis (of length one where the node depends on no input), or None."""
         if not self._calibration or len(self._calibration) != len(self._builder.inputs):
             return None
         if node in self._values:
@@ -64,7 +64,7 @@ class Reach:
         return made
 
     def size(self, node: Node) -> float:
-        """How far from zero the node's values reach, on the samples or by intervals; 0 where nothing is known."""
+        """The largest absolute value of the node, on the samples or by intervals; 0 if nothing is known."""
         values = self.on_samples(node)
         if values is None:
             bounds = self.intervals(node)
@@ -84,7 +84,7 @@ class Reach:
         return self._calibration
 
     def intervals(self, node: Node) -> Bounds | None:
-        """The flat smallest and largest that follow from the declared ranges of the inputs; None where nothing follows."""
+        """The flat lower and upper bounds that follow from the declared ranges of the inputs, or None."""
         context = self._builder.context
         for one in _before(node, self._bounds):
             self._bounds[one] = _transfer(one, [self._bounds[operand] for operand in one.inputs], context)
@@ -92,7 +92,7 @@ class Reach:
 
 
 def _before(node: Node, known: Mapping[Node, object]) -> list[Node]:
-    """The node and all that it needs beyond what is known, operands first."""
+    """The node and everything it needs that is not yet known, operands first."""
     order: list[Node] = []
     met: set[Node] = set()
     stack = [(node, False)]
@@ -108,7 +108,7 @@ def _before(node: Node, known: Mapping[Node, object]) -> list[Node]:
 
 
 def _transfer(node: Node, operands: list[Bounds | None], context: Context) -> Bounds | None:
-    """Bounds of a node of the tensor stage from those of its operands; None where nothing bounds it."""
+    """Bounds of a node of the tensor stage from the bounds of its operands; None if there is no bound."""
     spec, size = OPS[node.op], size_of(node)
     if node.op == "softmax":
         return np.zeros(size), np.ones(size)

@@ -1,12 +1,12 @@
-"""Which inputs of whole numbers are looked up, and how many numbers each of them may hold.
+"""The inputs of whole numbers that are looked up, and how many numbers each of them may hold.
 
-A program's inputs have their shapes before anything is made of them, so the graph is run through once for this alone, with
-a list of what each would become (inputs/tokens.py). A number is allowed at a place of an input where every lookup that
-reads the place stays inside its table, as in torch. One-hot vectors have room for the largest number that any place allows.
-With `ids + offsets` into one table the first column may hold numbers up to the table's end, whatever its author calls its
-range: torch takes them, and the samples that are known say nothing of those to come. Where the model bounds the rows by
-itself (`ids % 100`, `ids.clamp(max=8)`), every number is allowed, and there are as many as give different rows, or as the
-calibration samples hold.
+A program's inputs need their shapes before any node is made, so the graph is run through once in advance, with a list
+of each input's possible values (inputs/tokens.py). A number is allowed at a place of an input if every lookup that
+reads the place stays inside its table, as in torch. One-hot vectors have room for the largest number that any place
+allows. With `ids + offsets` into one table the first column may hold numbers up to the table's end, whatever range its
+author has in mind: torch accepts them, and known samples do not bound future ones. Where the model bounds the rows by
+itself (`ids % 100`, `ids.clamp(max=8)`), every number is allowed, and there are as many as give different rows, or as
+the calibration samples hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from heliograph.frontends.torch.source import op_name, short_name, stack_locatio
 from heliograph.frontends.torch.values import Call, TensorNames, parts
 from heliograph.ir import Array, Builder, Location, Stage
 
-# Ops that look up, for the error where the number of the row is not known to come from one number of an input.
+# Ops that look up, for the error where the row number is not known to come from one number of an input.
 _LOOKUPS = BAGS | {"embedding", "index", "index_select", "take"}
 # The first list of numbers is so much longer than the tallest table.
 _MORE = 64
@@ -47,8 +47,8 @@ _MORE = 64
 class Allowed:
     """The numbers that one input may hold.
 
-    classes: how many, from 0 on.
-    places: for each element of a sample, flattened, which of these numbers it may be: (elements, classes).
+    classes: their count, from 0 on.
+    places: for each element of a sample, flattened, the numbers that it may be: (elements, classes).
     """
 
     classes: int
@@ -90,7 +90,7 @@ def surveyed(
 
 
 def check_bags(graph: Any, inputs: Sequence[Any], caller: Location) -> None:
-    """Refuse bags that begin at places that an input gives."""
+    """Refuse bags whose start offsets are an input."""
     for node in graph.graph.nodes:
         if node.op == "call_function" and short_name(node.target) in BAGS and node.args[2] in inputs:
             raise bag_offsets(_plain_call(node, TensorNames(), caller))
@@ -104,7 +104,7 @@ def _plain_call(node: Any, names: TensorNames, caller: Location) -> Call:
 
 
 class _Survey:
-    """Runs through a graph; the environment holds tokens, known tensors, what is still to be computed, and `Unknown`."""
+    """A walk through a graph; the environment holds tokens, known tensors, pending computations, and `Unknown`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Survey:
         self.names = TensorNames()
 
     def reads(self, count: int) -> list[Read]:
-        """The lookups, with what each of this many numbers would look up."""
+        """The lookups, each with its row for each of this many numbers."""
         found: list[Read] = []
         self.sources = Sources(tuple(self.shapes.values()), (count,) * len(self.shapes), reads=found)
         arguments: list[Any] = []
@@ -162,7 +162,7 @@ class _Survey:
         return None
 
     def _known(self, node: Any, table: dict[Any, Any]) -> Any:
-        """The value of a node, computed now where it depends on no input and was not needed before."""
+        """The value of a node, computed now if it depends on no input and was not needed before."""
         if table[node] is _Later:
             args, kwargs = self._operands(node, table)
             with torch.no_grad():
@@ -193,21 +193,21 @@ class _Survey:
         return derived if made is NUMBERS else made
 
     def _looks_up(self, node: Any, table: dict[Any, Any]) -> bool:
-        """Whether it is a lookup at what was computed from several numbers."""
+        """Whether the node is a lookup at a number computed from several numbers."""
         if short_name(node.target) not in _LOOKUPS:
             return False
         found: list[Any] = []
         torch.fx.node.map_arg(node.args[1:], found.append)
         return any(one.ids for one in parts([table[place] for place in found], Unknown))
 
-    # ------------------------------------------------------------------ what is allowed
+    # ------------------------------------------------------------------ allowed numbers
 
     def allowed(self, reads: Sequence[Read], count: int) -> dict[Any, Allowed | None]:
-        """The numbers that each input that is looked up may hold; None where more than `count` must be tried to tell."""
+        """The numbers that each looked-up input may hold; None where more than `count` must be tried to decide."""
         total = self.sources.total
         legal = np.ones((total, count), dtype=bool)
         read = np.zeros(total, dtype=bool)
-        # The last number at which a lookup gives a row that it did not give for a smaller one.
+        # The last number at which a lookup gives a row that no smaller number gave.
         newest = np.zeros(total, dtype=np.int64)
         for one in reads:
             places, values = one.places.reshape(-1).numpy(), one.values.reshape(count, -1).numpy()
@@ -242,7 +242,7 @@ class _Survey:
         return found
 
     def checked(self, found: Mapping[Any, Allowed | None], rows: int) -> dict[Any, Allowed]:
-        """What was found, after the checks of sizes and samples."""
+        """The allowed numbers, after the checks of sizes and samples."""
         made: dict[Any, Allowed] = {}
         for node, allowed in found.items():
             name, shape = self.inputs[node], self.shapes[node]
@@ -257,5 +257,5 @@ class _Survey:
         return made
 
 
-# What depends on no input is computed when something asks for it.
+# A node that depends on no input is computed when something asks for it.
 _Later = object()

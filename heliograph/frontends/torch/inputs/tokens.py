@@ -1,9 +1,9 @@
-"""Inputs of whole numbers that choose rows of tables: the program takes them one-hot, and what reads them is a linear map.
+"""Inputs of whole numbers that index rows of tables: the program takes them one-hot, and a lookup is a linear map.
 
-Whatever a model computes from one whole number alone (`ids + offsets`, `ids % 100`, `ids != 0`, `ids.float()`) is a known
-function of it, kept as the list of its values (`Tokens`). A lookup takes the rows of the table at these values, and the
-product of the one-hot vector with them is the row that was looked up. The client makes the one-hot vectors from the numbers
-by itself (`TensorSpec.classes`). How many numbers there are is found before the walk (inputs/survey.py).
+Any tensor that a model computes from one whole number alone (`ids + offsets`, `ids % 100`, `ids != 0`, `ids.float()`)
+is a known function of it, kept as the list of its values (`Tokens`). A lookup takes the rows of the table at these
+values, and the product of the one-hot vector with them is the looked-up row. The client makes the one-hot vectors from
+the numbers by itself (`TensorSpec.classes`). The count of numbers is determined before the walk (inputs/survey.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from heliograph.frontends.torch.values import Call, Value, elementwise, parts
 from heliograph.frontends.torch.ways.linear import moved
 from heliograph.ir import Location, Node, shape_of
 
-# Ops that pass numbers on unchanged, and those that change their type alone.
+# Ops that pass numbers on unchanged, and ops that change only their type.
 _SAME = frozenset({"clone", "detach", "detach_", "alias", "contiguous", "lift_fresh", "lift_fresh_copy"})
 _TYPES = frozenset({"to", "_to_copy", "type_as"})
 # Functions of each element that torch does not mark as such.
 _POINTWISE = frozenset({"floor_divide", "__and__", "__or__", "__xor__", "isin", "bucketize"})
-# Ops that move, repeat and drop elements, and those that put several tensors, or numbers, beside each other.
+# Ops that move, repeat and drop elements, and ops that join several tensors, or numbers.
 _MOVES = frozenset(
     {
         *("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias", "flatten", "unflatten", "view_as"),
@@ -58,9 +58,12 @@ MOST = 1 << 18
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """One lookup: of which places (as `Tokens.places`), at which rows (as `Tokens.values`), in how many rows.
+    """One lookup.
 
-    `wraps`: whether rows are counted from the end too.
+    places: the places that it reads, as `Tokens.places`.
+    values: the row numbers, as `Tokens.values`.
+    rows: the number of rows in the table.
+    wraps: whether negative row numbers count from the end.
     """
 
     places: torch.Tensor
@@ -73,10 +76,10 @@ class Read:
 class Sources:
     """The inputs of whole numbers that are looked up.
 
-    shapes: the shape of one sample of each. Their elements are numbered one after the other.
+    shapes: the shape of one sample of each. Their elements are numbered consecutively.
     classes: how many numbers each may hold, from 0 on.
-    nodes: the one-hot node of each, once it is made.
-    reads: the lookups, while the graph is surveyed; else None.
+    nodes: the one-hot node of each, once it exists.
+    reads: the lookups, during the survey of the graph; else None.
     """
 
     shapes: Sequence[tuple[int, ...]]
@@ -99,12 +102,12 @@ class Sources:
         return sum(self.sizes[:number])
 
     def of(self, place: int) -> int:
-        """The number of the input that a place belongs to."""
+        """The index of the input to which a place belongs."""
         ends = np.cumsum(self.sizes)
         return int(np.searchsorted(ends, place, side="right"))
 
     def tokens(self, number: int, batch: int, dtype: torch.dtype) -> Tokens:
-        """The elements of one input, each with its own number, so many times the same sample."""
+        """The elements of one input, each the identity of its number, with the sample repeated `batch` times."""
         shape, size = self.shapes[number], self.sizes[number]
         places = (self.first(number) + torch.arange(size)).reshape(shape).expand(batch, *shape)
         values = torch.arange(max(self.classes)).to(dtype)
@@ -113,10 +116,10 @@ class Sources:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """A tensor each element of which is a known function of one whole number of an input.
+    """A tensor whose elements are known functions of one whole number each.
 
-    places: in the tensor's shape, which number it is: its place in `sources`; -1 for an element that is a constant.
-    values: behind a leading axis of classes, what the element is if that number is 0, 1, ...
+    places: in the tensor's shape, the place of that number in `sources`; -1 for an element that is a constant.
+    values: behind a leading axis of classes, the element's value if that number is 0, 1, ...
     """
 
     sources: Sources
@@ -129,14 +132,14 @@ class Tokens:
 
 
 class Unknown:
-    """In a survey, a tensor that depends on inputs in another way; `ids`: on whole numbers that are looked up."""
+    """In a survey, a tensor that depends on inputs in another way; `ids`: whether on looked-up whole numbers."""
 
     def __init__(self, ids: bool) -> None:
         self.ids = ids
 
 
 _COMPUTED = "do that on the client, and give the result as an input of its own"
-# What `token_call` returns where an op computes from several numbers together.
+# The result of `token_call` for an op that computes from several numbers together.
 NUMBERS = object()
 
 
@@ -153,8 +156,8 @@ def check_size(name: str, shape: tuple[int, ...], classes: int, where: Location 
 
 
 def token_call(call: Call, args: Any, kwargs: Any) -> Any:
-    """What an op makes of operands some of which are `Tokens`: `Tokens` again, a value or tensors; `NUMBERS` where it
-    computes from several numbers, or from a number and something encrypted, so that an ordinary rule may take it.
+    """The result of an op on operands some of which are `Tokens`: `Tokens` again, a value or tensors; `NUMBERS` for an
+    op on several numbers, or on a number and an encrypted value, so that an ordinary rule may take it.
     """
     short = short_name(call.target)
     if short.startswith("_assert"):
@@ -172,7 +175,7 @@ def token_call(call: Call, args: Any, kwargs: Any) -> Any:
     if short in _FRESH:
         first = next(parts((args, kwargs), Tokens))
         one = Tokens(first.sources, first.places, first.values[:1])
-        # The only class: what is made depends on no number.
+        # The only class: the result depends on no number.
         return _each(call, [one], args, kwargs)[0][0]
     if short in _SAME and isinstance(args[0], Tokens):
         return args[0]
@@ -188,7 +191,7 @@ def token_call(call: Call, args: Any, kwargs: Any) -> Any:
 
 
 def _is_pointwise(target: Any) -> bool:
-    """Whether torch says so of the op, or of another overload of it."""
+    """Whether torch marks the op, or another overload of it, as pointwise."""
     packet = getattr(target, "overloadpacket", None)
     overloads = [target] if packet is None else [getattr(packet, name) for name in packet.overloads()]
     return any(torch.Tag.pointwise in getattr(one, "tags", ()) for one in overloads)
@@ -216,9 +219,9 @@ def as_number(call: Call, tokens: Tokens) -> Value:
 
 
 def _each(call: Call, tokens: Sequence[Tokens], args: Any, kwargs: Any) -> list[Any]:
-    """What the op gives for each class, stacked on a leading axis; one tensor for each of its results.
+    """The op's results for each class, stacked on a leading axis; one tensor for each result.
 
-    `tokens` stand in for those among the operands, in order.
+    `tokens` stand in for the `Tokens` among the operands, in order.
     """
     leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
     slots = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tokens)]
@@ -233,7 +236,7 @@ def _each(call: Call, tokens: Sequence[Tokens], args: Any, kwargs: Any) -> list[
 
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # torch tells where it works class by class
+            warnings.simplefilter("ignore")  # torch warns where it works class by class
             return list(torch.vmap(run)(*(one.values for one in tokens)))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -246,7 +249,7 @@ def _made(sources: Sources, places: torch.Tensor, values: torch.Tensor) -> Any:
 
 
 def _mapped(call: Call, args: Any, kwargs: Any) -> Any:
-    """A function of each element, where all that meets in one element comes from one number."""
+    """A function of each element, where everything that meets in one element comes from one number."""
     tokens = list(parts((tuple(args), dict(kwargs)), Tokens))
     shapes = [tuple(one.places.shape) for one in tokens]
     wanted = torch.broadcast_shapes(*shapes)
@@ -267,14 +270,14 @@ def _mapped(call: Call, args: Any, kwargs: Any) -> Any:
 
 
 def _moved(call: Call, short: str, args: Any, kwargs: Any) -> Any:
-    """What moves elements moves their places and values alike."""
+    """An op that moves elements, applied to places and values alike."""
     tokens = list(parts((tuple(args), dict(kwargs)), Tokens))
     if short not in _JOINS and len(tokens) > 1:
         raise call.refuse("which numbers are taken depends on whole numbers of an input", _COMPUTED)
     if len({one.dtype for one in tokens}) > 1:
         return NUMBERS
     found = _each(call, tokens, args, kwargs)
-    # The same with places, counted from one: what is not one of them becomes zero.
+    # The same on places, counted from one: an element that is none of them becomes zero.
     moving = [Tokens(one.sources, one.places, one.places.unsqueeze(0) + 1) for one in tokens]
     given, named = tuple(args), dict(kwargs)
     if short in _JOINS:
@@ -297,7 +300,7 @@ def _moved(call: Call, short: str, args: Any, kwargs: Any) -> Any:
 
 
 def _table(call: Call, table: Any, tokens: Any) -> torch.Tensor:
-    """The table, where it is known and the rows are chosen by one number each; a refusal that names the op otherwise."""
+    """The table, if it is known and each row is chosen by one number; otherwise a refusal that names the op."""
     if not isinstance(tokens, Tokens):
         raise call.refuse(
             "the row is chosen by several whole numbers together, or by something that was computed from encrypted values",
@@ -312,7 +315,7 @@ def _table(call: Call, table: Any, tokens: Any) -> torch.Tensor:
 
 
 def _looked_up(call: Call, table: Any, tokens: Any, wraps: bool) -> Any:
-    """The rows (along axis 0) of a table, of any number of axes, at the numbers that the tokens are."""
+    """The rows (along axis 0) of a table, with any number of axes, at the numbers in the tokens."""
     known = _table(call, table, tokens)
     height, rest = known.shape[0], tuple(known.shape[1:])
     if tokens.sources.reads is not None:
@@ -332,7 +335,7 @@ def _looked_up(call: Call, table: Any, tokens: Any, wraps: bool) -> Any:
 
 
 def _rows(table: torch.Tensor, places: torch.Tensor, wraps: bool) -> torch.Tensor:
-    """The rows at these places, zeros for places outside of the table: what chooses them is refused before encryption."""
+    """The rows at these places, zeros for places outside the table: their numbers are refused before encryption."""
     height = table.shape[0]
     if wraps:
         places = torch.where(places < 0, places + height, places)
@@ -376,7 +379,7 @@ def _indexed(call: Call, short: str, args: Any) -> Any:
 
 
 def _picked_alone(call: Call, table: Any, used: Sequence[tuple[int, Any]]) -> Any:
-    """`table[ids, 0]`, `table[rows, ids]`: several indices, of which one depends on an input and the others are numbers."""
+    """`table[ids, 0]`, `table[rows, ids]`: several indices, one of them an input's; the others are numbers."""
     tokens = [one for _, one in used if isinstance(one, Tokens)]
     known = [one for _, one in used if isinstance(one, torch.Tensor)]
     if len(tokens) != 1 or len(known) + 1 != len(used) or [place for place, _ in used] != list(range(len(used))):
@@ -386,7 +389,7 @@ def _picked_alone(call: Call, table: Any, used: Sequence[tuple[int, Any]]) -> An
         )
     if not isinstance(table, torch.Tensor):
         _table(call, table, tokens[0])
-    # The indices as one, into a table whose first axes are one.
+    # The indices merged into one, into a table whose first axes are merged.
     sizes = table.shape[: len(used)]
     one = tokens[0]
     row: Any = torch.zeros((), dtype=torch.int64)
@@ -403,7 +406,7 @@ def _picked_alone(call: Call, table: Any, used: Sequence[tuple[int, Any]]) -> An
 
 
 def _aligned(values: torch.Tensor, ranks: int) -> torch.Tensor:
-    """Values of classes with more axes of one behind that of the classes."""
+    """Values of classes, with axes of length one inserted behind the class axis."""
     if values.ndim == 0:
         return values.reshape((1,) * ranks)
     return values.reshape(values.shape[0], *(1,) * (ranks - values.ndim), *values.shape[1:])
@@ -422,7 +425,7 @@ def _axes_back(call: Call, made: Any, count: int, axis: int) -> Any:
 
 
 def _renormed(call: Call, table: Any, tokens: Any, largest: float, kind: float) -> torch.Tensor:
-    """The table with each row no longer than `max_norm`: torch shortens the rows that are looked up, each by itself."""
+    """The table with each row no longer than `max_norm`: torch shortens each looked-up row by itself."""
     known = _table(call, table, tokens).clone()
     with torch.no_grad():
         made = torch.embedding_renorm_(known, torch.arange(known.shape[0]), largest, kind)
@@ -467,7 +470,7 @@ def _bag(
     longest = max((end - start for start, end in zip(starts, ends, strict=True)), default=0)
     if not longest:
         raise call.refuse("all bags are empty", "give at least one id to a bag")
-    # Bags in rows; what a shorter one lacks is a constant of no row.
+    # Bags in rows; a shorter one is filled up with a constant of no row.
     index = torch.full((len(starts), longest), count)
     for bag, (start, end) in enumerate(zip(starts, ends, strict=True)):
         index[bag, : end - start] = torch.arange(start, end)
@@ -527,10 +530,10 @@ def _read(
     rest: tuple[int, ...],
     name: str,
 ) -> Any:
-    """What `rows` has for the values of each element, in place of the element; with the axes `rest` behind it.
+    """The rows for the values of each element, in place of the element, with the axes `rest` behind it.
 
-    `rows` takes the values of one element by class, (classes,), and gives (classes, numbers of a row). Elements whose values
-    are the same function of their number share one map.
+    `rows` takes the values of one element by class, (classes,), and gives (classes, numbers of a row). Elements whose
+    values are the same function of their number share one map.
     """
     if tokens.sources.reads is not None:
         return Unknown(ids=True)
@@ -583,14 +586,14 @@ def _read(
 
 
 def _times(call: Call, node: Node, rows: torch.Tensor) -> Node:
-    """One-hot vectors on the last axis times the rows that their classes stand for."""
+    """One-hot vectors on the last axis times the rows of their classes."""
     if rows.shape[0] == rows.shape[1] and bool((rows == torch.eye(rows.shape[0], dtype=rows.dtype)).all()):
         return node
     return call.emit("linear", node, weight=call.constant(transposed(call, rows)))
 
 
 def _picked(call: Call, sources: Sources, number: int, places: Sequence[int], shape: tuple[int, ...]) -> Node:
-    """The one-hot vectors of these places of an input, (places, classes), or (*shape, classes) where a shape is given."""
+    """The one-hot vectors at these places of an input, (places, classes), or (*shape, classes) with a given shape."""
     node, classes = sources.nodes[number], sources.classes[number]
     size = sources.sizes[number]
     own = [place - sources.first(number) for place in places]

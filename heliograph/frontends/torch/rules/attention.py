@@ -1,4 +1,4 @@
-"""Rules for softmax, its logarithm, and attention; places that a mask hides (torch_masks.py) are left out."""
+"""Rules for softmax, its logarithm, and attention; places that a mask hides (inputs/masks.py) are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heliograph.frontends.torch.values import Call, Value, elementwise, rule
 from heliograph.frontends.torch.ways.linear import moved
 from heliograph.ir import Array, Node
 
-# The share of the visible places is known up to the softmax's error, which this allows for.
+# The share of the visible places is known up to the softmax's error, for which this allows.
 _ROOM = 0.9
 
 
@@ -194,7 +194,7 @@ def log_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Value:
 
 
 def fast_path_hint(model: torch.nn.Module, examples: Example) -> str:
-    """What to try where torch's fast path of transformer layers gives other values than the layers; empty where it does not.
+    """The hint where torch's fast path of transformer layers differs in value from the layers; empty where it does not.
 
     In evaluation without gradients nn.TransformerEncoder packs padded samples, and writes zeros at padded places; with
     gradients it does not. The fast kernel of a layer gives NaN where no place is visible, the layer itself zeros.
@@ -210,7 +210,7 @@ def fast_path_hint(model: torch.nn.Module, examples: Example) -> str:
     def outputs(enabled: bool) -> list[torch.Tensor]:
         torch.backends.mha.set_fastpath_enabled(enabled)
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that nested tensors are a prototype
+            warnings.simplefilter("ignore")  # torch warns that nested tensors are a prototype
             leaves = pytree.tree_leaves(model(*examples.args, **examples.kwargs))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 

@@ -64,14 +64,14 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _is_flag(operand: Any) -> bool:
-    """Whether a value is 0 or 1: what torch holds as a truth value, and one that was turned into numbers."""
+    """Whether an operand is 0 or 1: a truth value in torch, or one that was converted to numbers."""
     return isinstance(operand, Value) and (operand.dtype == torch.bool or operand.node.op in ("gt", "ge", "lt", "le"))
 
 
 def _compared_flags(call: Call, name: str, x: Any, other: Any) -> Any:
     """A comparison of truth values by arithmetic, exactly; None where something else is compared.
 
-    It is f(0) + (f(1) - f(0)) x, where f(0) and f(1) are what it makes of 0 and 1; of two truth values, the same twice.
+    It is f(0) + (f(1) - f(0)) x, where f(0) and f(1) are its results for 0 and 1; for two truth values, the same twice.
     """
     compares = _OPERATORS[name]
     if _is_flag(x) and _is_flag(other):
@@ -113,13 +113,13 @@ def count_nonzero(call: Call, x: Any, dim: Any = None) -> Value:
 
 @rule("aten.isfinite", "aten.isreal")
 def always(call: Call, x: Any) -> torch.Tensor:
-    """True of every encrypted number."""
+    """True for every encrypted number."""
     return torch.ones(call.shape, dtype=torch.bool)
 
 
 @rule("aten.isnan", "aten.isinf", "aten.isposinf", "aten.isneginf")
 def never(call: Call, x: Any) -> torch.Tensor:
-    """False of every encrypted number."""
+    """False for every encrypted number."""
     return torch.zeros(call.shape, dtype=torch.bool)
 
 
@@ -154,7 +154,7 @@ def minimum(call: Call, x: Any, other: Any) -> Value:
 
 
 def _flag(call: Call, operand: Any) -> Operand:
-    """The operand as 0 and 1; only what torch holds as a truth value is that without a comparison."""
+    """The operand as 0 and 1; only a truth value in torch needs no comparison for that."""
     if isinstance(operand, Value):
         if operand.dtype != torch.bool:
             raise call.refuse(
@@ -275,7 +275,7 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Value:
 
 @rule("aten.index_put", "aten._unsafe_index_put")
 def index_put(call: Call, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """Under a mask that depends on an input, one number is written: a choice. Anything else is linear in what is written."""
+    """One number written under a mask that depends on an input, as a choice; other writes are linear in the values."""
     mask = indices[0] if len(indices) == 1 else None
     if not isinstance(mask, Value) or mask.dtype != torch.bool:
         return by_matrix(call, (x, indices, values, accumulate), {})

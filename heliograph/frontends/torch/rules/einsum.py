@@ -1,7 +1,7 @@
-"""The rule for einsum, any of it: diagonals, dots, sums, and products two factors at a time.
+"""The rule for einsum in all its forms: diagonals, dots, sums, and products two factors at a time.
 
 Two factors become a product of matrices where they share letters that are summed, and products of elements elsewhere; a
-factor that is known becomes a linear map.
+known factor becomes a linear map.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.ir import Node
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """A factor: a letter for each of its axes; a node, or a tensor that is known."""
+    """A factor: a letter for each of its axes, and a node or a known tensor."""
 
     letters: str
     held: Node | torch.Tensor
@@ -65,7 +65,7 @@ def _letters(call: Call, equation: str, tensors: Sequence[Any]) -> tuple[list[st
 
 
 def _diagonal(call: Call, factor: _Factor) -> _Factor:
-    """Of a factor with a letter twice its diagonal."""
+    """The diagonal of a factor in which a letter occurs twice."""
     letters = "".join(dict.fromkeys(factor.letters))
     if letters == factor.letters:
         return factor
@@ -81,7 +81,7 @@ def _diagonal(call: Call, factor: _Factor) -> _Factor:
 
 
 def _summed(call: Call, factor: _Factor, kept: str) -> _Factor:
-    """The factor without the letters that nothing needs later."""
+    """The factor, summed over the letters that nothing needs later."""
     axes = tuple(axis for axis, letter in enumerate(factor.letters) if letter not in kept)
     if not axes:
         return factor
@@ -100,7 +100,7 @@ def _turned(call: Call, factor: _Factor, order: str) -> Node:
 
 
 def _product(call: Call, left: _Factor, right: _Factor, later: str) -> _Factor:
-    """The product of two factors, letters summed that nothing needs later."""
+    """The product of two factors, summed over the letters that nothing needs later."""
     if isinstance(left.held, torch.Tensor) and isinstance(right.held, torch.Tensor):
         kept = "".join(dict.fromkeys(c for c in left.letters + right.letters if c in later))
         codes = {c: i for i, c in enumerate(dict.fromkeys(left.letters + right.letters))}

@@ -30,7 +30,7 @@ def _extremum(call: Call, op: str, x: Value, dims: Any, keepdim: bool) -> Value:
 
 
 def _place(call: Call, x: Value, dim: int, keepdim: bool, largest: bool) -> Value | torch.Tensor:
-    """The number of the first largest (smallest) element along one axis."""
+    """The index of the first largest (smallest) element along one axis."""
     (axis,) = axes_of(x, dim)
     shape = [*x.shape[:axis], *([1] if keepdim else []), *x.shape[axis + 1 :]]
     if x.shape[axis] == 1:

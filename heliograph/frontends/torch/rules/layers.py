@@ -1,4 +1,4 @@
-"""Rules for layers: linear, convolution, batch norm, activations, and what does nothing at inference."""
+"""Rules for layers: linear, convolution, batch norm, activations, and layers that do nothing at inference."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def per_axis(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def by_image(call: Call, x: Value, rank: int, change: Callable[[Node], Node]) -> Value:
-    """What `change` makes of (channels, *spatial), for each entry of an axis in front where there is one."""
+    """The result of `change` on (channels, *spatial), for each entry of a leading axis if there is one."""
     return Value(change(x.node)) if x.rank == rank + 1 else call.by_entry(x, change)
 
 
@@ -139,7 +139,7 @@ def conv_transpose(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Value:
-    """The input spread out by the stride, convolved with the kernel turned round: two maps that are multiplied together."""
+    """The input spread out by the stride, convolved with the flipped kernel: two maps that are multiplied together."""
     if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
         raise call.refuse("its weights depend on an input", "use weights that are parameters or constants of the model")
     rank = weight.ndim - 2
@@ -323,7 +323,7 @@ def checked_at_export(call: Call, *args: Any, **kwargs: Any) -> None:
 
 @rule("aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.feature_alpha_dropout")
 def dropout(call: Call, x: Any, p: float, train: bool) -> Value:
-    return Value(x.node)  # one that drops is refused before (torch/graph.py)
+    return Value(x.node)  # a layer that drops values is refused earlier (torch/graph.py)
 
 
 @rule("aten.native_dropout")

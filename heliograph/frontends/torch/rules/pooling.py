@@ -17,7 +17,7 @@ from heliograph.ir import Node
 
 
 def _partial(shape: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool:
-    """Whether ceil_mode makes a window that ends beyond the padding."""
+    """Whether ceil_mode adds a window that ends beyond the padding."""
     return any(
         (size + 2 * p - d * (k - 1) - 1) % s
         for size, k, s, p, d in zip(shape, kernel, stride, padding, dilation, strict=True)
@@ -43,7 +43,7 @@ def avg_pool(
     steps = per_axis(stride, rank) if stride else kernel
     pads = per_axis(padding, rank)
     if ceil_mode and _partial(x.shape[-rank:], kernel, steps, pads, (1,) * rank):
-        # Only the default layout of arguments counts the padding of such windows as torch does: torch says it itself.
+        # Only the default layout of arguments counts the padding of such windows as torch does: torch does it.
         asked = (x, list(kernel), list(steps), list(pads), True, count_include_pad)
         return by_matrix(call, asked if rank == 1 else (*asked, divisor_override), {})
     attrs = {"kernel": kernel, "stride": steps, "padding": pads}
@@ -67,7 +67,7 @@ def adaptive_avg_pool(call: Call, x: Any, output_size: Any) -> Value:
 
 
 def _rank(call: Call) -> int:
-    """Of `aten.max_pool2d_with_indices`: 2."""
+    """The spatial rank of a pooling op: 2 for `aten.max_pool2d_with_indices`."""
     found = re.search(r"pool(\d)d", call.op)
     assert found is not None
     return int(found[1])
@@ -97,7 +97,7 @@ def max_pool(
 
 
 def _max_of_windows(call: Call, node: Node, axes: Sequence[Sequence[Sequence[int]]]) -> Node:
-    """The maximum over windows of (channels, *spatial): for each axis the places of each window on it."""
+    """The maximum over windows of (channels, *spatial): for each axis, the indices of each window along it."""
     shape: tuple[int, ...] = node.type.shape  # type: ignore[union-attr]
     # A window that has fewer places repeats its first one.
     widths = [max(map(len, windows)) for windows in axes]

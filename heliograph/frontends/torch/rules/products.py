@@ -1,4 +1,4 @@
-"""Rules for products of matrices: with a constant on either side, and of two that depend on an input."""
+"""Rules for products of matrices: with a constant on either side, and of two encrypted ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _swap(call: Call, node: Node) -> Node:
 
 
 def _bare(call: Call, matrix: torch.Tensor, rank: int) -> torch.Tensor:
-    """The constant operand without leading axes of one that broadcasting ignores, where the other has that many axes."""
+    """The constant operand, without leading axes of length one that broadcasting to the other's rank ignores."""
     name = call.names.get(matrix, f"{call.loc.layer}.constant")
     while 2 < matrix.ndim <= rank and matrix.shape[0] == 1:
         matrix = matrix[0]
@@ -64,13 +64,13 @@ def _secret_product(call: Call, left: Value, right: Value) -> Value:
     return Value(call.reshaped(made, (*stack, *kept)))
 
 
-# A stack of products of two encrypted matrices is split if it has more products of elements than this; each matrix product
+# A stack of products of two encrypted matrices with more products of elements than this is split; each matrix product
 # is then packed by itself (passes/packing/products/matrix_products.py).
 _FEW_PRODUCTS = 1 << 12
 
 
 def product_of_nodes(call: Call, left: Node, right: Node) -> Node:
-    """left @ right as numpy has it; a large stack of products as one op for each."""
+    """left @ right with numpy's meaning; a large stack of products as one op for each."""
     shapes = [tuple(node.type.shape) for node in (left, right)]  # type: ignore[union-attr]
     if min(map(len, shapes)) < 2 or max(map(len, shapes)) < 3:
         return call.emit("matmul", left, right)
@@ -88,7 +88,7 @@ def product_of_nodes(call: Call, left: Node, right: Node) -> Node:
 
 
 def _matrix_at(call: Call, node: Node, shape: tuple[int, ...], place: tuple[int, ...]) -> Node:
-    """One matrix of a stack, at that place of the stack that it is broadcast to."""
+    """One matrix of a stack, at that place of the shape to which the stack is broadcast."""
     outer = shape[:-2]
     own = [0 if size == 1 else at for size, at in zip(outer, place[len(place) - len(outer) :], strict=True)]
     if math.prod(outer) > 1:

@@ -1,4 +1,4 @@
-"""Rules for what is computed over an axis and is not linear: variances, lengths, distances, products, log-sum-exp."""
+"""Rules for nonlinear functions over an axis: variances, lengths, distances, products, log-sum-exp."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from heliograph.frontends.torch.values import Call, NoRule, Value, axes_of, elementwise, rule
 from heliograph.ir import Node, shape_of
 
-# Exponentials of scores within this of zero are summed as they are.
+# Exponentials of scores within this of zero are summed directly.
 _SMALL = 4.0
-# A least length that only prevents a division by zero.
+# A minimum length that only prevents a division by zero.
 _SHORT = 1e-4
 
 
@@ -158,9 +158,9 @@ def logsumexp(call: Call, x: Any, dim: Any, keepdim: bool = False) -> Value:
 def log_of_exponentials(call: Call, node: Node, axis: int, *, dropped: bool = False) -> Node:
     """log(sum(exp(x))) over an axis, which stays with length one; `dropped` where nothing will read it.
 
-    Of two values it is b + softplus(a - b), and of more of them that of pairs, in log2 of their number steps. No value is
-    larger than the largest score by more than log of their number, where exponentials soon outgrow every ciphertext, and a
-    logarithm would have to tell the sum of small ones from zero. Scores that are known to be small take the shorter way.
+    For two values it is b + softplus(a - b); for more, that function of pairs in a tree of log2(count) steps. No value
+    exceeds the largest score by more than log(count), whereas exponentials soon outgrow every ciphertext, and a
+    logarithm would have to tell the sum of small ones from zero. Known small scores take the shorter way.
     """
     if dropped or 0.0 < call.reach.size(node) <= _SMALL:
         total = call.emit("sum", call.emit("exp", node), axes=(axis,), keepdims=True)
@@ -251,9 +251,9 @@ def bilinear(call: Call, left: Any, right: Any, weight: Any, bias: Any = None) -
 
 
 def inverse_length(call: Call, divisor: Value) -> Value | None:
-    """1 / divisor by one function, where the divisor is a square root, or that and a least length; else None.
+    """1 / divisor by one function, where the divisor is a square root, or its maximum with a least length; else None.
 
-    max(sqrt(s), least) is taken as sqrt(s + least^2), which is nowhere further from it than 0.42 least.
+    max(sqrt(s), least) is replaced by sqrt(s + least^2), which differs from it by at most 0.42 least.
     """
     chain, node = [], divisor.node
     while node.op in ("reshape", "broadcast"):

@@ -1,4 +1,4 @@
-"""Rules for what moves, repeats or drops elements."""
+"""Rules for ops that move, repeat or drop elements."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def movedim(call: Call, x: Any, source: Any, destination: Any) -> Value:
 
 @rule("aten.expand", "aten.expand_as", "aten.broadcast_to", "aten.expand_copy")
 def expand(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-    # What is expanded to the shape of an encrypted value may be known.
+    # A tensor expanded to the shape of an encrypted value may be known.
     return _expanded(call, x) if isinstance(x, Value) else _filled(call, x)
 
 
@@ -130,7 +130,7 @@ def repeat(call: Call, x: Any, repeats: Sequence[int]) -> Value:
 
 
 def _part(call: Call, node: Node, axis: int, start: int, stop: int, step: int = 1) -> Node:
-    """start:stop:step of one axis of the node; the node itself where that is all of it."""
+    """start:stop:step of one axis of the node; the node itself if that is the whole axis."""
     shape = _shape(node)
     if (start, stop, step) == (0, shape[axis], 1):
         return node
@@ -166,7 +166,7 @@ def narrow(call: Call, x: Any, dim: int, start: int, length: int) -> Value:
 
 
 def _dropped(call: Call, x: Value, dim: int, index: int) -> Value:
-    """Element `index` of one axis, the axis gone."""
+    """Element `index` of one axis, with the axis removed."""
     axis = x.axis(dim)
     index %= x.shape[axis]
     node = _part(call, x.node, axis, index, index + 1)
@@ -193,7 +193,7 @@ def _pieces(call: Call, x: Value, dim: int, sizes: Sequence[int]) -> list[Value]
 
 @rule("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split", "aten.split_copy")
 def split(call: Call, x: Any, amount: Any, dim: int = 0) -> list[Value]:
-    # However the pieces were asked for, torch recorded the shape of each.
+    # In every form of the call, torch recorded the shape of each piece.
     return _pieces(call, x, dim, [int(piece.shape[dim]) for piece in call.result])
 
 

@@ -1,12 +1,12 @@
-"""Distillation: a module with polynomials is trained to do what the float network does, on samples without labels.
+"""Distillation: training a module with polynomials to agree with the float network, on samples without labels.
 
-Three things make deep networks of degree 2 and 3 trainable at all, and none of them changes what is computed in the end.
+Three measures make deep networks of degree 2 and 3 trainable at all, and none of them changes the final computation.
 
-* What a polynomial of high degree has beyond the one of low degree fades: the network works from the first step on.
-* Values far outside an interval are held, so that no sample explodes; the range penalty brings them back. When it has, both
-  give way: values are held further out, and punished only where the polynomial begins to grow, but then by the sum over the
-  samples instead of the mean, for it is the few that explode when nothing is held any more. In the end those few are part
-  of every batch.
+* The terms of a polynomial of high degree beyond the low degree fade out, so that the network works from the start.
+* Values far outside an interval are clamped, so that no sample explodes; the range penalty brings them back. After
+  that, both are relaxed: values are clamped further out, and penalised only where the polynomial begins to grow, but
+  then by the sum over the samples instead of the mean, because the few samples without a clamp are the ones that
+  explode. In the end those few are part of every batch.
 * While the polynomials change, batch norms take their statistics from samples again; after that these are fixed.
 """
 
@@ -39,11 +39,11 @@ _LOOKS, _LOOK_STEPS, _LOOK_SHARE = 10, 10, 0.5
 _LEAST_VARIANCE = 1e-12
 # A channel's statistics are used if its variance is above this share of the mean one, and changes by less than this factor.
 _ALIVE, _MOST_MOVED = 1e-3, 10.0
-# After the first share of the training, the bounds on polynomials' arguments widen, over the second share, to where the
-# Chebyshev polynomial of their degree has these sizes: arguments are penalised beyond the one and clamped at the other.
+# After the first share of the training, the bounds on polynomials' arguments widen, over the second share, to the
+# points where the Chebyshev polynomial of their degree has these sizes: penalised beyond one, clamped at the other.
 _GIVES_WAY, _WITHIN, _GROWS, _LARGEST = 0.4, 0.3, 4.0, 26.0
-# A sample counts as _DIVERGED misclassified ones if its outputs are not numbers, or above _TOO_LARGE times the teacher's
-# largest, or if one of its arguments is more than TOO_FAR times as far out as the interval's end.
+# A sample counts as _DIVERGED misclassified ones if its outputs are not numbers, or above _TOO_LARGE times the
+# teacher's largest, or if one of its arguments is more than TOO_FAR times as far out as the interval's end.
 _TOO_LARGE, TOO_FAR, _DIVERGED = 100.0, 4.0, 10.0
 # Once the bounds have widened, up to this share of each batch is taken from samples that still exceed them.
 _AGAIN = 1 / 8
@@ -55,16 +55,18 @@ _COEFFICIENTS_RATE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a module is trained.
+    """The settings of a training.
 
-    epochs, batch, rate: passes over the samples, samples of a step, the largest learning rate (AdamW, one cycle).
+    epochs: passes over the samples.
+    batch: samples of a step.
+    rate: the largest learning rate (AdamW, one cycle).
     temperature: divides class scores before they are compared.
-    features: weight of the relative squared error of what activations read, beside that of the outputs.
-    penalty: weight of log(1 + excess) (ProgramModule.range_excesses), summed over the polynomials; the mean over the samples
-        of a batch, in the last part of the training the sum.
-    fade: the share of the training over which what the low degrees lack fades.
+    features: weight of the relative squared error of the activations' inputs, beside the error of the outputs.
+    penalty: weight of log(1 + excess) (ProgramModule.range_excesses), summed over the polynomials; the mean over the
+        samples of a batch, in the last part of the training the sum.
+    fade: the share of the training over which the terms beyond the low degrees fade.
     clip: bound on the norm of a step's gradient.
-    seed: of the order of the samples and of what `augment` draws from torch.
+    seed: for the order of the samples and for the numbers that `augment` draws from torch.
     """
 
     epochs: int = 10
@@ -91,7 +93,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass: the mean loss of its steps, the agreement with the teacher after it on samples kept apart, its seconds."""
+    """One pass: the mean loss of its steps, then the agreement with the teacher on held-out samples, its seconds."""
 
     loss: float
     agreement: float
@@ -100,11 +102,16 @@ class Epoch:
 
 @dataclass(slots=True)
 class Distilled:
-    """The best state by agreement (the one before training is among them), and how it came about. Samples that diverge count
-    against it, also those that are trained on.
+    """The best state by agreement, and its history.
 
-    `before` and `agreement` are shares of the samples kept apart that have the teacher's class, before training and in
-    the best state; where outputs are not class scores, the share of the outputs' variance that is explained.
+    Samples that diverge count against a state, including training samples. Agreement is the share of the held-out
+    samples with the teacher's class; where outputs are not class scores, the explained share of the outputs' variance.
+
+    before: the agreement before training.
+    agreement: the agreement of the best state.
+    state: the best state; the state before training is a candidate, too.
+    epochs: the passes, in order.
+    interrupted: whether Ctrl-C ended the training.
     """
 
     before: float
@@ -127,13 +134,13 @@ def distil(
     checkpoint: Callable[[dict[str, Any]], None] | None = None,
     resume: Mapping[str, Any] | None = None,
 ) -> Distilled:
-    """Train the student to give what the teacher gives; it is left in eval mode, in the best state.
+    """Train the student to agree with the teacher; it is left in eval mode, in the best state.
 
-    `samples` and `apart` (never trained on) have a tensor for each input, (samples, ...). `fading` has, for each polynomial
-    of the student, coefficients of any degree that are added in the beginning. `augment` gets the tensors of a batch and
-    returns them changed; what it draws from torch is seeded. `progress(step, steps)` is called after every step.
-    `checkpoint` gets, after every epoch, what `resume` takes. The same seed and number of threads give the same state. On
-    Ctrl-C the best state so far is kept. A ProgramError where the loss is no longer a number.
+    `samples` and `apart` (held out from training) have a tensor for each input, (samples, ...). `fading` has, for each
+    polynomial of the student, coefficients of any degree that are added in the beginning. `augment` gets the tensors of
+    a batch and returns them changed; its draws from torch are seeded. `progress(step, steps)` is called after every
+    step. `checkpoint` gets, after every epoch, the argument for `resume`. The same seed and number of threads give the
+    same state. On Ctrl-C the best state so far is kept. A ProgramError if the loss is no longer a number.
     """
     run = _Run(student, teacher, samples, apart, training, fading, augment)
     with torch.random.fork_rng(devices=[]):
@@ -157,7 +164,7 @@ def distil(
 
 
 class Judge:
-    """How good a module is on samples: beside the teacher, whose outputs on them are kept."""
+    """The quality of a module on samples, by comparison with the teacher, whose outputs on them are kept."""
 
     def __init__(self, student: nn.Module, teacher: nn.Module, samples: Sequence[Tensor], training: Training) -> None:
         self.student, self.temperature = student, training.temperature
@@ -170,8 +177,8 @@ class Judge:
         self.count = sum(len(part[0]) for part in self.parts)
 
     def look(self) -> tuple[float, float, float]:
-        """How good the student is, which is left in eval mode: the agreement less what samples that diverge cost, minus the
-        loss, and the agreement.
+        """The student's score (the agreement less the cost of samples that diverge), minus its loss, and its agreement;
+        the student is left in eval mode.
         """
         self.student.eval()
         losses, agreed, diverged = [], 0.0, 0
@@ -234,19 +241,19 @@ class _Run:
         self.result = Distilled(0.0, 0.0, {})
 
     def look(self) -> tuple[float, float, float]:
-        """What the judge says of the state, as the program will be: nothing fades or is held."""
+        """The judge's figures for the state in its final form, without fading terms or clamps."""
         self.still()
         return self.judge.look()
 
     def among_all(self, found: tuple[float, float, float]) -> tuple[float, float, float]:
-        """The same where each training sample that diverges costs as much as one kept apart: there are several times as many
-        of them, and the few that explode need not be among those kept apart.
+        """The figures with the cost of each diverging training sample, equal to the cost of a held-out one: there are
+        several times as many training samples, and the few that explode may all be among them.
         """
         diverged = int((self.reached() > TOO_FAR).sum())
         return (found[0] - _DIVERGED * diverged / self.judge.count, found[1], found[2])
 
     def reached(self) -> Tensor:
-        """How far out each training sample's arguments are (`watched`), with polynomials as they are set."""
+        """How far out each training sample's arguments are (`watched`), at the polynomials' current settings."""
         self.student.eval()
         found = []
         with torch.no_grad(), watched(self.student) as reached:
@@ -256,7 +263,7 @@ class _Run:
         return torch.cat(found)
 
     def still(self) -> None:
-        """Nothing fades, bounds are the intervals, and nothing is folded."""
+        """Remove the fading terms, set the bounds to the intervals, and fold no norm."""
         for step in self.student.polynomials:
             step.fading, step.inner, step.outer = None, INNER, 1.0
         for each in self.folds:
@@ -280,7 +287,7 @@ class _Run:
             progress(number * self.steps + step + 1, self.total)
         found = self.look()
         if found > self.best:
-            # A look at all samples takes a third of an epoch: only what is better on those kept apart is worth it.
+            # A look at all samples takes a third of an epoch: only for a state better on the held-out ones.
             found = self.among_all(found)
         if found > self.best:
             self.best = found
@@ -289,8 +296,8 @@ class _Run:
         self.result.epochs.append(Epoch(sum(losses) / len(losses), found[2], seconds))
 
     def far(self, done: float) -> Tensor:
-        """The numbers of the samples that go beyond the bounds, when these have given way: few in thousands do, and a pass
-        over all hardly sees them.
+        """The indices of the training samples beyond the widened bounds, empty before these are reached: they are few
+        in thousands, and a pass over all samples hardly sees them.
         """
         if self.given(done) < 1.0:
             return torch.zeros(0, dtype=torch.long)
@@ -334,7 +341,7 @@ class _Run:
         return float(loss.detach())
 
     def set_polynomials(self, done: float) -> None:
-        """What is left of what fades, and how far arguments may lie, when that share of the training is done."""
+        """Set the remaining fading terms, and the bounds on arguments, for this share of the training."""
         left = 1.0 - done / self.training.fade if done < self.training.fade else 0.0
         given = self.given(done)
         for step, fading in zip(self.student.polynomials, self.fading, strict=True):
@@ -345,14 +352,14 @@ class _Run:
             step.inner, step.outer = INNER + given * (inner - INNER), 1.0 + given * (outer - 1.0)
 
     def given(self, done: float) -> float:
-        """How far the bounds have given way when that share of the training is done, 0 to 1."""
+        """How far the bounds have widened at that share of the training, 0 to 1."""
         return min(1.0, max(0.0, (done - _GIVES_WAY) / _WITHIN))
 
     def follow_norms(self, inputs: Sequence[Tensor]) -> None:
-        """Move the batch norms' statistics to where their outputs on these samples have the teacher's means and variances.
+        """Move the batch norms' statistics so that their outputs on these samples have the teacher's moments.
 
-        From the first norm to the last, each behind those that were moved. Where the teacher has no such norm: to the
-        statistics of the samples.
+        From the first norm to the last, each behind the ones already moved. A norm without a counterpart in the teacher
+        gets the statistics of the samples.
         """
         norms = self.student.norms
         if not norms:
@@ -398,7 +405,7 @@ class _Run:
                 hook.remove()
 
     def state(self) -> dict[str, Any]:
-        """What `resume` takes: numbers and tensors."""
+        """The argument for `resume`: numbers and tensors."""
         return {
             "student": copy.deepcopy(self.student.state_dict()),
             "optimizer": self.optimizer.state_dict(),
@@ -441,8 +448,8 @@ def _diverged(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
 
 @contextlib.contextmanager
 def watched(module: nn.Module) -> Iterator[Callable[[], Tensor]]:
-    """Gives what says, after each call of the module, how far out each sample's arguments were: the largest of all
-    polynomials, in multiples of where training holds them (`outer`), (samples,). What is no number is infinitely far.
+    """Yields a function that gives, after each call of the module, how far out each sample's arguments were: the
+    largest of all polynomials, in multiples of the training bound (`outer`), (samples,). NaN counts as infinitely far.
     """
     steps = module.polynomials if isinstance(module, ProgramModule) else []
     farthest: list[Tensor] = []
@@ -467,7 +474,7 @@ def watched(module: nn.Module) -> Iterator[Callable[[], Tensor]]:
 
 
 def _relative(found: Tensor, wanted: Tensor) -> Tensor:
-    """The mean squared error over the variance of what was wanted."""
+    """The mean squared error over the variance of the wanted values."""
     return F.mse_loss(found, wanted) / wanted.var(correction=0).clamp_min(1e-12)
 
 
@@ -489,8 +496,8 @@ class Reach:
 def reaches(module: ProgramModule, samples: Sequence[Tensor], *, held: bool = False, batch: int = 128) -> list[Reach]:
     """Where the arguments of each polynomial lie when the module, left in eval mode, runs on the samples.
 
-    With `held` those of the polynomials before are held to their intervals, as in training: they are finite then. What is
-    no number counts as infinitely large.
+    With `held`, each polynomial's arguments are clamped to its interval, as in training, so that later ones are finite.
+    NaN counts as infinitely large.
     """
     steps = module.polynomials
     sums = torch.zeros(len(steps), 3, dtype=torch.float64)
@@ -532,7 +539,7 @@ def packed(state: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(data: Bytes, where: object) -> dict[str, Any]:
-    """What `packed` was given; a WireError for bytes that hold anything else than numbers, texts and tensors."""
+    """The argument of `packed` from its bytes; a WireError for anything but numbers, texts and tensors."""
     try:
         found = torch.load(io.BytesIO(bytes(data)), weights_only=True)
     except Exception as error:

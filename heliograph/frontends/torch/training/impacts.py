@@ -24,9 +24,9 @@ def impacts(program: Program, samples: Sequence[Array]) -> list[float]:
     `samples` is one array for each input, with a leading sample axis. Raises UnsupportedError where torch has no
     counterpart of an op, ProgramError for samples of other shapes.
 
-    The network runs in float32: on ResNet-20 in a third of float64's time, and exact to 5e-6. What is tiny where a network
-    is sure of itself, the derivative by its logits, is computed in float64 without cancellation and brought to size one
-    for each sample before it goes back; that is linear, so that nothing underflows.
+    The network runs in float32: on ResNet-20 in a third of float64's time, and exact to 5e-6. The derivative by the
+    logits is tiny where a network is sure of itself, so it is computed in float64 without cancellation and scaled to
+    size one for each sample before the backward pass; that pass is linear, so that nothing underflows.
     """
     count = check_samples(program, samples)
     module = to_torch(program).requires_grad_(False)
@@ -53,7 +53,7 @@ def impacts(program: Program, samples: Sequence[Array]) -> list[float]:
 
 
 def _leaf(seen: dict[int, torch.Tensor], number: int) -> Any:
-    """A hook that notes an activation's output, as one that gradients are taken by."""
+    """A hook that records an activation's output as a variable for gradients."""
 
     def hook(step: Any, operands: Any, out: torch.Tensor) -> torch.Tensor:
         seen[number] = out if out.requires_grad or not torch.is_grad_enabled() else out.requires_grad_()

@@ -26,7 +26,7 @@ _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _TRAINED = {"linear": ("weight", "bias"), "conv": ("weight", "bias"), "batch_norm": ("weight", "bias"),
             "layer_norm": ("weight", "bias"), "affine": ("bias",)}  # fmt: skip
 _NAMES = {("batch_norm", "mean"): "running_mean", ("batch_norm", "variance"): "running_var"}
-# The share of its interval in which training keeps a polynomial's inputs: other samples reach further.
+# Training keeps a polynomial's inputs within this share of its interval: other samples reach further.
 INNER = 0.9
 
 Tensor = torch.Tensor
@@ -41,8 +41,8 @@ def to_torch(
     polynomials' coefficients are parameters with `train_coefficients` (separate for each polynomial), otherwise
     buffers. Any other constant that several ops read stays one tensor.
 
-    Submodules have the names of the program's layers, and parameters those of torch (`layer1.0.conv1.weight`), so that
-    tracing the trained module gives a program with the same names. Sparse maps stay sparse.
+    Submodules have the names of the program's layers, and parameters have torch's names (`layer1.0.conv1.weight`), so
+    that tracing the trained module gives a program with the same names. Sparse maps stay sparse.
 
     A polynomial is accurate only on its interval, and training may move its inputs out of it: add a multiple of the
     module's `range_penalty()` to the loss. When the module is traced again, the program keeps the intervals, and
@@ -123,7 +123,7 @@ class ProgramModule(nn.Module):
             and len(users[node.inputs[0]]) == 1
             and node.inputs[0] not in program.outputs
         }
-        # Places of the values that another program also has, by layer and op; and which of them activations read.
+        # Places of the values that another program also has, by layer and op, and the subset that activations read.
         counts = Counter((node.loc.layer, node.op) for node in program.nodes)
         self.places = {
             (node.loc.layer, node.op): self._number[node]
@@ -135,7 +135,7 @@ class ProgramModule(nn.Module):
         del self._number
 
     def _place(self, step: _Step, path: str) -> str:
-        """Put the step at that path of submodules, or at the next free one beside it; the path."""
+        """Put the step at that path of submodules, or at the next free one beside it; returns the path."""
         *outer, last = path.split(".")
         holder: nn.Module = self
         taken = []
@@ -158,14 +158,14 @@ class ProgramModule(nn.Module):
         return self.get_submodule(next(path for number, path, _ in self._plan if number == place))
 
     def train(self, mode: bool = True) -> ProgramModule:
-        """Training or eval mode; what `range_penalty` summed up before is forgotten."""
+        """Training or eval mode; resets the sum of `range_penalty`."""
         for step in self.modules():
             if isinstance(step, _Step):
                 step.excess = None
         return super().train(mode)
 
     def range_penalty(self) -> Tensor:
-        """The sum, over all inputs of polynomials in the last forward pass of training mode, of their squared excesses.
+        """The sum of the squared excesses of all inputs of polynomials in the last forward pass in training mode.
 
         The excess of an input is how far it lies outside the inner nine tenths of the interval, in units of half its width;
         the sum is divided by the number of samples.
@@ -189,7 +189,7 @@ class ProgramModule(nn.Module):
         return [step for step in self.modules() if isinstance(step, _Step) and step.op == "batch_norm"]
 
     def written(self, program: Program) -> Program:
-        """The program that this module was made from, with the module's parameters and buffers for its constants.
+        """The program from which this module was made, with the module's parameters and buffers as its constants.
 
         Names, places, ranges and calibration samples stay, which tracing the module would lose.
         """
@@ -218,7 +218,7 @@ class ProgramModule(nn.Module):
         return self.kept(inputs, ())[0]
 
     def kept(self, inputs: Sequence[Tensor], places: Sequence[int]) -> tuple[Any, list[Tensor]]:
-        """What `forward` gives, and the values at these places of the program."""
+        """The result of `forward`, and the values at these places of the program."""
         values: dict[int, Tensor] = dict(zip(self._inputs, inputs, strict=True))
         folded = set()
         for place, path, operands in self._plan:
@@ -265,7 +265,7 @@ def _is_constant(program: Program, value: Any) -> bool:
 
 
 def _matrix_of(step: Any, place: int, old: SparseMatrix) -> SparseMatrix:
-    """The matrix with the entries that the step has for it."""
+    """The matrix with the step's entries."""
     data = getattr(step, f"values{place}").detach().cpu().double().numpy()
     return SparseMatrix(old.shape, data, old.indices, old.indptr)
 
@@ -287,7 +287,7 @@ _RULES: dict[str, Callable[[_Step, Any], Tensor]] = {}
 
 
 def _rule_of(op: str) -> Callable[[_Step, Any], Tensor] | None:
-    """The rule of an op, or torch's own function where a traced model made one its activation."""
+    """The rule of an op, or torch's own function for an activation from a traced model."""
     if op in RUNS:
         return lambda step, operands: RUNS[op](operands[0])
     return _RULES.get(op)
@@ -302,7 +302,7 @@ def _rule(*names: str) -> Callable[[Callable[[_Step, Any], Tensor]], Callable[[_
 
 
 def _aligned(step: _Step, operands: Any) -> list[Tensor]:
-    """The operands with ones behind the batch axis, so that axes meet from the right as without it."""
+    """The operands with axes of length one behind the batch axis, so that axes align from the right as without it."""
     rank = max(step.ranks)
     return [
         x if own == rank else x.reshape(x.shape[0], *(1,) * (rank - own), *x.shape[1:])

@@ -1,6 +1,6 @@
-"""Two ops for torch that programs have and torch has not: a polynomial by Chebyshev coefficients, and a sparse map.
+"""Two ops of programs that torch lacks: a polynomial by Chebyshev coefficients, and a sparse map.
 
-Both have gradients for all that can be trained, and rules, so that a module that uses them can be traced.
+Both have gradients for everything that can be trained, and rules, so that a module that uses them can be traced.
 """
 
 from __future__ import annotations
@@ -161,11 +161,11 @@ class _HeldPolynomial(torch.autograd.Function):
 def held_polynomial(
     x: torch.Tensor, coefficients: torch.Tensor, low: float, high: float, inner: float, outer: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The polynomial of x moved to the nearest point that is not too far out, and the sums of the squared excesses of x by
-    sample, which is the first axis.
+    """The polynomial of x, clamped to the interval times `outer`, and the sums of the squared excesses of x by sample,
+    which is the first axis.
 
-    Distances are from the middle of [low, high], in units of half its width: x is held to `outer`, and an excess is how far
-    it lies beyond `inner`. Where x is held the polynomial is constant, and only the sums have a gradient by x.
+    Distances are from the middle of [low, high], in units of half its width: x is clamped to `outer`, and its excess is
+    the distance beyond `inner`. Where x is clamped the polynomial is constant, and only the sums have a gradient by x.
     """
     return _HeldPolynomial.apply(x, coefficients, low, high, inner, outer)  # type: ignore[no-any-return]
 

@@ -1,7 +1,8 @@
 """Complex numbers within a model: a pair of real values, and linear ops on them as linear maps of both parts.
 
-Fourier transforms, their inverses and what moves or adds complex numbers are linear in real and imaginary parts, so torch
-itself says their matrices (ways/linear.py). Products of two complex values, sizes and squares of sizes are written out.
+Fourier transforms, their inverses and ops that move or add complex numbers are linear in real and imaginary parts, so
+torch itself provides their matrices (ways/linear.py). Products of two complex values, absolute values and their squares
+are written out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Complex:
 
 
 def complex_call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an op makes of complex values, or of real ones where its result is complex."""
+    """The result of an op on complex values, or on real ones if the result is complex."""
     short = call.op.rsplit(".", 1)[-1]
     x = args[0]
     if short in ("real", "imag") and isinstance(x, Complex):

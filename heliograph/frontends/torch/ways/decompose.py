@@ -1,4 +1,4 @@
-"""The general way in for ops without a rule: torch's own decompositions into core ops, as often as they find one."""
+"""The general way for ops without a rule: torch's own decompositions into core ops, applied repeatedly."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def covered(target: Any) -> bool:
-    """Whether a call of that op has a rule, in place or not, or is refused as it is."""
+    """Whether a call of that op has a rule, in place or not, or is refused directly."""
     name = op_name(target)
     return short_name(target) in REFUSED or any(rule_of(one) is not None for one in (name, name.removesuffix("_")))
 
 
 def decomposed(exported: ExportedProgram, depending: Callable[[ExportedProgram], Iterable[Any]]) -> ExportedProgram:
-    """The program without ops that have no rule, as far as torch can write them with others.
+    """The program without ops that have no rule, as far as torch can express them by others.
 
-    `depending` gives the nodes that depend on an input: what is known is computed by torch, whatever it is. Lines and
-    layers of the calls stay with what they become.
+    `depending` gives the nodes that depend on an input: torch computes any op on known values. Lines and
+    layers of the calls carry over to their parts.
     """
     for _ in range(_ROUNDS):
         known = decompositions()

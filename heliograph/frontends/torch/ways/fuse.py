@@ -1,9 +1,9 @@
 """Functions of one value that a model writes with several ops, `x * torch.tanh(F.softplus(x))`, as one activation.
 
-Looked for in the exported graph: a call whose whole past, back to one tensor, is made element by element of that tensor
-and numbers. Written out it would take a polynomial for each function and a product for each meeting of two; as one
-activation it takes one polynomial, fitted to the whole. Left as they are: what is a polynomial already, one function alone,
-functions that jump, that are not finite everywhere, and such with a part that others read too.
+The search covers the exported graph: a call all of whose inputs, back to one tensor, are elementwise functions of that
+tensor and of numbers. Written out, it would take a polynomial for each function and a product for each multiplication
+of two values; as one activation it takes one polynomial, fitted to the whole. Excluded are polynomials, single
+functions, functions that jump or are not finite everywhere, and functions with a part that is also read elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PIECES = frozenset(
         *("hardtanh", "relu", "relu6", "leaky_relu", "abs", "sign", "hardswish", "hardsigmoid", "softshrink"),
     }
 )
-# Where values may be, the function must be finite at this many points, and without jumps.
+# Over the range of its values, the function must be finite at this many points, and without jumps.
 _POINTS = 1 << 14
 
 
@@ -66,7 +66,11 @@ def _by_element(node: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A function of `source`: the calls that make it, in order, the last one its value; numbers are read when it is met."""
+    """A function of `source`.
+
+    nodes: its calls in order; the last one gives its value.
+    numbers: known operands, read when the function is met.
+    """
 
     source: Any
     nodes: tuple[Any, ...]
@@ -77,19 +81,19 @@ class Fused:
         return self.nodes[-1]
 
     def parts(self) -> dict[Any, Fused]:
-        """The functions within it, by their last calls, the largest that there are."""
+        """The functions within it, by their last calls, each as large as possible."""
         inner = [self.source, *self.nodes[:-1]]
         return fusions(inner, set(inner))
 
     @property
     def pieces(self) -> bool:
-        """Whether the function may jump or bend, so that how far values reach matters."""
+        """Whether the function may jump or bend, so that the range of its values matters."""
         return any(_short(node) in _PIECES for node in self.nodes)
 
     def name(self, values: Mapping[Any, Any], size: float) -> str | None:
-        """The name of the activation, which is in the table of functions from now on; None where it is better left alone.
+        """The name of the activation, registered in the table of functions; None where fusing is not worth it.
 
-        `size` is how far from 0 the values of the source reach.
+        `size` is the largest absolute value of the source.
         """
         known = {node: float(values[node].detach().double().reshape(())) for node in self.numbers}
 
@@ -126,7 +130,7 @@ class Fused:
 
 
 def _digest(fused: Fused, known: Mapping[Any, float]) -> str:
-    """Equal for two that do the same to their sources."""
+    """A key, equal for two fused functions that do the same to their sources."""
     places = {fused.source: "x", **{node: repr(number) for node, number in known.items()}}
     lines = []
     for count, node in enumerate(fused.nodes):
@@ -146,7 +150,7 @@ class _Name:
 
 
 def depending_on(nodes: Iterable[Any], given: set[Any]) -> set[Any]:
-    """The nodes of one graph that depend on these."""
+    """The nodes of one graph that depend on the given ones."""
     found = set(given)
     for node in nodes:
         if any(operand in found for operand in node.all_input_nodes):
@@ -155,10 +159,10 @@ def depending_on(nodes: Iterable[Any], given: set[Any]) -> set[Any]:
 
 
 def fusions(nodes: Iterable[Any], depending: set[Any]) -> dict[Any, Fused]:
-    """The last calls of functions of one value, with these functions; the largest that there are."""
+    """The last calls of functions of one value, each with its function, as large as possible."""
     order = [node for node in nodes if node in depending]
     rank = {node: place for place, node in enumerate(order)}
-    # For each call, the values that it is a function of, farthest last.
+    # For each call, the values of which it is a function, farthest last.
     pasts: dict[Any, list[Any]] = {}
     for node in order:
         pasts[node] = []
@@ -189,7 +193,7 @@ def _is_number(node: Any) -> bool:
 
 
 def _alike(node: Any, operands: list[Any]) -> bool:
-    """Whether the call makes a tensor of the shape of its operands, of numbers."""
+    """Whether the call gives a tensor of numbers in the shape of its operands."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
@@ -220,18 +224,18 @@ def _between(source: Any, last: Any, depending: set[Any]) -> Fused | None:
 
 
 def _worth(fused: Fused) -> bool:
-    """Whether one polynomial stands for several, or for one and a product."""
+    """Whether one polynomial replaces several, or one and a product."""
     kinds = [_short(node) for node in fused.nodes]
     many = sum(kind in _FUNCTIONS for kind in kinds)
     products = sum(_is_product(node, fused) for node in fused.nodes)
-    # Layers of torch.nn keep their names, by which degrees are given: none is fused with another function.
+    # Layers of torch.nn keep their names, which select degrees: none is fused with another function.
     layers = {module_stack(node)[-1][0] if leaf_module(node) else None for node in fused.nodes}
     apart = layers == {None} or len(layers) == 1
     return (many > 1 and apart) or (many == 1 and products > 0)
 
 
 def _is_product(node: Any, fused: Fused) -> bool:
-    """Whether two values meet in it, or one with itself."""
+    """Whether the call multiplies two values, or one with itself."""
     if _short(node) in ("square", "pow"):
         return True
     inside = [operand for operand in node.all_input_nodes if operand is fused.source or operand in fused.nodes]

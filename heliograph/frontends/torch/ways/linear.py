@@ -1,9 +1,9 @@
-"""The general way in for ops that are linear in what is encrypted: torch itself says their matrix.
+"""The general way for ops that are linear in their encrypted operands: torch itself provides their matrix.
 
-An op of `LINEAR` is run, each of its other operands as the model gives it, on zeros (what it adds), on numbers that tell
-elements apart (an op that only moves elements is known by one run), and where it does more than move on unit tensors. The
-map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. That the op is linear is tested on
-random numbers each time; what is not is refused.
+An op of `LINEAR` is run, with its other operands unchanged, on zeros (for its constant part), on numbers that identify
+elements (one run is enough for an op that only moves elements), and otherwise on unit tensors. The
+map keeps its small form (ir/maps/kronecker.py) where every channel is treated alike. Linearity is tested on
+random numbers each time; an op that fails the test is refused.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def linear_by_units(call: Call, *args: Any, **kwargs: Any) -> Any:
 
 @rule("aten.as_strided", "aten.as_strided_copy")
 def as_strided(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """It reads memory: the program has its values in the order that torch has only where torch holds them one by one."""
+    """A strided view reads memory: the program has torch's order of values only if torch holds them contiguously."""
     held = call.node.args[0].meta["val"]
     if not held.is_contiguous() or held.storage_offset():
         raise call.refuse(
@@ -73,12 +73,12 @@ def as_strided(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def by_matrix(call: Call, args: Sequence[Any], kwargs: dict[str, Any], run: Any = None) -> Any:
-    """The value of a linear op of these arguments, some of which are `Value`s; `run` computes it (the op itself)."""
+    """The value of a linear op on these arguments, some of which are `Value`s; `run` computes it (the op itself)."""
     leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Value)]
     values = [leaves[place] for place in places]
     if any(not value.dtype.is_floating_point for value in values):
-        raise NoRule  # places or truth values that depend on an input
+        raise NoRule  # indices or truth values that depend on an input
     fixed = [_double(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def of(operands: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -142,7 +142,7 @@ class _Linear:
         """The results of several operands, stacked along an axis in front of each."""
         if operands[0].shape[0] > 1:
             with contextlib.suppress(Exception), warnings.catch_warnings():
-                # Not every op can be run so, and torch tells where it works one by one.
+                # Not every op can be run so, and torch warns where it works one by one.
                 warnings.simplefilter("ignore")
                 return torch.vmap(lambda *some: self.one(some))(*operands)
         return torch.stack([self.one(some) for some in zip(*operands, strict=True)])
@@ -150,7 +150,7 @@ class _Linear:
     # ------------------------------------------------------------------ the matrix
 
     def _on(self, number: int, samples: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        """What the op makes of samples of one operand, zeros in the others, without what it adds."""
+        """The op's results on samples of one operand, zeros in the others, without its constant part."""
         operands = [
             samples if place == number else torch.zeros(samples.shape[0], *value.shape, dtype=torch.float64)
             for place, value in enumerate(self.values)
@@ -171,12 +171,12 @@ class _Linear:
         return self._units(number, start, np.arange(size), math.prod(out))
 
     def _moves(self, number: int, start: torch.Tensor) -> Array | None:
-        """For each element of the result the one that it is, -1 for zero; None where the op does more than move."""
+        """For each element of the result, the operand's, -1 for zero; None if the op does more than move."""
         value = self.values[number]
         size = math.prod(value.shape)
         numbers = torch.arange(1, size + 1, dtype=torch.float64).reshape(1, *value.shape)
         noise = torch.randn(1, *value.shape, generator=self.random, dtype=torch.float64)
-        # One at a time: what the op adds may be large beside numbers that are to come out as they are.
+        # Separately: the constant part may be large beside numbers that must come out unchanged.
         index = self._on(number, numbers, start)[0].round()
         if float(index.min()) < 0 or float(index.max()) > size:
             return None
@@ -188,7 +188,7 @@ class _Linear:
     def _by_channel(self, number: int, start: torch.Tensor, shape: tuple[int, ...], out: tuple[int, ...]) -> Any | None:
         """The map of each channel's places, where the op treats channels apart and alike; else None.
 
-        `shape` and `out` are those of the operand and of the result, with channels first.
+        `shape` and `out` are the shapes of the operand and of the result, with channels first.
         """
         channels, places = shape[0], math.prod(shape[1:])
         noise = torch.randn(shape, generator=self.random, dtype=torch.float64)
@@ -222,7 +222,7 @@ class _Linear:
         return scipy.sparse.csr_array(scipy.sparse.vstack(columns).T)
 
     def _check(self, matrices: Sequence[Any], start: torch.Tensor) -> None:
-        """Refuse an op that is not what its matrices say, on random numbers of two sizes."""
+        """Refuse an op whose results differ from its matrices' on random numbers of two sizes."""
         for size in (1.0, 1e3):
             operands = [size * x for x in self._noise()]
             expected = (self.run(operands)[0] - start).numpy().ravel()

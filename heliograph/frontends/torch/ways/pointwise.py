@@ -1,8 +1,8 @@
-"""The general way in for functions of one value: an activation whose meaning is the torch function itself.
+"""The general way for functions of one value: an activation whose meaning is the torch function itself.
 
 Each call of an op of `POINTWISE` becomes an activation named after the op and its numbers (`torch_elu`,
-`torch_softshrink_lambd_0p2`), which is evaluated by torch in double precision and fitted on the range that calibration
-shows, as any function that a user registers. Where the function has corners is in the table, or is looked for on a grid.
+`torch_softshrink_lambd_0p2`), which torch evaluates in double precision and which is fitted on the range in the
+calibration, like any function that a user registers. Corners are in the table, or are searched for on a grid.
 """
 
 from __future__ import annotations
@@ -81,20 +81,20 @@ POINTWISE: Mapping[str, Corners | None] = {
 }
 Run: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
 
-# What torch computes for each activation that was made here or in torch_fuse.py, by its name.
+# The torch function of each activation that was registered here or in ways/fuse.py, by its name.
 RUNS: dict[str, Run] = {}
-# Corners are searched for within at least this distance of 0, in so many steps; and again on each smaller scale down to
-# that where features are finer.
+# Corners are searched for within at least this distance of 0, in so many steps; and again on each smaller scale, down
+# to the last one, where features are finer.
 REACH, _GRID, _SCALE, _SMALLEST = 32.0, 8192, 16.0, 0.1
 # How often a place is examined again, each time sixteen times finer; and the share of its bend that a corner must keep.
 _LOOKS, _KEEPS = 4, 0.25
 _LEAST_BEND = 1e-4
-# At a jump the value changes by this many times what it changes beside it.
+# At a jump the value changes by this many times its change beside the jump.
 _JUMP = 100.0
 
 
 def reach_of(numbers: Sequence[float], values: float) -> float:
-    """How far from 0 a function is looked at that has these constants, of values that reach so far; a power of two."""
+    """The radius around 0 in which a function with these constants and values is examined; a power of two."""
     farthest = max([REACH, 1.25 * values, *(2.0 * abs(number) for number in numbers if math.isfinite(number))])
     return float(2.0 ** math.ceil(math.log2(farthest)))
 
@@ -143,7 +143,7 @@ def _corners_within(evaluate: Callable[[Array], Array], scale: float) -> Iterato
 
 
 def _plain(number: float, within: float) -> float:
-    """The number with the fewest decimals that is so near."""
+    """The number with the fewest decimals within that distance."""
     for decimals in range(8):
         if abs(round(number, decimals) - number) <= within:
             return round(number, decimals)
@@ -151,7 +151,7 @@ def _plain(number: float, within: float) -> float:
 
 
 def rule_by_tag(target: Any) -> Rule | None:
-    """The rule of an op that is in no table and that torch says to work element by element."""
+    """The rule of an op that is in no table and that torch marks as elementwise."""
     if torch.Tag.pointwise not in getattr(target, "tags", ()) or short_name(target) in REFUSED:
         return None
     return lambda call, x, *args, **kwargs: pointwise(call, x, args, kwargs)
@@ -163,7 +163,7 @@ def function_of_one_value(call: Call, x: Any, *args: Any, **kwargs: Any) -> Valu
 
 
 def pointwise(call: Call, x: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
-    """An activation that means the call's own op, its other arguments being numbers."""
+    """An activation with the meaning of the call's op, whose other arguments are numbers."""
     short = call.op.rsplit(".", 1)[-1]
     numbers = [_number(call, value) for value in args]
     named = {key: _number(call, value) for key, value in kwargs.items() if key != "generator"}
@@ -235,7 +235,7 @@ def in_numpy(run: Run) -> Callable[[Array], Array]:
 
 
 def made_known(function: Function, doc: str, run: Run) -> None:
-    """Put a function into the table of functions, as an activation, and here as what torch computes."""
+    """Register a function as an activation in the table of functions, and here as a torch computation."""
     RUNS[function.name] = run
     family = Family(function.name, lambda: function, doc)
     functions.add(family)

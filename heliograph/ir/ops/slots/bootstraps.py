@@ -1,4 +1,4 @@
-"""What a bootstrap consists of beside ordinary ops, for `writer.py`. Part of `ir/ops/table.py`."""
+"""The special ops of a bootstrap, for `writer.py`. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from heliograph.ir.types import CipherType, Type
 
 
 def fourier_factor(a: Attrs) -> FourierFactor:
-    """The factor that a `fourier_factor` multiplies with; a ProgramError where there is none of these numbers."""
+    """The factor of a `fourier_factor`; a ProgramError if no factor has these numbers."""
     found = FourierFactor(a["slots"], a["inverse"], a["scale"], a["layers"], a["giant"], a["shift"])
     slots, scale = found.slots, found.scale
     if slots < 2 or scale < 1 or slots & (slots - 1) or scale & (scale - 1):
@@ -77,7 +77,7 @@ def _factor_depends(node: Node, operands: Sequence[Dependence], context: Context
 
 
 def _depends_on_all(node: Node, operands: Sequence[Dependence], context: Context) -> Array:
-    """The multiples that come in stand in all slots, and depend on the ciphertext."""
+    """The added multiples are in all slots, and depend on the ciphertext."""
     return np.full_like(operands[0].depends, operands[0].depends.any())
 
 
@@ -113,7 +113,7 @@ define(
 
 
 def _all_slots(node: Node, periods: Sequence[int], context: Context) -> int:
-    """What comes out may be different in every slot."""
+    """The result may be different in every slot."""
     assert isinstance(node.type, CipherType)
     return node.type.slots
 

@@ -1,4 +1,4 @@
-"""Levels, scales, chains and bootstraps: what only ciphertexts have. Part of `ir/ops/table.py`."""
+"""Levels, scales, chains and bootstraps, which only ciphertexts have. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _identity(values: Sequence[Array], a: Attrs, context: Context) -> Array:
 def _rescale_type(operands: Sequence[CipherType | SlotsType], a: Attrs, context: Context) -> Type:
     operand = operands[0]
     if isinstance(operand, SlotsType):
-        # At the packed stage this is only a request: the level planner puts a rescale here, or says why it cannot.
+        # At the packed stage this is only a request: the level planner puts a rescale here, or reports why it cannot.
         return operand
     if operand.level < 1:
         raise ProgramError("rescale: no level is left")
@@ -134,7 +134,7 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
         return made
     if "level" not in a or "slots" not in a:
         raise ProgramError("bootstrap: its slots, or the level that it returns to, are not planned")
-    # One that computes a series does more than raise the level.
+    # A bootstrap with a series does more than raise the level.
     least = operand.level + 1 if a.get("series") is None else 0
     if not least <= a["level"] < len(context.log_primes):
         raise ProgramError(f"bootstrap: it cannot lead from level {operand.level} to level {a['level']}")

@@ -1,4 +1,4 @@
-"""Ciphertexts with plaintexts: constants, and plain values that are known at run time. Part of `ir/ops/table.py`."""
+"""Ciphertexts with plaintexts: constants, and plain run-time values. Part of `ir/ops/table.py`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _plain_product_type(op: str) -> InferType:
 
 
 def _repeats(op: str, infer: InferType) -> InferType:
-    """As `infer`, where the constant `value` is a vector that fills the slots a whole number of times."""
+    """`infer`, with a check that the constant `value` is a vector that fills the slots a whole number of times."""
 
     def checked(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         shape, slots = context.shape(a["value"]), operands[0].slots
@@ -72,7 +72,7 @@ def _vector_of(node: Node, slots: int, context: Context) -> Array:
 
 
 def _bounds_of_product(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
-    """None where slots become complex."""
+    """The bounds of the product; None if slots become complex."""
     if "imaginary" in node.attrs:
         return None
     return scaled(operands[0], *[_vector_of(node, operands[0][0].size, context)] * 2)
@@ -153,7 +153,7 @@ def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     layout = layout_of_pack(tuple(a["shape"]), a)
-    # All samples of a batch take the same value: the vector of one, each slot repeated.
+    # All samples of a batch take the same value: the vector of one sample, with each slot repeated.
     one = replace(layout, slots=layout.slots // layout.stride, stride=1)
     chunk = a.get("chunk", 0)
     return np.stack([np.repeat(one.pack(sample.reshape(one.shape), chunk)[0], layout.stride) for sample in values[0]])
@@ -165,7 +165,7 @@ def _pack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bo
 
 
 def _with_plain(op: str, infer: InferType) -> InferType:
-    """As `infer` of the first operand; the second is a plain vector of as many slots."""
+    """`infer` on the first operand; the second is a plain vector of as many slots."""
 
     def checked(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         same_slots(op, operands)

@@ -1,4 +1,4 @@
-"""How ops on ciphertexts are evaluated: each from primitives that every backend has (execution/protocol.py)."""
+"""Evaluation of ops on ciphertexts, each from primitives that every backend has (execution/protocol.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sum_of_two(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def complex_of(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    """The second one times i, added: two primitives, no level, no key."""
+    """The first operand plus i times the second: two primitives, no level, no key."""
     (x, y), imaginary = operands, cipher(node.inputs[1])
     on = run.at(imaginary)
     return on.add(x, on.times_i(y, imaginary.parts), max(cipher(node.inputs[0]).parts, imaginary.parts))
@@ -53,7 +53,7 @@ def times_i(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    """By doubling: one sum for each bit below the highest, and one for each further bit that is set."""
+    """The multiple by doubling: one sum for each bit below the highest, and one for each further bit that is set."""
     operand, factor = cipher(node.inputs[0]), node.attrs["factor"]
     if not factor:
         raise ProgramError("a product with zero would be no ciphertext", hint="use a constant instead")
@@ -68,8 +68,8 @@ def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def plain_vector(a: Attrs, array: Callable[[Any], Array]) -> Array:
-    """One period of the vector that an op adds or multiplies with, complex where it has imaginary parts; `array` finds
-    constants by their names.
+    """One period of an op's plaintext vector, complex if it has imaginary parts; `array` gives constants
+    by their names.
     """
     vector = array(a["value"])
     return np.asarray(vector + 1j * array(a["imaginary"])) if "imaginary" in a else vector
@@ -183,5 +183,5 @@ def reread(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 
 def first(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    """What the others were made into."""
+    """The first operand, the result of a bootstrap; the others are the values that it refreshes."""
     return operands[0]

@@ -1,8 +1,9 @@
 """Sums of whole ciphertexts, for programs on as many samples as a ciphertext has slots. Part of `ir/ops/table.py`.
 
-There an element of a tensor is one ciphertext, with that element of every sample. A linear map is a weighted sum of
-ciphertexts for each element of its result: no rotation, and no key. The ciphertexts that a map reads are a stack, a value of
-its own, so that a backend can work out all sums together, as one product of matrices (the weights times the coefficients).
+In such programs an element of a tensor is one ciphertext, with that element of every sample. A linear map is a weighted
+sum of ciphertexts for each element of its result: no rotation, and no key. The ciphertexts that a map reads are a
+stack, a value of its own, so that a backend can compute all sums together, as one product of matrices (the weights
+times the coefficients).
 
 A stack of one vector is that vector, by its type and by its value: all ops read it.
 """
@@ -40,7 +41,7 @@ def _stack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 
 def _stacked(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    """(samples, count, slots) of vectors (samples, slots)."""
+    """(samples, count, slots) from vectors (samples, slots)."""
     return values[0] if len(values) == 1 else np.stack(np.broadcast_arrays(*values), axis=-2)
 
 
@@ -72,7 +73,7 @@ define(
 
 
 def _row(a: Attrs, context: Context) -> tuple[Array, Array]:
-    """The operands that the sum has, and their weights."""
+    """The operands of the sum, and their weights."""
     matrix = context.linear_map(a["matrix"]).sparse()
     part = slice(int(matrix.indptr[a["row"]]), int(matrix.indptr[a["row"] + 1]))
     return matrix.indices[part], matrix.data[part]

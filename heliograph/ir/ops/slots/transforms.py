@@ -59,7 +59,7 @@ def transform_diagonals(a: Attrs, matrix: Callable[[Any], Matrix], slots: int) -
 
 
 def transform_offsets(a: Attrs, matrix: Callable[[Any], Matrix], slots: int) -> list[tuple[int, ...]]:
-    """The offsets of these diagonals alone."""
+    """Only the offsets of these diagonals."""
     geometry = _geometry(a, slots)
     return [diagonal_offsets(matrix(name), geometry) for name in a["matrices"]]
 

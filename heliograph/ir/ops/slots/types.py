@@ -1,4 +1,4 @@
-"""Type rules that several ops on slots share; `vectors.py` says which fields of a ciphertext's type an op keeps."""
+"""Type rules that several ops on slots share; `vectors.py` lists the fields of a ciphertext's type that an op keeps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same_level(op: str, operands: Sequence[CipherType]) -> None:
 
 
 def sum_type(op: str) -> InferType:
-    """The result of a sum: operands are all ciphertexts at one level and scale, or none is."""
+    """The rule for a sum: all operands are ciphertexts at one level and scale, or none is."""
 
     def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         same_slots(op, operands)
@@ -62,7 +62,7 @@ def unchanged(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 
 def scaled_terms(op: str, operands: Sequence[CipherType], a: Attrs) -> CipherType:
-    """The type of a sum of products with plaintexts, each of its own scale, that meet at one scale."""
+    """The type of a sum of products with plaintexts, each with its own scale, that share one scale as products."""
     same_level(op, operands)
     if len(a.get("plain_log_scales", ())) != len(operands):
         raise ProgramError(f"{op}: the scales of its plaintexts are not planned")

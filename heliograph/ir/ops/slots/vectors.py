@@ -1,14 +1,14 @@
-"""Operations on slot vectors: what CKKS computes. Part of `ir/ops/table.py`.
+"""Operations on slot vectors, as CKKS computes them. Part of `ir/ops/table.py`.
 
-Here are rotations, sums and products of ciphertexts; those with plaintexts are in `plain.py`, linear maps in
+Here are rotations, sums and products of ciphertexts; ops with plaintexts are in `plain.py`, linear maps in
 `transforms.py`, levels and bootstraps in `levels.py`, sums of stacks in `stacks.py`.
 
 At the packed stage values have type `slots<S>`. At the managed stage they are ciphertexts with level and true scale,
 and the types hold the bookkeeping: a product adds scales and has three parts, `relinearize` brings it back to two,
-`rescale` divides by the prime of its level, sums want equal levels and scales. Slots are cyclic.
+`rescale` divides by the prime of its level, sums need equal levels and scales. Slots are cyclic.
 
-What passes ask of an op stands in its block: `role` and `rules` (`ir/ops/spec.py`). With that, and a rule in a backend where
-there is no primitive for it yet, an op is complete.
+The facts about an op that passes need are in its block: `role` and `rules` (`ir/ops/spec.py`). With these, and a rule
+in a backend that has no primitive for it yet, an op is complete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from heliograph.ir.types import CipherType, SlotsType, Type
 
 
 def _same_type(op: str) -> InferType:
-    """Result like the operand; a ciphertext must have two parts."""
+    """The operand's type as the result's; a ciphertext must have two parts."""
 
     def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         two_parts(op, operands[0])
@@ -75,7 +75,7 @@ def _product_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
 
 
 def _rotated(values: Array, a: Attrs) -> Array:
-    """Slot i + amount at slot i; the slots are the last axis."""
+    """The values rotated: slot i + amount moves to slot i; the slots are the last axis."""
     return np.roll(values, -a["amount"], axis=-1)
 
 
@@ -214,7 +214,7 @@ define(
 
 
 def _folded(node: Node, periods: Sequence[int], context: Context) -> int:
-    """x + rotate(x, p/2) repeats with period p/2 where x repeats with period p."""
+    """x + rotate(x, p/2) repeats with period p/2 if x repeats with period p."""
     pair = list(zip(node.inputs, periods, strict=True))
     for (whole, period), (turned, _) in (pair, pair[::-1]):
         amount = turned.attrs.get("amount", 0)
@@ -301,7 +301,7 @@ define(
 
 
 def _part_type(op: str) -> InferType:
-    """z + conj(z) is twice the real part: it stands for the part itself at twice the scale."""
+    """z + conj(z) is twice the real part: read at twice the scale, it is the part itself."""
 
     def infer(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         two_parts(op, operands[0])
