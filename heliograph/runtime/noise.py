@@ -19,7 +19,7 @@ def secure_uniform(count: int) -> Array:
 
 
 def secure_normal(count: int) -> Array:
-    """Independent normal numbers of deviation one, by Box and Muller's transform: two of two uniform ones."""
+    """Independent standard normal numbers by the Box-Muller transform, two from each pair of uniform ones."""
     half = (count + 1) // 2
     size, angle = np.sqrt(-2.0 * np.log(secure_uniform(half))), 2.0 * math.pi * secure_uniform(half)
     made: Array = np.concatenate([size * np.cos(angle), size * np.sin(angle)])[:count]
