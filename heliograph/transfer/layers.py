@@ -90,7 +90,7 @@ class Layers:
         return read, held, last @ held
 
     def step(self, weights: Array, x: Array, y: Array) -> tuple[Array, Array, Seen]:
-        """The gradient of the mean loss on samples x (inputs, samples) and y (classes, samples); logits; largest values."""
+        """The gradient of the mean loss on x (inputs, samples) and y (classes, samples); logits; largest values."""
         read, held, logits = self._forward(weights, x)
         away = (softmax(logits) - y) / x.shape[1]
         gradients = [away @ held.T]

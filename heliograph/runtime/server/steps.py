@@ -1,7 +1,7 @@
 """The messages of one step of a program that carries values, for servers over HTTP: one message each way.
 
-inputs of a step    encrypted inputs, and the carried values that the step starts from
-outputs of a step   encrypted outputs, and the carried values for the next step
+    inputs of a step    encrypted inputs, and the carried values that the step starts from
+    outputs of a step   encrypted outputs, and the carried values for the next step
 
 Objects have the same names as in their own messages, with the prefix `given/`, `answer/` or `carried/`.
 """

@@ -4,8 +4,8 @@ The keys of a deep network take gigabytes. Each is written whole or not at all a
 neither side ever holds all of them twice. Finished files survive a crash: the same client resumes with the missing
 ones.
 
-index.keys          the owner: the fingerprints of artifact and client
-rotation-5.key      one key, with both fingerprints and its own name
+    index.keys          the owner: the fingerprints of artifact and client
+    rotation-5.key      one key, with both fingerprints and its own name
 """
 
 from __future__ import annotations
