@@ -268,7 +268,7 @@ def rounded(value: float, log_scale: float) -> int:
 
 
 def coefficients(values: Array, slots: int) -> Array:
-    """The coefficients (2 slots, float64) of the polynomial with these values, repeated, at exp(5^j i pi / (2 slots))."""
+    """The coefficients (2 slots, float64) of a polynomial by its values, repeated, at exp(5^j i pi / (2 slots))."""
     n, repeated = 2 * slots, np.resize(values, slots)
     spectrum = np.zeros(n, dtype=np.complex128)
     for j, value in enumerate(repeated):
