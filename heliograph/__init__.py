@@ -22,7 +22,7 @@ if sys.byteorder != "little":
         hint="run it on x86-64 or ARM",
     )
 
-# Public name -> the module that defines it. Type checkers read the imports below instead; a test holds the two equal.
+# Public name -> the module that defines it. Type checkers read the imports below instead; a test keeps both equal.
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch.export",
     "from_sklearn": "heliograph.frontends.sklearn",

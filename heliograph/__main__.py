@@ -1,4 +1,4 @@
-"""`python -m heliograph`: the command line, where its script is not on the path."""
+"""`python -m heliograph`: the command line if its script is not on the path."""
 
 from heliograph.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Arrays from and to the user's .npy and .npz files."""
+"""Reading and writing arrays in the user's .npy and .npz files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from heliograph.files import open_file, write_file
 
 MAX_FILE_BYTES = 8 * 1024**3
 _MAX_ENTRIES = 20_000
-# What a small file may unpack to in any case, and how many times its size a larger one may: images and weights do not
-# compress that well, and zeros that do cost memory.
+# The bytes to which any file may unpack, and the multiple of its size to which a larger file may: images and weights do
+# not compress that well, and zeros that do cost memory.
 _SMALL_BYTES = 1 << 26
 _MOST_TIMES = 100
 Array = npt.NDArray[Any]
 
 
 def read_arrays(path: str | Path, only: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of a .npz file by name, or the one of a .npy file under the name ""; a ProgramError where they are none.
+    """The arrays of a .npz file by name, or the array of a .npy file under the name ""; a ProgramError for other files.
 
-    Object arrays are refused: they are pickles. With `only` no others of a .npz file are read: they may hold anything.
+    Object arrays are refused, because they are pickles. With `only`, a .npz file's other arrays, which may hold
+    anything, are not read.
     """
     path = Path(path)
     try:
@@ -87,7 +88,7 @@ def _read_npz(file: IO[bytes], path: Path, size: int, only: Collection[str] | No
 
 
 def one_per_name(arrays: Mapping[str, Array], names: Sequence[str], path: str | Path) -> list[Array]:
-    """The arrays in the order of the names: by name where all are there, a single one for a single name."""
+    """The arrays in the order of the names: by name if all exist, or a single array for a single name."""
     if all(name in arrays for name in names):
         return [arrays[name] for name in names]
     if len(names) == len(arrays) == 1:
@@ -99,12 +100,12 @@ def one_per_name(arrays: Mapping[str, Array], names: Sequence[str], path: str | 
 
 
 def read_by_name(path: str | Path, names: Sequence[str]) -> dict[str, Array]:
-    """The arrays of a file by these names; a single one for a single name."""
+    """The arrays of a file by these names; a single array may have any name if there is a single name."""
     return dict(zip(names, one_per_name(read_arrays(path), names, path), strict=True))
 
 
 def read_samples(path: str | Path, names: Sequence[str], sample: int | None) -> list[Array]:
-    """One sample per input from a file; `sample` picks it where the arrays have a leading sample axis."""
+    """One sample per input from a file; `sample` selects it if the arrays have a leading sample axis."""
     arrays = one_per_name(read_arrays(path), names, path)
     if sample is None:
         return arrays
@@ -115,9 +116,9 @@ def read_samples(path: str | Path, names: Sequence[str], sample: int | None) -> 
 
 
 def write_array(path: str | Path, value: Any, names: Sequence[str]) -> None:
-    """Write a result whole or not at all: .npy for one array, .npz by name for several or where the path says so.
+    """Write a result whole or not at all: .npy for one array, .npz by name for several or if the path ends so.
 
-    Its owner alone can read it, as the key that it was decrypted with.
+    Only its owner can read it, as with the key that decrypted it.
     """
     import io
 

@@ -1,6 +1,6 @@
-"""Arrays from untrusted files: shapes that are bounded before anything is computed with them, and the reader of .npy.
+"""Arrays from untrusted files: shapes that are bounded before any computation, and a reader of .npy.
 
-numpy's own reader allocates by what a header claims, reads headers of any length, and lets errors of many types out.
+numpy's own reader allocates as much as a header claims, reads headers of any length, and raises errors of many types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from heliograph.texts import shown
 
 MAX_DIMENSIONS = 32
-# No array that fits in a computer has more elements; below this, no product of dimensions overflows in numpy.
+# No computer can hold an array with more elements; below this, no product of dimensions overflows in numpy.
 _MAX_ELEMENTS = 1 << 44
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER = 10_000
@@ -25,7 +25,7 @@ _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16))")
 
 
 def sound_shape(shape: object, most_dimensions: int = MAX_DIMENSIONS) -> tuple[int, ...]:
-    """The shape as whole numbers whose product numpy can work with; a ValueError where it is none.
+    """The shape as integers whose product numpy can handle; a ValueError if it is not such a shape.
 
     An array without elements may not have huge other dimensions either: numpy multiplies them all.
     """
@@ -39,9 +39,9 @@ def sound_shape(shape: object, most_dimensions: int = MAX_DIMENSIONS) -> tuple[i
 
 
 def read_npy(file: IO[bytes], size: int, spend: Callable[[int, np.dtype[Any]], None]) -> npt.NDArray[Any]:
-    """The array of real numbers in a .npy file of `size` bytes; a ValueError where it is none.
+    """The array of real numbers in a .npy file of `size` bytes; a ValueError if the file holds none.
 
-    `spend` is told number and type of the elements before any of them is read, and may refuse.
+    `spend` is called with the number and type of the elements before any of them is read, and may refuse.
     """
     shape, dtype, order, header = _header(file, size)
     count = math.prod(shape)
@@ -55,7 +55,7 @@ def read_npy(file: IO[bytes], size: int, spend: Callable[[int, np.dtype[Any]], N
 
 
 def _header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any], bool, int]:
-    """Shape, type, whether the first index runs fastest, and the length of it all."""
+    """The shape, the type, whether the first index runs fastest, and the length of the header."""
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC or start[6] not in (1, 2, 3) or start[7] != 0:
         raise ValueError("it is not in a known version of numpy's format")

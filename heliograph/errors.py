@@ -17,9 +17,9 @@ _ARGUMENT = re.compile(r"\{(?:([A-Za-z_][\w.]*(?:=[^{}|]*)?)|([^{}|]+)\|([^{}|]*
 class Argument:
     """An argument of a function in the text of an error.
 
-    name: as Python calls it.
-    value: as Python writes it; empty where the text says nothing of it.
-    typed: what the command line says instead, where that is not the argument's flag.
+    name: its name in Python.
+    value: its value in Python syntax; empty if the text does not mention it.
+    typed: its form on the command line, if that is not the argument's flag.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Argument:
 
 
 class Said(str):
-    """A text in which arguments stand apart: as a text it names them as Python does, and the command line says its flags."""
+    """A text with marked arguments: as a str it has their Python names, and the command line replaces them by flags."""
 
     parts: tuple[str | Argument, ...]
 
@@ -39,15 +39,15 @@ class Said(str):
         return self
 
     def with_flags(self, typed: Callable[[Argument], str]) -> str:
-        """The text with what `typed` says in place of arguments."""
+        """The text with each argument replaced by the result of `typed`."""
         parts = (typed(part) if isinstance(part, Argument) and part.typed is None else part for part in self.parts)
         return "".join(part.typed or "" if isinstance(part, Argument) else part for part in parts)
 
 
 def said(*given: str | Argument) -> Said:
-    """A text of arguments and of texts in which `{name}` or `{name=value}` is an argument.
+    """A text from arguments and from texts in which `{name}` or `{name=value}` marks an argument.
 
-    In `{Python|command line}` the first stands for Python, the second for the command line.
+    In `{Python|command line}` the first part is for Python, the second for the command line.
     """
     parts: list[str | Argument] = []
     for text in given:
@@ -70,8 +70,8 @@ class HeliographError(Exception):
     """Base of every error that is meant for the user; the command line prints it without a traceback.
 
     `what` is one sentence; `where` is a place that the user knows (a file and line, a layer, an argument); `why` is the
-    cause; `hint` is what to try. Arguments stand apart in texts that `said` made. Empty parts are left out of the text. The
-    text never has control characters other than line ends, even if parts of it come from an untrusted file.
+    cause; `hint` is what to try. Texts from `said` keep their arguments marked. Empty parts are left out of the text.
+    The text never has control characters other than line ends, even if parts of it come from an untrusted file.
     """
 
     def __init__(self, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
@@ -100,7 +100,7 @@ def _rebuild(cls: type[HeliographError], what: str, where: str, why: str, hint: 
 
 @contextlib.contextmanager
 def raised_as(kind: type[HeliographError], errors: type[HeliographError] = HeliographError) -> Iterator[None]:
-    """Have errors of a class raised as those of another one, with the same words."""
+    """Raise errors of one class as errors of another class with the same text."""
     try:
         yield
     except errors as error:
@@ -153,9 +153,9 @@ class InternalError(HeliographError):
 
 @contextlib.contextmanager
 def at(where: object, said_by: str = "", hint: str = "") -> Iterator[None]:
-    """Give a ProgramError that is raised inside its place, `where`; one that names a place already is left as it is.
+    """Add the place `where` to a ProgramError raised inside; an error that already has a place is left unchanged.
 
-    `said_by` stands before the text ("sign: ..."); `hint` replaces the error's own.
+    `said_by` is put before the text ("sign: ..."); `hint` replaces the error's own hint.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files that are found whole or not at all, and opened without waiting for whoever put a pipe in their place."""
+"""Files that are written whole or not at all, and opened without waiting for a pipe in their place."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ from heliograph.errors import HeliographError, WireError, said
 Bytes = bytes | memoryview
 
 
-# For `os.open`: without it Windows would write other line ends than it was given.
+# A flag for `os.open`, without which Windows would change line ends.
 BINARY: int = getattr(os, "O_BINARY", 0)
 
-# The name of a file that is being written: the final file's name, and some random letters.
+# The name of a file that is being written: the final name and some random letters.
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
-# Where Windows locks: a byte that no file reaches, because locked ones cannot be read there. How often a lock is tried.
+# The byte that Windows locks, which no file reaches, because locked bytes cannot be read there; the pause between
+# tries.
 _LOCKED_BYTE = 1 << 40
 _POLL_S = 0.05
 
-# What these say is not of the file that was asked for.
+# Errors of the machine, which say nothing about the requested file.
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 def of_the_machine(error: BaseException) -> OSError | None:
-    """The OSError behind an error where it says only that the disk is full or too many files are open; None elsewhere."""
+    """The OSError behind an error, if it only means a full disk or too many open files; otherwise None."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError):
             return found if found.errno in _OF_THE_MACHINE else None
-        # Of our errors too, which are raised `from None` so that no traceback shows it.
+        # Our own errors have it too, although they are raised `from None` to keep it out of tracebacks.
         found = found.__context__
     return None
 
 
 def open_file(path: str | Path, *, follow: bool = True) -> io.BufferedReader:
-    """A file, open for reading bytes; an OSError where there is none, or something else in its place.
+    """A file, open for reading bytes; an OSError if it does not exist or is not a regular file.
 
-    With `follow=False` a link is something else too.
+    With `follow=False`, links are refused too.
 
-    A pipe is not waited for: whoever may put one in the place of a file could hold a reader up for ever.
+    It does not wait for a pipe: anyone who can put one in place of a file could block a reader for ever.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
     if not follow and not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
@@ -75,7 +76,7 @@ def write_file(
 
     `private` gives it mode 0600 from the start, whatever the umask allows, and otherwise 0644 as far as the umask allows
     (Windows has no modes: who may read a file there follows from its folder). `overwrite=False` refuses to replace a
-    file. What killed processes left of the same file is removed.
+    file. Partial files that killed processes left of the same file are removed.
     """
     path = Path(path)
     try:
@@ -118,7 +119,7 @@ def _exists(path: Path) -> WireError:
 
 
 def _begin(path: Path, mode: int) -> tuple[int, Path]:
-    """A new file beside `path`, open and locked: a lock tells that the process that writes it is alive."""
+    """A new file beside `path`, open and locked: the lock shows that the writing process is alive."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
@@ -129,27 +130,27 @@ def _begin(path: Path, mode: int) -> tuple[int, Path]:
             lock(handle, wait=True)
         if os.fstat(handle).st_nlink:
             return handle, temporary
-        # Another process removed it before it was locked, because it took its writer for dead.
+        # Another process removed it before it was locked, because it assumed that the writer was dead.
         os.close(handle)
 
 
 def _name_anew(temporary: Path, path: Path) -> None:
-    """Give a file its name where nothing has that name; a FileExistsError otherwise."""
+    """Give a file its name if nothing has that name yet; otherwise a FileExistsError."""
     try:
         os.link(temporary, path)
         os.unlink(temporary)
     except FileExistsError:
         raise
     except OSError:
-        # Some file systems have no hard links. An empty file takes the name first, then the whole file replaces it.
+        # Some file systems have no hard links. An empty file takes the name first, then the complete file replaces it.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(temporary, path)
 
 
 def remove_parts(folder: str | Path, name: str | None = None) -> None:
-    """Remove what killed processes had begun to write of the file `name`, or of any file in the folder.
+    """Remove partial files that killed processes left of the file `name`, or of any file in the folder.
 
-    What a living process writes is locked and stays; on a file system without locks everything stays.
+    Files that a living process is writing are locked and stay; on a file system without locks everything stays.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -162,7 +163,7 @@ def remove_parts(folder: str | Path, name: str | None = None) -> None:
 
 def _remove_part(path: str) -> None:
     if sys.platform == "win32":
-        # A file that is open, as its writer has it, cannot be removed there.
+        # A file that its writer has open cannot be removed there.
         os.unlink(path)
         return
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -202,9 +203,9 @@ def lock(handle: int, *, wait: bool) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: str | Path, *, wait: bool) -> Iterator[None]:
-    """Hold the lock of a folder, with the errors of `lock`, or an OSError where the folder cannot be opened.
+    """Hold the lock of a folder, with the errors of `lock`, or an OSError if the folder cannot be opened.
 
-    On Windows, which opens no folders, a file `.lock` in it has the lock.
+    On Windows, which cannot open folders, a file `.lock` in the folder is locked.
     """
     handle = _open_to_lock(folder)
     try:
@@ -216,10 +217,10 @@ def locked_folder(folder: str | Path, *, wait: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive(path: str | Path, refused: HeliographError) -> Iterator[None]:
-    """Have a file, which is made where it is missing, or a folder for this process alone; a killed process has nothing.
+    """Lock a file, created if missing, or a folder for this process alone; the lock ends with the process.
 
-    Raises `refused` where another process has it, WireError where it cannot be opened. On a file system without locks
-    nothing tells whether another process has it.
+    Raises `refused` if another process has the lock, WireError if the file or folder cannot be opened. On a file system
+    without locks, other processes are not detected.
     """
     try:
         handle = _open_to_lock(path)
@@ -246,15 +247,15 @@ def _open_to_lock(path: str | Path) -> int:
 
 
 def is_ours(found: os.stat_result, others: int) -> bool:
-    """Whether a file is this user's own, and others have none of the permissions `others` (0o077: none at all).
+    """Whether a file belongs to this user, and others have none of the permissions `others` (0o077: none at all).
 
-    True on Windows, where who may do what follows from the folder.
+    Always true on Windows, where permissions follow from the folder.
     """
     return not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & others)
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Make new names in a folder last, through a power cut too; not every file system can."""
+    """Make new names in a folder durable, even across a power cut; not every file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

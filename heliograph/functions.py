@@ -1,9 +1,9 @@
-"""The functions of one variable that are approximated by polynomials: all that is known of each, in one table.
+"""The table of the functions of one variable that are approximated by polynomials.
 
-A `Family` is a name with its parameters, such as `leaky_relu` with its slope; a `Function` is one of a family, the
-parameters given: its meaning in numpy, its kinks, how it is fitted by default, and what a proof of a polynomial's error
-needs. Ops of programs, the compiler's fits and their proofs, and `heliograph approx` all read this table. A user's own
-functions join it by `register_function` (ir/ops/activations.py).
+A `Family` is a name with its parameters, such as `leaky_relu` with its slope. A `Function` is a member with given
+parameters: its meaning in numpy, its kinks, its default fit, and the facts for a proof of a polynomial's error. Ops of
+programs, the compiler's fits and their proofs, and `heliograph approx` all read this table. `register_function` adds a
+user's own functions (ir/ops/activations.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.errors import ProgramError
 
 Vector = npt.NDArray[np.float64]
 
-# How to find a polynomial for a function on an interval; see approx/fits/fit.py.
+# The methods that fit a polynomial to a function on an interval; see approx/fits/fit.py.
 METHODS = ("minimax", "gaussian", "interpolation")
 
 
@@ -38,9 +38,9 @@ class Polynomials:
 class Analytic:
     """A function that is analytic where |Im z| < strip(|Re z|), which never grows (if `positive`: where Re z > 0).
 
-    `exact(mp, x)` is its value by mpmath, which is given; `bound(a, b, y)` bounds |f(z)| for a <= Re z <= b,
-    |Im z| <= y <= 0.93 strip. Above `beyond` the function is the polynomial `after` (monomial coefficients), and `values` is
-    the analytic one in numpy.
+    `exact(mp, x)` is its value computed with mpmath, passed as `mp`; `bound(a, b, y)` bounds |f(z)| for a <= Re z <= b,
+    |Im z| <= y <= 0.93 strip. Above `beyond` the function equals the polynomial `after` (monomial coefficients), and
+    `values` is the analytic function in numpy.
     """
 
     exact: Callable[[Any, Any], Any]
@@ -54,12 +54,15 @@ class Analytic:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of one variable: its meaning in numpy, where it is defined, and how it is fitted by default.
+    """A function of one variable: its meaning in numpy, its domain, and its default fit.
 
-    `proof` is what errors are proved by; where it is None, by `slope`, a bound on |f'| (on [`low`, `high`], where these are
-    given); where that is None too, errors are seen on a grid and said to be. `low`, `high` is the range it is fitted on
-    where nothing else says one. `method` None: least squares under the input's normal distribution where that was seen,
-    else minimax. `increasing`: f never falls; `odd`: f(-x) = -f(x), so that a proof above zero serves below.
+    `proof`: the facts for proofs of errors. If it is None, proofs use `slope`; if that is None too, errors are measured
+    on a grid and reported as such.
+    `low`, `high`: the range for fits unless another one is given.
+    `method`: the fit; None means least squares under the input's normal distribution if it was observed, else minimax.
+    `slope`: a bound on |f'|, on [`low`, `high`] if these are given.
+    `increasing`: f never falls.
+    `odd`: f(-x) = -f(x), so that a proof above zero also holds below.
     """
 
     name: str
@@ -75,21 +78,22 @@ class Function:
 
     @property
     def kinks(self) -> tuple[float, ...]:
-        """Points where the slope jumps: a fit and the search for its largest error look there."""
+        """The points where the slope jumps, which matter for a fit and for the search for its largest error."""
         return self.proof.kinks if isinstance(self.proof, Polynomials) else self.corners
 
     @property
     def positive(self) -> bool:
-        """Whether it is defined above zero only (an odd one: on either side of it)."""
+        """Whether the function is defined only above zero (an odd function: on either side of it)."""
         return isinstance(self.proof, Analytic) and self.proof.positive
 
 
 @dataclass(frozen=True)
 class Family:
-    """A name of the table: `make(**parameters)` is the function of those parameters, each of which may be left out.
+    """An entry of the table: `make(**parameters)` is the function with these parameters, which are all optional.
 
-    `parameters` maps a name to its kind, as an op's attributes have it (`float?`, `str?`). `homogeneous`: f(c x) = c f(x)
-    for c > 0. `torch_op` is the op of a traced model that means a registered function.
+    `parameters`: name to kind, as in an op's attributes (`float?`, `str?`).
+    `homogeneous`: f(c x) = c f(x) for c > 0.
+    `torch_op`: the op that represents a registered function in a traced model.
     """
 
     name: str
@@ -100,7 +104,7 @@ class Family:
     torch_op: str | None = None
 
     def of(self, attrs: Mapping[str, Any]) -> Function:
-        """The function whose parameters are among an op's attributes."""
+        """The function with the parameters in an op's attributes."""
         return self.make(**{name: attrs[name] for name in self.parameters if attrs.get(name) is not None})
 
     def __call__(self, x: Vector, attrs: Mapping[str, Any]) -> Vector:
@@ -111,7 +115,7 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def add(family: Family) -> Family:
-    """Put a family into the table; a name is taken once."""
+    """Add a family to the table; each name can be used only once."""
     if family.name in _FAMILIES:
         raise ProgramError(f"there is a function {family.name!r} already", hint="take another name")
     _FAMILIES[family.name] = family
@@ -123,7 +127,7 @@ def names() -> tuple[str, ...]:
 
 
 def family(name: str) -> Family:
-    """The family of that name; `ProgramError` with the names there are where there is none."""
+    """The family of that name; a `ProgramError` with the existing names if there is none."""
     if name not in _FAMILIES:
         raise ProgramError(f"there is no function {name!r} to approximate", hint="one of " + ", ".join(names()))
     return _FAMILIES[name]
@@ -139,17 +143,17 @@ def families() -> tuple[Family, ...]:
 
 
 def function(name: str, **parameters: Any) -> Function:
-    """The function of that name and those parameters."""
+    """The function with this name and these parameters."""
     return family(name).of(parameters)
 
 
 def checked_values(of: Function, x: Vector) -> Vector:
-    """f(x), float64 and finite, or a `ProgramError` that says where it is not."""
+    """f(x), float64 and finite; a `ProgramError` names a point where it is not finite."""
     return checked(of.name, of.evaluate, x)
 
 
 def checked(name: str, evaluate: Callable[[Vector], Vector], x: Vector) -> Vector:
-    """The same, of a function in numpy that has no record yet."""
+    """The checked values of a function in numpy that has no `Function` record yet."""
     with np.errstate(all="ignore"):
         values = np.asarray(evaluate(x), dtype=np.float64)
     if values.shape != np.shape(x):
@@ -182,7 +186,7 @@ def _fixed(
 
 
 def _quiet(evaluate: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
-    """Outside its domain a function is not finite, without numpy's warning: whoever asked says where."""
+    """The function without numpy's warnings outside its domain; the caller reports values that are not finite."""
 
     def values(x: Vector) -> Vector:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -257,7 +261,8 @@ def _gelu_by_tanh(x: Vector) -> Vector:
     return np.asarray(0.5 * x * (1.0 + np.tanh(_ROOT * (x + _CUBIC * x**3))))
 
 
-# It is x sigmoid(w), w = 2 root (x + cubic x^3), and |Im w| <= 2 root y (1 + 3 cubic Re(z)^2) must stay below pi.
+# The function is x sigmoid(w), w = 2 root (x + cubic x^3), and |Im w| <= 2 root y (1 + 3 cubic Re(z)^2) must stay below
+# pi.
 _GELU_BY_TANH = Analytic(
     lambda mp, x: x * _mp_sigmoid(mp, 2 * mp.mpf(_ROOT) * (x + mp.mpf(_CUBIC) * x**3)),
     lambda a, b, y: _size(a, b, y) * _sigmoid_bound(0.93 * math.pi),

@@ -1,4 +1,4 @@
-"""The cleartext meaning of every program at every stage: the definition that everything else is tested against."""
+"""The cleartext meaning of programs at every stage: the reference for all tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.ir.bootstraps.asked import inside_bootstraps
 from heliograph.ir.node import Array
 from heliograph.ir.ops.table import OPS, Context
 
-# Samples of packed programs run together as long as no value has more slots than this.
+# Samples of packed programs run together as long as no value has more slots than this in total.
 _MOST_SLOTS = 1 << 20
 
 
@@ -41,7 +41,7 @@ def run_nodes(
         if node in unseen:
             table[node] = _UNSEEN
         elif node.op == "input":
-            # Samples of one-hot vectors are kept as truth values.
+            # Samples of one-hot vectors are stored as booleans.
             table[node] = np.asarray(values[node], dtype=np.float64)
         else:
             table[node] = np.asarray(
@@ -102,7 +102,7 @@ def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:
 
 
 def interpret(program: Program, *samples: Any) -> Any:
-    """The outputs for one sample per input: one array, or a tuple where the program has several outputs.
+    """The outputs for one sample per input: one array, or a tuple if the program has several outputs.
 
     A packed program for several samples at once takes secret inputs, and gives outputs, with a leading axis of samples.
     """

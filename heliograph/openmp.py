@@ -1,4 +1,4 @@
-"""How OpenMP's idle threads wait, decided before a library with OpenMP is loaded."""
+"""The way in which OpenMP's idle threads wait, set before a library with OpenMP is loaded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Frozen records as plain values and back: what an untrusted text or file says is checked by the fields' types and bounds.
+"""Conversion of frozen records to plain values and back; untrusted values are checked by the fields' types and bounds.
 
 A record is a dataclass whose fields are numbers, booleans, texts, None, tuples, tables (mappings by text), or records. As
-plain values it is a dictionary by field name. `bounds` in a field's metadata says what it may hold beside its type; what
-relates fields to each other is checked by whoever reads the record. Lists are taken for tuples, whole numbers for floats.
+plain values it is a dictionary by field name. `bounds` in a field's metadata restricts its values beyond its type;
+relations between fields are checked by the record's reader. Lists are accepted as tuples, and integers as floats.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any, TypeVar
 from heliograph.errors import ProgramError
 
 R = TypeVar("R")
-# Numbers without bounds of their own lie within this; whole numbers are not negative either.
+# The bound of numbers without their own bounds; integers must not be negative either.
 LARGEST = 1e30
 _MOST_CHARACTERS = 4096
 _MOST_ENTRIES = 1 << 16
-# The characters of a name.
+# The most characters of a name.
 MOST_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a field may hold beside its type, and how it is written.
+    """The bounds of a field's values beyond its type, and its form in JSON.
 
     low, high: the bounds of a number, or of each in a tuple or table, both included.
     most: the most entries of a tuple or table.
-    choices: the values that there are.
+    choices: the allowed values.
     named: texts are names: short, printable, not empty.
-    keys: the names that a table has, where they are known.
-    key: the field's name in JSON, where that is another.
-    optional: JSON lacks the field where it has its default.
+    keys: the names in a table, if they are known.
+    key: the field's name in JSON, if it differs.
+    optional: JSON omits the field if it has its default.
     """
 
     low: float | None = None
@@ -60,7 +60,7 @@ def bounds(low: float | None = None, high: float = LARGEST, **more: Any) -> dict
 
 
 def bounds_of(entry: Field[Any]) -> Bounds:
-    """What a field may hold."""
+    """The bounds of a field."""
     found = entry.metadata.get("bounds", _FREE)
     assert isinstance(found, Bounds)
     return found
@@ -81,7 +81,7 @@ def plain(record: Any) -> dict[str, Any]:
 
 
 def to_json(value: Any) -> Any:
-    """A record, a table or a tuple of them as JSON values; what is JSON already stays as it is."""
+    """A record, a table or a tuple of them as JSON values; other values stay unchanged."""
     if dataclasses.is_dataclass(value):
         return {
             key_of(entry): to_json(getattr(value, entry.name))
@@ -94,9 +94,9 @@ def to_json(value: Any) -> Any:
 
 
 def record(kind: type[R], given: object, what: str) -> R:
-    """The record of that kind from plain values; a ProgramError that says which field of `what` is wrong.
+    """The record of class `kind` from plain values; a ProgramError names the wrong field of `what`.
 
-    Numbers stay as they were written: a whole one for a float stays whole.
+    Numbers keep their type: an integer for a float field stays an integer.
     """
     if not isinstance(given, Mapping):
         raise ProgramError(f"{what} is {short(given)}, not a record")
@@ -117,12 +117,12 @@ def record(kind: type[R], given: object, what: str) -> R:
 
 
 def check(found: Any, what: str) -> None:
-    """Raise a ProgramError where a field of a record is of another type than it says, or out of bounds."""
+    """Raise a ProgramError if a field of a record has the wrong type or is out of bounds."""
     for key, (entry, hint) in _entries(type(found)).items():  # type: ignore[arg-type]
         _value(hint, getattr(found, entry.name), bounds_of(entry), f"{key} of {what}")
 
 
-# The fields of each kind of record, by their names in JSON, with their types.
+# The fields of each record class, by their names in JSON, with their types.
 @functools.cache
 def _entries(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     hints = typing.get_type_hints(kind)
@@ -130,7 +130,7 @@ def _entries(kind: type) -> dict[str, tuple[Field[Any], Any]]:
 
 
 def _value(hint: Any, value: Any, found: Bounds, what: str) -> Any:
-    """The value as the hint and the bounds ask for it; raises a ProgramError where it is another."""
+    """The value, converted to the type `hint`; a ProgramError if it does not fit type or bounds."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
@@ -170,7 +170,7 @@ def fits(hint: Any, value: Any, found: Bounds) -> bool:
 
 
 def wanted(hint: Any, found: Bounds) -> str:
-    """What a value of this type and these bounds is, in words."""
+    """A description, in words, of values with this type and these bounds."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (hint,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
         choices = (*found.choices, *((True, False) if hint is bool else ()))
@@ -190,7 +190,7 @@ def _either(choices: tuple[object, ...]) -> str:
 
 
 def _between(noun: str, low: float, high: float) -> str:
-    """A number between bounds, in words; the smallest of all floats stands for an open end at zero."""
+    """A description of a number between bounds; the smallest positive float represents an open end at zero."""
     if low == math.ulp(0.0):
         noun, low = noun.replace("a ", "a positive ", 1), -LARGEST
     if abs(low) < LARGEST and high < LARGEST:
@@ -204,7 +204,7 @@ def _shown(number: float) -> str:
 
 
 def _tuple(arguments: tuple[Any, ...], value: Any, found: Bounds, what: str) -> tuple[Any, ...]:
-    """A tuple of any length, or of as many entries as there are types."""
+    """A tuple of any length, or with one entry for each type."""
     if not isinstance(value, (tuple, list)) or len(value) > found.most:
         raise ProgramError(f"{what} is {short(value)}, not a list of at most {found.most} entries")
     kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
@@ -229,21 +229,21 @@ def _check_text(value: Any, found: Bounds, what: str) -> None:
 
 
 def whole(value: object, what: str, low: int, high: int) -> int:
-    """The value as a whole number between the bounds, both included; a ProgramError where it is none."""
+    """The value as an integer between the bounds, both included; a ProgramError if it is not."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ProgramError(f"{what} is {short(value)}, not {_between('a whole number', low, high)}")
     return value
 
 
 def real(value: object, what: str, low: float = -LARGEST, high: float = LARGEST) -> float:
-    """The value as a finite number between the bounds; a ProgramError where it is none."""
+    """The value as a finite number between the bounds; a ProgramError if it is not."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
         raise ProgramError(f"{what} is {short(value)}, not {_between('a number', low, high)}")
     return float(value)
 
 
 def printable(value: object, what: str) -> str:
-    """The value as a short text; a ProgramError where it is none."""
+    """The value as a short printable text; a ProgramError if it is not."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME or not value.isprintable():
         raise ProgramError(f"{what} is {short(value)}, not a name")
     return value

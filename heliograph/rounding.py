@@ -1,8 +1,8 @@
-"""Numbers that do not depend on the processor: what comes out of BLAS, LAPACK or SIMD code is rounded before it is kept.
+"""Rounding that makes results of BLAS, LAPACK or SIMD code independent of the processor before they are stored.
 
-Two processors sum in another order and differ in the last bits of a float64. Where such a number enters a program, it is
-rounded to far fewer bits than it has, so that both arrive at the same one but for the rare case that a boundary of the
-rounding lies between them. Intervals are rounded outward: what they held, they hold.
+Two processors sum in different orders and differ in the last bits of a float64. A number that enters a program is
+rounded to far fewer bits, so that both get the same result, except in the rare case that a rounding boundary lies
+between them. Intervals are rounded outward, so that they still contain all their values.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Vector = npt.NDArray[np.float64]
 INTERVAL_BITS = 40
 # Bits that are kept of an error or another figure that is meant for reading.
 FIGURE_BITS = 20
-# Bits that are kept of a difference between two computations, where differences between processors weigh more.
+# Bits that are kept of a difference between two computations, which processors affect more.
 SEEN_BITS = 12
 
 
 def power_of_two(size: float) -> float:
-    """The largest power of two that is not above `size`, or barely: a size that is near one gives the same on both sides."""
+    """The largest power of two not above `size`, or just above it: a size on either side of a power gives the same."""
     if not (size > 0 and math.isfinite(size)):
         return 0.0
     return math.ldexp(0.5, math.frexp(size * (1.0 + 2.0**-20))[1])
 
 
 def power_above(size: float) -> float:
-    """The smallest power of two that is not below `size`; the size itself where that is not a positive number."""
+    """The smallest power of two not below `size`; `size` itself if it is not a positive number."""
     if not (size > 0 and math.isfinite(size)):
         return size
     share, exponent = math.frexp(size)
@@ -39,12 +39,12 @@ def power_above(size: float) -> float:
 
 
 def to_multiples(values: Vector, step: float) -> Vector:
-    """The nearest multiples of a power of two; the values themselves where it is zero."""
+    """The nearest multiples of `step`, a power of two; the values themselves if it is zero."""
     return np.asarray(np.round(values / step) * step + 0.0) if step > 0 else values
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
-    """The interval with ends of `INTERVAL_BITS` bits, around the one given; symmetric where that is."""
+    """The interval rounded outward to ends of `INTERVAL_BITS` bits; symmetric if the given interval is."""
     step = power_of_two(max(abs(low), abs(high))) * 2.0**-INTERVAL_BITS
     if not step > 0 or not step * 2.0**INTERVAL_BITS < 2.0**900:
         return low, high
@@ -52,7 +52,7 @@ def outward(low: float, high: float) -> tuple[float, float]:
 
 
 def upward(value: float, bits: int = INTERVAL_BITS) -> float:
-    """A number of `bits` bits that is not below a positive one."""
+    """A positive number rounded up to `bits` bits."""
     step = power_of_two(value) * 2.0**-bits
     return math.ceil(value / step) * step if step > 0 else value
 
@@ -64,13 +64,13 @@ def nearest(value: float, bits: int = FIGURE_BITS) -> float:
 
 
 def upward_all(values: Vector, bits: int = INTERVAL_BITS) -> Vector:
-    """`upward` of every element of an array of numbers that are not negative."""
+    """`upward` of every element of an array of nonnegative numbers."""
     _, exponents = np.frexp(np.asarray(values) * (1.0 + 2.0**-20))
     return np.asarray(np.ldexp(np.ceil(np.ldexp(values, bits + 1 - exponents)), exponents - bits - 1))
 
 
 def upward_text(value: float, digits: int = 3) -> str:
-    """A bound in this many significant digits, never below it."""
+    """A bound as a text with this many significant digits, rounded up."""
     if not (value > 0 and math.isfinite(value)):
         return f"{value:.{digits}g}"
     with decimal.localcontext() as context:

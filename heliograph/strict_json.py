@@ -1,4 +1,4 @@
-"""JSON of strangers: strict, and bounded before anything is made of it."""
+"""Untrusted JSON: strict, and bounded before it is parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_DIGITS = 40
 
 
 def strict_json(text: bytes, most_values: int) -> Any:
-    """What JSON says; a ValueError where it is none, is too deep, or has more than `most_values` values.
+    """The value of a JSON text; a ValueError if it is invalid, too deep, or has more than `most_values` values.
 
     Numbers are finite and have at most 40 digits.
     """
@@ -23,7 +23,7 @@ def strict_json(text: bytes, most_values: int) -> Any:
 
 
 def counted(text: bytes) -> int:
-    """At least as many as the values in JSON, counted without parsing it."""
+    """An upper bound on the number of values in JSON, counted without parsing."""
     return sum(map(text.count, (b",", b"[", b"{", b":")))
 
 

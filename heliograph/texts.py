@@ -1,4 +1,4 @@
-"""Untrusted texts, as they may be shown: a terminal obeys control characters, so none reaches it."""
+"""Untrusted texts for display, without control characters, which a terminal would obey."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from __future__ import annotations
 def shown(text: str, most: int | None = None) -> str:
     """The text on one line, without control characters, cut to `most` characters.
 
-    What is not printable (escapes, line ends, marks that turn the direction of writing, halves of characters) becomes "?",
-    a tab a space.
+    Unprintable characters (escapes, line ends, marks that change the writing direction, surrogates) become "?", a tab a
+    space.
     """
     clean = text if text.isprintable() else "".join(c if c.isprintable() else " " if c == "\t" else "?" for c in text)
     return clean if most is None or len(clean) <= most else clean[: most - 3] + "..."
 
 
 def is_hex(value: object, digits: int) -> bool:
-    """Whether the value is a text of so many hexadecimal digits in lower case."""
+    """Whether the value is a text of `digits` lower-case hexadecimal digits."""
     return isinstance(value, str) and len(value) == digits and set(value) <= set("0123456789abcdef")
 
 
 def shown_lines(text: str) -> str:
-    """The same for a text of several lines, which keeps its line ends."""
+    """A text of several lines, without control characters other than line ends."""
     return "\n".join(map(shown, text.split("\n")))

@@ -1,1 +1,1 @@
-"""The file that a compilation makes: container, artifact and its public part, checks of untrusted bytes, figures."""
+"""The compiler's output file: container, artifact and its public part, checks of untrusted bytes, figures."""

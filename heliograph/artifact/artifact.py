@@ -49,9 +49,9 @@ def _without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
 class Artifact:
     """A compiled program with its report.
 
-    `stages` holds the text of the program after the passes of each stage, for reading; `program` is what runs. A file
-    stores only the part of the report that does not follow from the program (figures.py). `compile_s` is known only to
-    the process that compiled: a saved artifact has the same bytes on every run.
+    `stages` holds the text of the program after each stage, for reading; `program` is the executable program. A file
+    stores only the part of the report that cannot be computed from the program (figures.py). `compile_s` is known only
+    to the compiling process and not saved: a saved artifact has the same bytes on every run.
     """
 
     program: Program
@@ -64,7 +64,7 @@ class Artifact:
         return f"<Artifact {self.name!r}, {nodes} nodes; {report.partition(': ')[2]}"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the first half of the page that `html_report` makes."""
+        """The view in a notebook: the first half of the page of `html_report`."""
         return self.report._repr_html_()
 
     @property
@@ -89,7 +89,7 @@ class Artifact:
 
     @property
     def drawn_inputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """What the server draws itself, afresh for each run: name -> (distribution, shape)."""
+        """The inputs that the server draws at random for each run: name -> (distribution, shape)."""
         drawn = [node.attrs for node in self.program.inputs if "drawn" in node.attrs]
         return {a["name"]: (a["drawn"], tuple(a["shape"])) for a in drawn}
 
@@ -103,7 +103,7 @@ class Artifact:
 
     @functools.cached_property
     def _server_part(self) -> str:
-        """SHA-256 of what the public part does not hold."""
+        """SHA-256 of everything that is not in the public part."""
         report = stored(self.report.figures)
         report["depth_by_line"] = [_without(row, "location") for row in report["depth_by_line"]]
         report["savings"] = [_without(row, "locations") for row in report["savings"]]
@@ -164,7 +164,7 @@ class Artifact:
         return pack(Container("artifact", VERSION, fields, blobs))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # For MLflow, joblib, processes: as the file, which is checked when it is read.
+        # Pickled (by MLflow, joblib, processes) as the bytes of its file, which are checked when read.
         return (Artifact.from_bytes, (self.to_bytes(),))
 
     @staticmethod
@@ -185,7 +185,7 @@ class Artifact:
     def _read(container: Container, what: str) -> Artifact:
         try:
             artifact = _artifact(container)
-            # What a client will be given must be valid too.
+            # The public part, which clients receive, must be valid too.
             PublicArtifact.from_bytes(artifact.public().to_bytes())
             str(artifact.report)
         except WireError as error:
@@ -199,7 +199,7 @@ class Artifact:
 
 
 def _artifact(container: Container) -> Artifact:
-    """The artifact of a container; any exception where there is none."""
+    """The artifact in a container; may raise any exception for an invalid one."""
     f = container.fields
     if set(f) != {"constants", "maps", "stages", "report"} or not isinstance(f["report"], dict):
         raise refuse("its fields are not those of an artifact")
@@ -227,6 +227,6 @@ def _artifact(container: Container) -> Artifact:
     check_texts(f["report"], "its report")
     report = Report(complete(program, known))
     check_report(report.figures)
-    # Refuse a report that cannot be printed here, not where someone looks at it.
+    # A report that cannot be printed is refused here, not when someone looks at it.
     str(report)
     return Artifact(program, report, stages)

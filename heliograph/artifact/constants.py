@@ -1,4 +1,4 @@
-"""The constants of a program in its file: each array once, however many maps are made of it; small forms stay small."""
+"""The constants of a program in its file: each array once, however many maps use it; compact forms stay compact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heliograph.records import to_json
 
 _MOST_SIDE = 1 << 16
 _MOST_TERMS = 1 << 12
-# The most numbers in a vector that a file stores in short form, and in all of them.
+# The most numbers in one vector that is stored in short form, and in all such vectors together.
 _MOST_REPEATED = 1 << 20
 _MOST_IN_ALL = 1 << 26
 # The most entries in the places of all terms of all maps, which may share arrays.
@@ -26,7 +26,7 @@ _MOST_ENTRIES = 1 << 27
 
 
 class ConstantWriter:
-    """Collects arrays; `fields` says what each constant is made of, `blobs` holds the arrays by number."""
+    """Collects arrays: `fields` describes each constant by the numbers of its arrays, `blobs` holds the arrays."""
 
     def __init__(self, constants: Mapping[str, Constant]) -> None:
         self.blobs: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class ConstantWriter:
 
 
 def _repeated(array: Array) -> int:
-    """How often each number of a vector follows itself, a power of two: offsets of channels fill the room of places."""
+    """How many times in a row each number of a vector occurs, a power of two: a channel's offset fills its places."""
     if array.ndim != 1 or array.size > _MOST_REPEATED:
         return 1
     times = 1
@@ -85,7 +85,7 @@ def _repeated(array: Array) -> int:
 
 
 def read_constants(container: Container) -> dict[str, Constant]:
-    """The constants of a program; a WireError where they are not in order."""
+    """The constants of a program; a WireError if they are malformed."""
     reader = _Reader(container)
     return {
         str(name): reader.constant(f"the constant {str(name)[:60]!r}", given) for name, given in reader.given.items()

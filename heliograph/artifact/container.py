@@ -1,16 +1,16 @@
-"""One file format for everything that is saved or sent: bounded, versioned, without pickle, checked before it is read.
+"""The file format of everything that is saved or sent: bounded, versioned, without pickle, checked before parsing.
 
     8 bytes   magic "HELIOGR1"
-    8 bytes   length of the whole, little-endian
+    8 bytes   total length, little-endian
     4 bytes   length of the header
     header    JSON: kind, version, fields, and for each blob its name, dtype, shape, offset and length
     blobs     raw bytes, little-endian
     32 bytes  SHA-256 of everything before
 
-A reader checks length and digest first and parses nothing that they do not cover (of a file the header's kind before:
-what is of another kind is not even read). The digest finds accidents, not forgers: what a forger can do is bounded by the
-sizes and types that each reader checks after it. Blobs follow each other without gaps or overlaps and fill the rest of the
-file, so what a reader holds is never more than a few times the file.
+A reader checks length and digest first and parses nothing that they do not cover. For a file, the kind in the header is
+checked even before that: a file of another kind is not read at all. The digest detects accidents, not forgeries: a
+forger is bounded by the sizes and types that each reader checks afterwards. Blobs follow each other without gaps or
+overlaps and fill the rest of the file, so a reader never needs more memory than a few times the file's size.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ class Container:
     blobs: Mapping[str, npt.NDArray[Any] | Bytes] = field(default_factory=dict)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The blob of that name as an array; a WireError where there is none."""
+        """The blob of that name as an array; a WireError if there is none."""
         value = self.blobs.get(name)
         if not isinstance(value, np.ndarray):
             raise WireError(f"the file has no array {name!r}")
         return value
 
     def bytes(self, name: str) -> Bytes:
-        """The blob of that name as raw bytes (read from a file: a view of it); a WireError where there is none."""
+        """The blob of that name as raw bytes (a view, if read from a file); a WireError if there is none."""
         value = self.blobs.get(name)
         if value is None or isinstance(value, np.ndarray):
             raise WireError(f"the file has no data {name!r}")
         return value
 
     def text(self, name: str, max_bytes: int) -> str:
-        """The blob of that name as UTF-8 text; a WireError where there is none or it is too long."""
+        """The blob of that name as UTF-8 text; a WireError if there is none or it is too long."""
         value = self.bytes(name)
         if len(value) > max_bytes:
             raise WireError(f"the text {name!r} has {len(value)} bytes; at most {max_bytes} are read here")
@@ -122,14 +122,14 @@ def pack(container: Container) -> bytes:
 
 
 def unpack(data: Bytes, kind: str, version: int | Sequence[int], max_bytes: int, what: str = "data") -> Container:
-    """The container in `data`; a WireError where it is not an intact one of that kind and version (or one of those)."""
+    """The container in `data`; a WireError unless it is intact, of this kind and of this version (or one of these)."""
     _check_frame(data, max_bytes, what)
     start = _FIXED + _header_length(bytes(data[:_FIXED]), len(data), what)
     return _contents(data, start, _parsed(bytes(data[_FIXED:start]), what), kind, version, what)
 
 
 def _header_length(fixed: bytes, size: int, what: str) -> int:
-    """The length of the header, from what stands before it."""
+    """The length of the header, from the fixed bytes before it."""
     (length,) = struct.unpack_from("<I", fixed, len(_MAGIC) + 8)
     if length > _MAX_HEADER or _FIXED + length > size - _DIGEST:
         raise WireError(f"{what}: its header does not fit in it")
@@ -214,7 +214,7 @@ def _check_frame(data: Bytes, max_bytes: int, what: str) -> None:
 def _read_blob(
     entry: Any, data: Bytes, begin: int, offset: int, what: str
 ) -> tuple[str, npt.NDArray[Any] | Bytes, int]:
-    """Name, contents and length of the blob that is to begin at `begin`, `offset` bytes behind the first."""
+    """Name, contents and length of the blob at `begin`, which is `offset` bytes after the first blob."""
     try:
         name, dtype, shape = entry["name"], entry["dtype"], entry["shape"]
         length = entry["length"]
@@ -252,10 +252,10 @@ def read_file(path: str | Path, kind: str, version: int | Sequence[int], max_byt
                 raise WireError(f"{path} has {size} bytes; at most {max_bytes} are read here")
             fixed, text, header = _read_header(file, path)
             if header["kind"] != kind:
-                # Refused before its contents are read: a server must not even load a secret key that it is given by
+                # Refused before its contents are read: a server must not even load a secret key that it receives by
                 # mistake.
                 raise _wrong_kind(str(path), header["kind"], kind)
-            # The header is parsed once, so what is read here must be the very bytes that were parsed.
+            # The header is parsed only once, so the bytes read here must equal the parsed ones.
             data = bytearray(size)
             start = len(fixed) + len(text)
             data[:start] = fixed + text
@@ -270,7 +270,7 @@ def read_file(path: str | Path, kind: str, version: int | Sequence[int], max_byt
 
 
 def _read_header(file: IO[bytes], path: Path) -> tuple[bytes, bytes, Mapping[str, Any]]:
-    """What stands before the header of a file, the header's bytes, and the header, unverified."""
+    """The fixed bytes before a file's header, the header's bytes, and the parsed header, unverified."""
     fixed = file.read(_FIXED)
     if fixed[: len(_MAGIC)] != _MAGIC or len(fixed) < _FIXED:
         raise WireError(f"{path} is not a Heliograph file")
@@ -284,14 +284,14 @@ def digest_of(data: Bytes) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """The digest at the end of a file, unchecked; an OSError where the file cannot be read."""
+    """The digest at the end of a file, unchecked; an OSError if the file cannot be read."""
     with open_file(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _DIGEST))
         return digest_of(file.read())
 
 
 def file_kind(path: str | Path) -> str:
-    """The kind that a file's header names, unchecked: for choosing the reader, which checks it."""
+    """The kind in a file's header, unchecked: for choosing the reader, which checks it."""
     path = Path(path)
     try:
         with open_file(path) as file:

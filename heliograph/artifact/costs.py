@@ -1,4 +1,4 @@
-"""Which cost table the compiler plans and predicts with: the one measured on this machine, or the built-in one."""
+"""The choice of the compiler's cost table: the table measured on this machine, or the built-in one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from heliograph.records import printable, real, record
 VERSION = 1
 VARIABLE = "HELIOGRAPH_COSTS"
 _MAX_BYTES = 1 << 16
-# No machine that runs this is a million times faster or slower than ours.
+# No machine that runs Heliograph is a million times faster or slower than ours.
 _LARGEST = 1e6
 
 
 def costs_path() -> Path:
-    """Where a measured table is kept for this user: `$XDG_CACHE_HOME/heliograph/costs.json` (`~/.cache` by default)."""
+    """The file of this user's measured table: `$XDG_CACHE_HOME/heliograph/costs.json` (`~/.cache` by default)."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if cache else Path.home() / ".cache"
     return folder / "heliograph" / "costs.json"
@@ -30,9 +30,9 @@ def costs_path() -> Path:
 def default_costs() -> CostTable:
     """The table that `Options` starts from.
 
-    The environment variable HELIOGRAPH_COSTS decides where it is set: `built-in`, or the path of a table. Otherwise the
-    measured table of this user is taken if there is one, else the built-in one. Artifacts record which: the same model
-    compiles to the same bytes only under the same table.
+    If the environment variable HELIOGRAPH_COSTS is set, it decides: `built-in`, or the path of a table. Otherwise it is
+    this user's measured table if there is one, else the built-in table. Artifacts record the table: the same model
+    compiles to the same bytes only with the same table.
     """
     chosen = os.environ.get(VARIABLE, "")
     if chosen:
@@ -45,12 +45,12 @@ def default_costs() -> CostTable:
 
 
 def named_costs(name: str) -> CostTable:
-    """The table that a user names: `built-in`, or the path of one."""
+    """The table of this name: `built-in`, or the path of a table."""
     return BUILT_IN if name == "built-in" else load_costs(name)
 
 
 def save_costs(costs: CostTable, path: str | Path | None = None) -> Path:
-    """Write the table whole or not at all; its path."""
+    """Write the table whole or not at all; returns its path."""
     target = costs_path() if path is None else Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"heliograph_costs": VERSION, **dataclasses.asdict(costs)}, indent=1, sort_keys=True)
@@ -59,7 +59,7 @@ def save_costs(costs: CostTable, path: str | Path | None = None) -> Path:
 
 
 def load_costs(path: str | Path) -> CostTable:
-    """The table in a file; a WireError where it is none."""
+    """The table in a file; a WireError if the file holds none."""
     hint = "make it again with `heliograph doctor --calibrate`, or set HELIOGRAPH_COSTS=built-in"
     try:
         with open_file(path) as file:

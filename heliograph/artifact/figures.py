@@ -1,8 +1,8 @@
-"""The figures of a report that follow from the executable program: computed when it is compiled, and again from a file.
+"""The figures of a report that follow from the executable program: computed at compilation, and again from a file.
 
-An artifact's file holds no security level, no key size and no count of operations: whoever reads it computes them, so that
-a bill cannot say less than its program takes. What only the compiler can know (errors, what was observed, the prices that
-times are predicted with) is stored, and the artifact's fingerprint covers it.
+An artifact's file holds no security level, no key size and no count of operations: the reader computes them, so that a
+bill cannot understate its program's costs. Facts that only the compiler can know (errors, observations, the prices
+behind predicted times) are stored, and the artifact's fingerprint covers them.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ from heliograph.report.figures import (
 _COMPILE_BASE_S = 0.02
 _COMPILE_SLOT_NS = 190.0
 _COMPILE_ENTRY_NS = 750.0
-# A server's time besides the homomorphic calls, fitted on the same programs: per message, and per byte of it.
+# A server's time besides the homomorphic calls, fitted on the same programs: per message, and per byte of a message.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
-# Fields that a file has only if there is something to say.
+# Fields that a file leaves out if they are empty.
 OPTIONAL = frozenset(entry.name for entry in dataclasses.fields(Stored) if bounds_of(entry).optional)
 
 
 def stored(figures: Stored) -> dict[str, Any]:
-    """What a file holds of a report, as JSON values."""
+    """The stored part of a report, as JSON values."""
     return {key: value for key, value in to_json(figures).items() if key in STORED}
 
 
 def prices(costs: CostTable) -> dict[str, float]:
-    """A cost table as a report holds it, without the name of its machine."""
+    """The prices of a cost table for a report, without the name of its machine."""
     return {key: value for key, value in dataclasses.asdict(costs).items() if key != "machine"}
 
 
 def complete(program: Program, known: Stored) -> Figures:
-    """The figures of an executable program: what is `known` of it, and all that follows."""
+    """All figures of an executable program: the stored ones in `known`, and those computed from the program."""
     ring, costs = program.ring, CostTable(known.costs, **known.cost_table)
     by_node = node_calls(program)
     by_layer, chains = _by_layer(program, by_node), program.planned.chains
@@ -93,9 +93,10 @@ def complete(program: Program, known: Stored) -> Figures:
     for found in by_node.values():
         calls.update(found)
     memory = memory_bytes(program, ring)
-    # A bound where outputs have different scales.
+    # An upper bound if outputs have different scales.
     scheme_error = max(program.interface.scales, default=1.0) * known.scheme_error
-    # Samples that were kept apart say what new inputs will see; none of those that were given errs more than is said.
+    # `approximation_error` is from held-out samples, as for new inputs; no calibration sample may exceed the total
+    # either.
     total_error = max(known.approximation_error, known.given_error or 0.0) + scheme_error
     largest = known.output_magnitude if known.largest_output is None else known.largest_output
     rotations = count(calls, *ROTATIONS)
@@ -192,18 +193,18 @@ def complete(program: Program, known: Stored) -> Figures:
 
 
 def count(calls: Mapping[Call, int], *primitives: str) -> int:
-    """How many calls were of these primitives, at any level."""
+    """The number of calls of these primitives, at any level."""
     return sum(number for call, number in calls.items() if call.primitive in primitives)
 
 
 def _call_text(call: Call, chains: Sequence[Chain]) -> str:
-    """A call as reports name it: `bootstrap@4/256`, and `chain17/bootstrap@4/256` where a lower chain does it."""
+    """A call's name in reports: `bootstrap@4/256`, or `chain17/bootstrap@4/256` in a lower chain."""
     text = f"{call.primitive}@{call.level}" + ("" if call.size == 2 else f"/{call.size}")
     return f"chain{chains[call.chain].ring.levels}/{text}" if call.chain else text
 
 
 def _lower_chain(chain: Chain, keys: Sequence[EvaluationKey], calls: Mapping[Call, int], number: int) -> LowerChain:
-    """What the report says of a lower chain: the keys that are made in it, and the bootstraps that happen there."""
+    """The report's row for a lower chain: the keys generated for it, and its bootstraps."""
     ring = chain.ring
     made = sum(key.ring == ring and key.kind in ("rotation", "relinearization") for key in keys)
     row = LowerChain(ring.levels, made, ring.rotation_key_bytes)
@@ -214,12 +215,12 @@ def _lower_chain(chain: Chain, keys: Sequence[EvaluationKey], calls: Mapping[Cal
 
 
 def _relative(error: float, magnitude: float) -> float | None:
-    """The error as a share of the largest output; None where all outputs are zero."""
+    """The error as a share of the largest output; None if all outputs are zero."""
     return error / magnitude if magnitude > 0 else None
 
 
 def _keys_by_kind(keys: Sequence[EvaluationKey]) -> tuple[KeyRow, ...]:
-    """How many evaluation keys there are of each kind and size, and their bytes; they add up to all of them."""
+    """A row for each kind and size of evaluation key, with their number; together they cover all keys."""
     sizes = Counter((key.kind, key.bytes) for key in keys)
     return tuple(KeyRow(kind, number, size) for (kind, size), number in sizes.items())
 
@@ -232,7 +233,7 @@ def _by_kind(calls: Mapping[Call, int]) -> dict[str, int]:
 
 
 def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
-    """Encoding every plaintext once: what the first run pays on top."""
+    """The time to encode every plaintext once, which the first run takes in addition."""
     return sum(
         number * costs.encode_ms(ring, call.level)
         for call, number in calls.items()
@@ -257,11 +258,10 @@ def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dic
 def _degrees(
     program: Program, calls: Mapping[Node, Mapping[Call, int]], costs: CostTable, allocation: Allocation | None
 ) -> tuple[LayerDegree, ...]:
-    """A row for each entry of the table of ranges that is one polynomial, in its order.
+    """A row for each entry of the table of ranges that is a single polynomial, in the table's order.
 
-    Its milliseconds are those of the nodes at its place in the sources, and of the bootstraps whose values it reads. What
-    belongs to several rows alike (two functions on one line without names, a bootstrap that two of them read) is divided
-    among them.
+    Its milliseconds count the nodes at its place in the sources and the bootstraps that it reads. Time shared by
+    several rows (two functions on one line without names, a bootstrap that both read) is divided among them.
     """
     chains = program.planned.chains
     read: dict[int, list[Node]] = {}
@@ -274,7 +274,7 @@ def _degrees(
         node: sum(count * priced_ms(call, chains, costs) for call, count in found.items())
         for node, found in calls.items()
     }
-    # The time of a whole written-out bootstrap is given to its last node.
+    # The time of a whole written-out bootstrap is assigned to its last node.
     inside: set[Node] = set()
     for end in bootstraps(program):
         if end.op == REFRESHED:
@@ -318,7 +318,7 @@ def _degrees(
 
 
 def _refreshed(node: Node) -> list[Node]:
-    """The bootstraps whose values a polynomial reads in this node, its first."""
+    """The bootstraps whose results are read by this node, a polynomial's first."""
     found = []
     for value in node.inputs:
         while (
@@ -356,7 +356,7 @@ def _bootstrapping(program: Program, ring: Ring) -> Bootstrapping | None:
 
 
 def _key_loading(program: Program) -> KeyLoading | None:
-    """What the report says of keys that are read again in every run, None where all of them stay."""
+    """The report's figures of keys that are read again in every run; None if all keys stay in memory."""
     resident = program.planned.resident_key_bytes
     if resident is None:
         return None
@@ -365,7 +365,7 @@ def _key_loading(program: Program) -> KeyLoading | None:
 
 
 def _spent_levels(program: Program) -> int:
-    """The most levels that rescales spend on the way from an input to an output, but for those inside of bootstraps."""
+    """The most levels spent by rescales on a path from an input to an output, without those inside bootstraps."""
     spent: dict[Node, int] = {}
     for node in program.nodes:
         operands = bootstrapped(node) if node.op == REFRESHED else node.inputs
@@ -375,7 +375,7 @@ def _spent_levels(program: Program) -> int:
 
 
 def secret_distribution(ring: Ring) -> str:
-    """How the secret key is drawn, in words."""
+    """The distribution of the secret key, in words."""
     if ring.bootstrap is None:
         return "uniform ternary"
     return "uniform ternary; bootstraps begin under a sparse one of Hamming weight 32 (encapsulated)"

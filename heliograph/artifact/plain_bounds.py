@@ -1,9 +1,9 @@
-"""Bounds on what an untrusted artifact makes the server compute in the clear: memory and operations, before it runs.
+"""Bounds on an untrusted artifact's computations in the clear: memory and operations, checked before it runs.
 
-The contract of a stage bounds types; an op may still need far more room or time than its operands and result together (a
-padded image of which one pixel is kept, a matrix that averages millions of elements into millions), and a map in a small
-form far more than the file holds of it. `check_costs` looks at every node: what numpy evaluates for plain values, and the
-tables of the maps of ciphertexts.
+The contract of a stage bounds types. But an op may need far more memory or time than its operands and result (a padded
+image of which one pixel is kept, a matrix that averages millions of elements into millions), and a map in compact form
+may need far more than its size in the file. `check_costs` checks every node: numpy's work for plain values, and the
+tables of ciphertexts' maps.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ MAX_ALIVE = 1 << 26
 MAX_OPERATIONS = 1 << 32
 # Elementwise functions cost more than a product.
 _PER_ELEMENT = 8
-# The numbers in the tables of a map of ciphertexts: so many, and so many more for each number that the file has of it.
+# The most numbers in the tables of a ciphertext's map: a constant, and an allowance for each of its numbers in the
+# file.
 _MAX_TABLE = 1 << 27
 _TABLE_PER_NUMBER = 64
-# What one entry takes in the tables of a map whose entries are listed, and one outer product in those of a small form.
+# The numbers in the tables for each entry of a map with listed entries, and for each outer product of a compact form.
 _PER_ENTRY, _PER_TERM = 4, 16
 
 
 def check_costs(program: Program, ring: Ring) -> None:
-    """Raise a WireError where evaluating a verified executable program would take memory or time without bound, beyond
-    what ciphertexts and keys take: that of its plain values, and the tables of its maps.
+    """Raise a WireError if a verified executable program would need too much memory or time for its plain values or the
+    tables of its maps; ciphertexts and keys are bounded elsewhere.
     """
     _check_plain_values(program, ring)
     maps: dict[tuple[Any, int, bool], Node] = {}
@@ -77,7 +78,7 @@ def _size(node: Node, ring: Ring) -> int:
 
 
 def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
-    """(numbers held beside operands and result, operations) of evaluating the node."""
+    """The cost of evaluating a node: (temporary numbers beside operands and result, operations)."""
     if not node.inputs:
         return 0, 0
     elements = _size(node, ring) + sum(_size(operand, ring) for operand in node.inputs)
@@ -87,9 +88,10 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
 
 
 def _check_tables(node: Node, matrix: Matrix, copies: int, worked_out: bool) -> None:
-    """Raise a WireError where the tables from which the diagonals of a map, or its rows, are made would be too large.
+    """Raise a WireError if the tables for computing a map's diagonals or rows would be too large.
 
-    Diagonals of a small form are `worked_out`; entries are listed for rows, and where operands have shifted copies.
+    With `worked_out`, the diagonals of a compact form are computed from it; entries are listed for rows, and for
+    operands with shifted copies.
     """
     if worked_out and isinstance(matrix, PlacedMatrix):
         numbers = matrix.map.weights.size * 4 + matrix.most_terms * copies * _PER_TERM

@@ -1,4 +1,4 @@
-"""The public part of an artifact: what a client needs, without weights."""
+"""The public part of an artifact: everything that a client needs, without weights."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ PREDICTED = ("predicted_ms", "client_peak_bytes", "scheme_error", "output_magnit
 class PublicArtifact:
     """What a client needs: ring, layouts, ranges, and which evaluation keys to make. No weights, no program.
 
-    `server_part` is the SHA-256 of what only the server has; `fingerprint` covers both parts, and keys and
-    ciphertexts carry it. `chains` are those of the program's parameters; `raising_chains` are the numbers of those to
-    whose top bootstraps raise the modulus. `conjugation_key` says whether the program conjugates in the whole chain.
-    `predicted` has some figures of the report, and `certificate` says what the answers certify, if anything. `named`
-    is the fingerprint if the part was read from a client's key file, which outlives the formats that fingerprints are
-    computed from; such a part is not written again.
+    `server_part`: the SHA-256 of the server's part. `fingerprint` covers both parts; keys and ciphertexts carry it.
+    `chains`: the chains in the program's parameters.
+    `raising_chains`: the indices of the chains to whose top level bootstraps raise the modulus.
+    `conjugation_key`: whether the program conjugates in the whole chain.
+    `predicted`: some figures of the report.
+    `certificate`: the certificate of the answers, if there is one.
+    `named`: the fingerprint if the part was read from a client's key file, which outlives the formats that fingerprints
+    are computed from; such a part is not written again.
     """
 
     name: str
@@ -127,9 +129,9 @@ class PublicArtifact:
     def described(
         given: Mapping[str, Any], server_part: str, *, secure: bool = True, named: str | None = None
     ) -> PublicArtifact:
-        """The public artifact of such a description; a WireError where it is out of bounds.
+        """The public artifact of a description in JSON values; a WireError if it is out of bounds.
 
-        `secure=False` leaves the security that the chains claim to the caller.
+        `secure=False` leaves the check of the chains' security to the caller.
         """
         found, chains = read_description(given, secure=secure)
         values = {entry.name: getattr(found, entry.name) for entry in fields(found) if entry.name in _DESCRIBED}
@@ -175,7 +177,7 @@ class PublicArtifact:
             raise WireError(f"{what} is not a usable public artifact", why=f"bad field: {brief(error)}") from None
 
 
-# The fields of a public artifact that its description has under the same names.
+# The fields that a public artifact and its description have in common.
 _DESCRIBED = {entry.name for entry in fields(PublicArtifact)} & {entry.name for entry in fields(Description)}
 
 

@@ -1,4 +1,4 @@
-"""An untrusted report checked by the fields of its records: who prints or draws it relies on them."""
+"""Checks of an untrusted report against the fields of its records, on which its printing and drawing rely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heliograph.report.figures import Certified, Figures, Stored
 
 
 def read_stored(values: Mapping[str, Any]) -> Stored:
-    """What a file holds of a report; a WireError where that is more or less, or a figure is of another kind."""
+    """The stored part of a report; a WireError if a figure is missing, unknown or of the wrong type."""
     more = sorted(str(key) for key in set(values) - STORED)
     if more:
         raise refuse(f"its report says {more[0][:60]!r}, which follows from its program: it is not for the file to say")
@@ -24,13 +24,13 @@ def read_stored(values: Mapping[str, Any]) -> Stored:
 
 
 def check_certificate(found: Certified) -> None:
-    """Raise a WireError where a certificate says what no certificate can: who reads answers relies on it."""
+    """Raise a WireError if a certificate is inconsistent: readers of answers rely on it."""
     if not found.target <= found.n or not found.zeta < found.tau:
         raise refuse("its certificate asks for more votes than there are")
 
 
 def check_report(figures: Figures) -> None:
-    """Raise a WireError where a figure is of another kind than its field says."""
+    """Raise a WireError if a figure does not have its field's type."""
     record(Figures, to_json(figures), "its report")
     if figures.bootstraps and figures.bootstrapping is None:
         raise refuse("its report counts bootstraps and does not describe them")

@@ -1,7 +1,7 @@
-"""Bounds on what an untrusted artifact may say, beyond the contract of its stage.
+"""Bounds on the contents of an untrusted artifact, beyond the contract of its stage.
 
-The verifier checks programs that our own passes made; this checks numbers that only an attacker or an accident would
-write: sizes that would exhaust memory, scales that no chain has, tables that do not fit the program.
+The verifier checks programs from our own passes. The checks here are for numbers that only an attacker or an accident
+would write: sizes that exhaust memory, scales that no chain has, tables that do not fit the program.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MAX_TENSORS = 1024
 MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
 _MOST_RAISED = 16
-# The most bits by which a raised value may be read at another scale; and the ops of bootstraps.
+# The most bits by which the scale of a raised value may be reread, and the ops of written-out bootstraps.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
 MAX_CHAINS = 8
 # Evaluation keys in total, for the whole chain and its lower parts.
 _MAX_KEYS = 1 << 16
-# Positions of a program times keys that are read repeatedly: the cost of finding out how often each is read.
+# The most positions of a program times keys that are read repeatedly: the cost of counting the reads of each.
 _MAX_KEY_READS = 1 << 23
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -57,7 +57,7 @@ def refuse(what: str) -> WireError:
 
 
 def _refusing(read: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The same function with a WireError in place of a ProgramError."""
+    """The function, raising a WireError instead of a ProgramError."""
 
     @functools.wraps(read)
     def checked(*given: _P.args, **named: _P.kwargs) -> _T:
@@ -69,15 +69,15 @@ def _refusing(read: Callable[_P, _T]) -> Callable[_P, _T]:
     return checked
 
 
-# Of untrusted values.
+# For untrusted values.
 record, check = _refusing(records.record), _refusing(records.check)
 whole, real, printable = _refusing(records.whole), _refusing(records.real), _refusing(records.printable)
 
 
 def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
-    """The ring; a WireError where it is none that we would make.
+    """The ring; a WireError if it is out of our bounds.
 
-    `secure=False` leaves the security that it claims to the caller.
+    `secure=False` leaves the check of its claimed security to the caller.
     """
     check(ring, "its ring")
     whole(ring.log_ring, "log_ring of its ring", 10, 17)
@@ -94,7 +94,7 @@ def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
 
 
 def check_texts(value: object, what: str) -> None:
-    """Raise a WireError where any text in these JSON values could do more to a terminal than be read."""
+    """Raise a WireError if a text in these JSON values has characters that control a terminal."""
     stack = [value]
     while stack:
         found = stack.pop()
@@ -108,7 +108,7 @@ def check_texts(value: object, what: str) -> None:
 
 
 def check_stage_text(text: str, stage: str) -> None:
-    """The same of the text of a stage, in which everything but plain characters is escaped."""
+    """The same check for the text of a stage, where all but plain characters are escaped."""
     if _NOT_PLAIN.search(text):
         raise refuse(f"the text of its {stage} stage has characters that no text of a program has")
 
@@ -150,7 +150,7 @@ def check_shape(shape: tuple[int, ...], what: str) -> tuple[int, ...]:
 
 
 def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
-    """The layout of an input or output; a WireError where its name, shape, layout or range is out of bounds."""
+    """The layout of an input or output; a WireError if its name, shape, layout or range is out of bounds."""
     check(spec, f"an {direction}")
     what = f"{direction} {spec.name!r}"
     layout = check_layout(spec.layout, ring.slots, what)
@@ -175,7 +175,7 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
 
 
 def check_interface(interface: Interface, ring: Ring) -> None:
-    """Raise a WireError where an input or output is out of bounds, or they hold different numbers of samples."""
+    """Raise a WireError if an input or output is out of bounds, or they hold different numbers of samples."""
     for direction, specs in (("input", interface.inputs), ("output", interface.outputs)):
         if not 0 < len(specs) <= MAX_TENSORS:
             raise refuse(f"the list of {direction}s is malformed")
@@ -191,7 +191,7 @@ def check_interface(interface: Interface, ring: Ring) -> None:
 
 
 def check_rotations(amounts: Sequence[int], ring: Ring) -> None:
-    """Raise a WireError unless these are amounts of rotation, each once."""
+    """Raise a WireError unless these are distinct amounts of rotation."""
     if len(amounts) >= ring.slots:
         raise refuse("the list of rotation keys is malformed")
     for amount in amounts:
@@ -201,9 +201,9 @@ def check_rotations(amounts: Sequence[int], ring: Ring) -> None:
 
 
 def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
-    """Raise a WireError where the keys of the whole chain or its lower parts are out of bounds.
+    """Raise a WireError if the keys of the whole chain or its lower parts are out of bounds.
 
-    `secure=False` leaves the security of the lower parts to the caller.
+    `secure=False` leaves the check of the lower parts' security to the caller.
     """
     if len(chains) > MAX_CHAINS + 1:
         raise refuse("the list of lower chains is malformed")
@@ -223,7 +223,7 @@ def check_chains(chains: Sequence[Chain], *, secure: bool = True) -> None:
 
 
 def check_raising(given: Sequence[int], chains: Sequence[Chain]) -> None:
-    """Raise a WireError unless these are numbers of chains to whose top bootstraps can raise the modulus, in order."""
+    """Raise a WireError unless these are indices, in order, of chains that bootstraps can raise the modulus to."""
     for number in given:
         if chains[whole(number, "the number of a chain", 0, len(chains) - 1)].ring.bootstrap is None:
             raise refuse(f"modulus is raised in chain {number}, which does not bootstrap")
@@ -232,9 +232,9 @@ def check_raising(given: Sequence[int], chains: Sequence[Chain]) -> None:
 
 
 def check_sizes(program: Program, ring: Ring) -> None:
-    """Raise a WireError where working out a node's type would already take room or time without bound.
+    """Raise a WireError if inferring a node's type would already take unbounded memory or time.
 
-    For programs that are not verified yet: types and attributes may be anything that the text format knows.
+    For programs that are not verified yet: types and attributes may be anything that the text format allows.
     """
     if len(program.nodes) > MAX_NODES:
         raise refuse(f"it has more than {MAX_NODES} nodes")
@@ -248,14 +248,14 @@ def check_sizes(program: Program, ring: Ring) -> None:
                 if type(item) is int and abs(item) > MOST_ELEMENTS:
                     raise refuse(f"an attribute of a {node.op} is {records.short(item)}")
         if node.op == "linear_transform" and node.attrs.get("in_shift"):
-            # A shifted layout is worked out from a table of all pairs of places.
+            # A shifted layout is computed from a table of all pairs of places.
             periods = [whole(node.attrs.get(key), key, 1, ring.slots) for key in ("in_period", "out_period")]
             if math.prod(periods) > _MAX_SHIFTED_PAIRS:
                 raise refuse("the shifted layout of a linear_transform is too large")
 
 
 def check_program(program: Program) -> Ring:
-    """The ring of a verified executable program; a WireError where its records or numbers are out of bounds."""
+    """The ring of a verified executable program; a WireError if its records or numbers are out of bounds."""
     parameters = program.planned
     ring, chains = check_ring(parameters.ring), parameters.chains
     printable(program.name, "the program's name")
@@ -289,7 +289,7 @@ def check_program(program: Program) -> Ring:
 
 
 def _check_written_out(node: Node, ring: Ring, whole_ring: Ring) -> None:
-    """What stands in bootstraps alone: factors are those of the ring, for they take gigabytes."""
+    """Check an op of written-out bootstraps; factors must belong to the ring, because they take gigabytes."""
     a = node.attrs
     if node.op == "reread":
         real(a["bits"], "the bits by which a scale is read", -_MOST_REREAD, _MOST_REREAD)
@@ -315,7 +315,7 @@ def _check_paths(paths: Mapping[int, Sequence[int]], ring: Ring) -> None:
 
 
 def _check_inputs(program: Program) -> None:
-    """The input nodes are the chunks of the named inputs, each once."""
+    """Check that the input nodes are the chunks of the named inputs, each once."""
     expected = {(spec.name, chunk) for spec in program.interface.inputs for chunk in range(spec.placed.ciphertexts)}
     found = [(node.attrs["name"], node.attrs.get("chunk")) for node in program.inputs if node.type.secret]
     if set(found) != expected or len(found) != len(expected):
@@ -331,7 +331,7 @@ def _check_inputs(program: Program) -> None:
 
 
 def check_range(entry: RangeEntry, what: str) -> None:
-    """Raise a WireError where what a report says of a gap or of units is not all there."""
+    """Raise a WireError if an entry has a gap without its source, or units without the smallest one."""
     if entry.gap is not None and entry.gap_source is None:
         raise refuse(f"gap_source of {what} is lacking")
     if entry.units is not None and entry.smallest_unit is None:
@@ -339,7 +339,7 @@ def check_range(entry: RangeEntry, what: str) -> None:
 
 
 def _check_ranges(program: Program, ring: Ring) -> None:
-    """The table of polynomials' intervals, and the layouts of their inputs."""
+    """Check the table of polynomials' intervals, and the layouts of their inputs."""
     for entry in program.ranges:
         check_texts(list(entry.to_json().values()), "the range of a polynomial")
         if entry.unit_sizes is not None:
@@ -399,7 +399,7 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
 def check_transforms(program: Program, ring: Ring) -> None:
     """Raise a WireError unless every linear transform can be evaluated: its steps reach all diagonals of its matrix.
 
-    This opens the matrices; the server does it, who opens them anyway.
+    This opens the matrices, so only the server does it, which opens them anyway.
     """
     for node in program.nodes:
         if node.op != "linear_transform":

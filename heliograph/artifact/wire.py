@@ -1,4 +1,4 @@
-"""What a client is told of a program, as JSON values that public artifacts and key files hold, and back, checked."""
+"""The client's description of a program: JSON values in public artifacts and key files, checked when they are read."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from heliograph.ir.interface import TensorSpec
 from heliograph.records import bounds, plain, to_json
 from heliograph.report.figures import Certified
 
-# The most predicted figures, and the largest.
+# The largest number of predicted figures, and the largest figure.
 _MOST_PREDICTED = 64
 _LARGEST_PREDICTED = 1e18
 
 
 @dataclass(frozen=True, slots=True)
 class PublicSpec(TensorSpec):
-    """An input or output with the scales of its ciphertexts, and of an input their levels; outputs are at level 0.
+    """An input or output with the scales of its ciphertexts, and for an input their levels; outputs are at level 0.
 
-    `carried`: an input that comes from the run before (`Interface.carried`); it is given for the first run only.
+    `carried`: whether an input comes from the previous run (`Interface.carried`); the client supplies it for the first
+    run only.
     """
 
     levels: tuple[int, ...] = field(default=(), metadata=bounds(0, MOST_LEVELS, optional=True))
@@ -52,7 +53,7 @@ def public_spec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
-    """The chains: the ring and the keys of the whole one, and the lower parts."""
+    """The whole chain's ring and keys, and the lower parts of the chain."""
 
     ring: Ring
     rotation_keys: tuple[int, ...] = field(metadata=bounds(1))
@@ -62,9 +63,9 @@ class Chains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description(Chains):
-    """What a client is told: chains and keys, inputs and outputs, some figures of the report, what answers certify.
+    """A client's description of a program: chains, keys, inputs, outputs, some figures of the report, the certificate.
 
-    `raising_chains` are the numbers of the chains to whose top bootstraps raise the modulus.
+    `raising_chains`: the indices of the chains to whose top level bootstraps raise the modulus.
     """
 
     name: str = field(metadata=bounds(named=True))
@@ -77,7 +78,7 @@ class Description(Chains):
 
 
 def chains_values(chains: Sequence[Chain]) -> dict[str, Any]:
-    """The fields of `Chains` for these."""
+    """The fields of `Chains` for these chains."""
     upper, *lower = chains
     return {
         "ring": upper.ring,
@@ -94,14 +95,14 @@ def chains_json(chains: Sequence[Chain]) -> dict[str, Any]:
 
 
 def read_chains(given: Mapping[str, Any]) -> tuple[Chain, ...]:
-    """The chains of such JSON values; a WireError where they are out of bounds."""
+    """The chains in JSON values; a WireError if they are out of bounds."""
     return _chains(_read(Chains, given), secure=True)
 
 
 def read_description(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Description, tuple[Chain, ...]]:
-    """The description in JSON values, and its chains; a WireError where it is out of bounds.
+    """The description in JSON values, and its chains; a WireError if it is out of bounds.
 
-    `secure=False` leaves the security that the chains claim to the caller.
+    `secure=False` leaves the check of the chains' security to the caller.
     """
     check_texts(given, "it")
     found = _read(Description, given)
@@ -118,7 +119,7 @@ def read_description(given: Mapping[str, Any], *, secure: bool = True) -> tuple[
 
 def _read(kind: Any, given: Mapping[str, Any]) -> Any:
     found = record(kind, given, "its description")
-    # What may be left out is left out: every description has one form.
+    # Optional fields must be left out where possible: every description has a single form.
     if to_json(found) != given:
         raise refuse("its fields are malformed: one has its usual value, or is lacking")
     return found

@@ -1,9 +1,9 @@
-"""The range and the gap that a certificate relies on, and how often an input breaks them.
+"""The range and the gap that a certificate relies on, and bounds on how often inputs violate them.
 
-Phoenix (appendix A.1) takes the range of the logits from training inputs that an attack pushed, with noise, and a margin;
-its bounds of the rates come from held-out inputs (section 7.2). We count an input as too near to ties unless its own copies
-show that no more than a share zeta of all noise is, with an error that is part of the bound; Phoenix looks at the share of
-the copies that it drew, whatever their number.
+Phoenix (appendix A.1) takes the range of the logits from attacked training inputs with noise, plus a margin, and bounds
+the rates with held-out inputs (section 7.2). We count an input as too near to ties unless its copies show that at most
+a share zeta of all noise is, with an error that is part of the bound. Phoenix only takes the share among the drawn
+copies, whatever their number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heliograph.ir import Array, Program
 # within four deviations of the noise. Each step is a fiftieth of a deviation.
 _EXTREMES, _STEPS, _REACH, _STEP = 50, 100, 4.0, 0.02
 _MARGIN = 0.1
-# An input gets enough copies to show that a share zeta is not reached: that share of them is this many.
+# An input gets enough copies to show that the share stays below zeta: a share zeta of them is this many.
 _AT_ZETA = 20
 _ESCAPE = 1e-3
 _MOST_TRAINING = 1000
@@ -72,9 +72,9 @@ def attacked(program: Program, inputs: Array, certificate: Certificate) -> Array
 
 
 def range_of(sampler: Sampler, program: Program, training: Array, progress: Progress | None = None) -> Range:
-    """The range of the logits from training inputs that were attacked, and a difference that few copies fall below.
+    """The range of the logits from attacked training inputs, and a difference below which few copies fall.
 
-    Phoenix bounds all logits by one interval; only how far those of one copy are apart does harm (appendix A.3).
+    Phoenix bounds all logits by one interval; only the distance between the logits of one copy matters (appendix A.3).
     """
     certificate = sampler.certificate
     pushed = attacked(program, training, certificate)
@@ -94,7 +94,7 @@ def range_of(sampler: Sampler, program: Program, training: Array, progress: Prog
 
 
 def _difference(sampler: Sampler, training: Array, progress: Progress | None) -> float:
-    """The difference below which, of hardly any training input, more than the allowed share of copies fall."""
+    """A difference such that for hardly any training input more than the allowed share of copies fall below it."""
     # Slightly fewer than the test on held-out inputs allows.
     copies, allowed = _copies(sampler.certificate)
     inputs = training[:: max(1, len(training) // _MOST_TRAINING)][:_MOST_TRAINING]
@@ -105,7 +105,7 @@ def _difference(sampler: Sampler, training: Array, progress: Progress | None) ->
         if progress is not None:
             progress("difference of the logits", number + 1, len(inputs))
     # If the polynomials predict another class than the network for too many copies, no difference helps. Such inputs are
-    # counted, like those that are too close to ties.
+    # counted like inputs too close to ties.
     told = np.sort([each for each in smallest if each > 0.0])
     if len(told) < (1.0 - _MOST_LOST) * len(smallest):
         raise ProgramError(
@@ -118,14 +118,14 @@ def _difference(sampler: Sampler, training: Array, progress: Progress | None) ->
 
 
 def _copies(certificate: Certificate) -> tuple[int, int]:
-    """How many copies of a held-out input are looked at, and how many of them may be too near to a tie."""
+    """The number of copies of a held-out input that are checked, and how many of them may be too near to a tie."""
     copies = max(certificate.n + certificate.n0, math.ceil(_AT_ZETA / certificate.zeta) if certificate.zeta else 1000)
     return copies, max(0, most_seen(copies, certificate.zeta, _ESCAPE)) if certificate.zeta else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How often held-out inputs broke the range, and were too near to ties; and the bounds of these rates."""
+    """How often held-out inputs left the range or were too near to ties, and bounds on these rates."""
 
     held_out: int
     left: int
@@ -135,18 +135,18 @@ class Rates:
 
     @property
     def confidence(self) -> float:
-        """Of both bounds together, each of which has `CONFIDENCE`."""
+        """The confidence of both bounds together; each has `CONFIDENCE`."""
         return 1.0 - 2.0 * (1.0 - CONFIDENCE)
 
 
 def rates(sampler: Sampler, limits: Range, held_out: Array, progress: Progress | None = None) -> Rates:
-    """The bounds for the range and the difference `limits.gap`, from inputs that had no part in them.
+    """Bounds on the rates for the range and the difference `limits.gap`, from held-out inputs.
 
-    An input leaves the range where any of as many copies as a run takes does: logits further apart than the spread, or a
-    polynomial's input beyond its interval. A copy fails a class that the network does not name and whose logit, as it is
-    evaluated, is less than the gap behind the largest: it may count for the class nevertheless. (Where the class is named
-    and near to another one it may count less; that costs votes and does no harm.) Inputs that fail some class with more
-    than a share zeta of their noise pass for better ones with a probability of at most 0.001, by which the bound is raised.
+    An input leaves the range if any of a run's number of copies does: its logits are further apart than the spread, or
+    a polynomial's input is beyond its interval. A copy fails a class that the network does not choose if the class's
+    evaluated logit is less than the gap behind the largest, because the copy may then count for it. (A chosen class
+    with a close rival may count for less; that costs votes but does no harm.) Inputs that fail some class with more
+    than a share zeta of their noise pass undetected with a probability of at most 0.001, by which the bound is raised.
     """
     certificate = sampler.certificate
     copies, allowed = _copies(certificate)

@@ -1,4 +1,4 @@
-"""What is to be certified: robustness in l2 or l1, or individual fairness, and how sure it has to be."""
+"""The property to certify (robustness in l2 or l1, or individual fairness), and the required confidence."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class Certificate:
 
     @property
     def threshold(self) -> float:
-        """The share of votes that the test demonstrates, zeta included: the tau of the test."""
+        """The share of votes that the test demonstrates, including zeta: the tau of the test."""
         if self.tau is not None:
             return self.tau
         return float(scipy.special.ndtr(math.sqrt(1.0 / self.lipschitz))) + self.zeta
 
     @property
     def scale(self) -> float:
-        """What theta is multiplied by: the deviation of the noise for fairness."""
+        """The factor of theta that gives the deviation of the noise for fairness."""
         return math.sqrt(1.0 / self.lipschitz) / float(scipy.special.ndtri(self.threshold - self.zeta))
 
     @property
@@ -109,7 +109,7 @@ class Certificate:
 
     @property
     def deviation(self) -> float:
-        """What the drawn numbers are multiplied by; for fairness, in addition to theta."""
+        """The factor of the drawn numbers; for fairness, in addition to theta."""
         for size in (self.sigma, self.eta):
             if size is not None:
                 return size
@@ -125,7 +125,7 @@ class Certificate:
         return "uniform" if self.kind == "l1" else "normal"
 
     def deviations(self, shape: Sequence[int]) -> Array:
-        """What the drawn numbers are multiplied by, for each element of an input of that shape."""
+        """The factors of the drawn numbers, one for each element of an input of that shape."""
         if self.theta is None:
             return np.full(tuple(shape), self.deviation)
         if math.prod(shape) != len(self.theta):

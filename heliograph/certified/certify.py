@@ -1,4 +1,4 @@
-"""From a network and a certificate to an artifact whose answers are certified."""
+"""Compiles a network and a certificate into an artifact whose answers are certified."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ _FLOOD = 1.0 / 16.0
 _PRECISION_BITS = 8.0
 # Shares of the difference that may be reserved for the error of encryption.
 _FOR_ENCRYPTION = (0.1, 0.3, 0.45)
-# Plans leave room for the first multiple of the simulated error of differences; the second one allows for other samples.
+# Plans leave room for the first multiple of the simulated error of differences; the second multiple covers other
+# samples.
 _ROOM, _SAFETY = 3.0, 2.0
 _SIMULATED = 4
 # The number of noisy inputs from which the polynomials' intervals are set.
 _CALIBRATED = 4096
-# The fewest and most samples of the smoothed program, and how many numbers they may have together.
+# The fewest and most samples of the smoothed program, and the most numbers in them together.
 _FEWEST, _MOST, _NUMBERS = 4, 16, 4_000_000
 _SCREENED = 200
 
@@ -68,14 +69,15 @@ def certify(
     axis. They bound the rates at which inputs violate range and gap, and these bounds are part of xi. Without them
     every other calibration sample is held out.
 
-    If activations become polynomials there are two networks: the traced one and the evaluated one. By default the
-    smoothed classifier of the evaluated one, whose votes are counted, is certified. With of="network" it is that of the
-    traced network, and copies that the polynomials classify differently count as near a tie; this needs polynomials
-    that are very close to their functions. For networks without activations that need approximation, both are the same.
+    If activations become polynomials, there are two networks: the traced one and the evaluated one. By default the
+    smoothed classifier of the evaluated network, whose votes are counted, is certified. With of="network", the smoothed
+    classifier of the traced network is certified, and copies that the polynomials classify differently count as near a
+    tie; this needs polynomials that are very close to their functions. For networks without activations that need
+    approximation, both are the same.
 
-    `options` are those of `compile`; `seed` is that of the noise used here. The server's noise is always fresh.
+    `options` are as for `compile`; `seed` is for the noise used here. The server's noise is always fresh.
 
-    `client.answer(output)` reads an answer; `hg.read_answer` reads one that was decrypted or simulated.
+    `client.answer(output)` reads an answer; `hg.read_answer` reads a decrypted or simulated one.
 
     Raises ProgramError for a network or certificate that does not fit, UnsupportedError for functions that have no
     single polynomial (max pooling: use average pooling), PlanningError if no parameters are large enough.
@@ -104,7 +106,7 @@ def certify(
 
 
 def _samples(program: Program, shape: tuple[int, ...], held_out: Any) -> tuple[Array, Array]:
-    """Training inputs, and those kept apart."""
+    """Training inputs and held-out inputs."""
     if not program.calibration:
         raise ProgramError(
             f"{program.name} has no calibration samples",
@@ -127,7 +129,7 @@ def _checked(samples: Any, shape: tuple[int, ...], what: str) -> Array:
 def _networks(
     program: Program, certificate: Certificate, training: Array, options: Options, rng: np.random.Generator
 ) -> tuple[Program, Program]:
-    """The network of few maps and functions as it is, and with the polynomials that are evaluated; one where it has none."""
+    """The fused network with its exact functions, and with the evaluated polynomials (the same if it has none)."""
     exact = exact_network(program)
     for node in exact.nodes:
         if node.op in ALONG_ROWS and node.type.secret:
@@ -159,12 +161,12 @@ def _networks(
 
 
 def exact_network(program: Program) -> Program:
-    """The network that is certified, of few maps and functions, for inputs with noise."""
+    """The certified network, fused into few maps and functions, for inputs with noise."""
     return apply(FuseLinear(), apply(Expand(), apply(Simplify(), _without_range(program))))
 
 
 def _without_range(program: Program) -> Program:
-    """The network for inputs with noise, which no interval holds."""
+    """The network without an input range, because no interval contains inputs with noise."""
     builder = Builder(program.name, program.stage, program)
     (source,) = program.inputs
     attrs = {key: value for key, value in source.attrs.items() if key not in ("low", "high")}
@@ -177,7 +179,7 @@ def _without_range(program: Program) -> Program:
 
 
 def _without_degrees(options: Options) -> Options:
-    """The options for a program whose polynomials are chosen."""
+    """The options for a program whose polynomials are already chosen."""
     flood = _FLOOD if options.flood is None else options.flood
     usual = options.precision_bits == Options().precision_bits
     return replace(
@@ -208,7 +210,7 @@ def _cheapest(
     options: Options,
     progress: Progress | None,
 ) -> _Made:
-    """The fastest of the gaps that leave room for the error of encryption."""
+    """The fastest artifact over the gaps that leave room for the error of encryption."""
     columns = columns_of(network, certificate)
     sizes = _product_sizes(network, sampler, training)
     found: list[_Made] = []
@@ -243,7 +245,7 @@ def _cheapest(
 
 
 def _product_sizes(network: Program, sampler: Sampler, training: Array) -> dict[Node, float]:
-    """How large the products of the network are on noisy training inputs."""
+    """The sizes of the network's products on noisy training inputs."""
     (source,) = network.inputs
     noisy = training[:_SCREENED] + sampler.deviations * sampler.draw(training[:_SCREENED].shape)
     sizes: dict[Node, float] = {}
@@ -259,7 +261,7 @@ def _product_sizes(network: Program, sampler: Sampler, training: Array) -> dict[
 def _calibration(
     smoothed: Program, network: Program, sampler: Sampler, training: Array, columns: Columns
 ) -> tuple[Array, ...]:
-    """A few inputs with noise for the smoothed program: those whose copies are furthest from ties."""
+    """A few inputs with noise for the smoothed program: the inputs whose copies are furthest from ties."""
     screened = training[:_SCREENED]
     worst = [float(np.quantile(sampler(x, sampler.certificate.n).gaps, 0.01)) for x in screened]
     order = np.argsort(worst)[::-1]

@@ -1,6 +1,7 @@
-"""The same procedure in the clear, on the network as it is: what encrypted answers are compared with.
+"""The certified procedure in the clear, on the original network: the reference for encrypted answers.
 
-Votes are counted exactly, the guess is made by votes or, as under encryption, by mean logits (Phoenix, section 6.1).
+Votes are counted exactly. The guess is the class with the most votes or, as under encryption, with the largest mean
+logit (Phoenix, section 6.1).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Guess = Callable[[Array], int]
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The class that was guessed, its votes, and whether they reach the target."""
+    """The guessed class, its votes, and whether they reach the target."""
 
     label: int
     votes: int
@@ -30,17 +31,17 @@ class Clear:
 
 
 def by_votes(logits: Array) -> int:
-    """The class that most copies name."""
+    """The class with the most votes of copies."""
     return int(np.bincount(logits.argmax(axis=1), minlength=logits.shape[1]).argmax())
 
 
 def by_mean(logits: Array) -> int:
-    """The class of the largest mean logit: the soft preliminary count."""
+    """The class with the largest mean logit: the soft preliminary count."""
     return int(logits.mean(axis=0).argmax())
 
 
 class Smoothed:
-    """A smoothed classifier in the clear; `program` and `certificate` as for `certify`."""
+    """A smoothed classifier in the clear; `program` and `certificate` are as for `certify`."""
 
     def __init__(self, program: Program, certificate: Certificate, *, seed: int = 0) -> None:
         self.certificate = certificate
@@ -52,13 +53,13 @@ class Smoothed:
         self._sampler = Sampler(self.network, self.network, certificate, np.random.default_rng(seed))
 
     def __call__(self, x: Any, guess: Guess = by_mean) -> Clear:
-        """The answer for one input, with noise of its own."""
+        """The answer for one input, with fresh noise."""
         known = self.certificate
         logits = self._sampler(np.asarray(x, dtype=np.float64).reshape(self.shape), known.n + known.n0).exact
         return self._answer(logits[: known.n], logits[known.n :], guess)
 
     def with_noise(self, x: Any, drawn: Mapping[str, Any], guess: Guess = by_mean) -> Clear:
-        """The answer for the noise that a server was given: the certified artifact's plain inputs, by name."""
+        """The answer for given noise: the certified artifact's plain inputs, by name."""
         known, columns = self.certificate, self._columns
         votes = self._logits(x, np.asarray(drawn[NOISE])[..., : known.n])
         if GUESS_NOISE in drawn:

@@ -1,7 +1,7 @@
 """Many noisy copies of one input through a network, as one program on tensors with a last axis of copies.
 
-Where values are linear in the input, W(x + n) = Wx + Wn: what all copies share is worked out once, what is noise in the
-clear. Only where a function that is not linear reads them do they meet, and become as many values as there are copies.
+For values that are linear in the input, W(x + n) = Wx + Wn: the part that all copies share is computed once, and the
+noise part in the clear. Only a nonlinear function combines the two parts, into a value for each copy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
 from heliograph.ir.ops.functions import ALONG_ROWS
 from heliograph.ir.ops.table import OPS
 
-# A matrix with more entries than this is repeated entry by entry, not as a dense matrix of channels.
+# A larger matrix, in entries, is repeated entry by entry, not as a dense matrix of channels.
 _MOST_CHANNELS = 1 << 24
-# The size to which products are scaled. The error of a plaintext matrix grows with the size of its operand; that of a key
-# switch does not depend on it (ckks/noise.py). On the benchmark's network, both are then equal.
+# The size to which products are scaled. The error of a plaintext matrix grows with the size of its operand; the error
+# of a key switch does not (ckks/noise.py). On the benchmark's network, both are then equal.
 _SIZE_OF_PRODUCTS = 32.0
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a node of the network is for all copies: `shared`, of its shape, plus `own`, with a last axis of copies."""
+    """A node's value for all copies: `shared`, of the node's shape, plus `own`, with a last axis of copies."""
 
     shared: Node | None
     own: Node | None
@@ -37,10 +37,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """A copy that is the mean of others, whose noise alone is known, `aside`; its own noise is the mean of theirs.
+    """A copy that is the mean of other copies, of which only the noise is computed, in `aside`.
 
-    What is linear in a mean is the mean. The mean of a product of values u + v, where u is shared and v is noise, is the
-    product of the means and the covariance of the noise, which the server knows: so one copy stands for all of them.
+    Its noise is the mean of their noise. Linear functions preserve means. The mean of a product of values u + v, with u
+    shared
+    and v noise, is the product of the means plus the covariance of the noise, which the server knows: so one copy can
+    represent all of them.
     """
 
     column: int
@@ -48,7 +50,7 @@ class Averaged:
 
 
 def averages(network: Program) -> bool:
-    """Whether means go through the network like this: all that is not linear is products of what is linear in the input."""
+    """Whether means pass through the network: its only nonlinear ops are products of values linear in the input."""
     behind: set[Node] = set()
     for node in network.nodes:
         if not node.type.secret:
@@ -65,7 +67,7 @@ def averages(network: Program) -> bool:
 class Copies:
     """Writes a network of linear maps, polynomials and products (`FuseLinear` makes it) for `count` copies.
 
-    `inputs` has the value of each input node of the network, and `sizes` how large products are, where that is known. With
+    `inputs` has the value of each input node of the network, and `sizes` the sizes of products, if known. With
     `averaged` one of the copies is a mean.
     """
 
@@ -94,14 +96,14 @@ class Copies:
     def mean_output(self, run: int) -> Node:
         """The mean of the outputs over each run of this many copies, (*shape, count / run).
 
-        The linear end of the network works on means of what is before it, which is the same.
+        The linear end of the network works on means of the values before it, which gives the same result.
         """
         means = _Means(self, run)
         (node,) = self.network.outputs
         return means.full(means.values[node], node)
 
     def full(self, value: Value, node: Node) -> Node:
-        """Shared and own part added up, for each copy."""
+        """The sum of shared and own part, for each copy."""
         own = self.own(value, node)
         if value.shared is None:
             assert own is not None
@@ -110,14 +112,14 @@ class Copies:
         return shared if own is None else self.builder.op("add", (shared, own), node.loc)
 
     def own(self, value: Value, node: Node) -> Node | None:
-        """The own part, with that of the averaged copy where there is one."""
+        """The own part, including the averaged copy's if there is one."""
         own = value.own
         if self.averaged is None or (own is not None and own.type.secret):
             return own
         return self._with_mean(own, node, self.averaged)
 
     def _with_mean(self, own: Node | None, node: Node, averaged: Averaged) -> Node | None:
-        """Noise with that of the averaged copy at its column."""
+        """The noise of all copies, with the averaged copy's mean noise in its column."""
         aside = averaged.aside.values[node].own
         if aside is None:
             return own
@@ -161,7 +163,7 @@ class _Means(Copies):
 
 
 def for_copies(matrix: Matrix, count: int) -> Matrix:
-    """The map of each copy by itself, on tensors with a last axis of copies."""
+    """The map applied to each copy separately, on tensors with a last axis of copies."""
     if isinstance(matrix, KroneckerMatrix):
         identity = scipy.sparse.eye_array(count, format="csr")
         places = [SparseMatrix.of(scipy.sparse.kron(place.csr(), identity, format="csr")) for place in matrix.places]
@@ -174,7 +176,8 @@ def for_copies(matrix: Matrix, count: int) -> Matrix:
 
 def _value(copies: Copies, node: Node, values: Mapping[Node, Value]) -> Value:
     operands = [values[operand] for operand in node.inputs]
-    # Where a copy is a mean, a product of what has no other noise has that of the mean.
+    # With an averaged copy, even a product of shared values gets noise of its own: the covariance in that copy's
+    # column.
     alike = copies.averaged is None or node.op in _LINEAR or not node.type.secret
     if alike and all(operand.own is None for operand in operands):
         shared = [operand.shared for operand in operands if operand.shared is not None]
@@ -190,7 +193,7 @@ def _value(copies: Copies, node: Node, values: Mapping[Node, Value]) -> Value:
 
 
 def _settled(copies: Copies, node: Node, operands: Sequence[Value]) -> Sequence[Value]:
-    """The operands, noise with that of the averaged copy where it meets what is not noise alone."""
+    """The operands; if one has an encrypted own part, the others' noise includes the averaged copy's."""
     if copies.averaged is None or not any(value.own is not None and value.own.type.secret for value in operands):
         return operands
     return [Value(each.shared, copies.own(each, of)) for each, of in zip(operands, node.inputs, strict=True)]
@@ -247,7 +250,7 @@ def _elementwise(copies: Copies, node: Node, operands: Sequence[Value]) -> Value
 
 
 def _product(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
-    """The product of operands that are multiplied by a power of two first, and divided by it afterwards.
+    """The product of operands that are first multiplied by a power of two, by which the product is later divided.
 
     The maps on both sides absorb the sizes. The argmax must resolve logits that are nearly equal, and their error depends
     on the size.
@@ -265,7 +268,7 @@ def _product(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
         if value.shared is None:
             resized[operand] = times(copies.full(value, operand), factor)
             continue
-        # Scale before the copies are made, where a map absorbs the factor.
+        # Scale before the value is repeated for the copies, so that a map absorbs the factor.
         shared = builder.op("repeat", (times(value.shared, factor),), loc, count=copies.count)
         own = copies.own(value, operand)
         resized[operand] = shared if own is None else builder.op("add", (shared, times(own, factor)), loc)
@@ -277,7 +280,7 @@ def _product(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
 
 
 def _covariance(copies: Copies, node: Node, averaged: Averaged) -> Node:
-    """What the mean of products is above the product of means, at the column of the mean; the server works it out."""
+    """The mean of products minus the product of means, in the averaged copy's column, computed in the clear."""
     left, right = (averaged.aside.values[operand].own for operand in node.inputs)
     assert left is not None
     assert right is not None
@@ -291,7 +294,7 @@ def _covariance(copies: Copies, node: Node, averaged: Averaged) -> Node:
 
 
 def moved_columns(builder: Builder, values: Node, places: Array, loc: Location) -> Node:
-    """Copies of a value (*shape, copies) moved, each to the rows of `places` (new copies, copies) that name it."""
+    """The copies of a value (*shape, copies) times the matrix `places` (new copies, copies)."""
     *shape, _ = shape_of(values)
     size = math.prod(shape)
     place = SparseMatrix.of(scipy.sparse.csr_array(places))
@@ -305,7 +308,7 @@ def moved_columns(builder: Builder, values: Node, places: Array, loc: Location) 
 
 
 def _along_rows(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
-    """Columns of all copies stand side by side: row ops treat each alike."""
+    """A row op on all copies at once: their columns are put side by side, and the op treats each column alike."""
     (operand,) = node.inputs
     rows, columns = shape_of(operand)
     flat = copies.op(node, "reshape", copies.full(operands[0], operand), shape=(rows, columns * copies.count))

@@ -18,8 +18,9 @@ _MOST_HELD = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Of each copy: the logits (copies, classes) of the network that is certified, and of the one that is evaluated; whether
-    a polynomial's input left its interval.
+    """Logits (copies, classes) of the certified and of the evaluated network, and whether polynomials' inputs left.
+
+    `left`: for each copy, whether a polynomial's input left its interval.
     """
 
     exact: Array
@@ -28,19 +29,21 @@ class Sampled:
 
     @property
     def gaps(self) -> Array:
-        """By how much the largest logit is above the next, of what is evaluated."""
+        """The difference between the largest and the next evaluated logit of each copy."""
         two = np.sort(self.evaluated, axis=1)[:, -2:]
         return np.asarray(two[:, 1] - two[:, 0])
 
     @property
     def spread(self) -> Array:
-        """The distance of the largest and the smallest logit of each copy, of what is evaluated."""
+        """The difference between the largest and the smallest evaluated logit of each copy."""
         return np.asarray(self.evaluated.max(axis=1) - self.evaluated.min(axis=1))
 
     @property
     def behind(self) -> Array:
-        """How far each logit is behind the largest, (copies, classes): of what is evaluated, and where the network names
-        another class; infinite for the class that it names. A vote that is near to zero there may be counted wrongly.
+        """The distance of each evaluated logit from the largest, (copies, classes).
+
+        It is infinite for the class that the certified network chooses; another class with a small distance may
+        wrongly get the vote.
         """
         distance = self.evaluated.max(axis=1, keepdims=True) - self.evaluated
         distance[np.arange(len(distance)), self.exact.argmax(axis=1)] = np.inf
@@ -48,9 +51,9 @@ class Sampled:
 
 
 class Sampler:
-    """Draws noisy copies. `exact` and `evaluated` are programs of the tensor stage with one input; they may be one.
+    """Draws noisy copies. `exact` and `evaluated` are tensor-stage programs with one input; they may be the same.
 
-    Where the input goes through one map with fewer results than elements, normal noise is drawn behind it, with the
+    If only one map reads the input and has fewer results than elements, normal noise is drawn after the map, with the
     covariance that it has there: the same distribution, for a fraction of the work.
     """
 
@@ -99,7 +102,7 @@ class Sampler:
 
 
 def run_watched(program: Program, values: Array) -> tuple[Array, Array]:
-    """The only output for inputs with a leading axis, and which of them left the interval of a polynomial."""
+    """The single output for inputs with a leading axis, and which inputs left the interval of a polynomial."""
     (source,) = program.inputs
     left = np.zeros(values.shape[0], dtype=bool)
     bounds = {
@@ -120,7 +123,7 @@ def run_watched(program: Program, values: Array) -> tuple[Array, Array]:
 
 
 def _behind_first_map(program: Program) -> tuple[Program, Array, Array] | None:
-    """What is behind the only map that reads the input, its matrix and bias; None where that saves nothing."""
+    """The program after the only map that reads the input, and this map's matrix and bias; None if it saves nothing."""
     (source,) = program.inputs
     readers = [node for node in program.nodes if source in node.inputs]
     if len(readers) != 1 or readers[0].op != "affine" or readers[0].inputs != (source,):

@@ -2,9 +2,9 @@
 
     copies:  x + noise through the network, n of them that vote and n0 whose mean logits name a class
     votes:   one-hot argmax of each copy, added up
-    answer:  one-hot guess times (votes - (target - 1)): above zero where the guessed class is certified
+    answer:  one-hot guess times (votes - (target - 1)): above zero if the guessed class is certified
 
-The guess is an argmax as the votes are: where there is room it stands among them as one more column (`Columns.joined`).
+The guess is an argmax like the votes: if there is room, it is one more column beside them (`Columns.joined`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOTS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What the logits of copies are taken to be: no two further apart than `spread`, the largest `gap` above the next."""
+    """The assumption about the logits of a copy: at most `spread` apart, the largest at least `gap` above the next."""
 
     spread: float
     gap: float
@@ -40,10 +40,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the copies stand on the last axis of the network's values.
+    """The places of the copies on the last axis of the network's values.
 
-    `joined`: the guess has a column beside the votes, and one argmax serves both. `averaged`: its copies are one, with their
-    mean noise (`copies.Averaged`); otherwise they stand behind the votes and are added up.
+    `joined`: the guess has a column beside the votes, and one argmax serves both.
+    `averaged`: the guess's copies are merged into one with their mean noise (`copies.Averaged`); otherwise they come
+    after the votes and are added up.
     """
 
     votes: int
@@ -53,19 +54,19 @@ class Columns:
 
     @property
     def start(self) -> int:
-        """The first of the copies that the guess is made from, where they stand behind the votes."""
+        """The first of the guess's copies, if they come after the votes."""
         return -(-self.votes // self.guesses) * self.guesses
 
     @property
     def width(self) -> int:
-        """All columns that vote: a power of two."""
+        """The number of columns that vote, a power of two."""
         if not self.joined:
             return next_power_of_two(self.votes)
         return next_power_of_two(self.votes + 1 if self.averaged else self.start + self.guesses)
 
     @property
     def guess(self) -> int:
-        """The column of the mean logits, among those that vote."""
+        """The column of the mean logits, among the voting columns."""
         return self.votes
 
     @property
@@ -73,7 +74,7 @@ class Columns:
         return self.width - self.votes - self.joined
 
     def used(self) -> Array:
-        """1 for the columns that are votes, and for the guess where it is one copy, (width,)."""
+        """1 for the columns of votes, and for the guess if it is a single copy, (width,)."""
         return (np.arange(self.width) < self.votes + (self.joined and self.averaged)).astype(np.float64)
 
 
@@ -84,9 +85,9 @@ def smooth(
     columns: Columns,
     sizes: Mapping[Node, float] | None = None,
 ) -> Program:
-    """The program; `network` has linear maps, polynomials and functions (`FuseLinear` made it), one input, and logits out.
+    """The smoothed program; `network` has linear maps, polynomials and functions (from `FuseLinear`) and one input.
 
-    `sizes` are those of the network's products, where they are known.
+    `sizes` are the sizes of the network's products, if known.
     """
     (source,) = (node for node in network.inputs if node.type.secret)
     classes = shape_of(network.outputs[0])[0]
@@ -123,7 +124,7 @@ def smooth(
         guess = _column(builder, one_hot, columns.guess, replace(loc, layer="guess"))
     else:
         means = noisy.guessing(columns)
-        # Put it beside an empty column: taking it out again is a map, which leads to the layout of the counts.
+        # Put it beside an empty column: extracting it again is a map, which can lead to the layout of the counts.
         pair = moved_columns(builder, means, np.array([[1.0], [0.0]]), replace(loc, layer="guess"))
         # This one-hot vector multiplies the counts, so it must be as exact as the votes.
         guess = largest(pair, certificate.n, "guess")
@@ -135,9 +136,9 @@ def smooth(
 
 
 def _exact_for(classes: int, range_: Range, votes: int) -> int:
-    """How many one-hot results have to add up right: several times the votes, where that can be proved.
+    """The number of one-hot results whose sum must be exact: several times the votes, if that can be proved.
 
-    What is left at the other classes, that of the guess times their votes, is then far below the server's noise.
+    The remainders at other classes, the guess's remainder times their votes, are then far below the server's noise.
     """
     for times in _HIDDEN:
         with contextlib.suppress(ProgramError):
@@ -156,14 +157,14 @@ class _Noisy:
     loc: Location
 
     def voting(self, columns: Columns) -> Copies:
-        """The copies that vote, and with them those of the guess where they are joined."""
+        """The voting copies, including the guess's copies if they are joined."""
         noise = self._noise(NOISE, columns.width)
         if not (columns.joined and columns.averaged):
             return self._copies(noise, columns.width, None)
         return self._averaged(columns, noise, columns.width, columns.guess)
 
     def guessing(self, columns: Columns) -> Node:
-        """The mean logits of copies apart from the votes, (classes, 1)."""
+        """The mean logits of the guess's copies, separate from the votes, (classes, 1)."""
         if columns.averaged:
             return self._averaged(columns, None, 1, 0).output
         return self._copies(self._noise(GUESS_NOISE, columns.guesses), columns.guesses, None).mean_output(
@@ -171,7 +172,7 @@ class _Noisy:
         )
 
     def _averaged(self, columns: Columns, noise: Node | None, count: int, column: int) -> Copies:
-        """`count` copies of which one is the mean of the guess's."""
+        """`count` copies, one of which is the mean of the guess's copies."""
         drawn = self._noise(GUESS_NOISE, columns.guesses)
         aside = Copies(self.builder, self.network, {self.source: Value(self.x, drawn)}, columns.guesses, {})
         return self._copies(noise, count, Averaged(column, aside))
@@ -186,7 +187,7 @@ class _Noisy:
         return source
 
     def _noise(self, name: str, count: int) -> Node:
-        """Noise of this many copies, (*shape, count), that the server draws under that name."""
+        """The noise of `count` copies, (*shape, count), which the server draws as the plain input of this name."""
         builder, shape, loc = self.builder, shape_of(self.x), replace(self.loc, layer=name)
         drawn = builder.input(name, loc, shape=(*shape, count), secret=False, drawn=self.certificate.drawn)
         deviations = self.certificate.deviations(shape)[..., np.newaxis]
@@ -204,9 +205,9 @@ def _column(builder: Builder, values: Node, column: int, loc: Location) -> Node:
 
 
 def columns_of(network: Program, certificate: Certificate) -> Columns:
-    """How the copies stand: the guess beside the votes where all pairs of classes then fit one ciphertext.
+    """The columns of the copies: the guess is beside the votes if all pairs of classes then fit one ciphertext.
 
-    Where there are more, a column for the guess would double the votes' ciphertexts, and it is cheaper by itself.
+    Otherwise a column for the guess would double the votes' ciphertexts, and a separate guess is cheaper.
     """
     classes, averaged = shape_of(network.outputs[0])[0], averages(network)
     joined = Columns(certificate.n, certificate.n0, True, averaged)

@@ -1,4 +1,4 @@
-"""The statistics of a certificate: one-sided binomial tests and intervals, exact, and the radii that they certify."""
+"""The statistics of a certificate: exact one-sided binomial tests and intervals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heliograph.errors import ProgramError
 
 
 def p_value(count: int, copies: int, tau: float) -> float:
-    """The probability of at least `count` of `copies` votes where each falls with probability tau: the test's p-value."""
+    """The test's p-value: the probability of at least `count` of `copies` votes if each has probability tau."""
     if count <= 0:
         return 1.0
     if count > copies:
@@ -20,7 +20,7 @@ def p_value(count: int, copies: int, tau: float) -> float:
 
 
 def target_count(copies: int, tau: float, alpha: float) -> int:
-    """The smallest count whose p-value is at most alpha (Phoenix, section 6.1); a ProgramError where none is."""
+    """The smallest count with a p-value of at most alpha (Phoenix, section 6.1); a ProgramError if there is none."""
     if p_value(copies, copies, tau) > alpha:
         needed = math.ceil(math.log(alpha) / math.log(tau))
         raise ProgramError(
@@ -36,7 +36,7 @@ def target_count(copies: int, tau: float, alpha: float) -> int:
 
 
 def most_seen(samples: int, rate: float, escape: float) -> int:
-    """The largest count that samples with at least that rate stay within with probability at most `escape`; -1: none."""
+    """The largest count that, with this rate or more, is not exceeded with probability at most `escape`; or -1."""
     count = -1
     # P(X <= k) for X ~ Bin(n, rate) is I_(1 - rate)(n - k, k + 1).
     while count + 1 < samples and scipy.special.betainc(samples - count - 1, count + 2, 1.0 - rate) <= escape:

@@ -1,7 +1,7 @@
-"""Training of networks that noise does not confuse: what certificates need, in torch, in a few minutes.
+"""Training of noise-robust networks for certificates, in torch, in a few minutes.
 
-Inputs get the noise that they will be smoothed with (Cohen et al. 2019); with `consistency` two noisy copies of an input are
-brought to one answer (Jeong and Shin 2020), which certifies more inputs at some cost in accuracy.
+Inputs get the noise of the later smoothing (Cohen et al. 2019). With `consistency`, two noisy copies of an input are
+trained to agree (Jeong and Shin 2020), which certifies more inputs at some cost in accuracy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Progress = Callable[[str, int, int], None]
 class Square(nn.Module):
     """A learned quadratic for each of `features`: scale (x + shift)^2.
 
-    Phoenix's c2 x^2 + c1 x, but for a constant that the next layer's bias takes. Its square is the only product that
-    encryption pays for.
+    Phoenix's c2 x^2 + c1 x, up to a constant that the next layer's bias absorbs. Its square is the only product of
+    ciphertexts.
     """
 
     def __init__(self, features: int) -> None:
@@ -58,13 +58,13 @@ def train(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> nn.Module:
-    """Train a network on noisy copies of its inputs; the running mean of its parameters, in eval mode.
+    """Train a network on noisy copies of its inputs; returns the running mean of its parameters, in eval mode.
 
-    `model` takes a batch (n, *shape) and gives logits; it is trained in place, from what it is: a plain network that was
-    trained before, or a new one. `inputs` and `labels` are arrays or tensors with a leading axis. The rate rises to `rate`
-    and falls again (Smith and Topin 2019). The same seed gives the same network on one machine.
+    `model` maps a batch (n, *shape) to logits; it is trained in place from its present state, new or already trained.
+    `inputs` and `labels` are arrays or tensors with a leading axis. The learning rate rises to `rate` and falls again
+    (Smith and Topin 2019). The same seed gives the same network on one machine.
 
-    Raises ProgramError for inputs and labels that do not fit, and where the loss is no longer a number.
+    Raises ProgramError for inputs and labels that do not fit, and if the loss is no longer a number.
     """
     try:
         x = torch.as_tensor(real_numbers(plain_values(inputs)), dtype=torch.float32)
@@ -111,7 +111,7 @@ def train(
 
 
 def _disagreement(logits: list[Tensor]) -> Tensor:
-    """The divergence of each answer from the mean answer, and half the entropy of that."""
+    """The divergence of each answer from the mean answer, plus half the entropy of the mean answer."""
     answers = [functional.log_softmax(each, dim=1) for each in logits]
     mean = torch.stack([each.exp() for each in answers]).mean(dim=0).clamp_min(1e-20)
     apart = torch.stack([functional.kl_div(each, mean, reduction="batchmean") for each in answers]).mean()

@@ -1,1 +1,1 @@
-"""What people read of a program: texts, HTML, drawings, plots, differences, depth, explanations."""
+"""Reports about a program for people: texts, HTML, drawings, plots, differences, depth, explanations."""

@@ -1,4 +1,4 @@
-"""What the figures of a report rest on, in sentences."""
+"""The assumptions behind a report's figures, in sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph.report.figures import Certified, Figures, UnseenInputs
 
 
 def _unseen_text(unseen: UnseenInputs) -> str:
-    """How often unseen inputs leave, as far as the samples tell."""
+    """How often unseen inputs leave their intervals, as far as held-out samples show."""
     if not unseen.apart:
         return (
             f"New inputs: none of the {unseen.setting} calibration sample{'s' * (unseen.setting != 1)} could be held out, "
@@ -31,7 +31,9 @@ def _unseen_text(unseen: UnseenInputs) -> str:
 
 
 def _certificate_text(found: Certified, soft: float, flood: float | None) -> str:
-    """What a certificate's error rests on, and what is left of the votes for other classes; `soft` is that of one vote."""
+    """The assumptions behind a certificate's error, and how far outputs reveal votes for other classes.
+
+    `soft` is the largest remainder of one such vote."""
     left = soft * max(found.target, found.n - found.target)
     noise = "" if flood is None else f", under the server's noise of deviation {flood:.3g}"
     return (
@@ -51,7 +53,7 @@ def _attack_text(ring_dim: int) -> str:
 
 
 def assumed(figures: Figures) -> list[str]:
-    """What the figures rest on, one sentence each."""
+    """The assumptions behind the figures, one sentence each."""
     lines = []
     if figures.security_bits is None:
         lines.append("No security: the parameters were chosen without the security table. For tests only.")

@@ -1,4 +1,4 @@
-"""What a report is drawn from: a compiled program with its figures, wherever it comes from."""
+"""The source of a report: a compiled program with its figures."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from heliograph.ir import CipherType, Node, Program, Stage
 from heliograph.ir.bootstraps.asked import REFRESHED, WHOLE, bootstrapped, inside_bootstraps
 from heliograph.report.compiled import Compiled
 
-# Among paths that spend the same number of levels, prefer the one with the most nodes: it starts at an input and ends at an
+# Among paths with the same number of levels, prefer the one with the most nodes: it starts at an input and ends at an
 # output.
 _LEVEL_WEIGHT = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class DepthRow:
-    """One node. `depth` counts the levels spent on the way from the inputs, `level` those that are left."""
+    """One node. `depth` is the number of levels spent on the way from the inputs, `level` the number left."""
 
     name: str
     op: str
@@ -37,9 +37,11 @@ class DepthRow:
 
 @dataclass(frozen=True, slots=True)
 class DepthReport:
-    """The rows in program order, the names of the nodes on the critical path, and the levels that each line spends on it.
+    """The depth of every node, and the critical path.
 
-    `spent` has (location, layer, levels) in the order of the path.
+    `rows`: the nodes in program order.
+    `critical_path`: the names of the nodes on the critical path.
+    `spent`: (location, layer, levels), the levels that each source line spends on the path, in its order.
     """
 
     rows: tuple[DepthRow, ...]
@@ -81,8 +83,8 @@ class DepthReport:
 def depth_report(program: Program) -> DepthReport:
     """The report of a program at the managed or executable stage.
 
-    A level is spent by a rescale, and counted for the line whose product it rescales. A bootstrap that is written out has
-    one row, as one that is an op; its text has the rest.
+    A rescale spends a level, which counts for the line of the rescaled product. A written-out bootstrap has one row,
+    like a bootstrap that is a single op; the program's text has the rest.
     """
     if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
         raise ProgramError(f"levels are planned at the managed stage; this program is at {program.stage.value}")
@@ -127,10 +129,10 @@ def depth_report(program: Program) -> DepthReport:
 
 
 def _read(node: Node) -> Sequence[Node]:
-    """What a node is made of: of a bootstrap that is written out what it refreshes."""
+    """The operands of a node; for a written-out bootstrap the value that it refreshes."""
     return bootstrapped(node) if node.op == REFRESHED else node.inputs
 
 
 def artifact_depth(artifact: Compiled) -> DepthReport:
-    """The report of what an artifact executes: the texts of earlier stages are only what its author says they were."""
+    """The report of an artifact's executable program; texts of earlier stages are unverified claims of its author."""
     return depth_report(artifact.program)

@@ -1,4 +1,4 @@
-"""What changed between two artifacts: the cost, and where."""
+"""The differences in cost between two artifacts, and where they arise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph.report.depth import artifact_depth
 from heliograph.report.figures import Figure, Figures, figure_of
 from heliograph.report.text import figure_text
 
-# What is compared, in this order: figures of the report or, where there is a dot, figures of its `predicted`.
+# The compared figures, in this order; names with a dot are figures in the report's `predicted`.
 _COMPARED = (
     "security_bits", "ring_dim", "log_pq", "levels", "depth", "scale_bits", "digits", "rotations", "key_switches",
     "ciphertext_products", "plaintext_products", "rotation_keys", "evaluation_key_bytes", "ciphertext_bytes",
@@ -22,7 +22,7 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Figures that differ (label, before, after, and after over before where both are numbers), and layers that do."""
+    """Differing figures (label, before, after, and for numbers the ratio of after to before), and differing layers."""
 
     before: str
     after: str
@@ -68,7 +68,7 @@ def _number(value: Any) -> str:
 
 
 def _find(figures: Figures, path: str) -> tuple[Any, Figure]:
-    """A figure's value, and what is known of it."""
+    """A figure's value and its description."""
     *before, name = path.split(".")
     record: Any = figures if not before else figures.predicted
     (entry,) = (entry for entry in fields(record) if entry.name == name)
@@ -105,7 +105,7 @@ def _layers(artifact: Compiled) -> dict[str, dict[str, Any]]:
 
 
 def diff(before: Compiled, after: Compiled) -> Diff:
-    """What changed in cost from one artifact to another, in all and by layer."""
+    """The changes in cost from one artifact to another, in total and by layer."""
     figures: list[tuple[str, str, str, float | None]] = []
     for path in _COMPARED:
         (old, about), (new, _) = _find(before.report.figures, path), _find(after.report.figures, path)

@@ -23,7 +23,7 @@ from heliograph.report.text import (
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
 # From few levels left (light) to many (dark), in one hue, so that the order is clear without the legend.
 _LIGHT, _DARK = (222, 235, 247), (8, 64, 129)
-# Colours for standalone pictures; the page has others under the same names for dark screens (html.py).
+# Colours for standalone pictures; for dark screens the page redefines the same names (html.py).
 INK, MUTED, GRID = "#1f2933", "#5c6b7a", "#d8dee6"
 PREDICTED, MEASURED, WARM = "#2c6fbb", "#d9822b", "#b5452c"
 PROVED, INTERVAL, BOOTSTRAP, LEVEL, SCALE = "#2f7d5b", "#e4ecf5", "#7b3fa0", "#0b5394", "#2f7d5b"
@@ -41,12 +41,12 @@ _PROVED, _INTERVAL, _BOOTSTRAP = (
     _themed("bootstrap", BOOTSTRAP),
 )
 _LEVEL, _SCALE, _BAND = _themed("level", LEVEL), _themed("scale", SCALE), _themed("band", "#f4f6f9")
-# Marks the text of an axis, which is not a figure of the report.
+# Marks text on an axis, which is not a figure of the report.
 _AXIS = ' class="axis"'
 
 
 def number(value: float) -> str:
-    """A coordinate, short."""
+    """A coordinate as a short text."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -96,12 +96,12 @@ def _svg(width: float, height: float, body: Sequence[str], label: str, name: str
 
 
 def ending(text: str, most: int) -> str:
-    """The text, with its beginning left out where it is too long: the end of a layer's path says more."""
+    """The text, without its beginning if it is too long: the end of a layer's path says more."""
     return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, with its middle left out where it is too long."""
+    """The text, without its middle if it is too long."""
     if len(text) <= most:
         return text
     head = (most - 1) // 2
@@ -109,7 +109,7 @@ def shortened(text: str, most: int) -> str:
 
 
 class Placed(Protocol):
-    """What stands in a graph: its name, and those that it reads."""
+    """An item of a graph: its name, and the names of the items that it reads."""
 
     @property
     def name(self) -> str: ...
@@ -141,7 +141,7 @@ def place(rows: Sequence[Placed]) -> dict[str, tuple[int, float]]:
 
 
 def graph_svg(rows: Sequence[DepthRow], levels: int) -> str:
-    """The graph, top to bottom; the fill says the level, a thick frame the critical path."""
+    """The graph, top to bottom; the fill shows the level, a thick frame the critical path."""
     if not rows:
         return _svg(200, 40, [_text(10, 24, "no nodes")], "empty graph", "graph")
     places = place(rows)
@@ -238,7 +238,7 @@ def layers_svg(boxes: Sequence[Box], levels: int) -> str:
 
 
 def legend_svg(levels: int, bootstraps: bool = False) -> str:
-    """The colours of the levels, and that of bootstraps where there are some."""
+    """The legend: the colours of the levels, and the colour of bootstraps if there are any."""
     shown = range(levels, -1, -1) if levels <= 12 else range(levels, -1, -max(1, -(-levels // 10)))
     body = [_text(0, 15, "level", 12, fill=_MUTED, more=_AXIS)]
     x = 44.0
@@ -327,7 +327,7 @@ def _arrow(x: float, y: float, side: float, colour: str) -> str:
 
 
 def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
-    """Each polynomial's interval with what was proved and observed of its input, on one axis by layer."""
+    """Each polynomial's interval with the proved and the observed range of its input, on one axis by layer."""
     width, left, right, row_height = 970.0, 230.0, 224.0, 46.0
     middle, half = left + (width - left - right) / 2, (width - left - right) / 2 / 1.6
     body = []
@@ -396,7 +396,7 @@ def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: s
 
 
 def times_svg(report: Report) -> str:
-    """Bars of the layers; measured ones where a run was given."""
+    """Bars of the layers' times, with measured ones if the report has a run."""
     by_layer = report.measured.get("ms_by_layer") or {}
     predicted = report.predicted_ms_by_layer()
     rows = [
@@ -415,7 +415,7 @@ def times_svg(report: Report) -> str:
 
 
 def log_span(values: Sequence[float]) -> tuple[int, int]:
-    """The powers of ten around positive values, as exponents, one apart at least; others are left out."""
+    """The exponents of the powers of ten around the positive values, at least one apart; other values are ignored."""
     positive = [value for value in values if value > 0]
     low = math.floor(math.log10(min(positive, default=1.0)))
     return low, max(low + 1, math.ceil(math.log10(max(positive, default=1.0))))

@@ -1,4 +1,4 @@
-"""What one pass did: the program before, the program after, and the number that it improved."""
+"""The effect of one pass: the program before, the program after, and the number that it improved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINES = 40
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """One number: what it counts, before and after the pass."""
+    """One number before and after the pass; `what` names it."""
 
     what: str
     before: float
@@ -42,7 +42,7 @@ class Recorder:
         self.steps.append((name, program))
 
     def explain(self, source: Program, name: str) -> Explanation:
-        """What the pass of that name did when `source` was compiled; a ProgramError lists the names that exist."""
+        """The effect of the named pass on `source`; a ProgramError for an unknown name lists the existing ones."""
         names = [step for step, _ in self.steps]
         check_pass(name, names)
         # A pass that ran more than once is explained by its last run, with the parameters that were chosen.
@@ -53,7 +53,7 @@ class Recorder:
 
 
 def check_pass(name: str, names: Sequence[str]) -> None:
-    """A ProgramError where no pass is called so; it says which there are."""
+    """Raise a ProgramError, which lists the passes, if none has this name."""
     if name not in names:
         near = difflib.get_close_matches(name, names, n=2)
         raise ProgramError(
@@ -96,7 +96,7 @@ def _ops(program: Program) -> Counter[str]:
 
 
 def _shown(program: Program) -> list[str]:
-    """The nodes of a program, the middle left out where there are many."""
+    """The nodes of a program as text, without the middle if there are many."""
     lines = [line for line in print_program(program).splitlines() if line.startswith(("%", "return"))]
     lines = [line if len(line) <= 160 else line[:157] + "..." for line in lines]
     if len(lines) <= _LINES:
@@ -106,7 +106,7 @@ def _shown(program: Program) -> list[str]:
 
 
 def improvements(name: str, before: Program, after: Program) -> list[Improvement]:
-    """The numbers that a pass is there to improve, measured on both programs."""
+    """The numbers that a pass is meant to improve, measured on both programs."""
     measures: dict[str, list[tuple[str, Callable[[Program], float]]]] = {
         "simplify": [("nodes", _nodes)],
         "expand": [("functions of several values, or along any axis", _joint)],
@@ -157,7 +157,7 @@ def _nodes(program: Program) -> float:
 
 
 def _activations(program: Program) -> float:
-    """Plain ones are left as they are: the server computes them in the clear."""
+    """The number of activations on encrypted values; the server computes plain ones in the clear."""
     return sum(
         node.type.secret and (OPS[node.op].activation is not None or node.op in ALONG_ROWS) for node in program.nodes
     )
@@ -168,7 +168,7 @@ def _joint(program: Program) -> float:
 
 
 def _slots(program: Program) -> float:
-    """The slots that the vectors of the program fill, repeated or not."""
+    """The most slots of any vector in the program, whether repeated or not."""
     return max(node.type.slots for node in program.nodes if isinstance(node.type, SlotsType))
 
 
@@ -215,7 +215,7 @@ def _diagonals(program: Program) -> float:
 
 
 def _ladder(program: Program) -> float:
-    """Products that computing every power up to the degree would take."""
+    """The number of products if every power up to the degree were computed."""
     return sum(
         len(program.array(node.attrs["coefficients"])) - 2 for node in program.nodes if node.op == "poly"
     ) + _ops(program)["mul_ct"]  # fmt: skip

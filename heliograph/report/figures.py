@@ -1,7 +1,7 @@
-"""The figures of a report: records whose fields say what each may be, what it is called and how it is written.
+"""The figures of a report: records whose fields give each figure's bounds, label and unit.
 
-The JSON and the checks of an untrusted file (heliograph/records.py), what the file holds (`Stored`) and the labels of tables
-(text.py, diff.py) follow from the fields.
+The JSON and the checks of an untrusted file (heliograph/records.py), the stored part (`Stored`) and the labels of
+tables (text.py, diff.py) follow from the fields.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Unit = Literal["", "s", "ms", "bytes", "error", "share", "bits"]
 
 @dataclass(frozen=True, slots=True)
 class Figure(Bounds):
-    """The bounds of a figure, what tables call it (label), and how they write it (unit: `text.figure_text`)."""
+    """The bounds of a figure, its label in tables, and the unit in which `text.figure_text` writes it."""
 
     label: str = ""
     unit: Unit = ""
 
 
 def figure_of(entry: Field[Any]) -> Figure:
-    """What is known of the figure in a field."""
+    """The description of the figure in a field."""
     found = bounds_of(entry)
     return found if isinstance(found, Figure) else Figure()
 
@@ -49,7 +49,7 @@ def _about(label: str = "", unit: Unit = "", **more: Any) -> dict[str, Figure]:
 
 @dataclass(frozen=True, slots=True)
 class ClassAgreement:
-    """On how many samples the largest output is at the same position as the network's."""
+    """The number of samples on which program and network agree about the largest output's position."""
 
     samples: int
     agree: int
@@ -57,7 +57,10 @@ class ClassAgreement:
 
 @dataclass(frozen=True, slots=True)
 class WorstLayer:
-    """The layer that samples kept apart left most often, or reached furthest: to `largest` times half its interval."""
+    """The layer whose interval held-out samples left most often, or else came closest to leaving.
+
+    `largest`: how far they reached, in half intervals.
+    """
 
     layer: str
     location: str
@@ -68,7 +71,7 @@ class WorstLayer:
 
 @dataclass(frozen=True, slots=True)
 class UnseenInputs:
-    """What samples kept apart showed: `left` of `apart` left an interval that `setting` others had set."""
+    """The held-out samples: `left` of `apart` left an interval that was set by `setting` other samples."""
 
     setting: int = field(metadata=_about(high=_MOST_SAMPLES))
     apart: int = field(metadata=_about(high=_MOST_SAMPLES))
@@ -90,7 +93,7 @@ class SpentLevels:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A change that saves levels: in words, by kind, layer and place, and the depth and error that it leads to."""
+    """A change that saves levels: in words, by kind, layer and place, with the resulting depth and error."""
 
     change: str
     kinds: tuple[str, ...]
@@ -102,8 +105,12 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class LayerImpact:
-    """What the degree of one activation was chosen by (OLA, section 2): its inputs' `mean` and `std`, the `impact` A of an
-    error of its output on the loss, the mean square `error` E of its polynomial, and A E as a `share` of the sum over all.
+    """The quantities behind the choice of one activation's degree (OLA, section 2).
+
+    `mean`, `std`: of the activation's inputs.
+    `impact`: A, the impact of an error in its output on the loss.
+    `error`: E, the mean square error of its polynomial.
+    `share`: A E as a share of the sum over all activations.
     """
 
     layer: str
@@ -119,9 +126,9 @@ class LayerImpact:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """An allocation that no other one beats in both: its predicted milliseconds, and the predicted `loss`, the sum of A E.
+    """A Pareto-optimal allocation: its predicted milliseconds, and its predicted `loss`, the sum of A E.
 
-    `measured` is the share of calibration samples that change their class, where that was looked at.
+    `measured`: the share of calibration samples that change their class, if it was measured.
     """
 
     ms: float = field(metadata=_about(low=0.0))
@@ -132,8 +139,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """How degrees were allocated to layers: `mode` is "plan" or "paper"; `measured` is the share of `samples` whose class
-    the chosen one changes, `allowed` what was asked for.
+    """The allocation of degrees to layers.
+
+    `mode`: "plan" or "paper".
+    `allowed`: the share of samples that may change their class.
+    `measured`: the share of `samples` whose class the chosen allocation changes.
     """
 
     mode: str
@@ -144,7 +154,7 @@ class Allocation:
     curve: tuple[CurvePoint, ...]
 
 
-# What can be certified, and how its radius is measured.
+# The kinds of certificates, and the unit of each kind's radius.
 CERTIFIED_KINDS: Mapping[str, str] = {
     "l2": "in l2",
     "l1": "in l1",
@@ -153,7 +163,7 @@ CERTIFIED_KINDS: Mapping[str, str] = {
 
 
 def radius_of(kind: str, deviation: float, share: float) -> float:
-    """The radius where more than that share of all noise votes for a class; `deviation` as in `Certified`.
+    """The certified radius if more than this share of all noise votes for a class; `deviation` is as in `Certified`.
 
     Normal noise: Cohen et al. 2019, theorem 1; uniform noise: Yang et al. 2020.
     """
@@ -162,15 +172,19 @@ def radius_of(kind: str, deviation: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What an answer certifies, and how sure that is (certified/certificate.py).
+    """The certificate of an answer, and its probability of error (certified/certificate.py).
 
-    `radius` is how far an input may be changed: in l2 or l1, or (kind fair) in features divided by theta. Of `n` votes
-    `target` certify. `deviation` is what noise of that `distribution` is multiplied by (of fairness: beside theta). Logits
-    of a copy are taken to be at most `spread` apart, and the largest at least `difference` above the next; the argmax tells
-    `gap` apart, and encryption moves a difference by at most `error`.
-    `beta_range` and `beta_difference` bound the rates of inputs that leave the range, and of those more than a share zeta
-    of whose copies are nearer to a tie; they rest on `held_out` inputs, and hold together with `confidence`. An answer is
-    wrong with probability at most xi = alpha + beta_range + beta_difference.
+    `radius`: how far an input may be changed, in l2 or l1, or for the kind "fair" in features divided by theta.
+    `n`, `target`: the number of votes, and how many of them certify.
+    `deviation`: the factor of noise of this `distribution` (for fairness in addition to theta).
+    `spread`: the largest assumed difference between two logits of a copy.
+    `difference`: the smallest assumed distance of a copy's largest logit from the next.
+    `gap`: the smallest difference that the argmax distinguishes.
+    `error`: the largest change of a difference by encryption.
+    `beta_range`: a bound on the rate of inputs that leave the range.
+    `beta_difference`: a bound on the rate of inputs for which more than a share zeta of the copies are nearer to a tie.
+    `held_out`: the number of inputs behind both bounds, which hold together with `confidence`.
+    `xi`: alpha + beta_range + beta_difference, a bound on the probability that an answer is wrong.
     """
 
     kind: str = field(metadata=_about(choices=tuple(CERTIFIED_KINDS)))
@@ -196,8 +210,12 @@ class Certified:
 
 @dataclass(frozen=True, slots=True)
 class LayerDegree:
-    """A row of the table of degrees: what stands for an activation, the levels that it spends, the top level of the chain
-    that it is evaluated in, and its predicted milliseconds; impact and share where degrees were allocated.
+    """A row of the table of degrees: the polynomial of one activation.
+
+    `levels`: the levels that it spends.
+    `chain`: the top level of the chain in which it is evaluated.
+    `ms`: its predicted milliseconds.
+    `impact`, `share`: as in `LayerImpact`, if degrees were allocated.
     """
 
     layer: str
@@ -233,7 +251,7 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """How many evaluation keys there are of a kind and size."""
+    """The number of evaluation keys of one kind and size."""
 
     kind: str
     keys: int
@@ -242,7 +260,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class LowerChain:
-    """The keys of a lower part of the chain; where it bootstraps, how often, and to which level at most."""
+    """The keys of a lower part of the chain; if it bootstraps, how often, and the highest level after a bootstrap."""
 
     level: int
     keys: int
@@ -253,9 +271,9 @@ class LowerChain:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapping:
-    """Slots of the bootstraps (of those that refresh two values: `paired_slots`), levels, tables, and what they add.
+    """The bootstraps of a run: slots (`paired_slots` if one refreshes two values), levels, tables, and their error.
 
-    activations: how many compute the activation that follows them, None where none does.
+    `activations`: how many bootstraps compute the activation that follows them; None if none does.
     """
 
     slots: tuple[int, ...] = field(metadata=_about(low=1, high=_MOST_SLOTS))
@@ -270,7 +288,7 @@ class Bootstrapping:
 
 @dataclass(frozen=True, slots=True)
 class KeyLoading:
-    """What stays of the keys, and what is read again in every run."""
+    """The bytes of keys that stay in memory, and the keys that are read again in every run."""
 
     resident_bytes: int
     loads: int
@@ -280,19 +298,19 @@ class KeyLoading:
 
 @dataclass(frozen=True, slots=True)
 class OutputRange:
-    """What an encrypted output can be, what that rests on (proved or observed), and what the client makes of it."""
+    """The range of an encrypted output, its source (proved or observed), and the client's last operation on it."""
 
     low: float
     high: float
     range_source: str
     finish: str | None = None
-    # What the client multiplies it with before that.
+    # The client's factor for the output before `finish`.
     scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """The figures that a run measures, in the order of the table; errors as shares are of the largest output."""
+    """The figures that a run measures, in the table's order; relative errors are shares of the largest output."""
 
     compile_s: float = field(metadata=_about("compilation", "s"))
     keygen_s: float = field(metadata=_about("key generation", "s"))
@@ -327,7 +345,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What the compiler measured or was told, and nothing else can be asked for: all that a file holds of a report."""
+    """The stored part of a report: facts that only the compiler knows, from its measurements and options."""
 
     approximation_error: float = field(metadata=_about(low=0.0))
     scheme_error: float = field(metadata=_about(low=0.0))
@@ -348,17 +366,17 @@ class Stored:
     )
     depth_by_line: tuple[SpentLevels, ...]
     savings: tuple[Saving, ...]
-    # The largest error of the polynomials on all calibration samples, and how many these are.
+    # The largest error of the polynomials on all calibration samples, and the number of samples.
     given_error: float | None = field(default=None, metadata=_about(low=0.0, optional=True))
     given_samples: int | None = field(default=None, metadata=_about(high=_MOST_SAMPLES, optional=True))
-    # How degrees were allocated, if they were (passes/degrees/allocate_degrees.py).
+    # The allocation of degrees, if there was one (passes/degrees/allocate_degrees.py).
     allocation: Allocation | None = field(default=None, metadata=_about(optional=True))
-    # What the answers certify, if anything (certified/).
+    # The certificate of the answers, if there is one (certified/).
     certificate: Certified | None = field(default=None, metadata=_about(optional=True))
-    # How the program compares with the model that it was traced from, if it was.
+    # The comparison of the program with the model that it was traced from, if any.
     comparison: Comparison | None = field(default=None, metadata=_about(optional=True))
-    # The largest output on the samples as the client has it, where it multiplies outputs: all errors but `scheme_error` are
-    # then those that the client has, and `output_magnitude` and `scheme_error` those of what is encrypted.
+    # The client's largest output on the samples, if the client multiplies outputs. All errors except `scheme_error`
+    # then refer to the client's values; `output_magnitude` and `scheme_error` refer to the encrypted values.
     largest_output: float | None = field(default=None, metadata=_about(low=0.0, optional=True))
     # The options as the compiler reports them (`told` in compiler/options.py).
     options: Mapping[str, Any]
@@ -366,7 +384,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures(Stored):
-    """All that a report says of one program: what is stored, and what follows from the program (artifact/figures.py)."""
+    """All figures of one program: the stored ones, and those that follow from the program (artifact/figures.py)."""
 
     name: str
     security_bits: int | None = field(metadata=_about("security bits"))
@@ -392,7 +410,7 @@ class Figures(Stored):
     key_switches: int = field(metadata=_about("key switches"))
     ciphertext_products: int = field(metadata=_about("ciphertext products"))
     plaintext_products: int = field(metadata=_about("plaintext products"))
-    # The first by primitive, level and parts; the second by primitive.
+    # The first is by primitive, level and parts, the second by primitive.
     operations: Mapping[str, int]
     operations_by_kind: Mapping[str, int]
     evaluation_key_bytes: int = field(metadata=_about("evaluation keys", "bytes"))

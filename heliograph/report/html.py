@@ -1,4 +1,4 @@
-"""The report as one self-contained page: no file, font or script from elsewhere, and nothing that is sent anywhere."""
+"""The report as one self-contained page: it loads no file, font or script from elsewhere, and sends nothing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _safe_json(value: Any) -> str:
 
 
 def _folded(inner: str, rows: int, title: str) -> str:
-    """The piece as it is where it is short, else behind its title."""
+    """The piece itself if it is short, otherwise collapsed under its title."""
     return inner if rows <= _MOST_ROWS else f"<details><summary>{escape(title)}</summary>{inner}</details>"
 
 
@@ -154,7 +154,7 @@ def _key_label(row: KeyRow) -> str:
 
 
 def _degrees(figures: Figures) -> str:
-    """The table of degrees; where they were allocated, the curve that they were chosen from too, both drawn."""
+    """The table of degrees and its drawing; if degrees were allocated, also the curve behind their choice."""
     if not figures.degrees:
         return "<p>There is no single polynomial.</p>"
     titles, *rows = degree_rows(figures.degrees)

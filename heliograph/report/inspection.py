@@ -1,4 +1,4 @@
-"""All that `heliograph inspect --json` carries: the report, the depth of every node, the critical path."""
+"""The contents of `heliograph inspect --json`: the report, the depth of every node, the critical path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heliograph.report.text import Report
 
 
 def inspection(artifact: Compiled, report: Report | None = None) -> dict[str, Any]:
-    """Everything about an artifact as JSON values; `report` replaces its own (one with a measured column, say)."""
+    """Everything about an artifact as JSON values; `report` replaces its own (e.g. one with a measured column)."""
     depth = artifact_depth(artifact).to_dict()
     return {
         **(report or artifact.report).to_dict(),

@@ -1,4 +1,4 @@
-"""The program by layers: which operations follow each other, and a graph with a box for each layer."""
+"""The program by layers: runs of consecutive operations, and a graph with a box for each layer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import networkx
 from heliograph.report.depth import DepthRow
 
 _BOOTSTRAP = "bootstrap"
-# Ops that bring a value of one layer to where another layer reads it, which is not a layer's own work.
+# Ops that bring a value of one layer to the level and chain of its reader; they are not a layer's own work.
 _BETWEEN = ("level_drop", "switch_chain")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive operations of one layer: the first of them, and how many."""
+    """Consecutive operations of one layer: the first one, and their number."""
 
     layer: str
     first: int
@@ -25,12 +25,12 @@ class Run:
 
 
 def layer_of(row: DepthRow) -> str:
-    """What a row's layer is called; where it has none, its operation."""
+    """The name of a row's layer, or its operation if it has no layer."""
     return row.layer or row.op
 
 
 def runs(rows: Sequence[DepthRow]) -> list[Run]:
-    """The rows in program order, those of one layer together; a level drop joins the run that it stands in."""
+    """The rows in program order, grouped into runs of one layer; a level drop joins the run around it."""
     found: list[Run] = []
     for place, row in enumerate(rows):
         if found and (found[-1].layer == layer_of(row) or row.op in _BETWEEN):
@@ -48,8 +48,9 @@ def is_bootstrap(row: DepthRow) -> bool:
 class Box:
     """The operations of a layer between two bootstraps, or the bootstraps between two layers.
 
-    `high` is the highest level of what they read, `low` that of what others read of them; a bootstrap raises it. The
-    critical path comes from `critical_inputs`.
+    `high`: the highest level of the box's operands.
+    `low`: the highest level of its results that others read; a bootstrap raises it.
+    `critical_inputs`: the boxes from which the critical path comes.
     """
 
     name: str
@@ -65,9 +66,9 @@ class Box:
 
 
 def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
-    """The boxes in an order in which each follows those that it reads; layers that read each other share a box."""
+    """The boxes in topological order; layers that read each other share a box."""
     by_name = {row.name: row for row in rows}
-    # How many bootstraps lie before a row on any path. A layer with rows before and after a bootstrap has two boxes.
+    # The most bootstraps before a row on any path. A layer with rows before and after a bootstrap has two boxes.
     passed: dict[str, int] = {}
     group: dict[str, tuple[int, str]] = {}
     graph = networkx.DiGraph()
@@ -77,7 +78,7 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
         if is_bootstrap(row):
             group[row.name] = (2 * before + 1, _BOOTSTRAP)
         elif row.op in _BETWEEN and group[row.inputs[0]][1] != _BOOTSTRAP:
-            # Counting it to its reader would tie together two layers that do not read each other.
+            # Assigning it to its reader would merge two layers that do not read each other.
             group[row.name] = group[row.inputs[0]]
         else:
             group[row.name] = (2 * before, layer_of(row))

@@ -1,11 +1,11 @@
-"""Pieces of the report as HTML that stands by itself: what a page and a notebook share."""
+"""Self-contained HTML fragments of the report, shared by the page and notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
-# For notebooks; their own rules stay as they are.
+# Style for notebooks; it does not change their own rules.
 _STYLE = """
 .heliograph { max-width: 1000px; }
 .heliograph table { border-collapse: collapse; margin: 8px 0; }
@@ -24,7 +24,8 @@ class Html(str):
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], name: str = "") -> str:
     """A table with these cells, escaped unless they are `Html`.
 
-    One with a `name` has it as its id, and each cell has the name of its column, for pages that are too narrow for columns.
+    With a `name`, this is the table's id, and each cell carries the name of its column, for pages too narrow for
+    columns.
     """
 
     def cells(row: tuple[str, ...]) -> str:
@@ -55,5 +56,5 @@ def badge(text: str, bad: bool) -> str:
 
 
 def fragment(name: str, parts: Sequence[str]) -> str:
-    """The pieces under a title, as a notebook shows them."""
+    """The pieces under a title, for display in a notebook."""
     return f'<div class="heliograph"><style>{_STYLE}</style><h3>{escape(name)}</h3>{"".join(parts)}</div>'

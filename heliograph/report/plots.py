@@ -27,7 +27,7 @@ from heliograph.report.text import Report
 
 _WIDTH_INCHES = 7.0
 _DPI = 200
-# Pixels of a drawing in an inch of paper, and the points of a pixel of text: matplotlib's letters are wider than a page's.
+# Pixels of a drawing per inch of paper, and points per pixel of text: matplotlib's letters are wider than a page's.
 _PIXELS_PER_INCH = 100.0
 _POINTS = 0.62
 _ALIGNMENTS = {"start": "left", "middle": "center", "end": "right"}
@@ -48,7 +48,7 @@ def new_figure(width: float, height: float, layout: Literal["constrained"] | Non
 
 
 def figures(artifact: Compiled, report: Report | None = None) -> dict[str, Any]:
-    """The page's drawings as figures of matplotlib, by name, without those that have nothing to show."""
+    """The page's drawings as matplotlib figures, by name, without empty ones."""
     report = report or artifact.report
     found = report.figures
     drawings = {"levels": [levels_svg(artifact_depth(artifact).rows, artifact.ring.levels)]}
@@ -64,7 +64,8 @@ def figures(artifact: Compiled, report: Report | None = None) -> dict[str, Any]:
 def _drawn(svgs: Sequence[str]) -> Any:
     """Drawings, one below the other, as a figure of matplotlib.
 
-    They consist of what report/drawing.py writes: rectangles, lines, circles, polygons, texts, and paths of straight lines.
+    It handles the elements that report/drawing.py writes: rectangles, lines, circles, polygons, texts, straight-line
+    paths.
     """
     roots = [ElementTree.fromstring(svg) for svg in svgs]
     width = max(float(root.attrib["width"]) for root in roots)
@@ -126,7 +127,7 @@ def _path(text: str) -> list[tuple[float, float]]:
 
 
 def _colour(text: str) -> str:
-    """The colour of a drawing outside of a page, `var(--name, #rrggbb)`, as matplotlib has it."""
+    """A drawing's colour, which may be `var(--name, #rrggbb)`, for matplotlib."""
     return text.rpartition(" ")[2].rstrip(")")
 
 
@@ -154,7 +155,8 @@ def save_certified_curve(
 ) -> Path:
     """Draw the share of inputs that are certified (and, where labels are known, rightly classified) within each radius.
 
-    `radii` are those that the votes of each input show, 0 where it abstained; `tested` is the certificate's own.
+    `radii`: the radius that the votes of each input show, 0 if it abstained.
+    `tested`: the certificate's own radius.
     """
     figure = new_figure(_WIDTH_INCHES, _WIDTH_INCHES / 1.8)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""The bill: what an artifact costs and how wrong it can be, before anything is encrypted."""
+"""The bill: the costs and errors of an artifact, before anything is encrypted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _WIDTH = 118
 
 
 class HasFigures(Protocol):
-    """What has figures to fill the measured column with, by the names of the report's `predicted`."""
+    """A source of figures for the measured column, by the names of the report's `predicted`."""
 
     def figures(self) -> Mapping[str, Any]: ...
 
@@ -71,7 +71,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def error_text(error: float, magnitude: float | None = None) -> str:
-    """An error, and what share of `magnitude`, the largest output, it is."""
+    """An error in words, with its share of `magnitude`, the largest output."""
     if error <= 0:
         return "0"
     if not magnitude:
@@ -85,25 +85,25 @@ def error_text(error: float, magnitude: float | None = None) -> str:
 
 
 def is_composite(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of the range table stands for several polynomials, one behind the other."""
+    """Whether an entry of the range table is a composition of several polynomials."""
     return entry["method"] == "composite" or len(entry.get("degrees", ())) > 1
 
 
 def degrees_text(entry: Mapping[str, Any]) -> str:
-    """The degrees of an entry of the range table: "degree 7", or those of a composition in their order."""
+    """The degrees of an entry of the range table: "degree 7", or a composition's degrees in order."""
     degrees = entry.get("degrees", [entry["degree"]])
     return f"degree{'s' * (len(degrees) > 1)} {', '.join(map(str, degrees))}"
 
 
 def largest_error_text(entry: Mapping[str, Any]) -> str:
-    """The largest error of an entry of the range table, and what it rests on: a proof, or what was seen on a grid."""
+    """The largest error of an entry of the range table, with its source: a proof, or evaluation on a grid."""
     if entry.get("proved_error") is not None:
         return f"error at most {upward_text(float(entry['proved_error']))} (proved)"
     return f"error {upward_text(float(entry['max_error']))} (seen)"
 
 
 def figure_text(value: Any, unit: Unit, magnitude: float | None = None) -> str:
-    """A figure of a table in words; empty where it is not known. `magnitude` is that of the outputs."""
+    """A figure of a table in words; empty if it is unknown. `magnitude` is the largest output."""
     if value is None:
         return ""
     if unit == "s":
@@ -144,7 +144,7 @@ def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChai
 
 
 def _comparison_text(found: Comparison) -> str:
-    """How the program compares with the model that it was traced from."""
+    """The comparison of the program with the model that it was traced from, in words."""
     if not found.samples:
         return "the traced program was not compared with it (check=False)"
     ties = f"; {found.ties} with an answer that rounding decides were left out" if found.ties else ""
@@ -169,7 +169,7 @@ CURVE_TITLES = ("predicted time", "predicted loss", "classes changed", "")
 
 
 def degree_cells(row: LayerDegree) -> tuple[str, ...]:
-    """A row of the table of degrees in words, "-" where something is not known."""
+    """A row of the table of degrees in words, with "-" for unknown values."""
     return (
         row.layer or row.function,
         str(row.degree),
@@ -183,20 +183,20 @@ def degree_cells(row: LayerDegree) -> tuple[str, ...]:
 
 
 def degree_rows(rows: Sequence[LayerDegree]) -> list[tuple[str, ...]]:
-    """The table of degrees, its titles first; without the columns of which nothing is known."""
+    """The table of degrees, titles first, without columns that are entirely unknown."""
     cells = [degree_cells(row) for row in rows]
     known = [place for place in range(len(DEGREE_TITLES)) if any(row[place] != "-" for row in cells)]
     return [tuple(row[place] for place in known) for row in (DEGREE_TITLES, *cells)]
 
 
 def curve_cells(point: CurvePoint) -> tuple[str, ...]:
-    """A point of an allocation's curve in words, "-" where nothing was measured."""
+    """A point of an allocation's curve in words, with "-" if nothing was measured."""
     measured = "-" if point.measured is None else share_text(point.measured)
     return seconds_text(point.ms / 1e3), f"{point.loss:.2g}", measured, "chosen" if point.chosen else ""
 
 
 def round_text(value: float) -> str:
-    """Two digits of a number, up to a million without an exponent."""
+    """A number with two digits, up to a million without an exponent."""
     rounded = float(f"{value:.2g}")
     return f"{rounded:.0f}" if 10 <= rounded < 1e6 else f"{rounded:.2g}"
 
@@ -207,7 +207,7 @@ def share_text(share: float) -> str:
 
 
 def allocation_text(figures: Figures) -> str:
-    """How degrees were allocated, in words; the degrees are the program's own. Empty where they were not."""
+    """The allocation of degrees in words, with the program's actual degrees; empty if there was none."""
     found = figures.allocation
     if found is None:
         return ""
@@ -221,7 +221,7 @@ def allocation_text(figures: Figures) -> str:
 
 
 def certificate_text(found: Certified) -> str:
-    """What the answers certify, and how sure that is."""
+    """The certificate of the answers, with its probability of error, in words."""
     radius = {"l2": "an l2 radius", "l1": "an l1 radius", "fair": "a radius, in features divided by theta,"}[found.kind]
     return (
         f"{radius} of {found.radius:.3g} where {found.target} of {found.n} votes agree; wrong with a probability of at most "
@@ -282,7 +282,7 @@ class Report:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the tiles, the table of figures and what was decided."""
+        """The view in a notebook: the tiles, the table of figures and the compiler's decisions."""
         parts = (
             self.badge(),
             tiles(self.tiles()),
@@ -324,7 +324,7 @@ class Report:
         return table(header, [*rows, *((label, "", text) for label, text in self.circumstances())])
 
     def rows(self) -> list[tuple[str, str]]:
-        """What was decided, line by line."""
+        """The compiler's decisions, line by line."""
         f = self.figures
         if f.security_bits is None:
             security = "INSECURE: compiled without security, for tests only"
@@ -369,7 +369,7 @@ class Report:
 
     @property
     def _magnitude(self) -> float:
-        """The largest output on the samples, as the client has it."""
+        """The client's largest output on the samples."""
         f = self.figures
         return f.output_magnitude if f.largest_output is None else f.largest_output
 
@@ -410,7 +410,7 @@ class Report:
         return "; ".join([f"up to {self._magnitude:.3g} on the samples", *ranges, *scaled, *finished])
 
     def polynomials_error(self) -> str:
-        """How far they are off, in words: on samples that they were not fitted to, and on all that were given."""
+        """The polynomials' error in words: on held-out samples, and on all calibration samples."""
         f = self.figures
         if f.given_error is None or f.given_samples is None:
             return ""
@@ -420,7 +420,7 @@ class Report:
         return f"off by {f.approximation_error:.2g} at most on {f.error_samples} held-out samples, {given}"
 
     def class_agreement(self) -> str:
-        """On how many samples the class agrees with the network's, in words; empty if there are no classes."""
+        """The share of samples on which the class agrees with the network's, in words; empty without classes."""
         entry = self.figures.class_agreement
         if not entry:
             return ""
@@ -432,7 +432,7 @@ class Report:
         return {row.layer: row.ms for row in self.figures.predicted_ms_by_layer}
 
     def figure_rows(self) -> list[tuple[str, str, str]]:
-        """Name, predicted and measured value of everything that a run measures; an empty text for unknown values."""
+        """Name, predicted value and measured value of each figure that a run measures; unknown values are empty."""
         found = []
         for entry in fields(Predicted):
             about, key = figure_of(entry), key_of(entry)
@@ -453,7 +453,7 @@ class Report:
         return found
 
     def range_lines(self) -> list[str]:
-        """The interval of each layer and how it is known, one line each, and the share that is proved."""
+        """The interval of each layer and its source, one line each, and the share of proved intervals."""
         f, lines = self.figures, []
         for entry in f.ranges:
             source = entry["source"]
@@ -485,7 +485,7 @@ class Report:
         return lines
 
     def sharing(self) -> str:
-        """Whether decrypted values may be passed on, and what that costs for this artifact."""
+        """Whether decrypted values may be passed on, and the cost of doing so for this artifact."""
         if self.figures.bootstraps:
             return BOOTSTRAPPED
         std = flooding_std(self.figures.scheme_error)
@@ -515,7 +515,7 @@ class Report:
         return [titles, *(f"{row[0]:<{width}}  {row[1]:>9}  {row[2]:>12}  {row[3]:>18}  {row[4]:>10}" for row in rows)]
 
     def degree_lines(self) -> list[str]:
-        """The table of degrees by layer, and the curve that they were chosen from if they were allocated."""
+        """The table of degrees by layer; if they were allocated, also the curve behind their choice."""
         f = self.figures
         if not f.degrees:
             return ["no single polynomial: there is no degree to choose"]
@@ -526,7 +526,7 @@ class Report:
         return lines
 
     def depth_lines(self) -> list[str]:
-        """What takes each level along the longest path, and what would save one."""
+        """The users of levels along the longest path, and changes that would save one."""
         f, lines = self.figures, []
         for entry in f.depth_by_line:
             lines.append(f"{entry.levels}  {entry.layer or entry.what} ({entry.location}): {entry.what}")
@@ -538,7 +538,7 @@ class Report:
         return lines
 
     def saving_texts(self) -> list[str]:
-        """What would save a level, one sentence for each way, with the locations of the layers that it changes."""
+        """Changes that would save a level, one sentence each, with the locations of the changed layers."""
         return [
             f"{saving.change} ({', '.join(dict.fromkeys(saving.locations))}): depth {saving.depth}, approximation error "
             f"{saving.approximation_error:.2g} instead of {self.figures.approximation_error:.2g}"

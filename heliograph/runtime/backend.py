@@ -1,4 +1,4 @@
-"""What a server needs of a backend: keys in their place, ciphertexts in and out, an evaluator for each part of a program."""
+"""The interface between a server and a backend: keys, reading and writing ciphertexts, evaluators for programs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ SentValues = EncryptedInput | CarriedValues
 
 
 class ServerEvaluator(Evaluator[Any]):
-    """A program on a backend's ciphertexts, and how those come out of it."""
+    """An evaluator of a program on a backend's ciphertexts, with access to their residues."""
 
     def prepare(self) -> None:
-        """Make ready what the first evaluation would wait for; later calls cost nothing."""
+        """Do the setup that the first evaluation would wait for; later calls cost nothing."""
 
     def example(self, level: int) -> Any:
-        """A ciphertext of that level, of no meaning, for timing operations."""
+        """A meaningless ciphertext at this level, for timing operations."""
         raise NotImplementedError
 
     def residues(self, x: Any) -> Array:
-        """Any value of an evaluation, of two or three parts: (parts, level + 1, N), in evaluation."""
+        """The residues of a ciphertext of two or three parts: (parts, level + 1, N), in evaluation form."""
         raise NotImplementedError
 
     def add_vector(self, x: Any, values: Array, kind: CipherType) -> Any:
-        """The ciphertext of that type plus a vector; not one of the program's calls."""
+        """A ciphertext of type `kind` plus a vector; not counted among the program's calls."""
         part = self.part(kind.chain)
         return part.add_plain(x, part.encode(values, kind.log_scale, kind.level, x))
 
 
 class Backend(Protocol):
-    """One server's keys on a backend. `loader` loads them by need, None where all of them stay.
+    """One server's keys on a backend.
 
-    `release` lets go of everything outside of Python's own memory; it must not hold the backend itself, so that the garbage
-    collector may call it.
+    `loader` loads keys on demand; it is None if all keys stay in memory. `release` frees everything outside of Python's
+    own memory. It must not refer to the backend itself, so that the garbage collector can call it.
     """
 
     @property
@@ -60,13 +60,13 @@ class Backend(Protocol):
         ...
 
     def using(self) -> AbstractContextManager[None]:
-        """While something is evaluated: the keys stay in their place."""
+        """A context in which the keys stay in place, for the time of an evaluation."""
         ...
 
     def read(self, message: SentValues, node: Node, name: str) -> Any:
-        """One input ciphertext from a client's message, checked; a WireError where it is not what the node asks for."""
+        """One input ciphertext from a client's message, checked; a WireError if it does not fit the node."""
         ...
 
     def written(self, values: Mapping[str, tuple[Any, int]]) -> dict[str, Bytes]:
-        """Ciphertexts of two parts, each with its level, as they are sent to the client."""
+        """The wire form of two-part ciphertexts; `values` maps a name to (ciphertext, level)."""
         ...

@@ -1,8 +1,8 @@
-"""Evaluation keys that do not all fit in memory: loaded before the node that reads them, dropped when others need the room.
+"""Evaluation keys that do not all fit in memory: loaded before the node that uses them, evicted to make room.
 
-Keys that are not of rotations stay. The order in which a program reads the others is known, so the one whose next use is
-furthest away goes first (execution/key_use.py), and a thread reads and checks the next ones while nodes are evaluated. The
-table of keys is changed by the evaluating thread alone, between two nodes.
+Only rotation keys are evicted. The order in which a program uses them is known, so the key with the most distant next
+use is evicted first (execution/key_use.py), and a thread reads and checks the next keys while nodes are evaluated. Only
+the evaluating thread changes the table of keys, between two nodes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ KeyTable = dict[tuple[Ring, str, int], Any]
 
 
 def place_of(key: EvaluationKey) -> tuple[Ring, str, int]:
-    """Where a key stands in a table."""
+    """The place of a key in a table."""
     return key.ring, key.kind, key.amount % key.ring.slots
 
 
 class KeyLoader:
     """The keys of one server within `key_bytes`, put into `table`: call `require(position)` before each node.
 
-    `read(key)` gives the table's value of a key, or raises; it is called by threads too, while others evaluate.
-    `loads`, `loaded_bytes` and `waited_s` count what was read after the keys that stay; `peak_bytes` is the most that was
-    held at once, keys read ahead included. One evaluation at a time: hold `lock`.
+    `read(key)` returns the table's entry for a key, or raises; reading threads call it during evaluation too. `loads`,
+    `loaded_bytes` and `waited_s` count the reads of evicted keys, without the keys that stay; `peak_bytes` is the most
+    that was in memory at once, keys read ahead included. One evaluation at a time: hold `lock`.
     """
 
     def __init__(self, use: KeyUse, read: Callable[[EvaluationKey], Any], table: KeyTable, key_bytes: int) -> None:
@@ -49,9 +49,9 @@ class KeyLoader:
         self._read_ahead(-1)
 
     def require(self, position: int) -> None:
-        """Have the keys in place that the node at this position reads; a WireError where one of them is malformed.
+        """Load the keys that the node at this position needs; a WireError if one of them is malformed.
 
-        After an error everything is as before, less the keys that had made room: the same node may be tried again.
+        After an error the state is as before, except for evicted keys: the same node may be tried again.
         """
         missing = sorted(self._use.reads[position] - self._held)
         if not missing:
@@ -70,9 +70,9 @@ class KeyLoader:
         self._read_ahead(position)
 
     def close(self) -> None:
-        """Stop reading ahead and let go of what was read; the keys in the table are the server's. Never waits.
+        """Stop reading ahead and drop the keys read ahead; the keys in the table belong to the server. Never waits.
 
-        An evaluation that is running in another thread finishes with keys that it reads itself.
+        An evaluation that is running in another thread reads its remaining keys itself.
         """
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before a plan that needs more is begun."""
+"""The available memory, checked before work that may need more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TooLittleMemoryError(HeliographError):
 
 
 def available_bytes() -> int | None:
-    """Bytes that can still be had: the least of what the system and the control groups leave; None where unknown."""
+    """The bytes still available: the smallest amount that the system or a control group leaves; None if unknown."""
     found = [left for left in (_system_bytes(), *_group_bytes()) if left is not None]
     return min(found) if found else None
 
@@ -37,23 +37,23 @@ def _system_bytes() -> int | None:
     if sys.platform == "win32":
         return _windows_bytes()
     with contextlib.suppress(OSError, ValueError):
-        # macOS says what it has, not how much of that is free: a bound, and better than none.
+        # macOS reports its total memory, not how much is free: an upper bound is better than none.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
 def _windows_bytes() -> int | None:
-    """Physical memory that is free, from GlobalMemoryStatusEx: a structure of 64 bytes."""
+    """Free physical memory, from the 64-byte structure of GlobalMemoryStatusEx."""
     import ctypes
 
-    # Its size and the load in per cent, then seven numbers of 64 bits: the second is the free physical memory.
+    # Its size and the load in per cent, then seven 64-bit numbers; the second is the free physical memory.
     status = (ctypes.c_uint64 * 8)(64)
     told = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined,unused-ignore]
     return int(status[2]) if told else None
 
 
 def _group_bytes() -> list[int]:
-    """What the limits of the control groups leave, from the process's own group up to the root."""
+    """The bytes that the limits of the control groups leave, from the process's own group up to the root."""
     pairs = [_CGROUP_V1]
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -72,7 +72,7 @@ def _group_bytes() -> list[int]:
 
 
 def check_memory(needed_bytes: int, what: str, hint: str = _HINT) -> None:
-    """Raise a TooLittleMemoryError, with what to try, where less than `needed_bytes` can be had."""
+    """Raise a TooLittleMemoryError, with a hint, if less than `needed_bytes` is available."""
     left = available_bytes()
     if left is not None and needed_bytes > left:
         raise TooLittleMemoryError(

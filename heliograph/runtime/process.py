@@ -1,8 +1,9 @@
 """Forked copies of a process that uses our kernels or OpenFHE are refused.
 
-The threads of parallel loops are missing in a forked child, so that such a loop waits for ever or ends the process. What a
-client draws is the system's, anew for each object (runtime/client/cryptor/randomness.py), and repeats in no copy;
-OpenFHE's random generator is a state in the memory of a thread, which what copies the memory copies.
+The threads of parallel loops are missing in a forked child, so that such a loop waits for ever or ends the process. A
+client's random numbers come from the system, anew for each object (runtime/client/cryptor/randomness.py), and do not
+repeat in a copy. But OpenFHE's random generator keeps its state in a thread's memory, so that a copied process repeats
+its numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 
 from heliograph.errors import SecurityError
 
-# The process that used them first, if it is this one or one that this one was forked from.
+# The process that used them first, if it is this process or an ancestor by forking.
 _user: int | None = None
 _forked = False
 
@@ -27,7 +28,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def note_use() -> None:
-    """From now on forked children of this process are refused."""
+    """Note that this process uses them: from now on its forked children are refused."""
     global _user
     if _user is None:
         _user = os.getpid()

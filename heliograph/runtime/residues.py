@@ -1,7 +1,7 @@
-"""Arithmetic on polynomials modulo primes below 2^61 in numpy, for what is done once: tables, and the client's keys.
+"""Arithmetic on polynomials modulo primes below 2^61 in numpy, for one-time work: tables, and the client's keys.
 
-Values of a polynomial stand in OpenFHE's order: value j is that at psi^(2 r(j) + 1), where r reverses the bits of j and psi
-is the smallest root of order 2N. All arrays are of unsigned numbers of 64 bits.
+The values of a polynomial are in OpenFHE's order: value j is taken at psi^(2 r(j) + 1), where r reverses the bits of j
+and psi is the smallest root of order 2N. All arrays hold unsigned 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HALF, _LOW = np.uint64(32), np.uint64((1 << 32) - 1)
 
 
 def ratios(numbers: Array, prime: int) -> Array:
-    """floor(number 2^64 / prime) of numbers below the prime, bit by bit."""
+    """floor(number 2^64 / prime) for numbers below the prime, computed bit by bit."""
     rest, q = numbers.astype(np.uint64), np.uint64(prime)
     found = np.zeros_like(rest)
     for _ in range(64):
@@ -39,15 +39,15 @@ class Factors:
 
     @staticmethod
     def of(numbers: Array, prime: int) -> Factors:
-        """Those of numbers below the prime."""
+        """The factors for numbers below the prime."""
         return Factors(numbers, ratios(numbers, prime), prime)
 
     def taken(self, places: Array) -> Factors:
-        """Those at some places."""
+        """The factors at some places."""
         return Factors(self.numbers[places], self.ratios[places], self.prime)
 
     def reshaped(self, *shape: int) -> Factors:
-        """The same in another shape."""
+        """The factors in another shape."""
         return Factors(self.numbers.reshape(shape), self.ratios.reshape(shape), self.prime)
 
     def times(self, values: Array) -> Array:
@@ -85,8 +85,8 @@ def centered(values: Array, prime: int) -> Array:
 def signed(rows: Array, primes: Sequence[int]) -> Array:
     """The numbers with these residues, a row for each prime, at most half the product in size, as floating-point numbers.
 
-    Their digits for the basis 1, q_0, q_0 q_1, ... are at most half their prime in size: small numbers have few of them, and
-    the largest one gives the number to within its last bit.
+    The digits in the mixed radix 1, q_0, q_0 q_1, ... are at most half their prime in size: small numbers have few
+    digits, and the largest digit gives the number to within its last bit.
     """
     digits: list[Array] = []
     for place, q in enumerate(primes):
@@ -119,7 +119,7 @@ def powers(root: int, prime: int, count: int) -> Array:
 
 @functools.lru_cache(maxsize=512)
 def smallest_root(ring_dim: int, prime: int) -> int:
-    """The smallest root of order 2N, which is the one that OpenFHE takes."""
+    """The smallest root of order 2N, as in OpenFHE."""
     order = 2 * ring_dim
     base = 2
     while pow(root := pow(base, (prime - 1) // order, prime), ring_dim, prime) != prime - 1:
@@ -129,7 +129,7 @@ def smallest_root(ring_dim: int, prime: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def bit_reversed(size: int) -> Array:
-    """For each number below a power of two the number with its bits in the other order."""
+    """For each number below a power of two, the number with its bits reversed."""
     found: Array = np.zeros(size, dtype=np.int64)
     for bit in range(size.bit_length() - 1):
         found = found << 1 | np.arange(size) >> bit & 1
@@ -138,7 +138,7 @@ def bit_reversed(size: int) -> Array:
 
 @functools.lru_cache(maxsize=128)
 def automorphism_places(ring_dim: int, index: int) -> Array:
-    """For each value of m(X^index) the place of that value of m(X), in the order of transforms."""
+    """For each value of m(X^index), the place of the equal value of m(X), in the order of transforms."""
     order = bit_reversed(ring_dim)
     exponents = (2 * order + 1) * index % (2 * ring_dim)
     places: Array = order[exponents >> 1].astype(np.int32)

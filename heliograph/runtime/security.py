@@ -1,4 +1,4 @@
-"""Whether a ring keeps the security that we ask for: the one place that decides, for clients and servers alike."""
+"""The check that a ring has the required security, in one place for clients and servers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REQUIRED_BITS = 128
 
 
 def weakness(rings: Iterable[Ring]) -> str:
-    """Why keys on these rings do not have 128 bits of security; an empty text where they do.
+    """The reason why keys on these rings do not have 128 bits of security; an empty text if they do.
 
-    What a ring claims does not count: its modulus and its bootstraps' sparse secret are compared with the tables
+    A ring's own claim does not count: its modulus and its bootstraps' sparse secret are compared with the tables
     (`heliograph/ckks/security.py`).
     """
     for ring in rings:
@@ -30,7 +30,7 @@ def weakness(rings: Iterable[Ring]) -> str:
 
 
 def artifact_weakness(artifact: Artifact | PublicArtifact) -> str:
-    """The same of an artifact: its ring, and those of all its evaluation keys."""
+    """The weakness of an artifact: of its ring, and of the rings of all its evaluation keys."""
     return weakness((artifact.ring, *(key.ring for key in artifact.evaluation_keys)))
 
 

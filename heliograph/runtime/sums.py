@@ -1,8 +1,8 @@
-"""Weighted sums of ciphertexts as products of matrices: weights times coefficients, prime by prime, exactly.
+"""Weighted sums of ciphertexts as matrix products: weights times coefficients, prime by prime, exactly.
 
-A product of whole numbers is exact in floating point while no sum of products reaches 2^53. Weights and coefficients are
-split into pieces that keep to that; the pieces' products are put together modulo the prime. One pass over memory serves
-all sums, where a product for each weight takes one each.
+An integer matrix product is exact in floating point while no sum of products reaches 2^53. Weights and coefficients are
+split into pieces within this bound, and the pieces' products are combined modulo the prime. One pass over memory serves
+all sums; separate products would take one pass for each weight.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from heliograph.ir import Array
 _EXACT = 2.0**53
 # Rounded weights beyond this fit no modulus. (Below it, weights above 2**53 are integers with trailing zeros.)
 _LARGEST = 2.0**110
-# How many coefficients of each ciphertext are in floating point at once.
+# The number of coefficients of each ciphertext that are in floating point at once.
 _COLUMNS = 1 << 12
-# By at most so many bits a residue is shifted at once.
+# The most bits by which a residue is shifted at once.
 _STEP = 30
 # A matrix with a smaller share of nonzero entries is multiplied as a sparse one.
 _DENSE = 0.2
@@ -34,9 +34,9 @@ _DENSE = 0.2
 def weighted_sums(
     values: Sequence[Sequence[Array]], weights: scipy.sparse.csr_array, log_scale: float, moduli: Sequence[int]
 ) -> Array:
-    """For each row of the weights the sum of ciphertexts times them, rounded at 2**log_scale: (rows, blocks, N).
+    """For each row of the weights, the weighted sum of the ciphertexts: (rows, blocks, N).
 
-    Each ciphertext is a sequence of blocks of N residues, whose primes are `moduli`.
+    The weights are rounded at 2**log_scale. Each ciphertext is a sequence of blocks of N residues modulo `moduli`.
     """
     scaled = np.rint(weights.data * 2.0**log_scale)
     if not np.abs(scaled).max(initial=0.0) < _LARGEST:
@@ -55,7 +55,7 @@ def weighted_sums(
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Weights as sums of pieces times powers of two: pieces[i] * 2**(bits * i); and how coefficients are to be split."""
+    """Weights as a sum of pieces[i] * 2**(bits * i), and the number and width of the pieces of coefficients."""
 
     pieces: tuple[Any, ...]
     bits: int
@@ -64,7 +64,7 @@ class _Split:
 
 
 def _split(weights: scipy.sparse.csr_array, modulus: int) -> _Split:
-    """The fewest products whose sums stay exact."""
+    """The split into the fewest products whose sums stay exact."""
     width = modulus.bit_length()
     for parts, pieces in _SPLITS:
         bits = math.ceil((_bits(weights.data) + 1) / parts)
@@ -86,7 +86,7 @@ def _bits(numbers: Array) -> int:
 
 
 def _pieces(weights: scipy.sparse.csr_array, parts: int, bits: int) -> list[scipy.sparse.csr_array]:
-    """Pieces of at most 2**(bits - 1) in size but for the last, which has the rest."""
+    """Pieces of the weights, each at most 2**(bits - 1) in size; the last holds the rest."""
     rest, pieces = weights.data.copy(), []
     for _ in range(parts - 1):
         upper = np.rint(rest * 2.0**-bits)
@@ -101,7 +101,7 @@ def _dense(piece: scipy.sparse.csr_array) -> Any:
 
 
 def _product(split: _Split, taken: Array, modulus: int) -> Array:
-    """Weights times coefficients modulo a prime: (sums, columns) from (ciphertexts, columns), numbers of 64 bits."""
+    """Weights times coefficients modulo a prime: (sums, columns) from (ciphertexts, columns), 64-bit numbers."""
     parts = []
     if split.coefficient_pieces == 1:
         centred = taken.astype(np.int64)

@@ -1,1 +1,1 @@
-"""Artifacts behind an address: a durable queue, worker processes, the HTTP application, and its client."""
+"""Serving artifacts over HTTP: a durable queue, worker processes, the HTTP application, and its client."""

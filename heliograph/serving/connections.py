@@ -1,8 +1,8 @@
-"""Connections: counted from their acceptance to their end, idle ones dropped for new ones, silent ones ended.
+"""Connections: counted from acceptance to their end, dropped for new ones if idle, and closed if silent.
 
-asyncio accepts from our `Listener`, so that a connection counts while it has a descriptor, during its TLS handshake too.
-`Connection` is uvicorn's, with time limits on the head of each request and on the reading of answers, and with one budget
-for the bodies of all requests.
+asyncio accepts from our `Listener`, so that a connection counts as long as it has a descriptor, even during its TLS
+handshake. `Connection` is uvicorn's, with time limits on the head of each request and on the reading of answers, and
+with a common budget for the bodies of all requests.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from heliograph.serving.refusals import RETRY_S, Refused
 from heliograph.serving.remote.records import RefusalRecord, as_record
 
-# So many are accepted before those that are there go on.
+# Connections accepted in a row before the open ones get their turn.
 _AT_ONCE = 16
-# Descriptors that are no connections: those of SQLite in each thread, libraries, workers. A connection may need one more,
-# for its upload or its result.
+# Descriptors not used by connections: SQLite in each thread, libraries, workers. A connection may need one more, for
+# its upload or its result.
 _OTHER_FILES = 256
 _MOST_FILES = 1 << 16
-# What is read at once: of a body that is asked for, and of anything else.
+# The most bytes read at once: of a body that the application asked for, and of anything else.
 _READ, _HEAD = 1 << 16, 1 << 12
-# The most bytes of bodies in memory, of all connections.
+# The most bytes of bodies in memory, over all connections.
 _BODIES = 1 << 23
 
 
 class Crowded(Refused):
-    """No connection can be dropped for another one: each has a request of a tenant."""
+    """No connection can be dropped for a new one: each has a request of a tenant."""
 
     def __init__(self) -> None:
         super().__init__(503, "the server has as many connections as it takes", hint="try again")
@@ -46,22 +46,22 @@ class Crowded(Refused):
 class Connections:
     """The connections of a server: at most `most`, and at most `each` of one address.
 
-    Where there would be more, the one goes that has been without a request of a tenant for longest: of the address that has
-    `each`, or of those with the most connections. Used from one event loop.
+    Beyond these limits, a new connection replaces the one that has been without a tenant's request for longest: from
+    the same address if that has `each`, else from an address with the most connections. Used from one event loop.
     """
 
     def __init__(self, most: int, each: int) -> None:
         self.bodies = Bodies(_BODIES)
         self._most, self._each = most, each
         self._open: Counter[str] = Counter()
-        # Those that may be dropped: of each address, in the order in which they became idle.
+        # The connections that may be dropped: by address, in the order in which they became idle.
         self._idle: defaultdict[str, dict[Accepted, None]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return self._open.total()
 
     def enter(self, accepted: Accepted) -> None:
-        """Count a connection until it is closed; raises Crowded where there is no room for it."""
+        """Count a connection until it is closed; raises Crowded if there is no room for it."""
         if self._open[accepted.place] >= self._each:
             self._drop_one([accepted.place])
         elif len(self) >= self._most:
@@ -82,7 +82,7 @@ class Connections:
             del self._idle[accepted.place]
 
     def leave(self, accepted: Accepted) -> None:
-        """Count a connection out."""
+        """Stop counting a connection."""
         self.busy(accepted)
         self._open[accepted.place] -= 1
         if not self._open[accepted.place]:
@@ -98,31 +98,31 @@ class Connections:
 
 
 class Bodies:
-    """The bytes of bodies that were read and not written yet, of all connections; where they are `most`, none is read."""
+    """The bytes of bodies read but not yet written, over all connections; reading stops when they reach `most`."""
 
     def __init__(self, most: int) -> None:
         self._most, self._total = most, 0
         self._held: dict[BodyFlow, int] = {}
-        # Those that read, and those that would where there were room.
+        # The flows that are reading, and those that wait for room.
         self._reading: dict[BodyFlow, None] = {}
         self._waiting: dict[BodyFlow, None] = {}
 
     def hold(self, flow: BodyFlow, size: int) -> None:
-        """Note how many bytes a connection holds; until it asks again it is not read."""
+        """Note the number of bytes that a connection holds, and pause its reading until it asks again."""
         flow.pause_reading()
         self._waiting.pop(flow, None)
         self._reading.pop(flow, None)
         self._total += size - self._held.get(flow, 0)
         self._held[flow] = size
         if self._total >= self._most:
-            # Also those that are ready to be read in this turn of the loop.
+            # This includes flows that are ready to be read in this turn of the loop.
             for each in self._reading:
                 each.pause_reading()
             self._waiting |= self._reading
             self._reading.clear()
 
     def ask(self, flow: BodyFlow) -> None:
-        """Note that a connection holds nothing, and have it read as soon as there is room."""
+        """Note that a connection holds nothing, and resume its reading as soon as there is room."""
         self._waiting[flow] = None
         self._release(flow)
 
@@ -142,21 +142,21 @@ class Bodies:
 
 
 class BodyFlow(FlowControl):
-    """The flow of one connection: a piece of a body is read when the application asks for it, and there is room for it."""
+    """The flow of one connection: a piece of a body is read when the application asks for it and there is room."""
 
     def __init__(self, connection: Connection, transport: asyncio.Transport, bodies: Bodies) -> None:
         super().__init__(transport)
         self._connection, self.bodies = connection, bodies
 
     def resume_reading(self) -> None:
-        """What uvicorn calls when the application asks for more, and at the end of an answer."""
+        """Called by uvicorn when the application asks for more, and at the end of an answer."""
         cycle = self._connection.cycle
         if cycle is None or cycle.response_complete or not (cycle.more_body or cycle.body):
             self.bodies.leave(self)
             self._set_most(_HEAD)
             super().resume_reading()
         elif not cycle.body:
-            # What was read before has been written by now.
+            # Everything read before has been written by now.
             self.bodies.ask(self)
 
     def read(self) -> None:
@@ -168,7 +168,7 @@ class BodyFlow(FlowControl):
 
 
 class Accepted(socket.socket):
-    """The socket of a connection. `place` stands for its address; `connections` counts it until it is closed."""
+    """The socket of a connection. `place` identifies its address; `connections` counts it until it is closed."""
 
     def __init__(self, accepted: socket.socket, place: str) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
@@ -178,7 +178,7 @@ class Accepted(socket.socket):
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self, seconds: float) -> None:
-        """Have it end where it is not `taken` in time: a TLS handshake that does not end."""
+        """Close the connection unless it is `taken` within this time: its TLS handshake does not end."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self.drop)
 
     def taken(self, transport: asyncio.Transport) -> None:
@@ -187,7 +187,7 @@ class Accepted(socket.socket):
         self._stop()
 
     def drop(self) -> None:
-        """End it now, whatever has not been sent."""
+        """Close the connection now, even with unsent data."""
         if self._transport is not None:
             self._transport.abort()
         else:
@@ -208,12 +208,12 @@ class Accepted(socket.socket):
             self._timer = None
 
 
-# By descriptor, since asyncio shows a protocol no more of its socket.
+# By descriptor, because asyncio shows a protocol nothing else of its socket.
 _ACCEPTED: dict[int, Accepted] = {}
 
 
 class Listener(socket.socket):
-    """A socket to accept from, whose connections are counted. One too many is closed, without TLS after an answer."""
+    """A listening socket that counts its connections. An excess one is closed; without TLS it gets an answer first."""
 
     def __init__(self, family: int, connections: Connections, *, tls: bool) -> None:
         # asyncio sends at once (TCP_NODELAY) on sockets that name their protocol.
@@ -223,7 +223,7 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         self._calls += 1
         if self._calls % (_AT_ONCE + 1) == 0:
-            # The loop calls again when it has done what else there is to do.
+            # The loop calls again after its other work.
             raise BlockingIOError
         found, address = super().accept()
         accepted = Accepted(found, place_of(address[0]))
@@ -242,13 +242,13 @@ class Listener(socket.socket):
 
 
 class Connection(H11Protocol):
-    """A connection that ends where no whole head of a request comes, or no byte of an answer is taken, for `head_s` seconds.
+    """A connection that ends if, for `head_s` seconds, a request's head is incomplete or no byte of an answer is read.
 
-    uvicorn's own waits for ever, so that clients which send or read nothing would take all connections.
+    uvicorn's own class waits for ever, so that clients which send or read nothing could take all connections.
     """
 
     head_s = 30.0
-    # How many answers it had before a known token came.
+    # The number of answers before a known token came.
     strange = 0
     _accepted: Accepted | None = None
     _timer: asyncio.TimerHandle | None = None
@@ -257,7 +257,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        # What requests find in their `state`.
+        # The `state` of requests.
         self.app_state = {**self.app_state, "connection": self}
 
     def connection_made(self, transport: Any) -> None:
@@ -273,7 +273,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         cycle = self.cycle
-        # What follows an answer that came before the end of its request's body is thrown away.
+        # The rest of a body is discarded if the answer came before its end.
         if isinstance(self.flow, BodyFlow) and cycle is not None and cycle.body and not cycle.response_complete:
             self.flow.bodies.hold(self.flow, len(cycle.body))
         self._watch()
@@ -299,7 +299,7 @@ class Connection(H11Protocol):
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """While it has a request of a tenant: it is not dropped for another connection."""
+        """A context for a tenant's request, in which the connection is not dropped for another one."""
         if self._accepted is not None and self._accepted.connections is not None:
             self._accepted.connections.busy(self._accepted)
         try:
@@ -314,11 +314,11 @@ class Connection(H11Protocol):
         return bool(self.flow.write_paused)
 
     async def drained(self) -> None:
-        """Once it is no longer clogged, or over."""
+        """Wait until the connection is no longer clogged, or closed."""
         await self.flow.drain()
 
     def _watch(self) -> None:
-        """Have the time run while there is no request, and while an answer waits to be read."""
+        """Run the timer while there is no request, and while an answer waits to be read."""
         working = self.cycle is not None and not self.cycle.response_complete
         if working and not self.clogged:
             self._stop()
@@ -334,7 +334,7 @@ class Connection(H11Protocol):
         if self.transport.get_write_buffer_size() < self._unsent:
             self._wait()
         else:
-            # Not `close`, which would wait until everything was read.
+            # `close` would wait until everything was read.
             self.transport.abort()
 
     def _stop(self) -> None:
@@ -344,7 +344,7 @@ class Connection(H11Protocol):
 
 
 def place_of(host: str) -> str:
-    """What stands for an address where clients are counted: of IPv6 the network, since a client has many addresses there."""
+    """The key by which an address is counted; for IPv6 the /64 network, because a client has many addresses there."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -357,7 +357,7 @@ def place_of(host: str) -> str:
 
 
 def connections_for(asked: int) -> int:
-    """How many connections there are descriptors for, at most `asked`. The process's limit is raised as far as it goes."""
+    """The number of connections that descriptors allow, at most `asked`, once the process's limit is raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -370,7 +370,7 @@ def connections_for(asked: int) -> int:
 
 
 def _refused(error: Crowded) -> bytes:
-    """The answer to a connection that is not taken."""
+    """The answer to a connection that is not accepted."""
     body = json.dumps(asdict(RefusalRecord(as_record(error)))).encode()
     head = (
         f"HTTP/1.1 {error.status} Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"

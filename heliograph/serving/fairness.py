@@ -12,12 +12,12 @@ from functools import partial
 
 from heliograph.serving.refusals import Refused
 
-# When a rate limit knows so many clients, those that need not wait are forgotten.
+# With this many clients, a rate limit forgets those that need not wait.
 _MANY = 4096
 
 
 class FairLock:
-    """A lock that `together` requests may have at once, `each` of one tenant.
+    """A lock that `together` requests may hold at once, at most `each` of one tenant.
 
     A tenant's further requests queue behind its own first ones, not before those of other tenants. Waiting takes no thread.
     Used from one event loop.
@@ -92,7 +92,7 @@ class RequestLimit:
         self._open: Counter[int] = Counter()
 
     def enter(self, tenant: int) -> None:
-        """Count a request, until `leave`; a refusal where the tenant has too many."""
+        """Count a request, until `leave`; a refusal if the tenant has too many."""
         with self._lock:
             if self._open[tenant] >= self._most:
                 raise Refused(
@@ -115,11 +115,11 @@ class RateLimit:
 
     def __init__(self, every: float, burst: int, longest: float) -> None:
         self._every, self._burst, self._longest = every, burst, longest
-        # When the next answer to each would be due, without any burst.
+        # The time when the next answer to each client would be due without a burst.
         self._due: dict[Hashable, float] = {}
 
     async def wait(self, whom: Hashable) -> None:
-        """Wait until an answer is due; a refusal where that is too far away."""
+        """Wait until an answer is due; a refusal if that would take too long."""
         now = time.monotonic()
         if len(self._due) > _MANY:
             self._due = {each: due for each, due in self._due.items() if due > now}

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, of names, sizes and times; never of data or tokens."""
+"""Structured logs: one JSON object per line on standard error, with names, sizes and times; never data or tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Value = str | int | float | bool | None
 
 
 def log(event: str, **fields: Value) -> None:
-    """Write one line: when, what, and the fields."""
+    """Write one line with the time, the event and the fields."""
     _LOGGER.info(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
 
 
 class _Foreign(logging.Formatter):
-    """What a library logs, as a line of ours; of an exception its class alone."""
+    """Formats libraries' log records like our own lines; of an exception only the class."""
 
     def format(self, record: logging.LogRecord) -> str:
         kind = None if not record.exc_info or record.exc_info[0] is None else record.exc_info[0].__name__
@@ -27,7 +27,7 @@ class _Foreign(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Have the lines written, and uvicorn's warnings among them; without this ours go nowhere."""
+    """Write the lines, and uvicorn's warnings, to standard error; without this call they go nowhere."""
     kinds = ((_LOGGER, logging.INFO, logging.Formatter("%(message)s")), (_UVICORN, logging.WARNING, _Foreign()))
     for logger, level, form in kinds:
         handler = logging.StreamHandler(sys.stderr)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from heliograph.errors import HeliographError, ProgramError, SecurityError
 from heliograph.runtime.memory import TooLittleMemoryError
 
-# After so many seconds a client may come again that is refused only for now.
+# The seconds after which a temporarily refused client may try again.
 RETRY_S = 1
 
 
 class Refused(ProgramError):
-    """A request that is not carried out; `status` is its HTTP status."""
+    """A refused request; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: int, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
         self.status = status
@@ -18,7 +18,7 @@ class Refused(ProgramError):
 
 
 def status_of(error: HeliographError) -> int:
-    """The HTTP status of the answer that says an error."""
+    """The HTTP status of the answer for an error."""
     if isinstance(error, Refused):
         return error.status
     if isinstance(error, SecurityError):

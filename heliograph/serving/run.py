@@ -1,4 +1,4 @@
-"""Serve: the application on an address, with uvicorn."""
+"""Serves the application on an address, with uvicorn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEFAULT_PORT = 8100
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a server listens, and its certificate. `plain_http` allows other than loopback addresses without one."""
+    """A server's address and certificate. `plain_http` allows addresses other than loopback without a certificate."""
 
     address: str = f"127.0.0.1:{_DEFAULT_PORT}"
     certificate: str | None = None
@@ -29,10 +29,10 @@ class Listening:
 
 
 def serve(settings: SiteSettings, listening: Listening) -> None:
-    """Serve until the process is told to stop (SIGTERM, SIGINT).
+    """Serve until the process gets SIGTERM or SIGINT.
 
-    Raises SecurityError for an address that others reach without TLS, since tokens would go in the clear; HeliographError
-    where the address cannot be had.
+    Raises SecurityError for an address that others reach without TLS, because tokens would be sent in the clear;
+    HeliographError if the address cannot be used.
     """
     host, port = _parsed(listening.address)
     if (listening.certificate is None) != (listening.private_key is None):
@@ -48,7 +48,7 @@ def serve(settings: SiteSettings, listening: Listening) -> None:
     site = Site(replace(settings, limits=limits))
     config = uvicorn.Config(
         make_app(site),
-        # Ours accepts for asyncio's own loop.
+        # Our listener works with asyncio's own loop.
         loop="asyncio",
         http=Connection,
         ws="none",

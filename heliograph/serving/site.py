@@ -1,4 +1,4 @@
-"""One server: its folder, queue, artifacts and workers, as the HTTP application uses them."""
+"""One server: its folder, queue, artifacts and workers, for the HTTP application."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from heliograph.serving.work.engines import make_engine
 from heliograph.serving.work.pool import Pool
 from heliograph.serving.work.queued import QueuedJobs
 
-# Answers to those without a token, for each address: so many at once, then one in so many seconds, after this long at most.
+# The rate limit for answers without a token, by address: a burst, the seconds between answers, and the longest wait.
 _STRANGERS, _STRANGER_S, _LONGEST_S = 50, 0.02, 10.0
-# Requests of all tenants that are worked on at once: fewer than there are threads.
+# Requests of all tenants that are processed at once: fewer than there are threads.
 _TOGETHER = 24
 
 
 @dataclass(frozen=True)
 class SiteSettings:
-    """What a server is told. `memory_bytes` is for all workers together, by default four fifths of what the machine has.
+    """The settings of a server.
 
-    `plaintexts` is the folder in which they keep encoded plaintexts.
+    `memory_bytes`: the memory of all workers together, by default four fifths of the machine's free memory.
+    `plaintexts`: the folder in which workers keep encoded plaintexts.
     """
 
     artifacts: Sequence[str | Path]
@@ -58,9 +59,9 @@ class SiteSettings:
 
 
 class Site:
-    """The parts of one server on its folder; `start` its workers, `close` it.
+    """The parts of one server on its folder; `start` its workers, and `close` it at the end.
 
-    Raises ProgramError where another process serves from the folder, and whatever its artifacts are refused for.
+    Raises ProgramError if another process serves from the folder, and the errors of `Catalog` for its artifacts.
     """
 
     def __init__(self, settings: SiteSettings) -> None:
@@ -103,7 +104,7 @@ class Site:
         engine = make_engine(settings.engine, work, settings.workers)
         self.pool = Pool(engine, self._queued, settings.workers, self.limits.worker_s)
         self._sweep = Sweep(self.database, self.places, self.limits, self.keysets, self.jobs)
-        # Only one input at a time is read for its check, so that many clients cannot use up the server's own memory.
+        # Only one input at a time is read for its check, so that many clients cannot exhaust the server's memory.
         self._reading = threading.Lock()
         self.connections = Connections(self.limits.connections, self.limits.address_connections)
         self.open_requests = RequestLimit(self.limits.requests)
@@ -113,7 +114,7 @@ class Site:
         self.taking, self.submitting = FairLock(), FairLock()
 
     def start(self) -> None:
-        """Bring queue and files together, and start workers."""
+        """Reconcile queue and files, and start workers."""
         self._sweep.settle()
         self.jobs.end_unserved([served.record.artifact for served in self.catalog])
         self._queued.begin()
@@ -129,9 +130,9 @@ class Site:
         log("stopped")
 
     def expected(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | int:
-        """The job of that name where it was accepted before, or else the most bytes that its input may have.
+        """The job of that name if it was accepted before, else the most bytes that its input may have.
 
-        Refused are artifacts that no worker can hold and clients without keys.
+        Artifacts that no worker can hold and clients without keys are refused.
         """
         served = self.catalog[artifact]
         known = self.jobs.known(tenant, id, artifact, client, digest)
@@ -142,9 +143,9 @@ class Site:
         return served.record.input_bytes + self.limits.frame_bytes
 
     def submit(self, tenant: int, id: str, artifact: str, client: str, digest: str, upload: Upload) -> JobRecord:
-        """Accept a job on an upload, once: the same request again gives the same job.
+        """Accept a job on an upload, once: repeating the request returns the same job.
 
-        Refused is what is not an input of that client, and what `expected` refuses.
+        Uploads that are not an input of this client are refused, and everything that `expected` refuses.
         """
         served = self.catalog[artifact]
         folder = self.keysets.for_job(tenant, artifact, client)

@@ -1,6 +1,6 @@
 """The suite that a backend of the server, and a client's cryptography, must pass (docs/backends.md).
 
-It calls what it is given and compares with whole numbers of Python; it needs neither pytest nor another backend.
+It calls the tested implementation and compares with Python integers; it needs neither pytest nor another backend.
 """
 
 from heliograph.testing.bench import Check as Check

@@ -1,4 +1,4 @@
-"""A backend with the keys of a ring, and the exact numbers beside it: what all checks of backends start from."""
+"""A backend with the keys of a ring, and the exact numbers for comparison: the basis of all checks of backends."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from heliograph.testing.rings import lower_part, name_of
 
 # Makes a backend of an artifact and a client's keys (runtime/backend.py).
 Maker = Callable[[Artifact, EvaluationKeys], Backend]
-# The rotation amounts that have a key in the whole chain; in the lower part the first has one.
+# The rotation amounts with a key in the whole chain; the lower part has a key for the first.
 AMOUNTS = (1, 5)
-# How many slots bootstraps have, of one value and of a pair.
+# The slots of bootstraps, of one value and of a pair.
 BOOTSTRAPPED, PAIRED = 64, 16
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold on a ring: `run` raises an AssertionError where it does not."""
+    """One property that must hold on a ring: `run` raises an AssertionError if it does not."""
 
     ring: str
     name: str
@@ -54,7 +54,7 @@ class Check:
 
 @functools.cache
 def _report() -> Report:
-    """Some report: an artifact has one, and backends read nothing of it."""
+    """A dummy report: an artifact needs one, but backends do not read it."""
     source = "program tried\ninput x: secret slots[8] in [-1, 1]\noutput y = x * x\n"
     return compile_program(parse(source), Options(security_bits=None)).report
 
@@ -102,7 +102,7 @@ def refreshing(ring: Ring, paired: bool) -> Program:
 
 
 class Material:
-    """A client's keys of a ring, the same exactly, and residues to try: made once, for all backends."""
+    """A client's keys on a ring, in wire form and as exact residues, and test residues; shared by all backends."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring, self.cryptor = ring, Cryptor(ring)
@@ -123,7 +123,7 @@ class Material:
         return Exact(ring, lambda kind, amount: found[kind, amount], special_primes(ring), sparse)
 
     def residues(self, level: int, kind: str, parts: int = 2) -> Array:
-        """Residues (parts, level + 1, N) in 64 bits: a `kind` of `EXTREMES`, else random ones that belong to that word."""
+        """Residues (parts, level + 1, N) in 64 bits: a `kind` in `EXTREMES`, or random ones seeded by this word."""
         primes = np.array(self.ring.primes[: level + 1], dtype=np.uint64)[:, np.newaxis]
         shape = (parts, level + 1, self.ring.ring_dim)
         if kind in EXTREMES:
@@ -131,11 +131,11 @@ class Material:
         return np.random.default_rng([level, *kind.encode()]).integers(primes, size=shape, dtype=np.uint64)
 
     def encrypted(self, residues: Array) -> bytes:
-        """The bytes of a ciphertext of two parts with these residues."""
+        """The bytes of a two-part ciphertext with these residues."""
         return write_ciphertext(residues, self.ring, self.cryptor.tag)
 
     def known(self, key: Any, make: Callable[[], Array]) -> Array:
-        """An exact result, made once; of the key None always."""
+        """An exact result, computed once per key, or every time if the key is None."""
         if key is None:
             return make()
         if key not in self._results:
@@ -143,7 +143,7 @@ class Material:
         return self._results[key]
 
 
-# Residues that are as far out as they get, by the primes.
+# Extreme residues, as functions of the primes.
 EXTREMES: Mapping[str, Callable[[Array], Array]] = {
     "zeros": lambda q: q - q,
     "ones": lambda q: q // q,
@@ -153,7 +153,7 @@ EXTREMES: Mapping[str, Callable[[Array], Array]] = {
 
 
 def key_halves(key: EvaluationKey, data: Any, tag: str) -> dict[tuple[str, int], Array]:
-    """The residues of a key, (2, digits, primes, N), by its kind and amount; of the pair of bootstrapping both."""
+    """The residues of a key, (2, digits, primes, N), by kind and amount; two entries for the pair of bootstrapping."""
     form = key_form(key)
     rows = np.empty((len(form.moduli), form.ring_dim), dtype=np.uint64)
     form.read(data, tag, key.name, list(rows))
@@ -172,17 +172,17 @@ def key_halves(key: EvaluationKey, data: Any, tag: str) -> dict[tuple[str, int],
 
 @functools.lru_cache(maxsize=2)
 def material(ring: Ring) -> Material:
-    """That of a ring, for as long as it is among the last two."""
+    """The material of a ring, cached for the last two rings."""
     return Material(ring)
 
 
 class Bench:
-    """One backend with the keys of a ring. `do(chain)` are its primitives in a chain, the whole one or the lower part."""
+    """One backend with the keys of a ring. `do(chain)` gives its primitives in the whole chain or the lower part."""
 
     def __init__(self, make: Maker, ring: Ring) -> None:
         self.material = material(ring)
         self.ring = ring
-        # A ciphertext of some residues, and plaintexts of a level with theirs, made once.
+        # A ciphertext with some residues, and the plaintexts of a level with their residues, created once.
         self.operand = functools.cache(lambda level, kind: self.given(self.material.residues(level, kind)))
         self.plaintexts = functools.cache(self._plaintexts)
         self.backend = make(self.material.artifact, self.material.sent)
@@ -207,7 +207,7 @@ class Bench:
         return self.read(self.material.encrypted(residues), residues.shape[1] - 1)
 
     def refreshed(self, x: Any, paired: bool) -> Any:
-        """The backend's ciphertext bootstrapped, of `BOOTSTRAPPED` slots or of a pair of `PAIRED`."""
+        """The ciphertext after a bootstrap of `BOOTSTRAPPED` slots, or of a pair of `PAIRED` slots."""
         program = refreshing(self.ring, paired)
         evaluator = self.backend.evaluator(program, PLAINTEXT_CACHE_BYTES)
         evaluator.prepare()
@@ -222,7 +222,7 @@ class Bench:
         return found
 
     def constant(self, level: int, number: int) -> Array:
-        """The residues of a ciphertext that holds a small constant, of value `number` everywhere, without an error."""
+        """The residues of an error-free ciphertext of a small constant, `number` in all values."""
         found = np.zeros((2, level + 1, self.ring.ring_dim), dtype=np.uint64)
         found[0] = number
         return found
@@ -234,8 +234,10 @@ class Bench:
         return plains, [self.residues(do.mul_plain(one, plain))[0].astype(object) for plain in plains]
 
     def refusal(self, what: str, call: Callable[[], Any], kind: type[HeliographError] = HeliographError) -> Any:
-        """None where the backend refuses a call, by an error of that kind of ours, or, where any kind will do, by one of its
-        library whose words it knows; else what the call gives. An AssertionError where it fails otherwise.
+        """None if the backend refuses a call, otherwise the call's result.
+
+        A refusal is one of our errors of class `kind` or, if any of our errors will do, a known error of the backend's
+        library. Any other error leads to an AssertionError.
         """
         try:
             return call()
@@ -248,7 +250,7 @@ class Bench:
 
 
 def vectors(ring: Ring) -> list[Array]:
-    """What is encoded: a value for each slot, a few that repeat, a few complex ones."""
+    """The test vectors for encoding: a value for each slot, a few that repeat, a few complex ones."""
     random = np.random.default_rng(5)
     few = random.normal(size=8)
     return [random.normal(size=ring.slots), few, few + 1j * random.normal(size=8)]
@@ -262,7 +264,7 @@ class Benches:
         self._open: Bench | None = None
 
     def of(self, ring: Ring) -> Bench:
-        """That of a ring; the one before is closed."""
+        """The bench of a ring; the previous bench is closed."""
         if self._open is None or self._open.ring != ring:
             if self._open is not None:
                 self._open.backend.release()
@@ -271,7 +273,7 @@ class Benches:
         return self._open
 
     def checks(self, ring: Ring, calls: Mapping[str, Callable[[Bench], None]]) -> Iterator[Check]:
-        """Checks by their names, on the bench of a ring."""
+        """The named checks on the bench of a ring."""
         for name, call in calls.items():
             yield Check(name_of(ring), name, functools.partial(self._run, ring, call))
 
@@ -280,7 +282,7 @@ class Benches:
 
 
 def compare(what: str, found: Array, expected: Array) -> None:
-    """An AssertionError where residues are not the expected ones, to the last bit, which says where."""
+    """Raise an AssertionError, with the place, unless residues equal the expected ones to the last bit."""
     assert found.shape == expected.shape, f"{what}: expected the shape {expected.shape}, found {found.shape}"
     apart = np.argwhere(found != expected)
     if len(apart):

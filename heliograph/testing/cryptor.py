@@ -1,6 +1,6 @@
-"""The suite of a client's cryptography: arithmetic modulo primes, and a secret key with all that is made with it.
+"""The suite for a client's cryptography: arithmetic modulo primes, and a secret key with its ciphertexts and keys.
 
-    arithmetic     exact: the residues are those of reference.py
+    arithmetic     exact: the residues equal those of reference.py
     secrets        ternary, each value a third of the time; the sparse one of bootstraps has its weight
     errors         discrete Gaussians of standard deviation 3.19, at most 41 in size, the same modulo all primes
     decryption     within eight standard deviations of what encryption, rounding and decryption add (ckks/noise.py)
@@ -38,7 +38,7 @@ _LARGEST_ERROR = 41
 
 
 class Secret(Protocol):
-    """One secret key on a client, as `runtime.cryptor.cryptor.Cryptor` has it: see there what its methods give."""
+    """A client's secret key, with the methods of `Cryptor` (runtime/client/cryptor/cryptor.py)."""
 
     tag: str
 
@@ -52,7 +52,7 @@ class Secret(Protocol):
 
 
 class SecretKind(Protocol):
-    """What makes secret keys: fresh ones of a ring, and those of a client's file."""
+    """A source of secret keys: fresh ones on a ring, and keys from a client's file."""
 
     def __call__(self, ring: Ring) -> Secret: ...
 
@@ -65,7 +65,7 @@ class SecretKind(Protocol):
 def arithmetic_checks(
     make: Callable[[int, tuple[int, ...]], Arithmetic], rings: Sequence[Ring] = RINGS[:3]
 ) -> Iterator[Check]:
-    """The checks of a client's arithmetic, which `make` makes of a ring dimension and primes."""
+    """The checks of a client's arithmetic, which `make` creates from a ring dimension and primes."""
     for ring in rings:
         for kind in ("random", "zero", "prime - 1"):
             yield Check(name_of(ring), f"arithmetic of {kind}", functools.partial(_arithmetic, make, ring, kind))
@@ -98,7 +98,7 @@ def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, 
 
 
 def cryptor_checks(kind: SecretKind, rings: Sequence[Ring] = (RINGS[0], RINGS[-2])) -> Iterator[Check]:
-    """The checks of the secret keys that `kind` makes; most of them share one."""
+    """The checks of the secret keys from `kind`; most of them share one key."""
     shared = functools.lru_cache(maxsize=1)(lambda ring: kind(ring))
     for ring in rings:
         kinds: dict[str, Callable[[SecretKind, Ring], None]] = {
@@ -139,7 +139,7 @@ def _secrets(kind: SecretKind, ring: Ring) -> None:
         counts = [int((each == value).sum()) for value in (-1, 0, 1)]
         assert sum(counts) == n, f"{what} is not ternary: it holds up to {np.abs(each).max()}"
         _near(f"{what}: the counts of -1, 0, 1 are {counts}", max(counts) - n / 3, math.sqrt(2 * n / 9))
-    # Two that have nothing to do with each other.
+    # Two independent keys.
     _near(f"{what} and another agree", float((drawn[0] == drawn[1]).sum()) - n / 3, math.sqrt(2 * n / 9))
     assert first.tag != second.tag, f"two secret keys have one name, {first.tag}"
     again = kind.from_secret_bytes(ring, first.secret_bytes(), first.tag)
@@ -153,7 +153,7 @@ def _near(what: str, difference: float, std: float) -> None:
 
 
 def _error(what: str, errors: Array) -> Array:
-    """An AssertionError unless these are discrete Gaussians; as floating-point numbers."""
+    """The errors as floating-point numbers; an AssertionError unless they are discrete Gaussians."""
     largest = int(np.abs(errors).max())
     assert largest <= _LARGEST_ERROR, f"{what}: an error of {largest}, more than {_LARGEST_ERROR}"
     found = errors.astype(np.float64)
@@ -167,7 +167,7 @@ def _error(what: str, errors: Array) -> Array:
 
 
 def _opened(cryptor: Secret, ring: Ring, data: bytes, level: int) -> Array:
-    """Message and error in a ciphertext: whole coefficients (N)."""
+    """Message plus error in a ciphertext: integer coefficients (N)."""
     primes = ring.primes[: level + 1]
     b, a = read_ciphertext(data, ring, level, cryptor.tag, "a ciphertext").astype(object)
     secret = forward(_secret(cryptor, ring) % column(primes), primes)
@@ -211,7 +211,7 @@ def _decryption(cryptor: Secret, ring: Ring) -> None:
             f"{what}: the error is estimated as {estimate:.3g}"
         )
         assert scale > 45 or (found != again).mean() > 0.9, f"{what}: twice the same, so that no noise is added"
-        # Of three parts, b + a s + c s^2.
+        # A ciphertext of three parts: b + a s + c s^2.
         third = np.concatenate([residues, np.zeros_like(residues[:1])])
         assert np.abs(cryptor.decrypted(third, scale)[0] - values).max() <= 8 * std, f"{what}: of three parts"
     garbage = random.integers(
@@ -249,7 +249,7 @@ def _key(key: EvaluationKey, cryptor: Secret, ring: Ring) -> None:
     if key.kind == "relinearization":
         target = _square(secret)
     else:
-        # A key of X -> X^k leads to what the inverse makes of the secret.
+        # The key of X -> X^k leads to the image of the secret under the inverse.
         under = _moved(secret, pow(key.index, -1, 2 * ring.ring_dim))
     _opens(what, halves[key.kind, key.amount], primes, special, chain.alpha, target, under)
 
@@ -281,7 +281,7 @@ def _opens(
 
 
 def _sparse(what: str, pairs: Array, secret: Array, ring: Ring) -> Array:
-    """The sparse secret from the first digit of the key that leads from it: error and P times it, apart by their size."""
+    """The sparse secret, from the first digit of the key from it: its P-fold and the error differ in size."""
     first, special = ring.primes[:1], special_primes(ring)
     opening = forward(secret % column(first), first)
     opened = centred(backward((pairs[0, 0, :1] + pairs[1, 0, :1].astype(object) * opening) % first[0], first), first)
@@ -316,7 +316,7 @@ def _square(polynomial: Array) -> Array:
 
 
 def _no_two_alike(cryptor: Secret, ring: Ring) -> None:
-    """Of any two ciphertexts and keys, also of one value, neither half is the same."""
+    """No two ciphertexts or keys, even of the same value, have a half in common."""
     key = EvaluationKey("r", ring, "rotation", 1)
     seen: set[bytes] = set()
     for _ in range(8):
@@ -333,11 +333,11 @@ def _no_two_alike(cryptor: Secret, ring: Ring) -> None:
 
 
 def _forked(cryptor: Secret, ring: Ring) -> None:
-    """A copy of the process draws nothing that this one draws: it refuses, or draws otherwise."""
+    """A copy of the process does not repeat this process's random numbers: it refuses, or draws others."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
-        # A child that waits for threads which it does not have is ended.
+        # A child that waits for missing threads is ended.
         signal.alarm(60)
         told = b""
         try:

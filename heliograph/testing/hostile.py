@@ -1,4 +1,4 @@
-"""The suite of what a backend must refuse: values, bytes and calls that would give nonsense."""
+"""The suite of refusals: a backend must refuse values, bytes and calls that would give nonsense."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.runtime.wire.forms import SeededForm, computed_form, key_form
 from heliograph.testing.bench import Bench, Benches, Check, Maker, compare
 from heliograph.testing.rings import RINGS, name_of
 
-# No key is for this one.
+# A rotation amount without a key.
 _UNKNOWN = 3
 Operation = Callable[[Any, Any, Any], Any]
 
@@ -25,7 +25,7 @@ def _encoded(values: Any, log_scale: float = 20.0) -> Operation:
     return lambda do, x, lower: do.mul_plain(x, do.encode(values, log_scale, do.describe(x)[0]))
 
 
-# (primitives, x, a ciphertext a level lower)
+# Arguments: primitives, x, and a ciphertext one level lower.
 CALLS: dict[str, Operation] = {
     "encode NaN": _encoded(np.array([0.5, np.nan])),
     "encode infinity": _encoded(np.array([np.inf, 0.5])),
@@ -47,7 +47,7 @@ CALLS: dict[str, Operation] = {
     "a rotation without a key": lambda do, x, lower: do.rotate(x, _UNKNOWN),
     "a hoisted rotation without a key": lambda do, x, lower: do.rotate_hoisted(x, _UNKNOWN, do.decompose(x)),
 }
-# What may be computed instead of being refused, if the result is the true one: at the lower level, or modulo all primes.
+# Calls that may also be computed, if the result is correct: at the lower level, or modulo all primes.
 TRUE: dict[str, Operation] = {
     "encode what is too large": lambda do, x, lower: do.mul_scalar(x, 7.654321, 1000.0),
     "a sum across levels": lambda do, x, lower: do.add(do.level_drop(x, 1), lower),
@@ -57,7 +57,7 @@ TRUE: dict[str, Operation] = {
 
 
 def _beyond(form: SeededForm, data: bytes, tag: str) -> bytes:
-    """The bytes of an object with one coefficient that is its prime."""
+    """The bytes of an object in which one coefficient equals its prime."""
     rows = [np.empty(form.ring_dim, dtype=np.uint64) for _ in form.moduli]
     form.read(data, tag, "it", rows)
     rows[form.written[-1]][7] = form.moduli[form.written[-1]]
@@ -78,7 +78,7 @@ CIPHERTEXTS: dict[str, Forgery] = ANYWHERE | {
     ),
     "another level": lambda bench, data: bench.material.encrypted(bench.constant(bench.ring.levels - 1, 1)),
 }
-# Of the key of the first rotation.
+# Forgeries of the key of the first rotation.
 KEYS: dict[str, Forgery] = ANYWHERE | {
     "a residue that is its prime": lambda bench, data: _beyond(
         key_form(bench.material.keys[0]), data, bench.material.cryptor.tag
@@ -88,9 +88,10 @@ KEYS: dict[str, Forgery] = ANYWHERE | {
 
 
 def hostile_checks(make: Maker, rings: Sequence[Ring] = RINGS[:2]) -> Iterator[Check]:
-    """The checks of what the backend that `make` makes must refuse.
+    """The checks of the refusals by the backend from `make`.
 
-    Bytes are refused by a WireError; calls by any of our errors, or by one of the backend's library (`refusal`).
+    Bytes must be refused with a WireError, calls with any of our errors or a known error of the backend's library
+    (`refusal`).
     """
     benches = Benches(make)
     calls = {name: functools.partial(_call, name, call) for name, call in CALLS.items()}

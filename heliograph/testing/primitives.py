@@ -1,4 +1,4 @@
-"""The suite of a backend's primitives: on every ring, level, number of digits and part of a chain, against whole numbers.
+"""The suite of a backend's primitives, on every ring, level, number of digits and part of a chain, with exact integers.
 
     exact                  all results but those below: the residues are those of reference.py, to the last bit
     encode                 coefficients are at most max(2, 2^(scale - 46)) away from the exact ones
@@ -7,7 +7,7 @@
     key switches           exact too; where a backend asks for `switches="bounded"`, their message may be off by what the
                            roundings of ckks/noise.py add: eight standard deviations in any coefficient
 
-Wide values are the backend's own: narrowed, they are what the calls on ciphertexts give.
+Wide values have the backend's own form: narrowed, they equal the results of the calls on ciphertexts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from heliograph.testing.bench import AMOUNTS, BOOTSTRAPPED, PAIRED, Bench, Bench
 from heliograph.testing.reference import backward, centred, coefficients, column
 from heliograph.testing.rings import RINGS, levels_of, name_of
 
-# (primitives, x, y, plaintexts) -> a ciphertext, or several; of the backend or exactly.
+# (primitives, x, y, plaintexts) -> one or several ciphertexts, from a backend or exact.
 Case = Callable[[Any, Any, Any, Sequence[Any]], Any]
 FIRST, SECOND = AMOUNTS
-# Of more terms than are summed before a reduction, in groups that share values and plaintexts.
+# More terms than are summed before a reduction, in groups that share values and plaintexts.
 _GROUPS = [[(i % 2, i % 3) for i in range(33)], [(1, 2)], [(0, 0)] * 9]
 _WEIGHTS = np.array([[0.7306, 1.5], [0.0, 0.25]])
 
@@ -87,9 +87,9 @@ def _wide_of_shared_digits(do: Any, x: Any) -> Any:
 
 
 def primitive_checks(make: Maker, rings: Sequence[Ring] = RINGS, *, switches: str = "exact") -> Iterator[Check]:
-    """The checks of all primitives of the backend that `make` makes; `switches` is "exact" or "bounded".
+    """The checks of all primitives of the backend from `make`; `switches` is "exact" or "bounded".
 
-    In rings that bootstrap only bootstraps are tried; leave those out that the backend does not bootstrap in.
+    In rings with bootstraps only bootstraps are tried; leave out rings in which the backend does not bootstrap.
     """
     assert switches in ("exact", "bounded"), switches
     benches = Benches(make)
@@ -110,7 +110,7 @@ def primitive_checks(make: Maker, rings: Sequence[Ring] = RINGS, *, switches: st
 # ------------------------------------------------------------------------------------------------ exact results
 
 
-# Residues that are tried at a low level; key switches take the first pair alone.
+# Residues that are tried at a low level; key switches use only the first pair.
 _FAR_OUT = ("tops", "tops"), ("halves", "zeros"), ("ones", "tops")
 
 
@@ -124,7 +124,7 @@ def _tried(name: str, case: Case, bench: Bench, switches: str = "exact") -> None
 def _exactly(
     bench: Bench, name: str, case: Case, level: int, *kinds: str, chain: int = 0, switches: str = "exact"
 ) -> None:
-    """A case on the backend, and the same on whole numbers."""
+    """Compare a case on the backend with the same case on exact integers."""
     material, do = bench.material, bench.do(chain)
     ring = material.exact[chain].ring
     what = f"{name} on {name_of(ring)}, level {level}, {ring.digits} digits, {' and '.join(kinds)}"
@@ -163,7 +163,7 @@ def _agree(bench: Bench, what: str, found: Array, expected: Array, ring: Ring, s
 
 
 def phase(bench: Bench, residues: Array) -> Array:
-    """What a ciphertext holds, message and error, as values modulo its primes."""
+    """The phase of a ciphertext, message plus error, as values modulo its primes."""
     primes = bench.ring.primes[: residues.shape[1]]
     secret = np.frombuffer(bench.material.cryptor.secret_bytes(), "<u8").reshape(-1, bench.ring.ring_dim)
     found, power = np.zeros(residues.shape[1:], dtype=object), np.ones(residues.shape[1:], dtype=object)
@@ -230,7 +230,7 @@ def _wide(name: str, wide: Case, case: Case, bench: Bench) -> None:
 
 
 def _lower(bench: Bench, switches: str) -> None:
-    """In a lower part of the chain, with its keys; and back in the whole one."""
+    """Check calls in a lower part of the chain, with its keys, and back in the whole chain."""
     level = bench.material.exact[1].ring.levels
     for name in ("add", "mul", "rescale", "level_drop", "times_i"):
         _exactly(bench, f"{name} in the lower part", LINEAR[name], level, "x", "y", chain=1)
@@ -243,7 +243,7 @@ def _lower(bench: Bench, switches: str) -> None:
 
 
 def _threads(bench: Bench) -> None:
-    """Calls in several threads at once are what they are one by one."""
+    """Check that simultaneous calls in several threads give the same results as calls one by one."""
     do, level = bench.do(0), bench.ring.levels
     x, y = (bench.operand(level, kind) for kind in ("x", "y"))
 
@@ -288,7 +288,7 @@ def _raise(bench: Bench, switches: str) -> None:
     expected = bench.material.known(
         "raise", lambda: bench.material.exact[0].raise_modulus(x.astype(object), BOOTSTRAPPED)
     )
-    # Otherwise rounded, a coefficient may be a multiple of the first prime further off.
+    # With different rounding, a coefficient may be off by a further multiple of the first prime.
     exactly = switches == "exact"
     _agree(
         bench, what, found if exactly else found[:, :1], expected if exactly else expected[:, :1], bench.ring, switches

@@ -1,8 +1,8 @@
-"""CKKS in whole numbers of Python: what the results of a backend are compared with.
+"""CKKS in Python integers: the reference for the results of a backend.
 
-Polynomials are object arrays (primes, N), ciphertexts (parts, primes, N), of numbers below their primes, in evaluation:
-value j is that at psi^(2 r(j) + 1), where r reverses the bits of j and psi is the smallest root of order 2N. Nothing is
-fast, and no code is shared with what is tried.
+Polynomials are object arrays (primes, N), ciphertexts (parts, primes, N), of numbers below their primes, in evaluation
+form: value j is taken at psi^(2 r(j) + 1), where r reverses the bits of j and psi is the smallest root of order 2N.
+Nothing is fast, and no code is shared with the tested backends.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KeyOf = Callable[[str, int], Array]
 
 
 def column(numbers: Sequence[int]) -> Array:
-    """Whole numbers for the rows of a polynomial."""
+    """Integers as a column, one for each row of a polynomial."""
     return np.array(numbers, dtype=object)[:, np.newaxis]
 
 
 @functools.cache
 def exponents(ring_dim: int) -> tuple[int, ...]:
-    """For each value of a polynomial the power of psi at which it is taken."""
+    """For each value of a polynomial, the power of psi at which it is taken."""
     bits = ring_dim.bit_length() - 1
     return tuple(2 * int(f"{j:0{bits}b}"[::-1], 2) + 1 for j in range(ring_dim))
 
@@ -63,7 +63,7 @@ def _powers(ring_dim: int, prime: int, inverse: bool) -> Array:
 
 
 def forward(rows: Array, primes: Sequence[int]) -> Array:
-    """The values of polynomials (primes, N) by their coefficients."""
+    """The values of polynomials (primes, N), given by coefficients."""
     count, n = rows.shape
     roots = np.stack([_powers(n, q, False) for q in primes])
     moduli = column(primes)[..., np.newaxis]
@@ -77,7 +77,7 @@ def forward(rows: Array, primes: Sequence[int]) -> Array:
 
 
 def backward(rows: Array, primes: Sequence[int]) -> Array:
-    """The coefficients of polynomials (primes, N) by their values."""
+    """The coefficients of polynomials (primes, N), given by values."""
     count, n = rows.shape
     roots = np.stack([_powers(n, q, True) for q in primes])
     moduli = column(primes)[..., np.newaxis]
@@ -92,7 +92,7 @@ def backward(rows: Array, primes: Sequence[int]) -> Array:
 
 
 def centred(rows: Array, primes: Sequence[int]) -> Array:
-    """The whole numbers (N) with these residues (primes, N), at most half of the primes' product in size."""
+    """The integers (N) with these residues (primes, N), at most half of the primes' product in size."""
     whole = math.prod(primes)
     parts = [row * pow(whole // q, -1, q) % q * (whole // q) for row, q in zip(rows, primes, strict=True)]
     found = sum(parts) % whole
@@ -100,7 +100,7 @@ def centred(rows: Array, primes: Sequence[int]) -> Array:
 
 
 def turned(rows: Array, index: int) -> Array:
-    """The values of m(X^index) by those of m."""
+    """The values of m(X^index), from the values of m."""
     powers = exponents(n := rows.shape[-1])
     place = {power: j for j, power in enumerate(powers)}
     return rows[..., [place[power * index % (2 * n)] for power in powers]]
@@ -109,8 +109,9 @@ def turned(rows: Array, index: int) -> Array:
 def divided(rows: Array, kept: Sequence[int], last: Sequence[int], nearest: bool) -> Array:
     """A polynomial modulo the primes `kept` and `last`, divided by the product P of the last.
 
-    What is taken off first is Σ_i [m (P / p_i)^-1 mod p_i] P / p_i: a multiple of P too much, up to the number of the last
-    primes; as it is (so OpenFHE rounds key switches), or less the nearest multiple.
+    First Σ_i [m (P / p_i)^-1 mod p_i] P / p_i is subtracted. It exceeds the remainder by a multiple of P, up to the
+    number of last primes. With `nearest` this sum is first reduced by the nearest multiple of P; without, it is used as
+    it is, as OpenFHE rounds key switches.
     """
     whole = math.prod(last)
     parts = column([whole // p for p in last])
@@ -125,12 +126,11 @@ def divided(rows: Array, kept: Sequence[int], last: Sequence[int], nearest: bool
 def switched(
     rows: Array, key: Array, primes: Sequence[int], special: Sequence[int], alpha: int, nearest: bool, index: int = 1
 ) -> Array:
-    """A polynomial times the secret that a key comes from, under the one that it leads to, and X^index in the place of X:
-    (2, primes, N).
+    """A polynomial times a key's source secret, under the key's target secret, with X^index for X: (2, primes, N).
 
-    The construction is that of Han and Ki (2020): for each digit d_g of `alpha` primes with product D, the whole number
-    Σ_i [m (D / p_i)^-1 mod p_i] D / p_i, modulo all primes, times the key of the digit. X^index comes into the sum, which
-    then is `divided` by the special primes.
+    The construction is by Han and Ki (2020): for each digit d_g of `alpha` primes with product D, the integer
+    Σ_i [m (D / p_i)^-1 mod p_i] D / p_i, modulo all primes, is multiplied by the key of the digit. X^index is put into
+    the sum, which is then `divided` by the special primes.
     """
     every = (*primes, *special)
     places = [*range(len(primes)), *range(key.shape[2] - len(special), key.shape[2])]
@@ -148,7 +148,8 @@ def switched(
 class Exact(NothingWide):
     """The primitives (execution/protocol.py) in the chain of `ring`. Plaintexts are polynomials; nothing encodes them.
 
-    `special` are the special primes; `sparse` those of the key to the sparse secret, where the ring bootstraps.
+    `special`: the special primes.
+    `sparse`: the special primes of the key to the sparse secret, if the ring bootstraps.
     """
 
     def __init__(self, ring: Ring, key_of: KeyOf, special: Sequence[int], sparse: Sequence[int] = ()) -> None:
@@ -204,7 +205,7 @@ class Exact(NothingWide):
         return [self.sum_of_products(zip(values, row, strict=True)) for row in rows]
 
     def times_i(self, x: Array) -> Array:
-        """X^(N/2) is i in the first half of all values' conjugate pairs, which are the slots."""
+        """A product with X^(N/2), which is i at the first value of each conjugate pair, that is, in the slots."""
         primes = self._primes(x)
         monomial = np.zeros((len(primes), self.ring.ring_dim), dtype=object)
         monomial[:, self.ring.ring_dim // 2] = 1
@@ -246,7 +247,7 @@ class Exact(NothingWide):
         return x
 
     def raise_modulus(self, x: Array, slots: int, share: float | None = None) -> Array:
-        """To the sparse secret, up, and back; coefficients are centred in between."""
+        """Switch to the sparse secret, raise the modulus, and switch back; coefficients are centred in between."""
         first, primes = self.ring.primes[:1], self.ring.primes
         there = self._key_of("there", 0)
         sparse = self.add(switched(x[1], there, first, self._sparse, 1, self._nearest), x[:1])
@@ -260,14 +261,14 @@ class Exact(NothingWide):
 
 
 def rounded(value: float, log_scale: float) -> int:
-    """A number times 2^log_scale, to the nearest whole number."""
+    """A number times 2^log_scale, rounded to the nearest integer."""
     whole = math.floor(log_scale)
     exact = Fraction(value * 2.0 ** (log_scale - whole)) * Fraction(2) ** whole
     return math.floor(exact + Fraction(1, 2))
 
 
 def coefficients(values: Array, slots: int) -> Array:
-    """The coefficients (2 slots, float64) whose values at the powers 5^j of exp(i pi / (2 slots)) are these, repeated."""
+    """The coefficients (2 slots, float64) of a polynomial by its values, repeated, at exp(5^j i pi / (2 slots))."""
     n, repeated = 2 * slots, np.resize(values, slots)
     spectrum = np.zeros(n, dtype=np.complex128)
     for j, value in enumerate(repeated):

@@ -1,16 +1,16 @@
-"""The rings that backends and clients are tried on: toy rings, without security."""
+"""The rings for tests of backends and clients: toy rings, without security."""
 
 from __future__ import annotations
 
 from heliograph.ckks.ring import Ring
 
 RINGS = (
-    # Small primes and large ones, one digit and many, more special primes than one; digits that lower levels cut.
+    # Small and large primes, one and many digits, several special primes, digits that lower levels cut.
     Ring(10, 60, 59, 3, 2, None),
     Ring(12, 40, 30, 2, 1, None),
     Ring(10, 60, 45, 6, 3, None),
     Ring(10, 50, 35, 9, 10, None),
-    # Digits of more primes than are summed before a sum is made small: of primes that fit doubles, and of others.
+    # Digits with more primes than are summed before a reduction, of primes that fit doubles and of larger ones.
     Ring(10, 49, 49, 7, 1, None),
     Ring(10, 60, 55, 11, 2, None),
     # Special primes as short as the digits allow.
@@ -28,11 +28,11 @@ def name_of(ring: Ring) -> str:
 
 
 def levels_of(ring: Ring) -> tuple[int, ...]:
-    """The levels that are tried: the highest, and one at which the last digit may be cut."""
+    """The levels for tests: the highest, and one at which the last digit may be cut."""
     return ring.levels, ring.levels // 2
 
 
 def lower_part(ring: Ring) -> Ring:
-    """A lower part of the chain, with keys and digits of its own."""
+    """A lower part of the chain, with its own keys and digits."""
     level = (ring.levels + 1) // 2
     return ring.lower(level, min(2, level + 1))

@@ -1,1 +1,1 @@
-"""Tools for those who write programs: debug, measure, simulate, refine, demo."""
+"""Tools for authors of programs: debug, measure, simulate, refine, demo."""

@@ -1,6 +1,6 @@
-"""Compare a program's layers, original, as polynomials and encrypted, on one sample: where do they part?
+"""Compares a program's layers on one sample (original, with polynomials, encrypted) and finds where they deviate.
 
-For the client only: it makes a key of its own and decrypts what a server never may.
+For the client only: it generates its own key and decrypts values that a server must never see.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from heliograph.runtime.wire.messages import EncryptedInput, object_name
 
 @dataclass(frozen=True, slots=True)
 class LayerValues:
-    """The values of one place: the input of an activation, or an output.
+    """The values at one place: the input of an activation, or an output.
 
-    `original` is what the traced network computes (None without the program), `polynomial` what the compiled program
-    means, `decrypted` what the ciphertext holds (None where it cannot be decrypted). All are in the network's own units
-    where the program was given; without it the inputs of polynomials are in units of their interval.
+    `original`: the traced network's values (None without the program).
+    `polynomial`: the compiled program's exact values.
+    `decrypted`: the ciphertext's values (None if it cannot be decrypted).
+
+    All are in the network's own units if the program was given; otherwise inputs of polynomials are in units of their
+    interval.
     """
 
     layer: str
@@ -57,20 +60,20 @@ class LayerValues:
 
     @property
     def encryption_error(self) -> float | None:
-        """The largest distance between the polynomial and the decrypted values; None where nothing was decrypted."""
+        """The largest distance between the polynomial and the decrypted values; None if nothing was decrypted."""
         return None if self.decrypted is None else _distance(self.polynomial, self.decrypted)
 
 
 @dataclass(frozen=True, slots=True)
 class DebugReport:
-    """Layers in program order; `first_deviation` is the first that is off by more than `tolerance` of its size."""
+    """Layers in program order; `first_deviation` is the first layer with an error above `tolerance` times its size."""
 
     layers: Sequence[LayerValues]
     tolerance: float
     notes: Sequence[str] = field(default_factory=tuple)
 
     def deviates(self, layer: LayerValues) -> str:
-        """Why a layer counts as deviating; an empty text where it does not."""
+        """The reason why a layer counts as deviating; an empty text if it does not."""
         if layer.failure:
             return layer.failure
         if layer.outside is not None and layer.outside > 1.0 + SLACK:
@@ -119,14 +122,14 @@ def debug(
 ) -> DebugReport:
     """Values of every layer for one sample: original, polynomial and decrypted, and the first layer that deviates.
 
-    `program` is what `trace` or `parse` returned; without it there are no original values. Intermediate ciphertexts are
-    decrypted with a key that is made here and discarded: the values are never those of another client.
+    `program` is the result of `trace` or `parse`; without it there are no original values. Intermediate ciphertexts are
+    decrypted with a key that is generated here and discarded: another client's values are never decrypted.
     `encrypted=False` leaves encryption out. A layer deviates if a value left the interval of its polynomial, or if an
     error is above `tolerance` times its largest value.
     """
     executable = artifact.program
     if program is not None:
-        # Layers are found by their locations, which an artifact stores in a form of its own.
+        # Layers are matched by their locations, which an artifact stores in portable form.
         program, _ = portable(program)
     if batch_of(executable) > 1:
         raise ProgramError(
@@ -142,14 +145,14 @@ def debug(
         if node not in points or points[node][1]:
             continue
         entry, _ = points[node]
-        # The ciphertexts of one value, in their order.
+        # The ciphertexts of one value, in order.
         parts = sorted((other for other in points if points[other][0] == entry), key=points.__getitem__)
         known = executable.ranges[entry]
         layout = range_layout(executable, entry)
         middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
         unit: Array | float = half
         if known.units is not None:
-            # With units, each one's interval is [-size, size]; without the program, the sizes are unknown.
+            # With units, each unit's interval is [-size, size]; without the program, the sizes are unknown.
             middle, unit = 0.0, sizes[entry].reshape(layout.shape) if entry in sizes else 1.0
         elif program is None:
             middle, unit = 0.0, 1.0
@@ -221,7 +224,7 @@ def _tensor(
 def _simulated(
     program: Program, samples: Sequence[Any], points: Iterable[Node]
 ) -> tuple[dict[Node, Array], dict[Node, str]]:
-    """The exact meaning of the compiled program at the points and outputs, as far as it stays finite."""
+    """The compiled program's exact values at the points and outputs, as long as they stay finite."""
     simulator = Simulator(program, noisy=False)
     wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
@@ -235,7 +238,7 @@ def _simulated(
     try:
         execute(program, simulator, inputs, observe=observe)
     except RangeError as error:
-        # The layers before the overflow tell where it comes from.
+        # The layers before the overflow show where it comes from.
         last = next((node for node in reversed(program.nodes) if node in seen), None)
         if last is not None:
             failures[last] = f"after it a value outgrows its modulus: {error.what}"
@@ -245,16 +248,16 @@ def _simulated(
 def _decrypted(
     artifact: Artifact, samples: Sequence[Any], points: Iterable[Node], failures: dict[Node, str]
 ) -> dict[Node, Array]:
-    """The decrypted slots at the points and outputs of a real encrypted run, under a key made for it."""
+    """The decrypted slots at the points and outputs of a real encrypted run, under a fresh key."""
     from heliograph.runtime.client.client import Client
 
     program = artifact.program
-    # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
+    # Nothing leaves this process, and the key is discarded: nothing is lost without security.
     client = Client(artifact.public(), allow_insecure=True)
     cryptor = client._cryptor
     wanted = {*points, *program.outputs}
     seen: dict[Node, Array] = {}
-    # Not with Client.encrypt, which refuses values out of range: they may be the very thing to look at.
+    # Client.encrypt is not used: it refuses values out of range, which may be the very problem to find.
     packed = pack_inputs(program, samples)
     blobs: dict[str, Bytes] = {
         object_name(node.attrs["name"], node.attrs["chunk"]): cryptor.encrypted_bytes(
@@ -322,7 +325,7 @@ def _originals(
 
 
 def _slot_originals(artifact: Artifact, program: Program, samples: Sequence[Any]) -> dict[int, Array]:
-    """The same of a program on slots, whose polynomials are its author's own."""
+    """The original values for a program on slots, whose polynomials are written by its author."""
     values: dict[Node, Array] = {}
     inputs = pack_inputs(program, samples)
     run_nodes(program, inputs, values.__setitem__)

@@ -1,4 +1,4 @@
-"""The main job from end to end on real images: train, trace, compile, encrypt, evaluate, decrypt, compare."""
+"""An end-to-end demonstration on real images: train, trace, compile, encrypt, evaluate, decrypt, compare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALIBRATION = 512
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Everything that the demonstration shows: one row per image, and the bill with its measured column."""
+    """The results of the demonstration: one row per image, and the bill with its measured column."""
 
     artifact: Artifact
     labels: Array
@@ -31,7 +31,7 @@ class DemoResult:
     measurement: Measurement
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `heliograph demo --json` prints."""
+        """The output of `heliograph demo --json`."""
         report = self.artifact.report.to_dict()
         clear, encrypted = self.clear.argmax(1), self.encrypted.argmax(1)
         names = (
@@ -56,7 +56,7 @@ class DemoResult:
 def run_demo(images: int = 40, progress: Callable[[str, int, int], None] | None = None) -> DemoResult:
     """Train a 64-64-10 ReLU network on scikit-learn's handwritten digits and run test images encrypted, one by one.
 
-    `progress(stage, done, total)` is told of every step.
+    `progress(stage, done, total)` is called after every step.
     """
     try:
         import torch

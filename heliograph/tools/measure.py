@@ -1,4 +1,4 @@
-"""Run many samples through client and server and measure: errors, seconds, the floor, memory."""
+"""Runs many samples through client and server and measures errors, times, the floor and memory."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Measurement:
 
 
 def peak_rss_bytes() -> int:
-    """The largest resident size of this process so far; 0 where the system does not say (Windows).
+    """The largest resident size of this process so far; 0 if the system does not report it (Windows).
 
-    From the kernel's high-water mark where there is one: `getrusage` keeps that of the parent across exec.
+    It is the kernel's high-water mark if there is one, because `getrusage` keeps the parent's value across exec.
     """
     try:
         with open("/proc/self/status") as file:
@@ -103,7 +103,7 @@ def measure(
     require_server(artifact, cache_bytes=cache_bytes)
     result = Measurement(load_average=load_average() or 0.0, compile_s=artifact.compile_s or 0.0)
     begun = time.perf_counter()
-    # Nothing leaves this process, and the key is forgotten: without security there is nothing to lose.
+    # Nothing leaves this process, and the key is discarded: nothing is lost without security.
     client = Client(artifact.public(), allow_insecure=True)
     keys = client.evaluation_keys()
     result.keygen_s = time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""Refine a network: low degrees for its activations, and weights and coefficients that are trained for them."""
+"""Refines a network: lowers the degrees of its activations, and trains weights and coefficients for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from heliograph.frontends.torch.training.distill import Augment, Distilled, Epoch, Training
     from heliograph.frontends.torch.training.modules import ProgramModule
 
-# The network that training starts from: polynomials that hardly change it, on the observed ranges plus a small margin.
+# Training starts from polynomials that hardly change the network, on the observed ranges plus a small margin.
 _START_DEGREE, _START_MARGIN = 15, 0.1
 # Half an interval is this many standard deviations, plus this many per degree. The fit is weighted with a normal density
 # this much wider than the observed one, plus a floor of a thousandth of its peak.
@@ -44,10 +44,10 @@ _ROOM = 0.6
 _CALIBRATION = 512
 # One sample in this many is never trained on, up to the second number of them.
 _APART, _MOST_APART = 8, 1024
-# A polynomial gives up levels that training did not need: the agreement on the samples kept apart must not fall, and the
-# loss on them may grow by no more than this share.
+# A polynomial gives up levels that training did not need: the agreement on held-out samples must not fall, and the loss
+# on them may grow by at most this share.
 _SPARED_LOSS = 0.01
-# A round takes the next allocation that is predicted to take at most this share of the time.
+# A round uses the next allocation whose predicted time is at most this share of the time before.
 _CHEAPER = 0.8
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
@@ -59,8 +59,8 @@ Allocate: TypeAlias = "Callable[[Program, Options], Sequence[Point]]"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of training: the degrees, the predicted time where they were allocated, and the agreement with the float
-    network on samples kept apart, before training and after.
+    """One round of training: the degrees, their predicted time if they were allocated, and the agreement with the float
+    network on held-out samples, before and after training.
     """
 
     degrees: Mapping[str, int]
@@ -72,16 +72,17 @@ class Round:
     kept: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The round as JSON values."""
         return {**asdict(self), "degrees": dict(self.degrees), "epochs": [asdict(epoch) for epoch in self.epochs]}
 
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """The refined program, which `compile` takes, and its module; the degree of each layer; what each round did.
+    """The refined program, which `compile` accepts, with its module, the degree of each layer, and the rounds.
 
-    `agreement` is the share of the samples kept apart whose class is the float network's (where outputs are not scores:
-    the share of their variance that is explained), of this program; `before` that of the first round before its training.
+    `agreement`: the share of held-out samples on which the program gives the float network's class (if outputs are not
+    scores: the explained share of their variance).
+    `before`: the agreement in the first round before its training.
     """
 
     program: Program
@@ -122,16 +123,16 @@ def refine(
     allocate: Allocate | None = None,
     checkpoint: str | Path | None = None,
 ) -> Refined:
-    """The program with polynomials of low degree, trained to compute what it computes now; no labels are needed.
+    """The program with polynomials of low degree, trained to reproduce its present outputs; no labels are needed.
 
-    `program` is what `trace` or `parse` returned, `samples` an array or tensor (a tuple of them for several inputs)
+    `program` is the result of `trace` or `parse`, `samples` an array or tensor (a tuple of them for several inputs)
     with a leading sample axis. Every eighth sample is held out to measure the result. If the program has no calibration
     samples, the first samples are used.
 
     With `degrees`, one for all activations or by layer (others have 15), there is one round. Without them, and without
-    a degree in the options, each round takes the degrees that `allocate(program, options)` (by default that of
-    `compiler.allocation`) gives for the current network, at least a fifth cheaper than the round before. The rounds end
-    when one changes more than `accuracy_loss` of the classes (by default that of the options); that round is undone.
+    a degree in the options, each round takes the degrees that `allocate(program, options)` (by default from
+    `compiler.allocation`) returns for the current network, at least a fifth cheaper than the round before. The rounds
+    end when one changes more than `accuracy_loss` of the classes (by default as in the options); that round is undone.
 
     `augment` gets the tensors of a batch and returns others like them; it should draw from torch, whose generator is
     seeded. `training` has the other settings; `epochs` overrides its value. `progress(stage, done, total)` is called
@@ -164,7 +165,7 @@ def refine(
         else:
             _descend(refiner, allocate or allocation_curve, rounds, loss)
     except KeyboardInterrupt:
-        # Interrupted, perhaps between two trainings: what was reached is kept.
+        # Interrupted, perhaps between two trainings: keep the result so far.
         if not refiner.rounds:
             raise
         refiner.interrupted = True
@@ -248,7 +249,7 @@ def _by_layer(program: Program, degrees: Any) -> dict[str, int]:
 
 
 class _Refiner:
-    """The network as it is, and what its rounds did."""
+    """The current network and the results of its rounds."""
 
     def __init__(
         self,
@@ -289,7 +290,7 @@ class _Refiner:
         self.interrupted = False
         self.checkpoint: Path | None = None
         self.told = ""
-        # What the checkpoint held, and what to save in it of the completed rounds.
+        # The contents of the loaded checkpoint, and the contents to save about completed rounds.
         self.saved: dict[str, Any] = {}
         self.states: list[dict[str, Any]] = []
 
@@ -318,7 +319,7 @@ class _Refiner:
             )
 
     def round(self, degrees: Mapping[str, int], milliseconds: float | None) -> Round:
-        """Lower the degrees and train; what comes out is the network from then on."""
+        """Lower the degrees and train; the result becomes the current network."""
         import torch
 
         from heliograph.frontends.torch.training.distill import Distilled, Epoch, distil, packed, reaches
@@ -382,7 +383,7 @@ class _Refiner:
         self.module = to_torch(before, train_coefficients=True)
 
     def float_network(self) -> Program:
-        """The original program with the weights as they are now, where a layer of it has any."""
+        """The original program with the current weights in the layers that have them."""
         trained = {(node.loc.layer, node.op): node for node in self.program.nodes}
         builder = Builder(self.original.name, self.original.stage, replace(self.original, constants={}))
 
@@ -402,7 +403,7 @@ class _Refiner:
         return builder.rewrite(self.original, emit)
 
     def finished(self) -> Refined:
-        """The result, its intervals those of the samples; a warning where some go beyond all bounds."""
+        """The result, with intervals from the samples; a warning if some samples exceed all bounds."""
         from heliograph.frontends.torch.check import compared_with
         from heliograph.frontends.torch.training.distill import TOO_FAR
         from heliograph.frontends.torch.training.modules import to_torch
@@ -422,7 +423,7 @@ class _Refiner:
                 stacklevel=3,
             )
         module = to_torch(program, train_coefficients=True)
-        # As trace does: what is compiled is what was trained.
+        # As in `trace`: compares the program with the trained module.
         program = replace(program, comparison=compared_with(program, module, self.samples))
         return Refined(
             program,
@@ -437,9 +438,7 @@ class _Refiner:
         )
 
     def on_intervals(self, program: Program) -> tuple[Program, bool]:
-        """The program with its polynomials on the intervals that the samples reach, with room; and whether no sample goes
-        beyond all bounds.
-        """
+        """The program on the samples' intervals, with a margin, and whether no sample exceeds all bounds."""
         from heliograph.frontends.torch.training.distill import TOO_FAR, reaches
         from heliograph.frontends.torch.training.modules import to_torch
 
@@ -455,9 +454,10 @@ class _Refiner:
         return _on_intervals(program, np.clip(ends, -TOO_FAR, TOO_FAR).tolist()), fits
 
     def spared(self, program: Program) -> tuple[Program, float]:
-        """The program without the degrees that training has left unused, and its agreement.
+        """The program without degrees that training left unused, and its agreement.
 
-        Of each polynomial in turn the one of fewer levels nearest to it is looked at, those first that change least by it.
+        For each polynomial in turn, it tries the nearest polynomial with fewer levels; those that change least come
+        first.
         """
         import torch
 
@@ -517,7 +517,7 @@ def _degrees(program: Program) -> dict[str, int]:
 
 
 def _fewer_levels(degree: int) -> int | None:
-    """The highest degree that takes fewer levels than this one; of degree 2 as a square (passes/polynomials/squares.py)."""
+    """The highest degree with fewer levels than this one; 2 counts as a square (passes/polynomials/squares.py)."""
     if degree < 3:
         return None
     return (
@@ -528,7 +528,7 @@ def _fewer_levels(degree: int) -> int | None:
 
 
 def _moved(coefficients: Array, low: float, high: float) -> Array:
-    """The same polynomial in the basis of [low, high], given in that of [-1, 1]."""
+    """A polynomial's coefficients in the basis of [low, high], from coefficients in the basis of [-1, 1]."""
     middle, half = (low + high) / 2, (high - low) / 2
     return chebyshev.chebinterpolate(
         lambda t: chebyshev.chebval(middle + half * t, coefficients), coefficients.size - 1
@@ -536,9 +536,9 @@ def _moved(coefficients: Array, low: float, high: float) -> Array:
 
 
 def _lowered(program: Program, degrees: Mapping[str, int], seen: Sequence[Any]) -> tuple[Program, list[Array | None]]:
-    """The program with polynomials of these degrees, and for each what it lacks of the old one: that is to fade.
+    """The program with polynomials of these degrees, and for each its difference from the old one, to be faded out.
 
-    An interval is a number of standard deviations about the mean of what was seen, within the old one.
+    An interval is a number of standard deviations around the observed mean, within the old interval.
     """
     changes, rest = {}, list[Array | None]()
     for node, reach in zip(_polynomials(program), seen, strict=True):
@@ -564,7 +564,7 @@ def _lowered(program: Program, degrees: Mapping[str, int], seen: Sequence[Any]) 
 
 
 def _projected(coefficients: Array, degree: int, mean: float, deviation: float) -> Array:
-    """The polynomial of that degree nearest to this one on [-1, 1], weighed with a normal density that has a floor."""
+    """The nearest polynomial of lower degree on [-1, 1], weighted by a normal density with a floor."""
     t = np.cos(np.pi * (np.arange(_FIT_POINTS) + 0.5) / _FIT_POINTS)
     weight = np.exp(-0.5 * ((t - mean) / deviation) ** 2) + _FLOOR
     # The points are denser at the ends.
@@ -576,7 +576,7 @@ def _projected(coefficients: Array, degree: int, mean: float, deviation: float) 
 
 
 def _on_intervals(program: Program, seen: Sequence[tuple[float, float]]) -> Program:
-    """The same polynomials on the intervals of their arguments (-1 to 1 is the old interval), with room on both sides."""
+    """The program with its polynomials on the observed intervals (-1 to 1 is the old one), with room on both sides."""
     changes = {}
     for node, (low, high) in zip(_polynomials(program), seen, strict=True):
         old = program.array(node.attrs["coefficients"]).astype(np.float64)
@@ -586,7 +586,7 @@ def _on_intervals(program: Program, seen: Sequence[tuple[float, float]]) -> Prog
 
 
 def _with_polynomials(program: Program, changes: Mapping[Node, tuple[Array, float, float]]) -> Program:
-    """The program with other coefficients and intervals, these in the coordinates of the old ones."""
+    """The program with new coefficients and intervals; the new intervals are in coordinates of the old ones."""
     builder = Builder(program.name, program.stage, program)
 
     def emit(node: Node, operands: list[Node]) -> Node:

@@ -1,4 +1,4 @@
-"""Run a model or an artifact encrypted, client and server in this process."""
+"""Runs a model or an artifact encrypted, with client and server in this process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from heliograph.runtime.server.server import Server, require_server
 
 @dataclass(frozen=True, slots=True)
 class EncryptedRun:
-    """What came out of an encrypted run, an array (several: a tuple), and the seconds of its four parts."""
+    """The result of an encrypted run, an array or a tuple of them, and the seconds of its four parts."""
 
     result: Any
     seconds: Mapping[str, float]
 
 
 def _array(value: Any) -> Any:
-    """One input as an array, of whatever; a ProgramError for lists of different lengths."""
+    """One input as an array of any type; a ProgramError for lists of different lengths."""
     try:
         return np.asarray(plain_values(value))
     except (TypeError, ValueError, RuntimeError):
@@ -119,7 +119,7 @@ def _artifact(
     options: Options | None,
     say: Callable[[str], None],
 ) -> Artifact:
-    """The artifact itself, or what the model is compiled to."""
+    """The artifact itself, or the compiled model."""
     if isinstance(model, Artifact):
         given = {"calibration": calibration, "input_range": input_range, "options": options}
         useless = [name for name, value in given.items() if value is not None]

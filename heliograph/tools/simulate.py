@@ -1,4 +1,4 @@
-"""Run an artifact on the simulator: levels, scales and CKKS's error, without keys."""
+"""Runs an artifact on the simulator: levels, scales and CKKS's error, without keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from heliograph.execution.simulator import Simulator
 
 
 def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = True, check_ranges: bool = False) -> Any:
-    """What decryption would return for one sample (one array per input, plain ones included, no batch axis).
+    """The simulated result of decryption for one sample (one array per input, including plain ones, no batch axis).
 
     Inputs that a server draws may be left out: they are then drawn with `seed`. An artifact for several samples at once
     takes up to that many, with a leading axis, and returns as many results.
 
-    The error is drawn at random with `seed`; `noisy=False` leaves it out. A RangeError is raised where an input is outside
-    the range that was declared for it, and, with `check_ranges`, where the input of a polynomial leaves its interval: it
-    names the layer, its source line, the element and the excess.
+    The error is drawn at random with `seed`; `noisy=False` leaves it out. Raises RangeError if an input is outside its
+    declared range, and, with `check_ranges`, if the input of a polynomial leaves its interval: the error names the
+    layer, its source line, the element and the excess.
     """
     program = artifact.program
     check_transforms(program, artifact.ring)

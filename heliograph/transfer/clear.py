@@ -1,4 +1,4 @@
-"""A training in the clear, and the loop that every training runs: epochs, validation, the early stop."""
+"""Training in the clear, and the loop of every training: epochs, validation, early stopping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heliograph.transfer.settings import TransferSettings, momentum
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Weights (transfer/layers.py) after this many steps, and those that Nesterov's momentum looks ahead to."""
+    """The weights (transfer/layers.py) after a number of steps, and Nesterov's look-ahead weights."""
 
     step: int
     weights: Array
@@ -27,7 +27,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What the client knows after an epoch: the validation loss and accuracy, the largest logit of training so far."""
+    """The client's view after an epoch: validation loss and accuracy, and the largest training logit so far."""
 
     number: int
     loss: float
@@ -37,10 +37,10 @@ class Epoch:
 
 @dataclass(slots=True)
 class History:
-    """The epochs of a training; `best` is the one of least validation loss, counted from 1 (0: none yet).
+    """The epochs of a training; `best` is the epoch with the lowest validation loss, counted from 1 (0: none yet).
 
-    A training of fixed epochs goes on where another would end with an error: `spoiled` says what that would have been, and
-    `unjudged` counts the epochs since.
+    A training with fixed epochs continues where another would end with an error: `spoiled` is the text of that error,
+    and `unjudged` counts the epochs since then.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
@@ -54,7 +54,7 @@ class History:
 
     @property
     def done(self) -> int:
-        """The epochs that are complete."""
+        """The number of complete epochs."""
         return len(self.epochs) + self.unjudged
 
     def judge(self, epoch: Epoch, settings: TransferSettings) -> bool:
@@ -66,7 +66,7 @@ class History:
         return not self.stopped
 
     def pass_over(self, settings: TransferSettings) -> None:
-        """Count an epoch that is worth nothing."""
+        """Count an epoch whose results are invalid."""
         self.unjudged += 1
         self._end(settings)
 
@@ -75,9 +75,9 @@ class History:
             self.stopped = self.spoiled or f"it was to end after {settings.most_epochs} epochs"
 
 
-# Weights may leave their range by this share of it, since encryption has errors.
+# Weights may leave their range by this share of it, because of encryption's errors.
 _SLACK = 2e-3
-# Factors above this one are not told apart.
+# Larger factors are not distinguished in error texts.
 _MOST_TOLD = 1024.0
 
 Watch: TypeAlias = "Callable[[Epoch], None]"
@@ -88,11 +88,11 @@ class Run(Protocol):
 
     @property
     def done(self) -> int:
-        """Steps that are done."""
+        """The number of completed steps."""
         ...
 
     def step(self) -> Seen:
-        """The next step; the largest values that it saw."""
+        """Take the next step; returns its largest values."""
         ...
 
     def validate(self) -> Array:
@@ -100,7 +100,7 @@ class Run(Protocol):
         ...
 
     def keep(self) -> None:
-        """Keep the weights as they are now: they are the best so far. A RangeError where they left their range."""
+        """Keep the current weights, which are the best so far; a RangeError if they left their range."""
         ...
 
 
@@ -114,17 +114,17 @@ def train(
 ) -> History:
     """Train until the client stops it; a history that already has epochs is continued.
 
-    `save` is called whenever the history has changed, `watch` after each epoch that was judged.
+    `save` is called whenever the history has changed, `watch` after each judged epoch.
 
-    Raises RangeError, after the history is complete, where a logit left the range of the softmax, or weights theirs: what
-    follows from such a step is worth nothing, and the weights of the best epoch are kept. With `fixed_epochs` all steps are
-    taken first, as if nothing had happened.
+    Raises RangeError, once the history is complete, if a logit left the range of the softmax or weights left theirs:
+    later results are invalid, and the weights of the best epoch are kept. With `fixed_epochs` all steps are taken
+    first, as if nothing had happened.
     """
     steps, largest = data.steps(settings), max((epoch.largest_logit for epoch in history.epochs), default=0.0)
     keep_up = save or (lambda: None)
 
     def left(error: RangeError, stopped: str) -> None:
-        """A value left its range: end the training, or note it where nobody is to see that."""
+        """Handle a value that left its range: end the training, or only note it if the server must not see that."""
         if not settings.fixed_epochs:
             history.stopped = stopped
             raise error
@@ -165,8 +165,9 @@ def train(
 def _judged(
     run: Run, logits: Array, largest: float, data: TransferData, settings: TransferSettings, history: History
 ) -> Epoch:
-    """The epoch that these logits of validation end, judged; its weights are kept if it is the best. A RangeError where they
-    left their range: the epoch is forgotten, and the best one is still the earlier one.
+    """Judge an epoch by its validation logits, and keep its weights if it is the best.
+
+    A RangeError if the weights left their range: the epoch is then discarded, and the best epoch stays the earlier one.
     """
     right = float(np.mean(logits.argmax(axis=0) == data.y_val))
     epoch = Epoch(history.done + 1, loss_of(logits, data.y_val), right, largest)
@@ -190,7 +191,7 @@ def _hint(history: History, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The largest of some values, `what`, and the bound that they are to keep to: that of the setting `name`."""
+    """The largest of some values, named `what`, and their bound, from the setting `name`."""
 
     what: str
     range: str
@@ -216,13 +217,13 @@ class _Bound:
 
 
 def by_factor(largest: float, limit: float) -> str:
-    """How far a value is beyond its bound, as a power of two: errors end up in logs, so they do not have the value."""
+    """How far a value exceeds its bound, as a power of two: errors end up in logs, so they omit the value itself."""
     factor = power_above(largest / limit)
     return f"by a factor of at most {factor:g}" if factor <= _MOST_TOLD else "by far"
 
 
 def check_weights(state: State, settings: TransferSettings) -> None:
-    """Raise a RangeError where weights left their range, as decrypting them does (`Client.decrypt_carried`)."""
+    """Raise a RangeError if weights left their range, as `Client.decrypt_carried` does."""
     largest, limit = max(float(np.abs(each).max()) for each in (state.weights, state.ahead)), settings.weight_range
     if not largest <= limit * (1 + _SLACK):
         raise RangeError(
@@ -233,7 +234,7 @@ def check_weights(state: State, settings: TransferSettings) -> None:
 
 
 class ClearRun:
-    """A training in the clear: what an encrypted one is compared with."""
+    """A training in the clear, the reference for an encrypted one."""
 
     def __init__(self, data: TransferData, settings: TransferSettings, state: State | None = None) -> None:
         self._data, self._settings = data, settings
@@ -265,6 +266,6 @@ class ClearRun:
 
 
 def accuracy(weights: Array, x: Array, y: Array, layers: Layers | None = None) -> float:
-    """Of weights on samples (samples, features); of one layer where `layers` does not say otherwise."""
+    """The accuracy of weights on samples (samples, features); `layers` defaults to one layer."""
     layers = layers or Layers(*weights.shape)
     return float(np.mean(layers.logits(weights, columns(x)).argmax(axis=0) == y))

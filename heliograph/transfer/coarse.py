@@ -1,7 +1,7 @@
-"""What an artifact may tell of private samples: powers of two that are not below what they showed.
+"""Coarse artifacts: everything observed on private samples is rounded up to powers of two.
 
-The server of a training gets the artifact of its step, which was compiled on the client's data, or data like it. A program
-of a step takes nothing else from samples than sizes: no polynomial of it rests on an observed range.
+The server of a training gets the artifact of its step, which was compiled on the client's data, or data like it. A
+step's program depends on the samples only by sizes: none of its polynomials rests on an observed range.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from heliograph.rounding import power_above
 
 
 def coarse(artifact: Artifact) -> Artifact:
-    """The same artifact with all that its samples showed rounded up to powers of two; the texts of its stages, which say
-    it exactly, are left out.
+    """The artifact with all observed values rounded up to powers of two.
+
+    The texts of its stages, which contain the exact values, are left out.
     """
     program = _program(artifact.program)
     return replace(
@@ -63,8 +64,8 @@ def _figures(known: Figures) -> Figures:
         scheme_error=power_above(known.scheme_error),
         output_magnitude=power_above(known.output_magnitude),
         largest_output=None if known.largest_output is None else power_above(known.largest_output),
-        # Neither how many states there were, which tells how long a training in the clear went on, nor what would be
-        # different without some of them.
+        # These hide the number of states, which reveals the length of a training in the clear, and the effects of
+        # single states.
         error_samples=1,
         given_error=None,
         given_samples=None,

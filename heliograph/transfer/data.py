@@ -1,4 +1,4 @@
-"""Features and labels as a training takes them: minibatches in a fixed order, a column of ones for the bias."""
+"""Features and labels for a training: minibatches in a fixed order, with ones for the bias."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class TransferData:
 
     @property
     def features(self) -> int:
-        """Of a sample, the bias not counted."""
+        """The number of features of a sample, without the bias."""
         return int(self.x_train.shape[1])
 
     @property
     def size(self) -> float:
-        """A power of two that no absolute value of a feature is above, at least 1 (the bias's).
+        """A power of two that bounds the absolute values of all features, at least 1 (for the bias).
 
-        The program of a step says it, and the server reads that.
+        A step's program contains it, so the server sees it.
         """
         return power_above(max(1.0, float(np.abs(self.x_train).max()), float(np.abs(self.x_val).max())))
 
     def steps(self, settings: TransferSettings) -> int:
-        """Minibatches in an epoch; ProgramError where there are fewer samples than in one."""
+        """The number of minibatches in an epoch; a ProgramError if there are fewer samples than in a minibatch."""
         count = len(self.x_train) // settings.batch
         if not count:
             raise ProgramError(
@@ -75,18 +75,18 @@ class TransferData:
         return [(columns(self.x_train[own]), one_hot(self.y_train[own], self.classes)) for own in every]
 
     def validation(self, settings: TransferSettings) -> list[Array]:
-        """The validation samples, as many at once as in a minibatch, filled up with zeros: (features + 1, batch)."""
+        """The validation samples in groups of a minibatch's size, padded with zeros: (features + 1, batch)."""
         return in_minibatches(self.x_val, settings.batch)
 
     def held_logits(self, parts: Sequence[Array]) -> Array:
-        """The logits of the validation samples, (classes, samples), from those of `validation`'s minibatches."""
+        """The logits of the validation samples, (classes, samples), from the logits of the groups of `validation`."""
         return np.asarray(np.concatenate(parts, axis=1)[:, : len(self.y_val)])
 
     @staticmethod
     def load(path: str | Path) -> TransferData:
-        """From an `.npz` with x_train, y_train, x_val and y_val; nothing in it is executed.
+        """The data in an `.npz` file with x_train, y_train, x_val and y_val; nothing in it is executed.
 
-        A ProgramError where it is none, or its arrays are not features and labels.
+        A ProgramError if the file is not valid, or its arrays are not features and labels.
         """
         try:
             train, val = _samples(path, *_PARTS)
@@ -100,7 +100,7 @@ class TransferData:
 
 
 def load_test(path: str | Path) -> tuple[Array, Array]:
-    """The features (samples, features) and labels (samples,) of a test: x_test and y_test of an `.npz`."""
+    """The test set in an `.npz` file: features x_test (samples, features) and labels y_test (samples,)."""
     ((x, y),) = _samples(path, "test")
     _check_samples("test", x, y)
     return x, y
@@ -110,7 +110,7 @@ def _samples(path: str | Path, *parts: str) -> list[tuple[Array, Array]]:
     """Features and labels of each part of a file."""
     names = [f"{kind}_{part}" for part in parts for kind in ("x", "y")]
     found = one_per_name(read_arrays(path, names), names, path)
-    # Labels that are not whole numbers are left unchanged, and then refused.
+    # Labels that are not integers are left unchanged, and refused later.
     return [
         (x.astype(np.float64), y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y)
         for x, y in zip(found[::2], found[1::2], strict=True)
@@ -140,7 +140,7 @@ def columns(x: Array) -> Array:
 
 
 def in_minibatches(x: Array, batch: int) -> list[Array]:
-    """Samples (samples, features) as columns, `batch` at once, the last ones filled up with zeros."""
+    """Samples (samples, features) as columns in groups of `batch`, the last group padded with zeros."""
     found = []
     for start in range(0, len(x), batch):
         own = columns(x[start : start + batch])
@@ -149,12 +149,12 @@ def in_minibatches(x: Array, batch: int) -> list[Array]:
 
 
 def one_hot(y: Array, classes: int) -> Array:
-    """(classes, samples)."""
+    """Labels as one-hot columns, (classes, samples)."""
     return np.asarray(np.eye(classes)[:, y])
 
 
 def softmax(logits: Array) -> Array:
-    """Along the first axis."""
+    """The softmax along the first axis."""
     weights = np.exp(logits - logits.max(axis=0))
     return np.asarray(weights / weights.sum(axis=0))
 

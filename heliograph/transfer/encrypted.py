@@ -1,4 +1,4 @@
-"""An encrypted training of an owner and a trainer in one process; each has a folder of its own."""
+"""An encrypted training with owner and trainer in one process; each has its own folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from heliograph.transfer.trainer import Trainer
 
 
 class EncryptedRun:
-    """A training on ciphertexts: what the trainer does and what the owner sees of it, step by step."""
+    """A training on ciphertexts: the trainer's work and the owner's view of it, step by step."""
 
     def __init__(self, owner: Owner, trainer: Trainer, progress: Progress | None = None) -> None:
         self._owner, self._trainer, self._progress = owner, trainer, progress
         trainer.start(owner.start())
-        # What the last epoch left, where the trainer is not to know which one was the best.
+        # The carried values after the last epoch, if the trainer must not know which epoch was the best.
         self._left: CarriedValues | None = None
-        # The weights that were kept last.
+        # The last weights that were kept.
         self.best: Array | None = None
         # If the process was killed after a step, that step's output may not have been checked.
         self._unseen = Seen(0.0)
@@ -37,7 +37,7 @@ class EncryptedRun:
     def validate(self) -> Array:
         found = list(self._trainer.held_logits(self._progress))
         if self._owner.settings.fixed_epochs:
-            # After each epoch, so that it does not tell which one the client keeps; before anything is decrypted.
+            # After each epoch, so that it does not reveal which one the client keeps; before anything is decrypted.
             self._left = self._trainer.session.carried()
         return self._owner.held_logits(found)
 
@@ -49,5 +49,5 @@ class EncryptedRun:
         self._trainer.session.keep(self.done)
 
     def weights(self, step: int | None = None) -> Array:
-        """Those after a step that is kept, by default the last one."""
+        """The weights after a kept step, by default the last one."""
         return self._owner.weights(self._trainer.session.carried(step))

@@ -1,4 +1,4 @@
-"""What a network makes of inputs, on the client's side: features for a training."""
+"""Features for a training: a network's outputs, computed on the client's side."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def features(module: nn.Module, inputs: Array, *, batch: int = 256, unit: bool = True) -> Array:
     """The outputs of a PyTorch module in evaluation mode, flattened: (samples, features).
 
-    `unit` gives each sample length one: logits then stay within the size of the weights, and no sample that is far away
-    leaves the softmax's range alone.
+    `unit` scales each sample to length one: logits are then bounded by the size of the weights, and no single outlier
+    leaves the softmax's range.
     """
     import torch
 

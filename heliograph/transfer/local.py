@@ -1,4 +1,4 @@
-"""A training whose owner and trainer share a machine: each has its own folder, and both resume after a kill.
+"""Training with owner and trainer on one machine: each has its own folder, and both resume after a kill.
 
 FOLDER/transfer.helio    the artifact of a step
 FOLDER/owner/            the secret key, the settings and the history: the client's
@@ -49,7 +49,7 @@ WEIGHTS = "owner/weights.npy"
 def prepare(
     folder: str | Path, data: TransferData, settings: TransferSettings, options: Options | None = None
 ) -> Artifact:
-    """Compile a step for a new training in `folder`; a ProgramError where one is there."""
+    """Compile a step for a new training in `folder`; a ProgramError if the folder already has one."""
     folder = Path(folder)
     if (folder / _SETTINGS).exists():
         raise ProgramError(f"{folder} has a training already", hint="resume it, or choose another folder")
@@ -69,10 +69,10 @@ def go_on(
     *,
     allow_insecure: bool = False,
 ) -> History:
-    """Train until the client stops it, from where the folder is: keys, shards and steps that are there are not made again.
+    """Train until the client stops it, continuing from the folder's state: existing keys, shards and steps are reused.
 
-    The weights of the best epoch are then in the owner's folder (`weights.npy`). Raises RangeError where a logit or a weight
-    left its range; what is kept is that of the best epoch then too.
+    The weights of the best epoch are then in the owner's folder (`weights.npy`). Raises RangeError if a logit or a
+    weight left its range; the weights of the best epoch are kept then too.
     """
     folder = Path(folder)
     settings, history = settings_of(folder), history_of(folder)
@@ -104,10 +104,10 @@ def go_on(
 
 
 def settings_of(folder: str | Path) -> TransferSettings:
-    """Those of the training in a folder; a ProgramError where there is none."""
+    """The settings of the training in a folder; a ProgramError if there is none."""
     given = _json(Path(folder) / _SETTINGS)
     names = {field.name for field in fields(TransferSettings)}
-    # Settings of a training that began before these existed do not mention them.
+    # Trainings that began before these settings existed do not mention them.
     later = {"hidden", "hidden_range", "fixed_epochs"}
     if not isinstance(given, Mapping) or not names - later <= set(given) <= names:
         raise WireError(f"{Path(folder) / _SETTINGS} does not hold the settings of a training")
@@ -115,7 +115,7 @@ def settings_of(folder: str | Path) -> TransferSettings:
 
 
 def history_of(folder: str | Path) -> History:
-    """What the client knows of the training in a folder so far."""
+    """The client's history of the training in a folder so far."""
     path = Path(folder) / _HISTORY
     if not path.exists():
         return History()
@@ -129,7 +129,7 @@ def history_of(folder: str | Path) -> History:
 
 
 def weights_of(folder: str | Path) -> Array:
-    """The weights of the best epoch (transfer/layers.py); a ProgramError where no epoch is done."""
+    """The weights of the best epoch (transfer/layers.py); a ProgramError if no epoch is complete."""
     path = Path(folder) / WEIGHTS
     if not path.exists():
         raise ProgramError(f"{folder} has no weights yet", hint="an epoch must be complete first")
@@ -142,7 +142,7 @@ def weights_of(folder: str | Path) -> Array:
 
 
 def layers_of(folder: str | Path) -> Layers:
-    """The sizes of the classifier in a folder; with a hidden layer the artifact of a step tells them."""
+    """The layers of the classifier in a folder; with a hidden layer, the sizes come from the step's artifact."""
     if (weights := weights_of(folder)).ndim == 2:
         return Layers(*weights.shape)
     artifact = Artifact.load(Path(folder) / _ARTIFACT)
@@ -161,7 +161,7 @@ def _client(folder: Path, artifact: Artifact, allow_insecure: bool) -> Client:
 
 
 def _send(folder: Path, owner: Owner, trainer: Trainer, progress: Progress | None) -> None:
-    """Encrypt what was not sent yet; a mark says that all of it is there."""
+    """Encrypt the shards that were not sent yet; a mark file records that all are there."""
     mark = folder / _SENT
     if mark.exists():
         return
@@ -178,12 +178,12 @@ def _write_history(folder: Path, history: History) -> None:
 
 
 def _write_own(path: Path, text: str) -> None:
-    """A file of the owner's, which nobody else can read: what was decrypted is in it, or what the data are."""
+    """Write a file that only the owner can read: it has decrypted values or facts about the data."""
     write_file(path, text.encode(), private=True)
 
 
 def _close(folder: Path) -> None:
-    """Make the owner's folder, or keep others out of it and of its files, if an earlier version made it."""
+    """Create the owner's folder, or, if an earlier version created it, close it and its files to others."""
     owner = folder / "owner"
     try:
         owner.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,8 +1,8 @@
 """A trained model that nobody decrypts, as an ordinary artifact: encrypted samples and encrypted weights in, logits out.
 
-The artifact is the part of a training step that classifies. It stands on the step's ring, so what the training left serves
-it as it is; it has its own evaluation keys, far fewer, and neither state nor bootstraps of the training. Any server runs
-it, `heliograph serve` too.
+The artifact is the part of a training step that classifies. It is on the step's ring, so it can use the training's
+ciphertexts directly. It has its own evaluation keys, far fewer, and neither the state nor the bootstraps of the
+training. Any server runs it, including `heliograph serve`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _LOGITS = "held_logits"
 
 
 class EncryptedModel:
-    """The weights that a training left, with the artifact that classifies by them.
+    """The encrypted weights of a training, with the artifact that classifies by them.
 
-    `step` is the training's (`compile_step`), `weights` are what a round of it carried (`Trainer.model`). Raises WireError
-    where they are of another training.
+    `step`: the training's artifact (`compile_step`).
+    `weights`: the carried values of one of its rounds (`Trainer.model`).
+
+    Raises WireError if they belong to another training.
     """
 
     def __init__(self, step: Artifact, weights: CarriedValues) -> None:
@@ -40,25 +42,25 @@ class EncryptedModel:
         self._own = [name for name in names if name in weights.names()]
 
     def inputs(self, question: EncryptedInput) -> EncryptedInput:
-        """What a server of the artifact runs on: encrypted samples (`Client.encrypt_some(held=...)`) and the weights.
+        """The inputs for a server of the artifact: encrypted samples (`Client.encrypt_some(held=...)`) and the weights.
 
-        Raises WireError where the samples are of another client than the weights, or of another artifact.
+        Raises WireError if the samples belong to another client than the weights, or to another artifact.
         """
         question.check(self.artifact.fingerprint, self._weights.client)
         return replace(question, blobs=dict(question.blobs) | {name: self._weights.blob(name) for name in self._own})
 
 
 def model_artifact(step: Artifact) -> Artifact:
-    """The artifact that classifies by a model that `step` trained (`compile_step`).
+    """The artifact that classifies by a model trained with `step` (`compile_step`).
 
-    Its inputs are `held`, samples as columns with a one below each, and the weights: `w`, and `hidden_w` of a hidden layer.
-    Its output, `held_logits`, is divided by the settings' `logit_range`. The errors that its report predicts are those of
-    the step, of which it is a part.
+    Its inputs are `held`, samples as columns with a one below each, and the weights: `w`, and `hidden_w` for a hidden
+    layer. Its output, `held_logits`, is divided by the settings' `logit_range`. Its report's predicted errors are taken
+    from the step, of which it is a part.
     """
     program = only(step.program, {_LOGITS})
     read = {node.attrs["name"] for node in program.inputs}
     interface = replace(program.interface, inputs=tuple(each for each in program.interface.inputs if each.name in read))
-    # The longest path of a step, and what would shorten it, do not apply to this part.
+    # The longest path of a step, and changes that would shorten it, do not apply to this part.
     known = replace(step.report.figures, depth_by_line=(), savings=())
     program = replace(program, name=f"{program.name}_model", interface=interface)
     program = _with_own_keys(program, CostTable(known.costs, **known.cost_table))
@@ -66,7 +68,7 @@ def model_artifact(step: Artifact) -> Artifact:
 
 
 def _with_own_keys(program: Program, costs: CostTable) -> Program:
-    """The program with the keys alone that it takes, in the chains that are best for it."""
+    """The program with only its own keys, in the chains that are best for it."""
     builder = Builder(program.name, Stage.MANAGED, program)
     # Chains chosen for the whole program do not apply to a part of it.
     builder.set_ring(program.ring)

@@ -1,4 +1,4 @@
-"""The client of a training: it owns the data and the secret key, and says when to stop."""
+"""The client of a training: it owns the data and the secret key, and decides when to stop."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Owner:
             yield self._client.encrypt_some(held=x)
 
     def start(self) -> CarriedValues:
-        """The weights that training begins with (`Layers.start`)."""
+        """The initial weights (`Layers.start`), encrypted."""
         layers, settings = self._layers, self.settings
         first = layers.matrices(layers.start(settings.seed) / settings.weight_range)
         names = zip(layers.carried, first, strict=True)
         return self._client.encrypt_carried(**{name: matrix for pair, matrix in names for name in pair})
 
     def seen(self, output: EncryptedOutput) -> Seen:
-        """The largest values of one step; infinity where the answer shows that a value overflowed."""
+        """The largest values of one step; infinity if the answer shows that a value overflowed."""
         settings = self.settings
         try:
             found = {name: float(np.abs(value).max()) for name, value in self._client.decrypt_some(output).items()}
@@ -54,7 +54,7 @@ class Owner:
         return self._data.held_logits(found) * self.settings.logit_range
 
     def questions(self, x: Array) -> Iterator[EncryptedInput]:
-        """Samples (samples, features) to be classified by the model on the server, as many at once as in a minibatch."""
+        """Encrypted samples (samples, features) for the model on the server, in groups of a minibatch's size."""
         for part in in_minibatches(x, self.settings.batch):
             yield self._client.encrypt_some(held=part)
 
@@ -64,6 +64,6 @@ class Owner:
         return np.concatenate(found, axis=1).T[:samples] * self.settings.logit_range
 
     def weights(self, carried: CarriedValues) -> Array:
-        """Those of carried values (transfer/layers.py). A RangeError where they left their range."""
+        """The weights in carried values (transfer/layers.py); a RangeError if they left their range."""
         found = self._client.decrypt_carried(carried)
         return self._layers.joined([found[name] for name, _ in self._layers.carried]) * self.settings.weight_range

@@ -1,4 +1,4 @@
-"""What a training is told: sizes, learning rate, ranges, when to stop."""
+"""The settings of a training: sizes, learning rate, ranges, stopping."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from heliograph.errors import ProgramError
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
-    """How a classifier is trained.
+    """The settings of a classifier's training.
 
-    batch: samples in a step; a last minibatch that is smaller is left out, as its mean would weigh more.
+    batch: samples in a step; a smaller last minibatch is left out, because its mean would weigh more.
     rate: the learning rate.
-    logit_range: softmax is good for logits within [-logit_range, logit_range]. The client sees those of every step: where
-    one leaves the range, training stops.
-    weight_range: weights and bias stay within [-weight_range, weight_range]; it is watched in the same way.
-    hidden: units of a hidden layer that is trained too, with the activation a / 2 + a^2 / 4; 0 for none.
-    hidden_range: what that activation reads stays within [-hidden_range, hidden_range]. The client sees it for every step.
+    logit_range: softmax is accurate for logits within [-logit_range, logit_range]. The client sees the logits of every
+        step: if one leaves the range, training stops.
+    weight_range: weights and bias must stay within [-weight_range, weight_range]; the client checks it in the same way.
+    hidden: units of a trained hidden layer with the activation a / 2 + a^2 / 4; 0 for none.
+    hidden_range: the activation's inputs must stay within [-hidden_range, hidden_range]. The client sees them in every
+        step.
     softmax_error: the largest error of a probability.
     patience: training ends when the validation loss has not fallen for this many epochs.
     most_epochs: it ends after this many epochs at the latest.
-    fixed_epochs: it ends after exactly most_epochs, whatever the client sees, who keeps the best weights and does not tell
-        which they are; otherwise the server hears after each epoch whether it was the best, and when a value left its range.
-    seed: of the order of the samples, which is the same in every epoch.
+    fixed_epochs: training ends after exactly most_epochs, whatever the client sees; the client keeps the best weights
+        and does not reveal which they are. Otherwise the server learns after each epoch whether it was the best, and
+        when a value left its range.
+    seed: the seed for the order of the samples, which is the same in every epoch.
     """
 
     batch: int = 1024
@@ -69,5 +71,5 @@ def momenta() -> Iterator[float]:
 
 
 def momentum(step: int) -> float:
-    """That of one step, counted from 0."""
+    """Nesterov's gamma for one step, counted from 0."""
     return next(itertools.islice(momenta(), step, None))

@@ -19,8 +19,7 @@ from heliograph.transfer.settings import TransferSettings, momentum
 
 
 class SimulatedRun:
-    """A training that computes what decryption would give. What is carried is carried as ciphertexts are: every slot, with
-    its error."""
+    """A training on simulated ciphertexts. Carried values keep every slot with its error, as real ciphertexts do."""
 
     def __init__(self, artifact: Artifact, data: TransferData, settings: TransferSettings, seed: int = 0) -> None:
         self._data, self._settings, self._seed = data, settings, seed

@@ -1,4 +1,4 @@
-"""One training step as a program with state, and what it is compiled with."""
+"""One training step as a program with state, and its compilation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ output held_logits = (w @ held) * ({range} / {limit})
 output w = v - gradient * rate
 output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
 """
-# As above, with a hidden layer: b^2 - 1/4 for b = (a + 1) / 2 is the activation, and b its derivative.
+# The same with a hidden layer: b^2 - 1/4 for b = (a + 1) / 2 is the activation, and b its derivative.
 _HIDDEN_STEP = """
 program transfer
 
@@ -76,18 +76,20 @@ output hidden_v = hidden_v * (1 - momentum) - hidden_gradient * ((1 - momentum) 
 output w = v - gradient * rate
 output v = v * (1 - momentum) - gradient * ((1 - momentum) * rate) + w * momentum
 """
-# The error that encryption may add to an output, as a share of the largest (2**-bits). Weights are bootstrapped divided by
-# their range, which scales errors up again. With 10 bits SNIPS stops an epoch early: losses are off by 0.0003 then, and
-# near the end they differ by 0.0002 from one epoch to the next (docs/transfer.md).
+# The error that encryption may add to an output, as a share of the largest output (2**-bits). Bootstraps refresh
+# weights divided by their range, and multiplying them back scales up the errors. With 10 bits SNIPS stops an epoch
+# early: losses are then off by 0.0003, and near the end they differ by 0.0002 from one epoch to the next
+# (docs/transfer.md).
 _PRECISION_BITS = 13.0
 _SAMPLES, _EPOCHS_SEEN = 8, 30
 
 
 def step_program(data: TransferData, settings: TransferSettings, states: Sequence[State] = ()) -> Program:
-    """The program of one step. `states` are some of a training like this one, for what is observed of values: the sizes of
-    those that are bootstrapped.
+    """The program of one step.
 
-    With states of data like the owner's the program says nothing of the data itself: neither it nor the artifact holds them.
+    `states` are states of a similar training, from which the sizes of bootstrapped values are observed. If they come
+    from data like the owner's, the program reveals nothing about the owner's data: neither it nor the artifact contains
+    the states.
     """
     layers = Layers.of(data, settings)
     text = (_HIDDEN_STEP if settings.hidden else _STEP).format(
@@ -125,9 +127,9 @@ def _carried(layers: Layers, state: State, weight_range: float) -> list[Array]:
 
 
 def compile_step(data: TransferData, settings: TransferSettings, options: Options | None = None) -> Artifact:
-    """The artifact of one step. The sizes of values are observed on a training in the clear of data like the owner's.
+    """The artifact of one step. Sizes of values are observed in a training in the clear on data like the owner's.
 
-    The server gets it, so of the data it says powers of two alone (transfer/coarse.py).
+    The server gets the artifact, so it contains only powers of two about the data (transfer/coarse.py).
     """
     made = options or Options()
     chosen = replace(
@@ -139,7 +141,7 @@ def compile_step(data: TransferData, settings: TransferSettings, options: Option
 
 
 def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
-    """States at some steps of a training in the clear, evenly from the first to the last."""
+    """States at some steps of a training in the clear, evenly spaced from the first to the last."""
     run = ClearRun(data, settings)
     states = [run.state]
 
@@ -149,7 +151,8 @@ def seen_states(data: TransferData, settings: TransferSettings) -> list[State]:
     for _epoch in range(min(settings.most_epochs, _EPOCHS_SEEN)):
         seen = [run.step() for _ in range(data.steps(settings))]
         if any(map(left, seen)) or np.abs(run.state.ahead).max() > settings.weight_range:
-            # Later states leave the ranges, and the training stops. The last state goes too if its own step left first.
+            # Later states leave the ranges, and the training stops. The last state is dropped too if its own step left
+            # first.
             if left(seen[0]) and len(states) > 1:
                 states.pop()
             break

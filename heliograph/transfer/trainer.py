@@ -15,10 +15,10 @@ from heliograph.transfer.settings import momentum
 
 
 class Trainer:
-    """Steps of one training, in `folder`: `shards/` has the client's data, `rounds/` what a `Session` keeps.
+    """The steps of one training, in `folder`: `shards/` has the client's data, `rounds/` the files of a `Session`.
 
-    The next minibatch and momentum follow from the number of steps that are done: a trainer on the same folder goes on
-    after a kill. `rate` is the learning rate.
+    The next minibatch and momentum follow from the number of completed steps, so a new trainer on the same folder
+    continues after a kill. `rate` is the learning rate.
     """
 
     def __init__(self, server: Server, folder: str | Path, rate: float) -> None:
@@ -44,35 +44,36 @@ class Trainer:
         shard.save(self._path(kind, number))
 
     def start(self, carried: CarriedValues) -> None:
-        """Begin with these weights, where no step is done yet."""
+        """Set the initial weights, unless a step is already done."""
         if not self.session.started:
             self.session.start(carried)
 
     def step(self, progress: Progress | None = None) -> EncryptedOutput:
-        """The next step; what the client watches: the logits, and what a hidden layer's activation read."""
+        """Take the next step; returns the outputs for the client: the logits, and a hidden activation's inputs."""
         done, count = self.session.round, len(list(self._shards.glob("batch-*")))
         if not count:
             raise ProgramError(f"{self._shards} has no minibatch", hint="the client sends them first")
         shard = EncryptedInput.load(self._path("batch", done % count))
-        # A step does not use the held-out samples: the program is told nothing about them.
+        # A step does not use the held-out samples, so they are not given.
         plain = {"rate": self._rate, "momentum": momentum(done)}
         return self.session.run(shard, progress, plain, outputs=self._watched)
 
     def held_logits(self, progress: Progress | None = None) -> Iterator[EncryptedOutput]:
-        """The logits of the validation samples, by the weights as they are now."""
+        """The logits of the validation samples with the current weights."""
         for path in sorted(self._shards.glob("held-*")):
             yield self.session.look(EncryptedInput.load(path), ["held_logits"], progress)
 
     def answer(self, shard: EncryptedInput, progress: Progress | None = None) -> EncryptedOutput:
-        """The logits of samples that the client sends (`Owner.questions`), by the model that was best so far.
+        """The logits of samples from the client (`Owner.questions`) with the best model so far.
 
-        The model stays encrypted. Where no epoch was judged yet, it is that of the last step.
+        The model stays encrypted. If no epoch was judged yet, it is the model after the last step.
         """
         return self._server.look(shard, self.model(), ["held_logits"], progress)
 
     def model(self) -> CarriedValues:
-        """The encrypted weights that were best so far, those of the last step where no epoch was judged yet; an
-        `EncryptedModel` (transfer/model.py) answers by them where the training is not served.
+        """The best encrypted weights so far, or the last step's if no epoch was judged yet.
+
+        An `EncryptedModel` (transfer/model.py) can classify with them without a server of the training.
         """
         return self.session.carried(self.session.marked)
 

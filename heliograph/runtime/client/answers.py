@@ -1,4 +1,4 @@
-"""What a client makes of the decrypted answer of a certified program: a class, and whether it is certified."""
+"""The client's reading of a certified program's decrypted answer: a class, and whether it is certified."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def share_shown(votes: int, n: int, alpha: float) -> float:
 
 
 def certificate_of(artifact: Artifact | PublicArtifact) -> Certified:
-    """What the answers of an artifact certify; a ProgramError where they do not."""
+    """The certificate of an artifact's answers; a ProgramError if the artifact has none."""
     found = artifact.public().certificate
     if found is None:
         raise ProgramError(

@@ -95,7 +95,7 @@ class Client:
         return client
 
     def for_artifact(self, artifact: Artifact | PublicArtifact, *, allow_insecure: bool = False) -> Client:
-        """The same secret key for another artifact on the same ring, such as that of a model trained under this key.
+        """The same secret key for another artifact on the same ring, such as a model trained under this key.
 
         It has its own evaluation keys. Shared results count for both. Raises ProgramError for a different ring.
         """
@@ -187,7 +187,7 @@ class Client:
     def encrypt_some(self, **values: Any) -> EncryptedInput:
         """Some inputs, by name, for the outputs that depend on no others (`Server.look`).
 
-        Errors are those of `encrypt`.
+        Raises the errors of `encrypt`.
         """
         known = {spec.name: spec for spec in self.public.given}
         if strange := sorted(set(values) - set(known)):
@@ -198,14 +198,14 @@ class Client:
         return self._message({known[name]: value for name, value in values.items()})
 
     def _message(self, values: Mapping[PublicSpec, Any]) -> EncryptedInput:
-        """The values of some inputs, encrypted; a ProgramError unless there are as many samples of each."""
+        """The values of some inputs, encrypted; a ProgramError unless all inputs have the same number of samples."""
         blobs = self._encrypted(values)
         counts = [len(value) for spec, value in values.items() if spec.placed.stride > 1]
         _check_counts(counts)
         return EncryptedInput(self.public.fingerprint, self.id, blobs, samples=counts[0] if counts else None)
 
     def decrypt_some(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> dict[str, Array]:
-        """The outputs in an answer, by name; errors and `of` are those of `decrypt`."""
+        """The outputs in an answer, by name; `of` and the errors are as in `decrypt`."""
         self._check_answer(output, of)
         there, found = set(output.names()), {}
         expected: set[str] = set()
@@ -231,7 +231,7 @@ class Client:
         return CarriedValues(self.public.fingerprint, self.id, blobs)
 
     def decrypt_carried(self, values: CarriedValues) -> dict[str, Array]:
-        """The values that a run passed to the next, by the names of the inputs that they become.
+        """The values that a run passed to the next, by the names of its inputs.
 
         Raises RangeError if a value left the range in which it may be carried on: the results of later runs are then
         meaningless.
@@ -270,8 +270,8 @@ class Client:
     def encrypt_many(self, *samples: Any) -> Iterator[EncryptedInput]:
         """Any number of samples, with a leading axis, encrypted in groups of as many as the artifact takes at once.
 
-        The last group is padded. Shapes and ranges are checked before the first sample is encrypted; errors are those
-        of `encrypt`. `decrypt_many` puts the answers together, and needs the inputs for that.
+        The last group is padded. Shapes and ranges are checked before the first sample is encrypted; the errors are as
+        in `encrypt`. `decrypt_many` puts the answers together, and needs the inputs for that.
         """
         self._check_count(samples, "encrypt_many")
         arrays = []
@@ -291,9 +291,10 @@ class Client:
     def decrypt_many(self, outputs: Iterable[EncryptedOutput], *, of: Iterable[EncryptedInput | str]) -> Any:
         """The results of the answers to `encrypt_many`, with a leading axis, in the order of the inputs.
 
-        `of` are the encrypted inputs, or their receipts; of an artifact that takes one sample at a time, a `request` (the
-        name of a job) is enough. The answers may come in any order, and each is decrypted as it comes. Raises WireError if
-        an answer is missing, comes twice, or belongs to none of the inputs; other errors are those of `decrypt`.
+        `of` are the encrypted inputs, or their receipts; for an artifact that takes one sample at a time, a `request`
+        (the name of a job) is enough. The answers may come in any order, and each is decrypted as it comes. Raises
+        WireError if an answer is missing, comes twice, or belongs to none of the inputs; other errors are as in
+        `decrypt`.
         """
         asked = [of] if isinstance(of, (EncryptedInput, str)) else list(of)
         rows = {each if isinstance(each, str) else each.request: self._samples_of(each) for each in asked}
@@ -330,7 +331,7 @@ class Client:
         return joined[0] if len(joined) == 1 else joined
 
     def _samples_of(self, asked: EncryptedInput | str) -> int | None:
-        """How many samples these inputs hold; None where the artifact takes one at a time."""
+        """The number of samples in these inputs; None if the artifact takes one at a time."""
         batch = self.public.inputs[0].placed.stride
         if batch == 1:
             return None
@@ -348,7 +349,7 @@ class Client:
 
         If the model ends in a softmax (or its logarithm) that was left to the client, it is computed here, exactly. For
         an artifact that takes several samples at once, the result has a leading axis with all of them; if fewer were
-        encrypted, the last results are those of the repeated sample.
+        encrypted, the last results belong to the repeated sample.
 
         With `of`, the encrypted inputs or their `request`, the answer to other inputs is refused (WireError). This
         detects accidents: a dishonest server can write any request on its answer.
@@ -396,7 +397,7 @@ class Client:
             output.check_answers(of)
 
     def _tensor(self, output: EncryptedOutput, spec: PublicSpec, numbers: Sequence[int]) -> tuple[Array, float, float]:
-        """One output from its ciphertexts, looked at; its error as it is estimated, and as it is expected."""
+        """One output from its ciphertexts, checked, with its estimated and its expected error."""
         vectors, errors = [], []
         for number, log_scale in zip(numbers, spec.log_scales, strict=True):
             vector, error = self._decrypted(output, str(number), 0, log_scale, f"output ciphertext {number}")
@@ -409,7 +410,7 @@ class Client:
     def answer(self, output: EncryptedOutput, *, of: EncryptedInput | str | None = None) -> Answer:
         """The answer of a certified program (hg.certify): a class, and whether it is certified.
 
-        If the result shows that a value left its range, nothing is certified. `of` is that of `decrypt`. Raises
+        If the result shows that a value left its range, nothing is certified. `of` is as in `decrypt`. Raises
         ProgramError if the artifact certifies nothing.
         """
         known = certificate_of(self.public)
@@ -420,12 +421,12 @@ class Client:
         return read_answer(self.public, values)
 
     def _expected_error(self, spec: PublicSpec) -> float:
-        """The largest error of an output that is predicted, and not less than the ring has by the client's own model."""
+        """The predicted error of an output, but at least the ring's smallest error by the client's own model."""
         least = max(least_error(self.public.ring, log_scale) for log_scale in spec.log_scales)
         return max(float(self.public.predicted.get("scheme_error", 0.0)), least)
 
     def _flooded(self, results: Sequence[tuple[str, Array, float, float]]) -> list[Array]:
-        """All outputs with noise, counted first."""
+        """All outputs with noise, after the result has been counted."""
         values = sum(tensor.size for _, tensor, _, _ in results)
         for name, _, estimated, expected in results:
             check_sharing(name, values, expected, estimated, self.public.predicted)
@@ -441,13 +442,13 @@ class Client:
 
 
 def _check_counts(counts: Sequence[int]) -> None:
-    """Raise a ProgramError unless all inputs have as many samples."""
+    """Raise a ProgramError unless all inputs have the same number of samples."""
     if len(set(counts)) > 1:
         raise ProgramError(f"inputs have {' and '.join(map(str, counts))} samples")
 
 
 def _unpacked(spec: PublicSpec, vectors: list[Array]) -> Array:
-    """The tensor of decrypted slot vectors; of an artifact for several samples at once with a leading axis of them."""
+    """The tensor in decrypted slot vectors, with a leading axis of samples if the artifact takes several at once."""
     layout = spec.placed
     batch = () if layout.stride == 1 else (layout.stride,)
     return layout.unpack(vectors).reshape((*batch, *spec.shape))

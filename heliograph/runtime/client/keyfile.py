@@ -1,11 +1,11 @@
-"""The client's key file: what the client needs of its artifact, and the secret key, under a passphrase where one is given.
+"""The client's key file: the public part of its artifact, and the secret key, encrypted if a passphrase is given.
 
-The file has a version of its own and holds nothing that another format defines: a secret key cannot be made again
-(docs/compatibility.md).
+The file has its own version and contains nothing in a format defined elsewhere, because a lost secret key cannot be
+regenerated (docs/compatibility.md).
 
 With a passphrase the secret is encrypted with ChaCha20-Poly1305 (RFC 8439) under a key from scrypt (RFC 7914); all other
-fields are authenticated with it. Without one it stands in the file as it is, and only the file's mode (0600) protects it:
-a file that others may read is refused, as ssh refuses it.
+fields are authenticated with it. Without a passphrase the secret is in the clear, and only the file's mode (0600)
+protects it: a file that others may read is refused, as ssh refuses it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NEEDED = ("scheme_error", "output_magnitude")
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """What a key file holds."""
+    """The contents of a key file."""
 
     public: PublicArtifact
     client: str
@@ -79,7 +79,7 @@ def write_key(
 
 
 def read_key(path: str | Path, passphrase: str | None) -> StoredKey:
-    """The contents of a key file; a WireError or SecurityError where they cannot be had."""
+    """The contents of a key file; a WireError or SecurityError if they cannot be read."""
     container = read_file(path, KIND, (VERSION,), MAX_BYTES)
     fields = container.fields
     good = set(fields) in (_FIELDS, _FIELDS | _PROTECTION) and set(container.blobs) == {"secret"}
@@ -111,13 +111,13 @@ def is_protected(path: str | Path) -> bool:
 
 
 def _check_mode(path: str | Path) -> None:
-    """Raise a SecurityError where others may read the user's own file without a passphrase: what ssh does."""
+    """Raise a SecurityError if others may read the user's own unprotected key file, as ssh does."""
     try:
         found = os.stat(path)
     except OSError as error:
         raise WireError(f"{path} cannot be read", why=error.strerror or str(error)) from None
     mode = stat.S_IMODE(found.st_mode)
-    # Windows has no modes: there a key is protected by its folder, or by a passphrase.
+    # Windows has no file modes: there a key is protected by its folder, or by a passphrase.
     if hasattr(os, "geteuid") and found.st_uid == os.geteuid() and mode & 0o077:
         raise SecurityError(
             f"others can read the secret key in {path}: its mode is {mode:04o}",
@@ -127,9 +127,9 @@ def _check_mode(path: str | Path) -> None:
 
 
 def _public(interface: Any, fingerprint: str, what: str) -> PublicArtifact:
-    """The public artifact of such JSON; a WireError where it is none.
+    """The public artifact in a key file's JSON; a WireError if it is malformed.
 
-    Its security is not judged here: the table may have become stricter since the key was made.
+    Its security is not checked here: the table may have become stricter since the key was made.
     """
     try:
         found = PublicArtifact.described(interface, "", secure=False, named=fingerprint)
@@ -162,7 +162,7 @@ def _decrypt(path: str | Path, fields: Mapping[str, Any], secret: bytes, passphr
 
 
 def _cipher(passphrase: str, parameters: Mapping[str, Any]) -> Any:
-    """The cipher under the passphrase's key; ValueError for parameters that are out of bounds."""
+    """The cipher under the key derived from the passphrase; a ValueError for parameters out of bounds."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 

@@ -1,4 +1,4 @@
-"""What a client does with decrypted numbers before it believes them or passes them on."""
+"""The client's checks of decrypted numbers, and the noise that is added before they are shared."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ESTIMATE_SLACK_BITS = 10.0
 
 
 def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme_error: float) -> None:
-    """Raise a RangeError where a decrypted output shows that a value overflowed on the way.
+    """Raise a RangeError if a decrypted output shows that a value overflowed on the way.
 
     Signs are NaN or infinity, a value outside the range that the output can have (`low` and `high` of its public
-    specification), and an error, estimated from the imaginary parts, far above `scheme_error`. The text does
-    not have the values: they are what the client keeps secret, and errors end in logs.
+    specification), and an error, estimated from the imaginary parts, far above `scheme_error`. The error text leaves
+    out the values: they are the client's secret, and errors end up in logs.
     """
     name = spec.name
     hint = "simulate the artifact on this input with check_ranges=True to see which layer's interval was left"
@@ -58,7 +58,7 @@ def check_output(spec: TensorSpec, tensor: Array, estimated_error: float, scheme
 
 
 def check_carried(spec: TensorSpec, tensor: Array) -> None:
-    """Raise a RangeError where what is carried from run to run left the range that it was declared to have."""
+    """Raise a RangeError if a value carried from run to run left its declared range."""
     low, high = spec.low, spec.high
     inside = np.isfinite(tensor)
     if low is not None and high is not None:
@@ -77,10 +77,10 @@ def check_carried(spec: TensorSpec, tensor: Array) -> None:
 def check_sharing(
     name: str, values: int, scheme_error: float, estimated_error: float, predicted: Mapping[str, Any]
 ) -> None:
-    """Raise an error unless an output can be handed on with noise: `values` numbers leave the client with it.
+    """Raise an error unless an output can be shared with noise. `values` is the number of values shared together.
 
-    The noise follows from what is public alone. The estimate from this ciphertext, which depends on the key, must not
-    make it larger; where it is above what the noise is reckoned for, nothing is handed out.
+    The size of the noise depends on public data alone. The error estimated from this ciphertext depends on the key, so
+    it must not affect the noise; if it exceeds the error that the noise is meant to hide, nothing is shared.
     """
     if estimated_error > SHARE_MARGIN * scheme_error:
         raise SecurityError(
@@ -103,7 +103,7 @@ def check_sharing(
 def flood(tensor: Array, scheme_error: float, values: int) -> Array:
     """The tensor with Gaussian noise from the system's secure generator, rounded to a sixteenth of its deviation.
 
-    ckks/sharing.py says how much, and what for.
+    See ckks/sharing.py for its size and purpose.
     """
     std = flooding_std(scheme_error, values)
     grid = 2.0 ** (math.floor(math.log2(std)) - 4)

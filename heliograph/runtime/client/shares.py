@@ -1,8 +1,8 @@
-"""How many results one key has decrypted for untrusted parties: the noise of `decrypt(share=True)` is good for this many.
+"""The number of results that one key has shared; the noise of `decrypt(share=True)` hides a limited number of them.
 
-The number is counted in a file beside the key file, `NAME.shared`, under a lock, and written whole before a result is
-handed out: a kill loses a result, never a count. A key that was not saved is counted in memory, and its file starts with
-that number.
+The count is kept in a file beside the key file, `NAME.shared`, under a lock. It is written whole before a result is
+returned: a kill loses a result, never a count. For a key that was not saved, the count is in memory, and its file later
+starts with that number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Shares:
             self._files.sort()
 
     def take(self) -> None:
-        """Count one more; a SecurityError where the key has shared as many as the noise is good for."""
+        """Count one more result; a SecurityError if the key has already shared as many as the noise allows."""
         with self._lock, contextlib.ExitStack() as stack:
             for folder in sorted({file.parent for file in self._files}):
                 try:

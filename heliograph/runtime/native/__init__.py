@@ -1,1 +1,1 @@
-"""An evaluator of our own for the server: ciphertexts and keys as arrays of residues, kernels compiled by numba."""
+"""Our own evaluator for the server: ciphertexts and keys as arrays of residues, kernels compiled by numba."""

@@ -1,4 +1,4 @@
-"""The native backend of a server: keys are arrays of its own, and no two servers share anything but tables."""
+"""The native backend of a server: each server has its own arrays of keys and shares only tables with others."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class NativeBackend:
 
 
 class NativeEvaluator(FactorEvaluator, ServerEvaluator):
-    """A program on arrays of residues. Keys and the factors of bootstraps are the server's, for all parts of its program."""
+    """An evaluator on arrays of residues. All parts of a server's program share its keys and bootstrap factors."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
 
     @functools.cached_property
     def _compact(self) -> bool:
-        """Whether diagonals wait as coefficients: where their residues take more than may be kept, and are in no file."""
+        """Whether diagonals are stored as coefficients: if their residues exceed the cache and are not in a file."""
         return not self._in_file and self.diagonals_bytes(self._encoded_bytes) > self.kept_bytes
 
     def example(self, level: int) -> Ciphertext:
@@ -172,7 +172,7 @@ def tables_of(program: Program) -> dict[Ring, ChainTables]:
 
 
 class _Use:
-    """Who reads a server's tables: they are cleared when it is closed and nobody reads any more. Never waits."""
+    """The readers of a server's tables, which are cleared once it is closed and has no readers left. Never waits."""
 
     def __init__(self, *tables: dict[Any, Any]) -> None:
         self._tables, self._lock = tables, threading.Lock()

@@ -1,4 +1,4 @@
-"""Bootstraps on the native backend: the raised modulus, and the factors of the transforms as they are kept."""
+"""Bootstraps on the native backend: raising the modulus, and shared storage for the factors of the transforms."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from heliograph.runtime.native.shared import Shared
 
 
 class Plaintexts(list[Array]):
-    """The encoded diagonals of one factor of a transform: gigabytes at full size, shared while somebody has them."""
+    """The encoded diagonals of one factor of a transform: gigabytes at full size, shared while in use."""
 
 
 _FACTORS: Shared[Plaintexts] = Shared()
-# The plaintexts that a server's bootstraps multiply by, by `factor_key`.
+# The plaintext factors of a server's bootstraps, by `factor_key`.
 FactorTable = dict[Any, Sequence[Array]]
 
 
 def shared_factor(program: Program, node: Node, make: Callable[[], Sequence[Array]]) -> Plaintexts:
-    """The plaintexts of a `fourier_factor`, made unless some server of the process has them."""
+    """The plaintexts of a `fourier_factor`, encoded unless a server of this process already has them."""
     return _FACTORS.get(factor_key(program, node), lambda: Plaintexts(make()))
 
 
 class FactorEvaluator(Evaluator[Ciphertext]):
-    """An evaluator that shares factors of transforms in the process; `table` keeps a server's."""
+    """An evaluator that shares the factors of transforms within the process; `table` keeps those of its server."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BootstrappingPrimitives(NativePrimitives):
     """All primitives in one chain."""
 
     def raise_modulus(self, x: Ciphertext, slots: int, share: float | None = None) -> Ciphertext:
-        """Of the message and multiples of the first prime; what its coefficients are does not matter here."""
+        """A ciphertext of the message plus multiples of the first prime; `slots` and `share` are not needed here."""
         keys: SparseKeys = self._key_of("encapsulation", 0)
         tables, known = self.tables, self.tables.known
         sparse = _switched(NativePrimitives(keys.tables, _no_key), x.residues, keys.there)
@@ -68,7 +68,7 @@ class BootstrappingPrimitives(NativePrimitives):
 
 
 def _switched(do: NativePrimitives, residues: Array, key: SwitchingKey) -> Array:
-    """A ciphertext under the secret that a key leads to."""
+    """The ciphertext switched to the key's target secret."""
     made = do.switched(residues[1], key)
     elementwise.add(made, residues[:1], made, do.tables.rows[: residues.shape[1]], do.tables.known.moduli)
     return made

@@ -1,4 +1,4 @@
-"""Ciphertexts and evaluation keys as arrays of residues, from bytes and back."""
+"""Ciphertexts and evaluation keys as arrays of residues, read from bytes and written to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heliograph.runtime.wire.forms import SPARSE_BLOCKS, key_form, sparse_primes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ciphertext:
-    """Residues (parts, level + 1, N), canonical, in evaluation, in one piece: kernels are compiled for such arrays."""
+    """Canonical residues in evaluation form, (parts, level + 1, N), contiguous as the kernels require."""
 
     residues: Array
 
@@ -32,14 +32,14 @@ class Ciphertext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwitchingKey:
-    """A key (2, digits, primes, N): for each digit b, then a; the primes are those of the chain, then the special ones."""
+    """A key (2, digits, primes, N): b of each digit, then a of each; the chain's primes, then the special primes."""
 
     residues: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseKeys:
-    """The way to the sparse secret of bootstrapping, a key in a chain of its own, and back."""
+    """The two keys for the sparse secret of bootstrapping: to it, in a separate chain, and back."""
 
     tables: ChainTables
     there: SwitchingKey
@@ -47,7 +47,7 @@ class SparseKeys:
 
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
-    """A ciphertext of two parts in untrusted bytes; a WireError where it is another or none."""
+    """The two-part ciphertext in untrusted bytes; a WireError unless they hold a matching one."""
     return Ciphertext(seeded.read_ciphertext(data, ring, level, tag, what))
 
 
@@ -57,13 +57,13 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
 
 
 def numbers_of(key: EvaluationKey) -> int:
-    """How many residues a key has."""
+    """The number of residues in a key."""
     form = key_form(key)
     return len(form.moduli) * form.ring_dim
 
 
 def key_over(key: EvaluationKey, room: Array) -> SwitchingKey | SparseKeys:
-    """The key with its residues in `room`, of `numbers_of(key)`."""
+    """The key with its residues in `room`, which has `numbers_of(key)` entries."""
     ring = key.ring
     if key.kind != "encapsulation":
         return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
@@ -85,9 +85,9 @@ def rows_of(key: SwitchingKey | SparseKeys) -> list[Array]:
 
 
 def read_key(data: Bytes, key: EvaluationKey, tag: str, room: Array | None = None) -> SwitchingKey | SparseKeys:
-    """The key of that description in untrusted bytes; a WireError where it is another or none.
+    """The evaluation key in untrusted bytes; a WireError unless they hold this very key.
 
-    Its residues come into `room`, of `numbers_of(key)`, where it is given.
+    Its residues are written into `room`, with `numbers_of(key)` entries, if given.
     """
     made = key_over(key, np.empty(numbers_of(key), dtype=np.uint64) if room is None else room)
     key_form(key).read(data, tag, f"the key {key.name}", rows_of(made))

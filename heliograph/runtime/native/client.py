@@ -1,4 +1,4 @@
-"""The client's arithmetic (runtime/client/cryptor/arithmetic.py) by the kernels that servers use."""
+"""The client's arithmetic (runtime/client/cryptor/arithmetic.py) on the server's kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.runtime.native.tables import prime_rows
 
 
 class NativeArithmetic:
-    """The arithmetic by kernels, on all cores."""
+    """The arithmetic with compiled kernels, on all cores."""
 
     def __init__(self, ring_dim: int, primes: tuple[int, ...]) -> None:
         self.primes, self._known = primes, prime_rows(ring_dim, primes)

@@ -1,6 +1,6 @@
-"""Vectors of slots as plaintexts: coefficients by the canonical embedding, scaled, rounded, as residues.
+"""Encoding of slot vectors as plaintexts: canonical embedding, scaling, rounding, residues.
 
-A plaintext may also wait as its coefficients, which take a tenth of the memory and less; its residues are then made for
+A plaintext may also be stored as its coefficients, in a tenth of the memory or less; its residues are then computed for
 each use (`evaluated`).
 """
 
@@ -32,7 +32,8 @@ class Coefficients:
     """A plaintext as rounded coefficients of a polynomial in a power of X: whole numbers of 32 bits, or whole doubles below
     2^49.
 
-    Of a `mirrored` one, m_(N - k) = -m_k, they are the first half. A `wide` one has residues modulo the special primes too.
+    If `mirrored`, m_(N - k) = -m_k and only the first half is stored. If `wide`, there are residues modulo the special
+    primes too.
     """
 
     numbers: Array
@@ -42,7 +43,7 @@ class Coefficients:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """The size in memory, in bytes."""
         return int(self.numbers.nbytes)
 
 
@@ -50,17 +51,17 @@ Plaintext = Array | Coefficients
 
 
 def halved(ring_dim: int) -> bool:
-    """Whether only half of the residues of real values is kept."""
+    """Whether only half of the residues is kept for real values."""
     return bool(LIMIT) and rows_of(ring_dim) >= 2 * LANES
 
 
 def encoded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
-    """What `encode` makes of real values up to one that repeat after so many slots."""
+    """The bytes that `encode` returns for real values up to one, repeating after `run` slots."""
     return 8 * (level + 1) * ring_dim >> (halved(ring_dim) and run > 1 and log_scale < _SMALL_BITS)
 
 
 def rounded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
-    """What `rounded` makes of them: residues of a single number, and at large scales."""
+    """The bytes that `rounded` returns for such values; for a single number, or at large scales, those are residues."""
     if not LIMIT or run == 1 or log_scale >= _SMALL_BITS:
         return encoded_bytes(run, log_scale, level, ring_dim)
     mirrored = halved(ring_dim)
@@ -68,16 +69,16 @@ def rounded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Array:
-    """The values times 2^log_scale, rounded, as residues in evaluation. Raises RangeError if too large.
+    """The values times 2^log_scale, rounded, as residues in evaluation form. Raises RangeError if too large.
 
-    (level + 1, N), or (level + 1, N / 2) for real values at the usual scales where they are `halved`: the second half of
-    their residues mirrors the first. With `wide` the special primes follow the level's.
+    The shape is (level + 1, N), or (level + 1, N / 2) for real values at the usual scales if `halved`: the second half
+    of their residues mirrors the first. With `wide`, rows for the special primes follow.
     """
     return evaluated([rounded(values, log_scale, level, tables, wide)], tables)[0]
 
 
 def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
-    """The plaintexts as residues. Those of one level are made together."""
+    """The residues of the plaintexts, computed together for all plaintexts of one kind and level."""
     made: list[Array | None] = [None if isinstance(plain, Coefficients) else plain for plain in plains]
     waiting = {i: plain for i, plain in enumerate(plains) if isinstance(plain, Coefficients)}
     known = tables.known
@@ -95,14 +96,14 @@ def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
 
 
 def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Plaintext:
-    """The values times 2^log_scale, rounded: coefficients, or residues at scales so large that they are not small.
+    """The values times 2^log_scale, rounded: coefficients, or residues for a single real number or large coefficients.
 
-    Raises RangeError as `encode`, and ProgramError for values that do not repeat over the slots.
+    Raises RangeError like `encode`, and ProgramError for values that do not repeat over the slots.
     """
     (primes, rows), known = tables.basis(level, wide), tables.known
     if not values.size or tables.slots % values.size:
         raise ProgramError(f"{values.size} values do not repeat over {tables.slots} slots")
-    # The same number in all slots is a constant polynomial: this coefficient alone, and the same value everywhere.
+    # The same number in all slots is a constant polynomial: one coefficient, and the same value everywhere.
     real = not np.iscomplexobj(values)
     alone = real and values.size == 1
     mirrored = real and not alone and halved(tables.ring_dim)
@@ -113,7 +114,7 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wi
     whole, shift, bits = rounded_at(found, log_scale, "a plaintext")
     room = math.log2(math.prod(primes[: level + 1])) - 1
     if bits >= room:
-        # Without its size: who asked may be another than whose values these are.
+        # The text leaves out the size: the caller may not be the owner of the values.
         raise RangeError(f"a plaintext is too large at scale 2^{log_scale:.1f}")
     if LIMIT and bits < _SMALL_BITS and not alone:
         # A transform has no fewer numbers than rows.

@@ -1,4 +1,4 @@
-"""Key switching: digits, their product with a key, division by the special primes; rescaling is such a division too.
+"""Key switching: digits, their product with a key, division by the special primes. Rescaling is a similar division.
 
 The construction is OpenFHE's (HYBRID, Han and Ki 2020), and so is every rounding: results are the same to the last bit.
 """
@@ -46,17 +46,17 @@ def _combined(sources: Any, factors: Any, out: Any, q: Any) -> None:
             out[x] = min(value, value - q4)
 
 
-# How many sources' products are summed before the sum is reduced again.
+# The number of products that are summed before the sum is reduced.
 _SUMMANDS = 4
 _PIECE, _MASK = np.uint64(30), np.uint64((1 << 30) - 1)
 
 
 @kernel
 def _combined_near(sources: Any, primes: Any, factors: Any, out: Any, prime: Any) -> None:
-    """The same as doubles, between -q / 2 and q / 2.
+    """The sum of polynomials times constants modulo q, in doubles between -q / 2 and q / 2.
 
-    `primes` are the sources' primes; residues with more bits than doubles are multiplied in two pieces. One more source than
-    there are primes holds small numbers (`wholes`).
+    `primes` are the sources' primes; residues with more bits than doubles are multiplied in two pieces. A source beyond
+    the last prime holds small numbers (`wholes`).
     """
     q = float(prime)
     inverse = 1.0 / q
@@ -89,7 +89,7 @@ def _primes(moduli: Any, rows: Any) -> Any:
 
 @kernel
 def _combined_values(sources: Any, primes: Any, factors: Any, out: Any, prime: Any, outer: Any, inner: Any) -> None:
-    """The sum of polynomials times constants modulo a prime, in evaluation."""
+    """The sum of polynomials times constants modulo a prime, in evaluation form."""
     if prime < LIMIT:
         _combined_near(sources, primes, factors, out.view(np.float64), prime)
         forward_near(out, outer, inner, prime)
@@ -100,7 +100,7 @@ def _combined_values(sources: Any, primes: Any, factors: Any, out: Any, prime: A
 
 @kernel
 def _centred(s: Any, first: Any, out: Any, modulus: Any, outer: Any, inner: Any) -> None:
-    """Coefficients modulo the prime `first`, the upper half of them negative, as values modulo another."""
+    """Coefficients modulo the prime `first`, centred around zero, as values modulo another prime."""
     q, bits, barrett, zero = modulus[0], modulus[1], modulus[2], np.uint64(0)
     half = first >> np.uint64(1)
     if q < LIMIT and first < LIMIT:
@@ -121,7 +121,7 @@ def _centred(s: Any, first: Any, out: Any, modulus: Any, outer: Any, inner: Any)
 
 @kernel
 def _quotient(x: Any, rest: Any, inverse: Any, prime: Any) -> None:
-    """(x - rest) times a constant, into `rest`."""
+    """Write (x - rest) times a constant into `rest`."""
     if prime < LIMIT:
         q = float(prime)
         w, one_over = centred_constant(inverse[0], prime), 1.0 / q
@@ -135,8 +135,9 @@ def _quotient(x: Any, rest: Any, inverse: Any, prime: Any) -> None:
 
 @parallel_kernel
 def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """Values (parts, n, N) as coefficients times constants, in which 1/N is, each modulo the prime of its row, into the
-    first n rows of `scaled`."""
+    """Write coefficients of values (parts, n, N), times constants that include 1/N, into the first n rows of `scaled`.
+
+    Each row is modulo its own prime."""
     parts = values.shape[0]
     for job in prange(parts * values.shape[1]):
         part, i = job % parts, job // parts
@@ -150,16 +151,16 @@ def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, moduli: An
 def raise_digits(
     values: Any, scaled: Any, digits: Any, alpha: int, rows: Any, up: Any, moduli: Any, outer: Any, inner: Any
 ) -> None:
-    """The digits of a polynomial modulo every prime: (digits, rows, N) from values (towers, N) and `scaled` ones.
+    """The digits of a polynomial in the extended basis, (digits, rows, N), from values (towers, N) and `scaled` ones.
 
-    A digit modulo its own primes is a copy. The other jobs take equally long, so that threads share them evenly.
+    Modulo its own primes a digit is a copy. The other jobs take equally long, so that threads share them evenly.
     """
     towers, count = values.shape[0], digits.shape[0]
     for j in prange(towers):
         a, o = values[j], digits[j // alpha, j]
         for x in range(o.size):
             o[x] = a[x]
-    # Of the primes of a value all digits but one are raised, of the special primes all.
+    # Modulo a prime of the value all digits but one are raised; modulo a special prime all are.
     others = towers * (count - 1)
     for job in prange(count * rows.size - towers):
         if job < others:
@@ -178,8 +179,9 @@ def raise_digits(
 def _key_block(
     digits: Any, key: Any, j: Any, key_row: Any, begin: Any, sums: Any, pieces: Any, o0: Any, o1: Any, modulus: Any
 ) -> None:
-    """A block of the digits' product with a key modulo their prime j, into two blocks; `sums` (2, BLOCK) and `pieces`
-    (2, 3, BLOCK) are room for it.
+    """One block of the digits' product with a key modulo prime j, written into two blocks.
+
+    `sums` (2, BLOCK) and `pieces` (2, 3, BLOCK) are scratch space.
     """
     last = digits.shape[0] - 1
     for g in range(digits.shape[0]):
@@ -227,12 +229,13 @@ def rotated(
     rows: Any,
     moduli: Any,
 ) -> None:
-    """A key switch and an automorphism, wide: (2, rows, N), the modulus and the special primes behind it, whose product P
-    is not divided by yet.
+    """A key switch and an automorphism in the extended basis: (2, rows, N), still to be divided by the product P of the
+    special primes.
 
-    Digits (d, rows, N) times a key (2, digits, its rows, N), to whose first part `base` is added, over its primes: times
-    `lift`, P modulo each prime (towers, 2), or as it is where that is empty. The value at x comes to targets[x], where
-    `more`, (2, rows, N) or empty, is added. `key_rows` are the places of the digits' primes in the key.
+    The digits (d, rows, N) are multiplied by a key (2, digits, its rows, N), and `base` is added to the first part over
+    the primes of `base`: times P, if `lift` holds P modulo each prime (towers, 2), or unchanged if `lift` is empty. The
+    value at x moves to targets[x], where `more`, (2, rows, N) or empty, is added. `key_rows` are the places of the
+    digits' primes in the key.
     """
     for j in prange(rows.size):
         modulus = moduli[rows[j]]
@@ -256,7 +259,7 @@ def rotated(
 
 @kernel
 def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
-    """Add values times lift[j], or as they are where there is no `lift`."""
+    """Add values times lift[j], or the values themselves if `lift` is empty."""
     if lift.shape[0] == 0:
         for x in range(sums.size):
             sums[x] = total(sums[x], values[x], q)
@@ -274,7 +277,7 @@ def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
 
 @parallel_kernel
 def widened(values: Any, lift: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Values (2, towers, N) times P, wide: (2, rows, N), nothing modulo the special primes."""
+    """Values (2, towers, N) times P in the extended basis, (2, rows, N): zero modulo the special primes."""
     parts = out.shape[0]
     for job in prange(parts * out.shape[1]):
         part, j = job % parts, job // parts
@@ -287,8 +290,9 @@ def widened(values: Any, lift: Any, out: Any, rows: Any, moduli: Any) -> None:
 
 @parallel_kernel
 def wholes(scaled: Any, rows: Any, moduli: Any) -> None:
-    """How often the product of primes P is in the sum of `scaled` coefficients (parts, primes, N) times P over each prime,
-    to the nearest, into the row behind them."""
+    """The sum of `scaled` coefficients (parts, primes, N) over their primes, rounded to an integer, into the next row.
+
+    This is how often the product of the primes P fits into the sum of the coefficients times P over each prime."""
     parts, primes = scaled.shape[0], scaled.shape[1] - 1
     step = 1024
     count = scaled.shape[2] // step + (scaled.shape[2] % step > 0)
@@ -305,7 +309,8 @@ def wholes(scaled: Any, rows: Any, moduli: Any) -> None:
 def divide(
     values: Any, scaled: Any, out: Any, rows: Any, down: Any, inverse: Any, moduli: Any, outer: Any, inner: Any
 ) -> None:
-    """(parts, kept, N) from (parts, kept + last, N): less what the last primes have, `scaled`, divided by their product."""
+    """(parts, kept, N) from (parts, kept + last, N): subtract the remainder by the last primes, given as `scaled`, and
+    divide by their product."""
     parts, kept = out.shape[0], out.shape[1]
     primes = _primes(moduli, rows[kept:])
     for job in prange(parts * kept):
@@ -320,7 +325,7 @@ def divide(
 def divide_by_last(
     values: Any, scaled: Any, out: Any, rows: Any, inverse: Any, moduli: Any, outer: Any, inner: Any
 ) -> None:
-    """The same for one last prime, whose coefficients are centred around zero first, as OpenFHE rescales."""
+    """Division by one last prime, whose coefficients are first centred around zero, as OpenFHE rescales."""
     parts, kept = out.shape[0], out.shape[1]
     last = moduli[rows[kept], 0]
     for job in prange(parts * kept):
@@ -333,7 +338,7 @@ def divide_by_last(
 
 @parallel_kernel
 def raise_modulus(scaled: Any, prime: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """Coefficients (parts, N) modulo one prime, centred around zero, as values modulo many: (parts, rows, N)."""
+    """Coefficients (parts, N) modulo one prime, centred around zero, as values modulo many primes: (parts, rows, N)."""
     parts = scaled.shape[0]
     for job in prange(parts * rows.size):
         part, j = job % parts, job // parts

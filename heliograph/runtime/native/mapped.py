@@ -1,9 +1,9 @@
-"""The keys of a folder in the form that kernels take, in one file that all processes of a machine map.
+"""The keys of a folder in the kernels' form, in one file that all processes of a machine map.
 
-The file lies in the folder of the keys and is made by the first that asks. It holds each key's residues as
-`read_key` gives them, each from a page on, in the order of the artifact's keys. Its name is a digest of whose keys they are
-and of the digests at the ends of their files: another set of keys has another name. It is a copy that can be made again, and
-is trusted like the memory of the process that made it: where another user could have written it, it is made anew.
+The first process that needs the file writes it, in the folder of the keys. It holds the residues of each key as
+`read_key` returns them, page-aligned, in the order of the artifact's keys. Its name is a digest of the owner of the
+keys and of the digests at the ends of their files: another set of keys has another name. The file is a cache, and is
+trusted like the memory of the process that wrote it: if another user could have written it, it is rewritten.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _DIGEST = 32
-# This much disk space is left free.
+# Disk space that is left free.
 _FREE_BYTES = 1 << 28
 _BLOCK = 1 << 20
 
 
 class TooLittleDiskError(HeliographError):
-    """The disk has no room for the keys as they are mapped."""
+    """The disk has no room for the file of mapped keys."""
 
 
 class MappedKeys:
-    """The keys of a folder, mapped; made first where they are not there yet, by one process while others wait.
+    """The keys of a folder, mapped. If the file does not exist yet, one process writes it while others wait.
 
-    Raises KeysError for files that are damaged and WireError for malformed keys, TooLittleDiskError where the disk has no
-    room for the file, ProgramError on Windows.
+    Raises KeysError for damaged files, WireError for malformed keys, TooLittleDiskError if the disk has no room for the
+    file, ProgramError on Windows.
     """
 
     def __init__(self, folder: KeyFolder, keys: Sequence[EvaluationKey]) -> None:
@@ -59,7 +59,7 @@ class MappedKeys:
                 hint="leave `mapped` out: each process then has keys of its own",
             )
         self._begins = {}
-        # What is empty cannot be mapped: a program may take no keys.
+        # An empty file cannot be mapped, and a program may need no keys.
         self._mapping: mmap.mmap | None = None
         end = 0
         for key in keys:
@@ -111,7 +111,7 @@ class MappedKeys:
             sync_folder(path.parent)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                # What was free is not: others write to the disk too, and some file systems have quotas.
+                # The free space may be gone: others write to the disk too, and some file systems have quotas.
                 raise _too_little(path.parent, size, os.strerror(error.errno)) from None
             raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
         finally:
@@ -130,7 +130,7 @@ def _too_little(folder: Path, size: int, why: str) -> TooLittleDiskError:
 def _reserve(handle: int, size: int) -> None:
     """Give a new file its size, with disk space for all of it; an OSError where the disk has none.
 
-    Space that the disk first looks for when a mapped page is written ends the process (SIGBUS) where there is none left.
+    Without this, space is allocated when a mapped page is written, and a full disk ends the process (SIGBUS).
     """
     if hasattr(os, "posix_fallocate"):
         try:
@@ -147,7 +147,7 @@ def _reserve(handle: int, size: int) -> None:
 
 
 def _named(folder: KeyFolder, keys: Sequence[EvaluationKey]) -> Any:
-    """A digest of whose keys these are and of what their files hold."""
+    """A digest of the keys' owner and of the contents of their files."""
     found = hashlib.sha256(_FORM + folder.artifact.encode() + folder.client.encode())
     for key in keys:
         path = folder.file(key.name)
@@ -162,7 +162,7 @@ def _named(folder: KeyFolder, keys: Sequence[EvaluationKey]) -> Any:
 
 
 def _is_whole(path: Path, size: int) -> bool:
-    """Whether the file is there, and nobody else's; it has its name only once it is written."""
+    """Whether the file exists and belongs to this user; it gets its name only once it is complete."""
     try:
         found = path.lstat()
     except OSError:
@@ -172,7 +172,7 @@ def _is_whole(path: Path, size: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock, so that only one process makes the file; without file locks, each may make it."""
+    """Hold the lock, so that only one process writes the file; without file locks, each may write it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:

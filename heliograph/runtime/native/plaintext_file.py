@@ -1,12 +1,13 @@
 """Encoded plaintexts of an artifact in a file that other servers and later ones map, so that they encode nothing.
 
-A record is found by a digest of what was encoded: values, scale and primes. So nothing in a file can be out of date. Records
-are appended as they are first encoded; a file has at most the plaintexts of its program. It begins with the length up to
-which all is written and synced: what a killed server left beyond that is written again. One process at a time appends, the
-one that has the file's lock. After each run the others map what came meanwhile, and one of them appends where it has ended.
+The key of a record is a digest of values, scale and primes, so that nothing in a file can be out of date. Records are
+appended when they are first encoded; a file has at most the plaintexts of its program. It begins with the length up to
+which all data is written and synced: data beyond that, left by a killed server, is overwritten. Only the process that
+has the file's lock appends. After each run the others map the new records, and if the appending process has ended, one
+of them takes over.
 
-It is a copy that can be made again, and is trusted like the memory of the process that made it: where another user could
-have written it, it is made anew. It holds the model's weights, as the artifact does: nobody else may read it.
+The file is a cache, and is trusted like the memory of the process that wrote it: if another user could have written it,
+it is rewritten. It contains the model's weights, as the artifact does: nobody else may read it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _DIGEST = 32
 _HEAD = 64
 # Appended data is synced whenever this much has accumulated, and at the end.
 _SYNC_BYTES = 1 << 28
-# This much disk space is left free.
+# Disk space that is left free.
 _FREE_BYTES = 1 << 30
 _TRIES = 5
 
@@ -46,21 +47,21 @@ _OPENING = threading.Lock()
 
 
 class PlaintextFileError(WireError):
-    """A file of plaintexts cannot be had; a server can do without it."""
+    """A file of plaintexts cannot be opened; a server can do without it."""
 
 
 class PlaintextFile:
     """The plaintexts in one file; `of` opens it. Several threads and processes may use it.
 
-    A disk that is full, or a file that cannot be written to, ends the appending, and nothing else. Raises PlaintextFileError
-    where there cannot be such a file.
+    If the disk is full or the file cannot be written to, appending stops, and nothing else does. Raises
+    PlaintextFileError if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._known: dict[bytes, Array] = {}
-        # Plaintexts that were appended and are not mapped yet. Whoever asked for one keeps it like a plaintext that is in
-        # no file.
+        # Plaintexts that were appended and are not mapped yet. Their users hold them in memory, like plaintexts in no
+        # file.
         self._written: set[bytes] = set()
         self._unsynced = 0
         try:
@@ -76,7 +77,7 @@ class PlaintextFile:
 
     @staticmethod
     def of(folder: str | Path, name: str) -> PlaintextFile:
-        """The file of that name, which servers of this process share; the folder is made where it is not there."""
+        """The file of that name, shared by the servers of this process; the folder is created if needed."""
         path = Path(folder).absolute() / f"{name}.plaintexts"
         with _OPENING:
             found = _OPEN.get(path)
@@ -93,7 +94,7 @@ class PlaintextFile:
             return found
 
     def get(self, values: Array, log_scale: float, primes: Sequence[int], make: Callable[[], Array]) -> Array:
-        """The residues of these values at that scale modulo these primes: mapped, or what `make` gives."""
+        """The residues of these values at that scale modulo these primes: mapped, or computed by `make`."""
         key = _key(values, log_scale, primes)
         found = self._known.get(key)
         if found is not None:
@@ -115,7 +116,7 @@ class PlaintextFile:
                 self._writes, self._end = True, self._mapped
 
     def _locked(self) -> bool:
-        """Whether this process is the one that appends from now on."""
+        """Try to take the lock; returns whether this process appends from now on."""
         try:
             lock(self._handle, wait=False)
         except OSError:
@@ -123,7 +124,7 @@ class PlaintextFile:
         return True
 
     def _read(self, begins: bool) -> None:
-        """Map the complete records that are not mapped yet. The process that appends empties a file of another form."""
+        """Map the complete records that are not mapped yet. The appending process empties a file of another format."""
         size = os.fstat(self._handle).st_size
         head = os.pread(self._handle, _HEAD, 0)
         whole = int.from_bytes(head[32:40], "little")
@@ -179,7 +180,7 @@ class PlaintextFile:
 
 
 def _opened(path: Path) -> int:
-    """The file, open; one that another user could have written or can read is made anew."""
+    """Open the file; it is replaced if another user could have written it or can read it."""
     if not hasattr(os, "pread"):
         raise OSError(errno.ENOTSUP, "this system does not read and write at places of a file")
     for _ in range(_TRIES):
@@ -187,14 +188,13 @@ def _opened(path: Path) -> int:
         if _is_ours(handle):
             return handle
         os.close(handle)
-        # Another process may have replaced the file meanwhile, and now loses the one that it has begun; it goes on without
-        # it.
+        # Another process may have replaced the file meanwhile. It then loses its new file, and goes on without one.
         path.unlink(missing_ok=True)
     raise OSError(errno.EPERM, "others can read or write it here")
 
 
 def _key(values: Array, log_scale: float, primes: Sequence[int]) -> bytes:
-    """A digest of all that residues depend on."""
+    """A digest of everything that the residues depend on."""
     about = f"{values.dtype.str} {values.shape} {log_scale.hex()} {','.join(map(str, primes))} "
     found = hashlib.blake2b(about.encode(), digest_size=_DIGEST)
     found.update(np.ascontiguousarray(values).data)
@@ -202,7 +202,7 @@ def _key(values: Array, log_scale: float, primes: Sequence[int]) -> bytes:
 
 
 def _after(place: int, numbers: int) -> int:
-    """Where the next record begins: at a whole number of cache lines."""
+    """The start of the next record, aligned to a cache line."""
     return place + _HEAD + -(-8 * numbers // _HEAD) * _HEAD
 
 
@@ -214,6 +214,6 @@ def _write(handle: int, data: bytes, place: int) -> None:
 
 
 def _is_ours(handle: int) -> bool:
-    """Whether nobody else can have written it, and nobody else can read it."""
+    """Whether no other user can have written the file, and none can read it."""
     found = os.fstat(handle)
     return stat.S_ISREG(found.st_mode) and is_ours(found, 0o077)

@@ -19,9 +19,9 @@ from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
 
-# Of so many plaintexts that wait as coefficients the residues are there at once.
+# The number of plaintexts stored as coefficients whose residues are in memory at once.
 _TOGETHER = 32
-# Nothing to multiply `base` by, and nothing to add, in `keyswitch.rotated`.
+# Empty `lift` and `more` for `keyswitch.rotated`: no factor for `base`, and nothing to add.
 _NO_LIFT = np.empty((0, 2), dtype=np.uint64)
 _NO_SUMMAND = np.empty((0, 0, 0), dtype=np.uint64)
 # (kind, amount) -> the key of the chain; kinds are those of ckks.keys.EvaluationKey.
@@ -29,29 +29,29 @@ KeyOf = Callable[[str, int], Any]
 
 
 class NativePrimitives:
-    """The primitives in the chain of `tables`, all but bootstraps; `key_of` finds its evaluation keys, and `kept` has
-    encoded plaintexts of an earlier server.
+    """All primitives except bootstraps, in the chain of `tables`.
 
-    Ciphertexts of all chains look alike: their primes are the first ones of the whole.
+    `key_of` looks up evaluation keys; `kept` is a file of encoded plaintexts. Ciphertexts of all chains have the same
+    form: their primes are the first ones of the whole chain.
     """
 
     def __init__(self, tables: ChainTables, key_of: KeyOf, kept: PlaintextFile | None = None) -> None:
         self.tables, self._key_of, self._kept = tables, key_of, kept
         known = tables.known
         self._moduli, self._outer, self._inner = known.moduli, known.outer, known.inner
-        # Whether the plaintexts of diagonals wait as their coefficients.
+        # Whether the plaintexts of diagonals are stored as coefficients.
         self.compact = False
 
     def describe(self, x: Ciphertext) -> tuple[int, int]:
         return x.level, x.parts
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Array:
-        """See `encoding.encode`. What stands beside it does not matter: its scale is `log_scale`."""
+        """See `encoding.encode`. `beside` is not needed: the scale is `log_scale`."""
         vector = np.full(1, values) if isinstance(values, float) else values
         return encode(vector, log_scale, level, self.tables)
 
     def constant(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Array:
-        """As `encode`; from the server's file of plaintexts where it has one."""
+        """Like `encode`, but taken from the server's file of plaintexts if it has one."""
         vector = np.full(1, values) if isinstance(values, float) else values
         return self._constant(vector, log_scale, level, False)
 
@@ -65,7 +65,7 @@ class NativePrimitives:
         return self._kept.get(values, log_scale, primes, lambda: encode(values, log_scale, level, self.tables, wide))
 
     def diagonal(self, values: Array, log_scale: float, level: int, beside: Any = None) -> Plaintext:
-        """As `constant`, or as its coefficients, where plaintexts of diagonals are to be `compact`."""
+        """Like `constant`, but as coefficients if `compact` is set."""
         return (
             rounded(values, log_scale, level, self.tables) if self.compact else self.constant(values, log_scale, level)
         )
@@ -114,7 +114,7 @@ class NativePrimitives:
         total: Ciphertext | None = None
         for begin in range(0, len(plains), step):
             some = plains[begin : begin + step]
-            # Baby steps come back with each giant step.
+            # The same baby steps occur in each giant step.
             distinct = {id(x): x for x in values[begin : begin + step]}
             numbers = {key: i for i, key in enumerate(distinct)}
             places = [(numbers[id(x)], i) for i, x in enumerate(values[begin : begin + step])]
@@ -126,7 +126,7 @@ class NativePrimitives:
     def sums_of_products(
         self, values: Sequence[Ciphertext], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Ciphertext]:
-        """In one pass over memory; the ciphertexts are of two parts."""
+        """Several sums of products in one pass over memory; the ciphertexts have two parts."""
         found = self._sums_of_products([x.residues for x in values], plains, groups, self._rows(values[0]))
         return [Ciphertext(each) for each in found]
 
@@ -143,7 +143,7 @@ class NativePrimitives:
         groups: Sequence[Sequence[tuple[int, int]]],
         rows: Array,
     ) -> Array:
-        """(groups, 2, rows, N) of values (2, rows, N)."""
+        """The sums, (groups, 2, rows, N), from values (2, rows, N)."""
         terms = np.array([term for group in groups for term in group], dtype=np.int64)
         begins = np.cumsum([0, *map(len, groups)])
         for x in values:
@@ -160,7 +160,7 @@ class NativePrimitives:
         return self._times(x, [[_whole(value, log_scale)] * (x.level + 1)])
 
     def times_i(self, x: Ciphertext) -> Ciphertext:
-        """A product with X^(N/2): spends neither scale nor level. The second half of the values has the other sign."""
+        """A product with X^(N/2), which costs neither scale nor level; its second half of values is negated."""
         roots = [self.tables.imaginary(row) for row in range(x.level + 1)]
         return self._times(x, [roots, [-root for root in roots]])
 
@@ -179,11 +179,11 @@ class NativePrimitives:
         return self._digits(x.residues[1])
 
     def rotate_hoisted(self, x: Ciphertext, amount: int, digits: Array) -> Ciphertext:
-        # Multiples of the special primes' product are divided without a rest: the sum may come before the division.
+        # Multiples of the special primes' product divide without a remainder, so the sum may come before the division.
         return self.narrow(self.rotate_wide(x, amount, digits))
 
     def rotate_wide(self, x: Ciphertext, amount: int, digits: Any) -> Array:
-        """(2, towers and special primes, N)."""
+        """A rotation in the extended basis: (2, towers and special primes, N)."""
         lift, (_, rows) = self.tables.lift(x.level + 1), self.tables.basis(x.level, True)
         if amount:
             return self._turned(digits, x.residues[0], lift, _NO_SUMMAND, amount)
@@ -225,7 +225,7 @@ class NativePrimitives:
         return Ciphertext(np.ascontiguousarray(x.residues[:, : x.level + 1 - levels]))
 
     def move(self, x: Ciphertext, level: int) -> Ciphertext:
-        """Chains differ in their keys alone."""
+        """The ciphertext itself: chains differ only in their keys."""
         return x
 
     def reread(self, x: Ciphertext, log_scale: float) -> Ciphertext:
@@ -245,14 +245,14 @@ class NativePrimitives:
         return self._elementwise(elementwise.multiply_constants, x, numbers)
 
     def _coefficients(self, values: Array, rows: Array, own: Array, one_more: bool = False) -> Array:
-        """(parts, n, N) values as coefficients times constants, with room for `one_more` row."""
+        """Values (parts, n, N) as coefficients times constants, with room for one more row if `one_more`."""
         parts, count, size = values.shape
         scaled = np.empty((parts, count + one_more, size), dtype=np.uint64)
         keyswitch.coefficients(values, scaled, rows, own, self._moduli, self._outer, self._inner)
         return scaled
 
     def _digits(self, values: Array) -> Array:
-        """The digits of a polynomial (towers, N) modulo every prime, the special ones too: (digits, primes, N)."""
+        """The digits of a polynomial (towers, N) in the extended basis: (digits, primes, N)."""
         towers = values.shape[0]
         plan = self.tables.digits(towers)
         scaled = self._coefficients(values[np.newaxis], plan.rows[:towers], plan.own)[0]
@@ -263,7 +263,7 @@ class NativePrimitives:
         return digits
 
     def switched(self, values: Array, key: SwitchingKey) -> Array:
-        """A polynomial (towers, N) times the secret that a key comes from, under the secret that it leads to."""
+        """A polynomial (towers, N) times the source secret of a key, encrypted under the key's target secret."""
         digits = self._digits(values)
         division = self.tables.special_division(values.shape[0])
         wide = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
@@ -278,7 +278,7 @@ class NativePrimitives:
     def _switched_wide(
         self, digits: Array, key: SwitchingKey, base: Array, lift: Array, more: Array, index: int
     ) -> Array:
-        """See `keyswitch.rotated`; the automorphism is that of X -> X^index."""
+        """See `keyswitch.rotated`; the automorphism is X -> X^index."""
         rows = self.tables.special_division(digits.shape[1] - len(self.tables.special)).rows
         targets = self.tables.automorphism(pow(index, -1, 2 * self.tables.ring_dim))
         out = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
@@ -287,7 +287,7 @@ class NativePrimitives:
         return out
 
     def _key_rows(self, digits: Array, key: SwitchingKey) -> Array:
-        """Where a key has the primes of these digits."""
+        """The rows of a key for the primes of these digits."""
         last, special = key.residues.shape[2], len(self.tables.special)
         return np.concatenate([np.arange(digits.shape[1] - special), np.arange(last - special, last)])
 
@@ -307,7 +307,7 @@ class NativePrimitives:
 
 
 def _check_alike(x: Array, y: Array) -> None:
-    """Kernels look at no bounds: what they are given must have the same primes and size."""
+    """Raise an error unless both have the same primes and size: kernels do not check bounds."""
     if x.shape[-2:] != y.shape[-2:]:
         raise InternalError(
             f"operands have {x.shape[-2]} and {y.shape[-2]} primes, {x.shape[-1]} and {y.shape[-1]} values"
@@ -315,7 +315,7 @@ def _check_alike(x: Array, y: Array) -> None:
 
 
 def _check_plain(x: Array, plain: Array) -> None:
-    """The same of a plaintext, of which half may be kept."""
+    """Raise an error unless a plaintext, of which only half may be stored, fits the ciphertext."""
     if plain.shape[0] != x.shape[-2] or plain.shape[1] not in (x.shape[-1], x.shape[-1] // 2):
         raise InternalError(
             f"a plaintext has {plain.shape[0]} primes and {plain.shape[1]} values beside {x.shape[-2]} and {x.shape[-1]}"
@@ -323,7 +323,7 @@ def _check_plain(x: Array, plain: Array) -> None:
 
 
 def _whole(value: float, log_scale: float) -> int:
-    """The value times 2^log_scale, rounded: exact also where that is beyond the numbers of a float."""
+    """The value times 2^log_scale, rounded exactly, even beyond the range of a float."""
     if not np.isfinite(value):
         raise RangeError(f"a product with {value}")
     whole = int(log_scale)

@@ -1,4 +1,4 @@
-"""Tables that all servers of a process share, for as long as one of them has them."""
+"""Tables that the servers of a process share as long as one of them uses them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Things by key that are made once; they go with the last that holds them."""
+    """Objects by key, each created once and dropped with its last user."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The thing of that key, made unless somebody has it."""
+        """The object for this key, created with `make` unless it is in use already."""
         with self._lock:
             found = self._known.get(key)
             if found is None:

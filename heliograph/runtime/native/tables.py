@@ -1,4 +1,4 @@
-"""What kernels know of a chain: its primes, the tables of their transforms, the constants of its changes of basis."""
+"""Tables of a chain for the kernels: its primes, their transforms, the constants of its changes of basis."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from heliograph.runtime.residues import automorphism_places, smallest_root
 
 @dataclass(frozen=True, eq=False)
 class Primes:
-    """Primes and the tables of their transforms, one row each. `moduli` are (n, 3): prime, bits, ratio of Barrett.
+    """Primes and the tables of their transforms, one row each. `moduli` are (n, 3): prime, bits, Barrett's ratio.
 
-    Megabytes at full size: shared while somebody has them, so that it takes weak references.
+    Megabytes at full size: shared while in use, which needs weak references to it.
     """
 
     primes: tuple[int, ...]
@@ -30,7 +30,7 @@ class Primes:
     last: Array
 
     def rows(self, primes: Sequence[int]) -> Array:
-        """The rows of some of them."""
+        """The rows of some of the primes."""
         return np.array([self.primes.index(prime) for prime in primes], dtype=np.int64)
 
 
@@ -55,17 +55,18 @@ def _prime_rows(ring_dim: int, primes: tuple[int, ...]) -> Primes:
 
 
 def with_ratio(values: Sequence[int], primes: Sequence[int]) -> Array:
-    """Numbers and what `times_constant` takes beside them: (n, 2)."""
+    """Numbers with their ratios for `times_constant`: (n, 2)."""
     pairs = [(value % prime, ratio_of(value % prime, prime)) for value, prime in zip(values, primes, strict=True)]
     return np.array(pairs, dtype=np.uint64).reshape(len(pairs), 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digits:
-    """How a polynomial over the first `towers` primes of a chain is split into digits, and how they reach all primes.
+    """Constants for splitting a polynomial over the first `towers` primes into digits in the extended basis.
 
-    `rows` are the primes' rows, the modulus first. `own` are (towers, 2): 1/N times the inverse of the rest of the
-    digit, modulo each prime. `up` are (towers, rows, 2): the rest of the digit without this prime, modulo every prime.
+    `rows`: the rows of the primes, the modulus first, then the special primes.
+    `own`: (towers, 2), 1/N times the inverse of the digit's other primes, modulo each prime.
+    `up`: (towers, rows, 2), the product of the digit's other primes, modulo every prime.
     """
 
     towers: int
@@ -77,11 +78,12 @@ class Digits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Division:
-    """How a polynomial is divided by the product of its last primes: the special ones, or the last of the modulus.
+    """Constants for dividing a polynomial by the product of its last primes: the special primes, or a level's last.
 
-    `own` are (last, 2): 1/N times the inverse of their product without this one. `down` are (last, kept, 2): that product
-    modulo each prime that stays, and, where it is `nearest`, less the whole product in one row more (`keyswitch.wholes`).
-    `inverse` are (kept, 2): the inverse of the whole product.
+    `own`: (last, 2), 1/N times the inverse of the product of the other last primes, modulo each last prime.
+    `down`: (last, kept, 2), the product of the other last primes modulo each kept prime; if `nearest`, one more row
+    holds minus the whole product (`keyswitch.wholes`).
+    `inverse`: (kept, 2), the inverse of the whole product.
     """
 
     rows: Array
@@ -93,10 +95,10 @@ class Division:
 
 
 class ChainTables:
-    """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes that occur.
+    """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes in use.
 
-    Key switches are rounded as OpenFHE rounds them, down by half the number of special primes in the mean, which adds up in
-    slots of low frequency; or to the `nearest` (`Ring.rounds_to_nearest`).
+    Key switches are rounded to the `nearest` (`Ring.rounds_to_nearest`), or as OpenFHE rounds them: on average down by
+    half the number of special primes, which adds up in low-frequency slots.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class ChainTables:
 
     @staticmethod
     def of(ring: Ring, special: tuple[int, ...], known: Primes, primes: tuple[int, ...] | None = None) -> ChainTables:
-        """Those of a ring, or of a chain of fewer `primes`, each a digit, that goes with it."""
+        """The tables of a ring, or of a companion chain with fewer `primes`, each of which is a digit."""
         alpha = ring.alpha if primes is None else 1
         return ChainTables(ring.ring_dim, primes or ring.primes, alpha, special, known, ring.rounds_to_nearest)
 
@@ -129,7 +131,7 @@ class ChainTables:
         return self.ring_dim // 2
 
     def basis(self, level: int, wide: bool) -> tuple[tuple[int, ...], Array]:
-        """The primes of a level and their rows; the special primes behind them where it is `wide`."""
+        """The primes of a level and their rows, followed by the special primes if `wide`."""
         primes, rows = self.primes[: level + 1], self.rows[: level + 1]
         return (primes + self.special, np.concatenate([rows, self.special_rows])) if wide else (primes, rows)
 
@@ -169,10 +171,10 @@ class ChainTables:
         return Division(rows, len(kept), with_ratio(own, last), down, inverse, nearest)
 
     def imaginary(self, row: int) -> int:
-        """The root of -1 modulo a prime of the chain that stands for i: psi^(N/2)."""
+        """The root of -1 that represents i modulo a prime of the chain: psi^(N/2)."""
         prime = self.primes[row]
         return pow(smallest_root(self.ring_dim, prime), self.ring_dim // 2, prime)
 
     def automorphism(self, index: int) -> Array:
-        """For each place of X -> X^index in evaluation the place that its value comes from."""
+        """The source place of each value under X -> X^index in evaluation form."""
         return automorphism_places(self.ring_dim, index)

@@ -1,4 +1,4 @@
-"""Compiling the kernels before they are needed: once on a machine, for numba keeps them on disk."""
+"""Compiles the kernels before they are needed: once per machine, because numba caches them on disk."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 
 _RING = Ring(10, 59, 40, 2, 2, None)
-# Primes such as a larger ring has. Any that are 1 modulo 2N and not in the chain can serve as special primes.
+# Primes of a larger ring. Any primes that are 1 modulo 2N and not in the chain can serve as special primes.
 _SPECIAL = Ring(10, 60, 50, 1, 1, None).primes
-# In the folder in which numba keeps the kernels.
+# A file in numba's cache folder.
 _LOCK = "warm.lock"
 # Loading kernels from disk takes less than this.
 _PATIENCE_S = 3.0
@@ -31,9 +31,9 @@ _PATIENCE_S = 3.0
 
 @functools.cache
 def warm_up() -> None:
-    """Call every kernel once. Says so on standard error where that takes long: they are compiled, or the machine is busy.
+    """Call every kernel once. If that takes long (compilation, or a busy machine), a message goes to standard error.
 
-    Of several processes that start at the same time one compiles; the others wait, and load what it kept.
+    If several processes start at the same time, one compiles; the others wait and load its kernels from disk.
     """
     notice = threading.Timer(_PATIENCE_S, _tell)
     notice.daemon = True
@@ -47,7 +47,7 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def _first() -> Iterator[None]:
-    """Hold a lock beside the kept kernels, unless another process that held it meanwhile called them all."""
+    """Hold a lock beside the cached kernels, unless another process held it meanwhile and called them all."""
     with contextlib.ExitStack() as held:
         # Without a folder, or a file system with locks, each process compiles for itself.
         with contextlib.suppress(OSError):
@@ -60,13 +60,13 @@ def _first() -> Iterator[None]:
                 if os.fstat(handle).st_mtime_ns == seen:
                     held.push(lambda kind, *_: _done(handle, path) if kind is None else None)
                 else:
-                    # Those that waited load side by side.
+                    # The processes that waited load the kernels in parallel.
                     held.close()
         yield
 
 
 def _done(handle: int, path: str) -> None:
-    """Tell those that wait for the lock that there is nothing left to compile, by the time of the file."""
+    """Update the file's time, which tells the processes that wait for the lock that nothing is left to compile."""
     with contextlib.suppress(OSError):
         os.utime(handle if os.utime in os.supports_fd else path)
 

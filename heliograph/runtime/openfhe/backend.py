@@ -1,4 +1,4 @@
-"""OpenFHE as the backend of a server: keys in OpenFHE's maps, under names of the server's own."""
+"""OpenFHE as the backend of a server: keys in OpenFHE's maps, under names unique to the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heliograph.runtime.openfhe.template import Bytes
 
 
 class OpenFHEBackend:
-    """See `Backend`. All keys stay in memory, and one server of the process evaluates at a time."""
+    """See `Backend`. All keys stay in memory, and only one server of the process evaluates at a time."""
 
     name = OPENFHE
     loader = None
@@ -38,7 +38,7 @@ class OpenFHEBackend:
         try:
             for key in artifact.evaluation_keys:
                 if key.kind == "encapsulation":
-                    # OpenFHE knows no sparse secret outside of its own bootstraps: our kernels switch to it.
+                    # OpenFHE has a sparse secret only inside its own bootstraps, so our kernels switch to it.
                     from heliograph.runtime.native.ciphertext import read_key
 
                     sparse[key.ring] = read_key(keys.blob(key.name), key, keys.client)
@@ -67,7 +67,7 @@ class OpenFHEBackend:
 
 
 def _raising(program: Program, sparse: Mapping[Ring, Any]) -> dict[Ring, Raise]:
-    """How modulus is raised in each chain that bootstraps: by our own kernels, with these keys of the sparse secret."""
+    """For each chain with bootstraps, how to raise the modulus: with our kernels and these sparse-secret keys."""
     if not raising_chains(program):
         return {}
     from heliograph.runtime.native.backend import tables_of
@@ -85,6 +85,6 @@ def _raising(program: Program, sparse: Mapping[Ring, Any]) -> dict[Ring, Raise]:
 
 
 def _release(tags: tuple[str, ...]) -> None:
-    """Take a server's keys out of the process."""
+    """Remove a server's keys from the process."""
     for tag in tags:
         registry.release(tag)

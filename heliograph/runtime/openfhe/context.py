@@ -1,4 +1,4 @@
-"""OpenFHE contexts for our rings, and the checks that OpenFHE made what was planned."""
+"""OpenFHE contexts for our rings, and checks that they match the plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def library() -> ModuleType:
 
 
 def refusal(error: RuntimeError) -> str:
-    """What OpenFHE says, without the folders in which it was built."""
+    """OpenFHE's error message, without the folders of its build."""
     return re.sub(r"/\S*/", "", (str(error).splitlines() or [""])[-1])[-200:]
 
 
@@ -50,8 +50,8 @@ def refusal(error: RuntimeError) -> str:
 def make_context(ring: Ring) -> Any:
     """The crypto context of a ring; its primes are checked by us before it is used.
 
-    Whether it is secure is asked where a party takes it (runtime/security.py): keys of a ring that an older table let
-    through are still their owner's. OpenFHE refuses what its own table forbids.
+    Security is checked elsewhere, when a party accepts an artifact (runtime/security.py): an owner must still be able
+    to use keys on a ring that an older table allowed. OpenFHE refuses rings that its own table forbids.
     """
     if not ring.legal:
         raise InternalError(f"{ring} has digits or primes that do not exist")
@@ -79,7 +79,7 @@ def _generated(ring: Ring) -> Any:
         raise _too_much(ring)
     parameters = openfhe.CCParamsCKKSRNS()
     parameters.SetSecretKeyDist(openfhe.UNIFORM_TERNARY)
-    # OpenFHE judges a chain with its own special primes. With shorter ones the only check is ours, whose table is stricter.
+    # OpenFHE judges a chain by its own special primes. With shorter ones only our check applies, with a stricter table.
     unchecked = ring.security_bits is None or ring.short_specials
     parameters.SetSecurityLevel(openfhe.HEStd_NotSet if unchecked else openfhe.HEStd_128_classic)
     parameters.SetRingDim(ring.ring_dim)
@@ -108,14 +108,14 @@ def _too_much(ring: Ring) -> SecurityError:
 
 
 def _with_specials(parameters: dict[str, Any], ring: Ring) -> None:
-    """The size of special primes, which OpenFHE finds when it reads a context, is the ring's."""
+    """Set the size of the special primes to the ring's; OpenFHE finds the primes when it reads the context."""
     if "ab" not in parameters:
         raise KeyError("ab")
     parameters["ab"] = ring.special_bits
 
 
 def _whole_ring(ring: Ring) -> Ring:
-    """A ring with the whole chain of which `ring` is the lower part; its digits do not matter."""
+    """A ring with the whole chain, of which `ring` is the lower part; the digits do not matter."""
     assert ring.chain_levels is not None
     made = replace(ring, levels=ring.chain_levels, chain_levels=None, security_bits=None)
     return next(whole for whole in (replace(made, digits=digits) for digits in (3, 4, 2, 1)) if whole.legal)
@@ -124,8 +124,8 @@ def _whole_ring(ring: Ring) -> Ring:
 def lower_context(whole: Ring, ring: Ring) -> Any:
     """The context of the lower part `ring` of the chain of `whole`.
 
-    OpenFHE's own generation chooses the primes of a shorter chain anew. So the long one's description is cut: the list
-    of its primes, their product, the depth, the digits. OpenFHE finds special primes for what is left when it reads it.
+    OpenFHE would choose new primes for a shorter chain. So the description of the long chain is cut: the list of its
+    primes, their product, the depth, the digits. OpenFHE finds special primes for the rest when it reads it.
     """
 
     def cut(parameters: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def lower_context(whole: Ring, ring: Ring) -> Any:
 
 
 def _edited(context: Any, edit: Callable[[dict[str, Any]], None]) -> Any:
-    """The context whose parameters are those of `context` as `edit` leaves them."""
+    """A copy of a context whose parameters were changed by `edit`."""
     openfhe = library()
     description = json.loads(openfhe.Serialize(context, openfhe.JSON))
     try:
@@ -159,10 +159,10 @@ def _edited(context: Any, edit: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def _check_primes(context: Any, ring: Ring) -> None:
-    """The plan's scales rest on the primes; compare them with those that OpenFHE chose, from its own description."""
+    """Compare the ring's primes, on which the plan's scales rest, with the primes in OpenFHE's own description."""
     text = library().Serialize(context, library().JSON)
     text = text.decode() if isinstance(text, bytes) else text
-    # The element parameters list each prime of Q as a modulus of its own ("cm" with one word), in order.
+    # The element parameters list each prime of Q as a separate modulus ("cm" with one word), in order.
     found = [int(word) for word in re.findall(r'"cm":\s*\{[^{}]*?"v":\s*(\d+)', text)]
     if tuple(found[: len(ring.primes)]) != ring.primes:
         raise InternalError(

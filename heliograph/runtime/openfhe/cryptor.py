@@ -1,4 +1,4 @@
-"""A secret key as OpenFHE has it: what our keys, ciphertexts and decryption (runtime/client/cryptor/) are compared with."""
+"""OpenFHE's secret key, encryption and decryption: the reference for our own (runtime/client/cryptor/)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heliograph.runtime.wire.messages import is_name
 class OpenFHECryptor:
     """One secret key on one ring.
 
-    Whatever draws random numbers raises a SecurityError in a forked child of a process that used OpenFHE
+    Methods that draw random numbers raise a SecurityError in a forked child of a process that used OpenFHE
     (runtime/process.py).
     """
 
@@ -44,10 +44,10 @@ class OpenFHECryptor:
         raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
 
     def evaluation_key(self, key: EvaluationKey) -> Any:
-        """A fresh key of that description, as OpenFHE's object; it leaves no trace elsewhere.
+        """A fresh evaluation key as OpenFHE's object; it leaves no trace elsewhere.
 
-        A relinearization key is a key, those of rotations and conjugations are maps from automorphism indices to keys. The
-        keys of the sparse secret are ours alone.
+        A relinearization key is a single key; rotation and conjugation keys are maps from automorphism index to key.
+        OpenFHE has no keys of the sparse secret.
         """
         require_own_process("making an evaluation key")
         secret = self._secret_in(key.ring)
@@ -58,15 +58,15 @@ class OpenFHECryptor:
                 registry.drop({self.tag})
 
     def rotation_key(self, amount: int) -> Any:
-        """A fresh key of one rotation in the whole chain, as OpenFHE's map from automorphism index to key."""
+        """A fresh key for one rotation in the whole chain, as OpenFHE's map from automorphism index to key."""
         return self.evaluation_key(EvaluationKey(f"rotation/{amount}", self.ring, "rotation", amount))
 
     def relinearization_key(self) -> Any:
-        """A fresh key of the whole chain that brings products back to two parts."""
+        """A fresh relinearization key of the whole chain."""
         return self.evaluation_key(EvaluationKey("relinearization", self.ring, "relinearization"))
 
     def _secret_in(self, ring: Ring) -> Any:
-        """The secret key on a lower part of the chain: the same polynomial, modulo fewer primes, under the same name."""
+        """The secret key in a lower part of the chain: the same polynomial modulo fewer primes, with the same name."""
         if ring == self.ring:
             return self._secret
         if ring not in self._lower:
@@ -85,14 +85,14 @@ class OpenFHECryptor:
         return self.context.Encrypt(self._secret, plaintext)
 
     def decrypt(self, ciphertext: Any, log_scale: float) -> Array:
-        """The slots; a RangeError where the message is destroyed."""
+        """The slots; a RangeError if the message is destroyed."""
         return self.decrypt_with_error(ciphertext, log_scale)[0]
 
     def decrypt_with_error(self, ciphertext: Any, log_scale: float) -> tuple[Array, float]:
-        """The slots and their error as OpenFHE estimates it; a RangeError where the message is destroyed.
+        """The slots and OpenFHE's estimate of their error; a RangeError if the message is destroyed.
 
-        OpenFHE sees that from imaginary parts. A real vector that outgrew its modulus stays real, though: it shows by
-        values of about sqrt(N) times what the modulus has room for, and we look for these.
+        OpenFHE detects this by the imaginary parts. But a real vector that outgrew its modulus stays real: its values
+        are about sqrt(N) times the bound of the modulus, and we check for that.
         """
         require_own_process("decryption")
         try:
@@ -119,7 +119,7 @@ class OpenFHECryptor:
     def secret_bytes(self) -> bytes:
         """The secret key for the client's file: its coefficients modulo each prime, 8 bytes each, in OpenFHE's order.
 
-        What OpenFHE writes around them may change with its version; they do not.
+        OpenFHE's bytes around the coefficients may change between versions; the coefficients do not.
         """
         return b"".join(self._secret_blocks())
 
@@ -128,7 +128,7 @@ class OpenFHECryptor:
 
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> OpenFHECryptor:
-        """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
+        """The cryptor with these `secret_bytes`; a WireError unless they are a secret key of that ring and name."""
         require_own_process("a secret key")
         expected, length = 8 * ring.ring_dim * ring.towers, 8 * ring.ring_dim
         if len(data) != expected:
@@ -142,7 +142,7 @@ class OpenFHECryptor:
 
 
 def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
-    """A relinearization key, or a map with the key of one automorphism; the caller makes the change."""
+    """A fresh relinearization key, or a map with the key of one automorphism, in the chain of `secret`."""
     context = make_context(key.ring)
     if key.kind == "relinearization":
         context.EvalMultKeyGen(secret)
@@ -153,7 +153,8 @@ def _fresh_key(key: EvaluationKey, secret: Any) -> Any:
 def _coefficients(secret: Any, ring: Ring) -> list[bytes]:
     """The coefficients of a secret modulo each prime.
 
-    They are looked for: OpenFHE writes a key that it has read with other gaps between them than one that it has made.
+    Their places have to be searched for: OpenFHE's gaps between them differ between a key that it read and one that it
+    generated.
     """
     openfhe, length = library(), 8 * ring.ring_dim
     data = bytes(openfhe.Serialize(secret, openfhe.BINARY))

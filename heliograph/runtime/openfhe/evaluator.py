@@ -21,11 +21,11 @@ from heliograph.runtime.openfhe.template import moved
 
 
 class OpenFHEEvaluator(ServerEvaluator):
-    """A program on OpenFHE, and how ciphertexts come into its evaluation and out of it. Keys are installed under `tag`.
+    """An evaluator of a program on OpenFHE. Keys are installed under `tag`.
 
-    Where the program has keys for lower parts of its chain, a ciphertext is in the context of the chain that its type names,
-    under that chain's tag (see `chain_tag`); `switch_chain` moves it. `raising` has the way in which modulus is raised in
-    each chain that bootstraps.
+    If the program has keys for lower parts of its chain, a ciphertext is in the context of its type's chain, under the
+    tag of this chain (see `chain_tag`); `switch_chain` moves it. `raising` has, for each chain with bootstraps, the
+    function that raises the modulus.
     """
 
     def __init__(

@@ -20,18 +20,18 @@ from heliograph.runtime.openfhe.tags import chain_levels, chain_tag
 from heliograph.runtime.openfhe.template import UNNAMED, moved
 from heliograph.runtime.residues import forward
 
-# The residues (2, 1, N) of a ciphertext at level 0 -> those (2, levels + 1, N) with its modulus raised.
+# Raises the modulus of a ciphertext: residues (2, 1, N) at level 0 -> residues (2, levels + 1, N).
 Raise = Callable[[Array], Array]
-# How many nominal scales a product has to OpenFHE: what it rescales.
+# OpenFHE's scale degree of a product, which it rescales.
 _PRODUCT = 2
 
 
 class OpenFHEPrimitives(NothingWide):
     """The primitives in the part of the chain with the primes of `ring`; `whole` is the ring of the whole chain.
 
-    Evaluation keys are found by the tag that ciphertexts carry (see `chain_tag`). True scales are the plan's: OpenFHE
-    believes each to be a power of two. OpenFHE switches to a sparse secret inside its own bootstraps alone: modulus is
-    raised by `raising`, on residues.
+    Evaluation keys are looked up by the tag of a ciphertext (see `chain_tag`). True scales are in the plan; OpenFHE
+    assumes powers of two. OpenFHE switches to a sparse secret only inside its own bootstraps, so the modulus is raised
+    by `raising`, on residues.
     """
 
     def __init__(self, whole: Ring, ring: Ring, raising: Raise | None = None) -> None:
@@ -44,10 +44,10 @@ class OpenFHEPrimitives(NothingWide):
         return chain_levels(str(x.GetKeyTag()), self.whole) - x.GetLevel(), x.NumberCiphertextElements()
 
     def encode(self, values: Array | float, log_scale: float, level: int, beside: Any = None) -> Any:
-        """OpenFHE is told the nominal scale, and afterwards the degree that it has to have: it would round at the scale of a
-        single degree, whatever the degree, which is coarse where the true scale is little more.
+        """Encode a vector or a number; OpenFHE gets the nominal scale first and the required degree afterwards.
 
-        Numbers are encoded as vectors too: OpenFHE's own sum with a number takes the scale of a product for
+        OpenFHE rounds at the scale of a single degree, whatever the degree, which is coarse if the true scale is little
+        larger. Numbers are encoded as vectors too: OpenFHE's own sum with a number assumes a product's scale to be
         2**scale_bits times the prime, which is off by the distance of that prime from the power of two.
         """
         degree = 1 if beside is None else beside.GetNoiseScaleDeg()
@@ -62,7 +62,7 @@ class OpenFHEPrimitives(NothingWide):
         try:
             plain = self.context.MakeCKKSPackedPlaintext(scaled, 1, spent, None, slots)
         except RuntimeError as error:
-            # OpenFHE refuses values that would all be rounded to zero; the plaintext is then zero.
+            # OpenFHE refuses values that all round to zero; the plaintext is then zero.
             if "Scaling factor too small" not in str(error):
                 raise
             plain = self.context.MakeCKKSPackedPlaintext(np.zeros_like(scaled), 1, spent, None, slots)
@@ -118,7 +118,7 @@ class OpenFHEPrimitives(NothingWide):
         return [self._of_degree(x, _PRODUCT) for x in made]
 
     def times_i(self, x: Any) -> Any:
-        """A monomial, so that neither scale nor level is spent."""
+        """A product with a monomial, which costs neither scale nor level."""
         product = self.context.EvalMult(x, complex(0.0, 2.0**-self.ring.scale_bits))
         product.SetNoiseScaleDeg(x.GetNoiseScaleDeg())
         product.SetScalingFactor(x.GetScalingFactor())
@@ -149,9 +149,10 @@ class OpenFHEPrimitives(NothingWide):
         return self._of_degree(self.context.LevelReduce(self._of_degree(x.Clone(), 1), None, levels), degree)
 
     def _of_degree(self, x: Any, degree: int) -> Any:
-        """The same ciphertext or plaintext, which nobody else holds, with so many nominal scales as OpenFHE counts them.
+        """Set OpenFHE's scale degree of a ciphertext or plaintext that nobody else uses, in place.
 
-        OpenFHE takes a level to be spent on each above the first, and refuses what leaves fewer; the plan may spend none.
+        OpenFHE assumes that each degree above the first will cost a level, and refuses operations that leave too few
+        levels; the plan may spend none.
         """
         x.SetNoiseScaleDeg(degree)
         x.SetScalingFactor(2.0 ** (degree * self.ring.scale_bits))
@@ -161,7 +162,7 @@ class OpenFHEPrimitives(NothingWide):
         return moved(x, self.ring, level, chain_tag(str(x.GetKeyTag()), self.whole, self.ring))
 
     def reread(self, x: Any, log_scale: float) -> Any:
-        """Nothing changes: OpenFHE does not know true scales."""
+        """The ciphertext itself: OpenFHE does not know true scales."""
         return x
 
     def sums_of_products(
@@ -175,9 +176,9 @@ class OpenFHEPrimitives(NothingWide):
         return openfhe_ciphertext(self._raising(residues_of(x, self.ring, 0)), self.ring, str(x.GetKeyTag()))
 
     def _nearest(self, x: Any) -> Any:
-        """A key switch, which nobody else holds, without what OpenFHE's rounding takes off in the mean.
+        """A key switch's result, which nobody else uses, without the mean error of OpenFHE's rounding.
 
-        Left alone that would add up in slots of low frequency (ckks/noise.py), beyond what bootstraps can take.
+        This mean would add up in low-frequency slots (ckks/noise.py), beyond the range of bootstraps.
         """
         if not self.ring.rounds_to_nearest:
             return x
@@ -186,8 +187,9 @@ class OpenFHEPrimitives(NothingWide):
         return self.accumulate(x, self._of_degree(halves, x.GetNoiseScaleDeg()))
 
     def _half_specials(self, level: int) -> Any:
-        """A ciphertext whose coefficients are half the number of special primes, rounded up or down at random, the same each
-        time: these roundings do not add up in single slots.
+        """A ciphertext whose coefficients are half the number of special primes, rounded up or down at random.
+
+        The roundings are the same each time, and do not add up in single slots.
         """
         random = np.random.default_rng(level)
         coefficients = (self.ring.special + random.integers(2, size=(2, self.ring.ring_dim))) // 2

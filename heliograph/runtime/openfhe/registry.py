@@ -1,7 +1,7 @@
-"""OpenFHE's process-wide maps of evaluation keys, and the lock under which they are read and changed.
+"""OpenFHE's process-wide maps of evaluation keys, and the lock for reading and changing them.
 
-OpenFHE finds evaluation keys by a tag in two static maps, which all contexts of the process share and no lock guards. Each
-server has a tag of its own, so that two servers never see each other's keys. One thread at a time evaluates or changes keys.
+OpenFHE looks up evaluation keys by tag in two static maps, which all contexts of the process share without a lock. Each
+server has its own tag, so that two servers never see each other's keys. One thread at a time evaluates or changes keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _released: deque[str] = deque()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """While evaluation reads the maps or somebody changes them; a thread may enter again."""
+    """Hold the lock on the maps, for an evaluation or a change; reentrant."""
     global _owner
     if _owner == threading.get_ident():
         yield
@@ -36,7 +36,7 @@ def alone() -> Iterator[None]:
 
 
 def release(tag: str) -> None:
-    """Drop the keys of a tag now, or as soon as the maps are free. Never waits: it is called by finalizers too."""
+    """Drop the keys of a tag now, or as soon as the maps are free. Never waits: finalizers call it too."""
     _released.append(tag)
     _drop_released()
 
@@ -51,12 +51,13 @@ def _drop_released() -> None:
 
 
 def drop(tags: Collection[str]) -> None:
-    """Take the keys of these tags out of OpenFHE's maps.
+    """Remove the keys of these tags from OpenFHE's maps.
 
-    OpenFHE can only clear its maps whole, so the others are put back; keys are shared pointers, nothing is copied.
+    OpenFHE can only clear its maps completely, so the other keys are put back; keys are shared pointers, nothing is
+    copied.
     """
     openfhe = library()
-    # These are static functions of the class, which the binding shows as methods of any instance.
+    # These are static functions of the class; the binding exposes them as methods of instances.
     context = openfhe.CryptoContext
     rotation: dict[str, Any] = context.GetAllEvalAutomorphismKeys()
     products: dict[str, Any] = context.GetAllEvalMultKeys()
@@ -73,6 +74,6 @@ def drop(tags: Collection[str]) -> None:
 
 
 def installed() -> set[str]:
-    """The tags that have keys in the process."""
+    """The tags with keys in this process."""
     context = library().CryptoContext
     return {*context.GetAllEvalAutomorphismKeys(), *context.GetAllEvalMultKeys()}

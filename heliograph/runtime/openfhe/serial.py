@@ -1,4 +1,4 @@
-"""Ciphertexts and keys as OpenFHE's objects, from our form and back, by way of its own bytes (template.py)."""
+"""Conversion of ciphertexts and keys between our form and OpenFHE's objects, through OpenFHE's bytes (template.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def serialize(value: Any) -> bytes:
 
 
 def blocks_of(data: Bytes, form: Template) -> Array:
-    """The polynomials in what OpenFHE wrote, a row each, in its order, which is also that of our form."""
+    """The polynomials in OpenFHE's bytes, one per row, in OpenFHE's order, which our form shares."""
     rows = (np.frombuffer(data, dtype="<u8", count=form.ring_dim, offset=offset) for offset, _ in form.blocks)
     return np.stack(list(rows)).astype(np.uint64, copy=False)
 
@@ -41,8 +41,8 @@ def blocks_of(data: Bytes, form: Template) -> Array:
 def openfhe_ciphertext(residues: Array, ring: Ring, tag: str) -> Any:
     """OpenFHE's ciphertext with these residues (2, level + 1, N), in the chain of `ring`, under the keys of `tag`.
 
-    What OpenFHE reads has parameters of its own, equal to the context's but not the same objects, and every sum then
-    compares them number by number, at fifteen times its cost; `normalized` gives it the context's.
+    An object that OpenFHE read has its own copy of the context's parameters. Every sum then compares them number by
+    number, at fifteen times its cost; `normalized` replaces them by the context's own objects.
     """
     openfhe, level = library(), residues.shape[1] - 1
     rows = residues.reshape(-1, ring.ring_dim).astype("<u8", copy=False)
@@ -51,7 +51,7 @@ def openfhe_ciphertext(residues: Array, ring: Ring, tag: str) -> Any:
 
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Any:
-    """The ciphertext in `data`, of this ring, level and key, as OpenFHE's; a WireError where it is another or none."""
+    """The ciphertext in `data` as OpenFHE's object; a WireError unless it has this ring, level and key."""
     return openfhe_ciphertext(forms.read_ciphertext(data, ring, level, tag, what), ring, tag)
 
 
@@ -80,13 +80,13 @@ def retagged(ciphertext: Any, tag: str) -> Any:
 
 
 def key_template(key: EvaluationKey) -> Template:
-    """OpenFHE's form of a key of that description, learned from keys that are made for it."""
+    """OpenFHE's form of an evaluation key, learned from sample keys."""
     learned = relinearization_key_template if key.kind == "relinearization" else rotation_key_template
     return learned(key.ring)
 
 
 def openfhe_key(rows: Array, key: EvaluationKey, tag: str) -> Any:
-    """OpenFHE's key with these polynomials, under the name `tag`: a key, or a map of one for an automorphism."""
+    """OpenFHE's key with these polynomials, named `tag`: a single key, or for an automorphism a map with one key."""
     openfhe, form = library(), key_template(key)
     index = None if form.index_offset is None else key_form(key).index
     data = form.fill((row.data for row in rows.astype("<u8", copy=False)), tag, index)
@@ -96,7 +96,7 @@ def openfhe_key(rows: Array, key: EvaluationKey, tag: str) -> Any:
 
 
 def key_rows(data: Bytes, key: EvaluationKey, tag: str) -> Array:
-    """The polynomials of a key in our form; a WireError where it is another or none."""
+    """The polynomials of a key in our form; a WireError unless `data` holds this very key."""
     form = key_form(key)
     rows = np.empty((len(form.moduli), form.ring_dim), dtype=np.uint64)
     form.read(data, tag, f"the key {key.name}", list(rows))
@@ -104,14 +104,14 @@ def key_rows(data: Bytes, key: EvaluationKey, tag: str) -> Array:
 
 
 def read_key(data: Bytes, key: EvaluationKey, tag: str) -> Any:
-    """The key of that description in `data`, as OpenFHE's; a WireError where it is another or none."""
+    """The evaluation key in `data` as OpenFHE's object; a WireError unless `data` holds this very key."""
     return openfhe_key(key_rows(data, key, tag), key, tag)
 
 
 def install_key(key: EvaluationKey, value: Any, tag: str) -> None:
-    """Give one key to OpenFHE under a server's own tag.
+    """Install one key in OpenFHE under a server's tag.
 
-    The first map given for a tag becomes OpenFHE's map and grows: the caller must not use it again.
+    The first map installed for a tag becomes OpenFHE's own map and grows: the caller must not use it again.
     """
     context = make_context(key.ring)
     with registry.alone():

@@ -1,4 +1,4 @@
-"""The names under which evaluation keys are found: one for each chain of a program, made from one of the server's own."""
+"""The names of evaluation keys in OpenFHE: one for each chain of a program, derived from the server's tag."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def chain_tag(tag: str, whole: Ring, ring: Ring) -> str:
 
 
 def chain_levels(tag: str, whole: Ring) -> int:
-    """The levels of the chain whose keys have this name."""
+    """The number of levels of the chain with this tag."""
     mark = tag.partition(_LEVEL_MARK)[2]
     return int(mark) if mark else whole.levels

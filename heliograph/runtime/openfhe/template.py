@@ -1,10 +1,10 @@
-"""What OpenFHE's bytes of ciphertexts and keys look like, learned from OpenFHE.
+"""Templates of OpenFHE's bytes for ciphertexts and keys, learned from OpenFHE.
 
-Its Python interface takes residues only as bytes in a format of its own, which it reads without checks: a changed length,
-identifier or modulus makes it allocate without bound or end the process. But for one ring, the bytes of a ciphertext or key
-are fixed except for the coefficients and the name of the key. So the fixed bytes are learned from objects made here, under a
-key that is thrown away, and what OpenFHE is to read is written with them: residues that were checked
-(runtime/wire/forms.py).
+OpenFHE's Python interface takes residues only as bytes in its own format, which it reads without checks: a changed
+length, identifier or modulus makes it allocate without bound or end the process. But for one ring, the bytes of a
+ciphertext or key are fixed except for the coefficients and the name of the key. So the fixed bytes are learned from
+sample objects, under keys that are thrown away, and the input for OpenFHE is composed of these bytes and of checked
+residues (runtime/wire/forms.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heliograph.runtime.openfhe.context import library, make_context
 Bytes = bytes | memoryview
 
 TAG_LENGTH = 32
-# The tag of what only passes through.
+# The tag of objects that are only converted.
 UNNAMED = "0" * TAG_LENGTH
 # Offset of the automorphism index in a map of one key.
 INDEX_OFFSET = 13
@@ -34,10 +34,10 @@ INDEX_OFFSET = 13
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The fixed bytes of a serialized object and the places of what varies.
+    """The fixed bytes of a serialized object and the places of its variable fields.
 
-    `gaps` are (offset, bytes) of everything outside the coefficient blocks, with the varying fields zeroed; `blocks` are
-    (offset, modulus) of runs of `ring_dim` little-endian 64-bit coefficients.
+    `gaps`: (offset, bytes) of everything outside the coefficient blocks, with the variable fields zeroed.
+    `blocks`: (offset, modulus) of runs of `ring_dim` little-endian 64-bit coefficients.
     """
 
     size: int
@@ -97,7 +97,7 @@ def _below(data: bytes, begin: int, count: int, modulus: int) -> bool:
 
 
 def learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, index_offset: int | None) -> Template:
-    """The template that the references share; an InternalError where they do not have the layout that we know."""
+    """The common template of the references; an InternalError if they do not have the known layout."""
     first, n = references[0], ring.ring_dim
     if len({len(reference) for reference in references}) != 1:
         raise InternalError("OpenFHE writes objects of one kind with different lengths")
@@ -129,7 +129,7 @@ def learn(references: list[bytes], tags: list[str], blocks: int, ring: Ring, ind
 
 @dataclass(frozen=True, slots=True)
 class _Throwaway:
-    """Two keys that nothing is ever encrypted under but zeros."""
+    """Two keys under which only zeros are ever encrypted."""
 
     context: Any
     keys: tuple[Any, Any]
@@ -203,7 +203,7 @@ def _key_blocks(ring: Ring) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _zero(ring: Ring, level: int) -> Any:
-    """A ciphertext whose coefficients are all zero, written as a fresh one is."""
+    """A ciphertext with all coefficients zero, in the form of a fresh one."""
     context = make_context(ring)
     plaintext = context.MakeCKKSPackedPlaintext(np.zeros(ring.slots), 1, ring.levels - level, None, ring.slots)
     fresh = context.Encrypt(context.KeyGen().secretKey, plaintext)
@@ -211,10 +211,10 @@ def _zero(ring: Ring, level: int) -> Any:
 
 
 def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
-    """A computed ciphertext with the bookkeeping of a fresh one of the ring under the key named `tag`.
+    """A computed ciphertext with the bookkeeping of a fresh one on the ring under the key named `tag`.
 
-    The value is the same to the last coefficient. What differs from run to run is which parameters its polynomials
-    share and OpenFHE's idea of its scale (ours is in the plan); the bytes would tell how it was computed.
+    The coefficients stay the same. Without this, the parameter objects that its polynomials share, and OpenFHE's record
+    of its scale (ours is in the plan), would differ from run to run, and the bytes would reveal how it was computed.
     """
     zero, context = _zero(ring, level), make_context(ring)
     foreign, made = zero.CloneEmpty(), zero.Clone()
@@ -232,7 +232,7 @@ def normalized(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
 def moved(ciphertext: Any, ring: Ring, level: int, tag: str) -> Any:
     """The ciphertext in the context of `ring`, the chain or a lower part of it.
 
-    Its coefficients, the parts and OpenFHE's idea of its scale are the same; the keys of `tag` will be looked up.
+    Its coefficients, its parts and OpenFHE's record of its scale stay the same; it then uses the keys of `tag`.
     """
     made = normalized(ciphertext, ring, level, tag)
     made.SetNoiseScaleDeg(ciphertext.GetNoiseScaleDeg())

@@ -1,4 +1,4 @@
-"""The backends by name, and which one a server takes where none is named."""
+"""The backends by name, and the default backend of a server."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from heliograph.runtime.backend import NATIVE, OPENFHE, Backend, SentKeys
 
 
 def backend_name(asked: str | None) -> str:
-    """The backend that is taken where this one is asked for; where none is, the native one if numba is there."""
+    """The requested backend; by default the native one if numba is installed, else OpenFHE."""
     return asked or (NATIVE if importlib.util.find_spec("numba") else OPENFHE)
 
 
 def refuse_plaintexts(asked: str | None, where: str) -> None:
-    """Raise a ProgramError where the backend of that name keeps no plaintexts in files."""
+    """Raise a ProgramError if the backend of that name keeps no plaintexts in files."""
     if backend_name(asked) == OPENFHE:
         raise _in_memory("plaintexts", where)
 
 
 def loads_keys(asked: str | None, key_bytes: int | None) -> bool:
-    """Whether the backend of that name can load keys by need; a ProgramError where it cannot and a bound is asked for."""
+    """Whether the backend of that name can load keys on demand; a ProgramError if it cannot and a bound is given."""
     if backend_name(asked) == OPENFHE and key_bytes is not None:
         raise _in_memory("keys", "Server(key_bytes=...)")
     return backend_name(asked) != OPENFHE
@@ -46,7 +46,7 @@ def make_backend(
 ) -> Backend:
     """The backend of that name; `key_bytes` bounds the keys in memory, and `mapped` ones are in a file (`Server`).
 
-    Raises ProgramError for one that is not there, or that cannot run the program or map keys.
+    Raises ProgramError for a backend that is not installed, or that cannot run the program or map keys.
     """
     name = backend_name(asked)
     if name == OPENFHE:
@@ -54,7 +54,7 @@ def make_backend(
             raise _in_memory("keys", "Server(mapped=True)")
         if plaintexts is not None:
             refuse_plaintexts(asked, "Server(plaintexts=...)")
-        # It is an extra, and takes half a second.
+        # OpenFHE is an optional dependency, and its import takes half a second.
         from heliograph.runtime.openfhe.backend import OpenFHEBackend
 
         return OpenFHEBackend(artifact, keys)

@@ -1,4 +1,4 @@
-"""Many encrypted inputs, one file after the other: what was finished before a run was stopped is not done again."""
+"""Evaluation of many files of encrypted inputs, one after the other. A stopped batch resumes without repeating work."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def evaluate_files(
     progress: Progress | None = None,
     finished: Callable[[Path, float | None], None] | None = None,
 ) -> list[Path]:
-    """Evaluate files of encrypted inputs; the outputs' files, in `folder` under the same names.
+    """Evaluate files of encrypted inputs; returns the files of the outputs, in `folder` under the same names.
 
-    Each output is written whole, as soon as it is there. One that is there already, of this artifact and client and made
-    from the same inputs, is kept: a batch that was stopped resumes where it was. `finished(path, seconds)` is called after
-    each, without seconds for an output that was kept.
+    Each output is written whole as soon as it is computed. An existing output of this artifact and client from the same
+    inputs is kept: a stopped batch resumes where it was. `finished(path, seconds)` is called after each, with None for
+    an output that was kept.
 
-    What an output was made from is told by a file `.NAME.made` beside it, for its owner only: a digest of input, plain
-    inputs and output. It is not for the client: whoever can guess the plain inputs can see by it that the guess was right.
+    A file `.NAME.made` beside an output, for its owner only, records its origin: a digest of input, plain inputs and
+    output. It is not for the client: anyone who guesses the plain inputs can confirm the guess with it.
 
-    Raises ProgramError where two inputs have one name or `plain` is not what the program declares, WireError for a malformed
-    input (after those before it were done).
+    Raises ProgramError if two inputs have the same name or `plain` does not fit the program's declaration, WireError
+    for a malformed input (after the inputs before it were evaluated).
     """
     targets = output_files(inputs, folder)
     outputs = Outputs(server.artifact, server.client, plain)
@@ -57,9 +57,9 @@ def evaluate_files(
 
 
 def output_files(inputs: Sequence[str | Path], folder: str | Path) -> dict[Path, Path]:
-    """The file of each input's output: in the folder, which is made, under the input's name.
+    """The output file of each input: in the folder, which is created, under the input's name.
 
-    Raises ProgramError where two inputs have one name or an output would be written over its input.
+    Raises ProgramError if two inputs have the same name or an output would overwrite its input.
     """
     folder = Path(folder)
     files = [Path(name) for name in inputs]
@@ -79,9 +79,9 @@ def output_files(inputs: Sequence[str | Path], folder: str | Path) -> dict[Path,
 
 
 class Outputs:
-    """What is known of outputs in files: whether one is the answer to these inputs, and the mark that says so.
+    """Checks whether output files answer given inputs, by the marks beside them, and writes these marks.
 
-    `plain` are the plain inputs, as the server takes them; a ProgramError where they are not what the program declares.
+    `plain` are the server's plain inputs; a ProgramError if they do not fit the program's declaration.
     """
 
     def __init__(self, artifact: Artifact, client: str, plain: Mapping[str, Any] | None = None) -> None:
@@ -93,9 +93,9 @@ class Outputs:
         self._own = found.digest()
 
     def is_done(self, encrypted: EncryptedInput, target: Path) -> bool:
-        """Whether the answer is there: intact, of this artifact and client, and made from the same inputs and plain inputs.
+        """Whether the answer exists: intact, of this artifact and client, from the same encrypted and plain inputs.
 
-        No file's time tells it: a file that is moved, copied or unpacked over another may keep an old one.
+        File times cannot show this: a file that is moved, copied or unpacked over another may keep an old time.
         """
         try:
             output = EncryptedOutput.load(target)
@@ -107,11 +107,11 @@ class Outputs:
             return False
 
     def mark(self, encrypted: EncryptedInput, target: Path) -> None:
-        """Say that the output there was made from these inputs."""
+        """Write the mark that the output at `target` comes from these inputs."""
         write_file(_mark(target), _marked(target, self._given(encrypted)), private=True)
 
     def _given(self, encrypted: EncryptedInput) -> bytes:
-        """A digest of what the output is made from: encrypted inputs, artifact, client and plain inputs."""
+        """A digest of the output's origin: encrypted inputs, artifact, client and plain inputs."""
         found = hashlib.sha256(self._own + encrypted.request.encode())
         for name in encrypted.names():
             blob = encrypted.blob(name)
@@ -125,7 +125,7 @@ def _mark(target: Path) -> Path:
 
 
 def _marked(target: Path, given: bytes) -> bytes:
-    """What the mark of an output says. It fits no other output, so the order of the two files' writing does not matter."""
+    """The contents of an output's mark. It fits no other output, so the two files may be written in any order."""
     found = hashlib.sha256(given)
     with open_file(target) as file:
         while block := file.read(_BLOCK):

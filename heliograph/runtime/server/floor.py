@@ -1,4 +1,4 @@
-"""What a run would take if it were only its homomorphic calls: each primitive timed alone, beside the runs."""
+"""The time of a run's homomorphic calls alone: each primitive is timed separately, beside the runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LONG_SECONDS = 1.0
 
 
 class Floor:
-    """Medians of the primitives that a program calls, sampled in between its runs in the same process.
+    """Median times of a program's primitives, sampled between its runs in the same process.
 
-    `sample()` times each distinct call once; `milliseconds()` is the sum over the calls of one run of the median of each.
-    Hoisted rotations are timed hoisted, their decomposition apart; encoding is left out. Digits and products are made
-    just before they are timed: those of all levels together would take gigabytes.
+    `sample()` times each distinct call once; `milliseconds()` is the sum of the medians over the calls of one run.
+    Hoisted rotations are timed hoisted, their decomposition separately; encoding is left out. Digits and products are
+    computed just before they are timed: for all levels together they would take gigabytes.
     """
 
     def __init__(self, evaluator: ServerEvaluator, calls: Mapping[Call, int]) -> None:
@@ -37,7 +37,7 @@ class Floor:
 
     @property
     def samples(self) -> int:
-        """How many times each primitive has been timed."""
+        """The number of times that each primitive has been timed."""
         return min((len(times) for times in self._times.values() if not _enough(times)), default=self._taken)
 
     def sample(self) -> None:
@@ -72,5 +72,5 @@ class Floor:
 
 
 def _enough(times: list[float]) -> bool:
-    """Whether a call takes long, and was timed a few times."""
+    """Whether a call takes long and has been timed a few times."""
     return len(times) >= _FEW_SAMPLES and statistics.median(times) > _LONG_SECONDS

@@ -38,7 +38,7 @@ from heliograph.runtime.wire.messages import (
     object_name,
 )
 
-# The bound on encoded plaintexts that are kept for a part of a program (Server.look).
+# The bound on the encoded plaintexts that are kept for a part of a program (Server.look).
 _PART_CACHE_BYTES = 1 << 28
 
 
@@ -113,7 +113,7 @@ class Server:
         if isinstance(keys, KeyFolder) and not mapped and loads_keys(backend, key_bytes):
             bound = _key_bound(artifact, planned, key_bytes, available_bytes() if check_memory else None)
         if check_memory:
-            # Needed on top of what is already in memory: this process, and the key bytes that it holds.
+            # The memory needed beyond this process and the key bytes that it already holds.
             held = (0 if mapped else _held_bytes(planned, bound)) + planned["loading"]
             hint = said(f"{_hint(isinstance(keys, KeyFolder))}, or pass {{check_memory=False}}")
             require_memory(planned["working"] + held, f"the server of {artifact.name!r}", hint)
@@ -211,7 +211,7 @@ class Server:
         return self._evaluated(encrypted, carried, progress, plain, frozenset(outputs))[0]
 
     def _part(self, outputs: frozenset[str]) -> ServerEvaluator:
-        """What evaluates some outputs alone; a part that carries on is what runs again and again."""
+        """The evaluator of some outputs alone. One that carries values on runs repeatedly, and has a larger cache."""
         if outputs not in self._parts:
             self._parts[outputs] = self._evaluator_of(outputs)
         return self._parts[outputs]
@@ -256,15 +256,16 @@ class Server:
 
     @contextlib.contextmanager
     def evaluating(self, evaluator: ServerEvaluator | None = None) -> Iterator[None]:
-        """While the evaluator is used directly: its bootstraps are set up, and its keys stay where they are."""
+        """A context for direct use of the evaluator: its bootstraps are set up, and its keys stay in place."""
         (evaluator or self.evaluator).prepare()
         with self.keys.lock if self.keys else contextlib.nullcontext(), self._backend.using():
-            # Another thread may have closed it meanwhile. From here on its keys stay until the evaluation is over.
+            # Another thread may have closed the server meanwhile. From here on its keys stay until the evaluation is
+            # over.
             self._check_open()
             yield
 
     def floor(self) -> Floor:
-        """What the run that ended last would take if it were its homomorphic calls alone; `sample` it first."""
+        """The floor of the last run: the time of its homomorphic calls alone. Call `sample` on it first."""
         return Floor(self.evaluator, self.trace.calls)
 
     def _check_open(self) -> None:
@@ -280,7 +281,7 @@ class Server:
     def inputs(
         self, encrypted: EncryptedInput, plain: Mapping[str, Any], carried: CarriedValues | None = None
     ) -> dict[Node, Any]:
-        """The ciphertexts of the messages and the plain arrays by input node, checked, as `execute` takes them."""
+        """The ciphertexts of the messages and the plain arrays, by input node, checked: the arguments of `execute`."""
         return self._inputs(self.artifact.program, encrypted, plain, carried)
 
     def _inputs(
@@ -290,7 +291,7 @@ class Server:
         plain: Mapping[str, Any],
         carried: CarriedValues | None,
     ) -> dict[Node, Any]:
-        """The same for a part of the program; what is carried is given whole."""
+        """The inputs of a part of the program; `carried` holds all carried values all the same."""
         if not isinstance(encrypted, EncryptedInput):
             raise WireError(f"a server runs on encrypted inputs, not on {type(encrypted).__name__}")
         from_before = self.artifact.program.interface.carried_inputs
@@ -305,7 +306,7 @@ class Server:
     def _read(
         self, message: EncryptedInput | CarriedValues, held: Sequence[Node], wanted: Sequence[Node]
     ) -> dict[Node, Any]:
-        """The wanted ones of a message that holds the ciphertexts of these inputs and no others."""
+        """The ciphertexts of the `wanted` nodes in a message; a WireError unless it holds exactly the `held` nodes."""
         message.check(self._fingerprint, self.client)
         message.check_names([_object_name(node) for node in held])
         return {node: self._backend.read(message, node, _object_name(node)) for node in wanted}
@@ -313,8 +314,8 @@ class Server:
     def plain_inputs(self, plain: Mapping[str, Any], program: Program | None = None) -> dict[Node, Array]:
         """The server's own inputs by node, checked, with a leading axis of one sample.
 
-        With `program` those of a part of the artifact's. Those that are drawn need not be given: they come from the
-        system's secure generator, anew for each call.
+        With `program`, the inputs of this part of the artifact's program. Inputs that are drawn need not be given: they
+        come from the system's secure generator, anew for each call.
         """
         taken = {node.attrs["name"] for node in (program or self.artifact.program).inputs} - set(plain)
         drawn = {name: secure_draw(*kind) for name, kind in self.artifact.drawn_inputs.items() if name in taken}
@@ -322,7 +323,7 @@ class Server:
 
 
 def refuse_carried(artifact: Artifact) -> None:
-    """Raise a ProgramError where the program takes values from the run before, which nothing keeps here."""
+    """Raise a ProgramError if the program needs values carried from a previous run, which are not kept here."""
     if artifact.program.interface.carried:
         names = ", ".join(map(repr, artifact.program.interface.carried_inputs))
         raise ProgramError(
@@ -333,7 +334,7 @@ def refuse_carried(artifact: Artifact) -> None:
 
 
 def given_inputs(program: Program, plain: Mapping[str, Any]) -> dict[Node, Array]:
-    """The plain inputs that are given, by node, checked, with a leading axis of one sample; nothing is drawn."""
+    """The given plain inputs, by node, checked, with a leading axis of one sample; nothing is drawn."""
     nodes = [node for node in program.inputs if not node.type.secret]
     names = [node.attrs["name"] for node in nodes]
     needed = {node.attrs["name"] for node in nodes if "drawn" not in node.attrs}
@@ -349,11 +350,11 @@ def given_inputs(program: Program, plain: Mapping[str, Any]) -> dict[Node, Array
 
 
 def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int = PLAINTEXT_CACHE_BYTES) -> None:
-    """Raise a TooLittleMemoryError where a server of the artifact would not fit beside this process.
+    """Raise a TooLittleMemoryError if a server of the artifact would not fit in memory beside this process.
 
-    For whoever makes the keys and serves, before the keys are made: that takes minutes, and `Server` looks again. With
-    `folder` the keys come in a folder, and the server may hold as few of them at once as the program can do with; without,
-    the bytes of all of them are in this process too. `cache_bytes` as for `Server`.
+    For a process that generates the keys and serves too, to call before key generation, which takes minutes; `Server`
+    checks again. With `folder` the keys come in a folder, and the server may hold as few at once as the program needs.
+    Without it the bytes of all keys are in this process too. `cache_bytes` is as for `Server`.
     """
     planned = memory_bytes(artifact.program, artifact.ring, cache_bytes)
     if folder:
@@ -364,17 +365,17 @@ def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int
 
 
 def _object_name(node: Node) -> str:
-    """What an input ciphertext is called in a message."""
+    """The name of an input ciphertext in a message."""
     return object_name(node.attrs["name"], node.attrs["chunk"])
 
 
 def _held_bytes(planned: Mapping[str, int], bound: int | None) -> int:
-    """The keys that a server has in memory at once."""
+    """The bytes of keys that a server has in memory at once."""
     return planned["evaluation_keys"] if bound is None else bound
 
 
 def _key_bound(artifact: Artifact, planned: Mapping[str, int], key_bytes: int | None, left: int | None) -> int | None:
-    """The bound on the keys of a folder that are in memory, where `left` bytes can be had; None where all of them stay."""
+    """The bound on a folder's keys in memory if `left` bytes are available; None if all of them stay."""
     total = planned["evaluation_keys"]
     if key_bytes is None:
         key_bytes = artifact.program.planned.resident_key_bytes
@@ -394,7 +395,7 @@ def _key_bound(artifact: Artifact, planned: Mapping[str, int], key_bytes: int | 
 
 
 def _hint(folder: bool) -> str:
-    """What to try where a server has not the memory."""
+    """The hint for a server that lacks memory."""
     compiled = "compile with {Options(memory_bytes=...)|--memory-bytes} or a lower {key_bytes}, use a larger machine"
     if folder:
         return compiled

@@ -1,8 +1,8 @@
-"""A program that carries values from run to run, in a folder: what is done stays done when the process is killed.
+"""Runs of a program that carries values, in a folder: complete rounds survive when the process is killed.
 
-After each round the folder holds what the round left to the next (`00012.carried`), and what it released
-(`00012.output`). Files are written whole, the output first: a round is done when its carried values are there. A process
-that goes on takes the last round that is done. An empty `00012.kept` says that the files of this round stay.
+After each round the folder holds its carried values (`00012.carried`) and its outputs (`00012.output`). Files are
+written whole, the output first: a round is complete when its carried values exist. A new process continues from the
+last complete round. An empty file `00012.kept` marks a round whose files stay.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Session:
         return sorted(int(match[1]) for match in found if match is not None and match[2] == kind)
 
     def _tidy(self) -> None:
-        """Remove the files of rounds that are too far back, and of those that were never done."""
+        """Remove the files of rounds that are too old or were never completed."""
         least, marked = self._round - self._kept + 1, set(self._rounds("kept"))
         for kind in ("carried", "output"):
             for number in self._rounds(kind):

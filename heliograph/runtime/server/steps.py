@@ -1,9 +1,9 @@
-"""One step of a program that carries values, as one message each way: what a server over HTTP takes and answers.
+"""The messages of one step of a program that carries values, for servers over HTTP: one message each way.
 
     inputs of a step    encrypted inputs, and the carried values that the step starts from
-    outputs of a step   encrypted outputs, and what the step leaves to the next
+    outputs of a step   encrypted outputs, and the carried values for the next step
 
-Objects have the names that they have in their own messages, behind `given/`, `answer/` or `carried/`.
+Objects have the same names as in their own messages, with the prefix `given/`, `answer/` or `carried/`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CARRIED, _GIVEN, _ANSWER = "carried/", "given/", "answer/"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepInput(Message):
-    """What one step takes; `request` is that of its encrypted inputs."""
+    """The inputs of one step; `request` is copied from the encrypted inputs."""
 
     request: str = field(default_factory=fresh_request, kw_only=True)
 
@@ -29,13 +29,13 @@ class StepInput(Message):
 
     @staticmethod
     def of(encrypted: EncryptedInput, carried: CarriedValues) -> StepInput:
-        """The two as one; a WireError where they belong to different artifacts or clients."""
+        """Both as one message; a WireError if they belong to different artifacts or clients."""
         carried.check(encrypted.artifact, encrypted.client)
         blobs = _joined(_GIVEN, encrypted, carried)
         return StepInput(encrypted.artifact, encrypted.client, blobs, request=encrypted.request)
 
     def halves(self) -> tuple[EncryptedInput, CarriedValues]:
-        """The encrypted inputs and the carried values; a WireError for objects that are neither."""
+        """The encrypted inputs and the carried values; a WireError for other objects."""
         given, carried = _split(_GIVEN, self)
         return (
             EncryptedInput(self.artifact, self.client, given, request=self.request),
@@ -45,7 +45,7 @@ class StepInput(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOutput(Message):
-    """What one step answers; `request` is that of its inputs."""
+    """The outputs of one step; `request` is copied from its inputs."""
 
     request: str = field(kw_only=True)
 
@@ -55,11 +55,11 @@ class StepOutput(Message):
 
     @staticmethod
     def of(answer: EncryptedOutput, carried: CarriedValues) -> StepOutput:
-        """The two as one."""
+        """Both as one message."""
         return StepOutput(answer.artifact, answer.client, _joined(_ANSWER, answer, carried), request=answer.request)
 
     def halves(self) -> tuple[EncryptedOutput, CarriedValues]:
-        """The encrypted outputs and what is carried on; a WireError for objects that are neither."""
+        """The encrypted outputs and the carried values; a WireError for other objects."""
         answer, carried = _split(_ANSWER, self)
         return (
             EncryptedOutput(self.artifact, self.client, answer, request=self.request),

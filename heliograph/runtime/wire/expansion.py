@@ -1,8 +1,8 @@
-"""Uniform residues from a public seed: in place of the uniform half of a ciphertext or key (docs/security.md).
+"""Uniform residues from a public seed, sent instead of the uniform half of a ciphertext or key (docs/security.md).
 
-For each polynomial SHAKE-256 makes a key of AES-256 from the seed and all that tells this polynomial from others. The
-words of 64 bits of AES in counter mode, from counter 0 on, are residues: a word that is not below the largest multiple of
-the prime is left out, the others are taken modulo the prime, so that every residue is as likely as any other.
+For each polynomial SHAKE-256 derives an AES-256 key from the seed and a context unique to the polynomial. AES in
+counter mode, from counter 0 on, gives 64-bit words. Words not below the largest multiple of the prime are rejected, and
+the others are taken modulo the prime, so that all residues are equally likely.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _KEY_BYTES, _NONCE = 32, bytes(16)
 
 
 def fresh_seed() -> bytes:
-    """A seed from the system's generator; each serves one ciphertext or key and no other."""
+    """A seed from the system's generator, for a single ciphertext or key."""
     return secrets.token_bytes(SEED_BYTES)
 
 
 def uniform_into(row: Array, context: bytes, prime: int) -> None:
-    """Residues modulo a prime below 2^62 into `row` (N). Equal contexts give equal residues; no other has them."""
+    """Write residues modulo a prime below 2^62 into `row` (N). They are a function of the context alone."""
     key = hashlib.shake_256(_DOMAIN + context).digest(_KEY_BYTES)
     stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
     limit = (1 << 64) // prime * prime

@@ -3,16 +3,16 @@
     8 bytes   magic "HGSEED1\\n"
     1 byte    kind: a fresh ciphertext, a computed one, a relinearization key, the key of an automorphism, the pair of
               bootstrapping
-    4 bytes   index of the automorphism, else 0
+    4 bytes   index of the automorphism, or 0
     32 bytes  name of the secret key, in hexadecimal digits
-    32 bytes  seed; zero in a computed ciphertext, both of whose halves are written
+    32 bytes  seed; zero in a computed ciphertext, which has both halves
     3 bytes   zero
     blocks    the polynomials that are not uniform, in their order (see packed.py)
 
-A ciphertext is (b, a), each modulo the primes of its level; a key has the uniform half of each digit, then the other one,
-each modulo the primes of its chain and the special ones. Each uniform polynomial is expanded from all of the above, its
-place in the object and its prime (see expansion.py). For one ring and level the length is fixed. The pair of bootstrapping
-begins with a key under a secret that the client never has; it is written whole.
+A ciphertext is (b, a), each modulo the primes of its level. A key has the uniform half of every digit, then the other
+half of every digit, each modulo the primes of its chain and the special ones. A uniform polynomial is expanded from all
+of the above, its place in the object and its prime (see expansion.py). For one ring and level the length is fixed. The
+pair of bootstrapping begins with a key under a secret that the client does not keep; it is written in full.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SPARSE_BLOCKS = 6
 class SeededForm:
     """The written and the expanded polynomials of an object.
 
-    `moduli`: the modulus of each polynomial, in order. `uniform`: for the place of each uniform polynomial, the place of the
-    other half over the same prime.
+    `moduli`: the modulus of each polynomial, in order.
+    `uniform`: for the place of each uniform polynomial, the place of the other half over the same prime.
     """
 
     kind: bytes
@@ -62,25 +62,25 @@ class SeededForm:
 
     @property
     def size(self) -> int:
-        """The bytes of an object."""
+        """The size of an object in bytes."""
         return _HEADER.size + sum(packed_bytes(self.ring_dim, self.moduli[place]) for place in self.written)
 
     def header(self, seed: bytes, tag: str) -> bytes:
-        """What stands before the polynomials; with their places it is what uniform ones are expanded from."""
+        """The bytes before the polynomials; uniform polynomials are expanded from them and their places."""
         return _HEADER.pack(_MAGIC, self.kind, self.index, tag.encode(), seed)
 
     def expand(self, row: Array, header: bytes, place: int) -> None:
-        """The uniform polynomial of that place into `row`."""
+        """Expand the uniform polynomial of this place into `row`."""
         context = header + _PLACE.pack(self.ring_dim, place, self.moduli[place])
         uniform_into(row, context, self.moduli[place])
 
     def write(self, header: bytes, blocks: Iterable[Array]) -> bytes:
-        """The bytes of an object with this header and these polynomials, those of `written`."""
+        """The bytes of an object with this header and these polynomials, which are those at `written`."""
         packed = (pack(block, self.moduli[place]) for place, block in zip(self.written, blocks, strict=True))
         return b"".join([header, *packed])
 
     def read(self, data: Bytes, tag: str, what: str, rows: Sequence[Array]) -> None:
-        """All polynomials of an object under the key named `tag` into `rows`, canonical; a WireError where it is none."""
+        """Read all polynomials into `rows`, canonical; a WireError unless `data` is a valid object with key `tag`."""
         if len(data) != self.size:
             raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
         header = bytes(data[: _HEADER.size])
@@ -115,12 +115,12 @@ def fresh_form(ring: Ring, level: int) -> SeededForm:
 
 
 def computed_form(ring: Ring, level: int) -> SeededForm:
-    """The form of ciphertexts of two parts that an evaluation gave."""
+    """The form of two-part ciphertexts that an evaluation computed."""
     return SeededForm(COMPUTED, 0, ring.ring_dim, 2 * ring.primes[: level + 1], {})
 
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Array:
-    """The residues (2, level + 1, N) of a ciphertext of either kind in untrusted bytes; a WireError where it is none."""
+    """The residues (2, level + 1, N) of a ciphertext of either kind in untrusted bytes; a WireError if invalid."""
     computed = bytes(data[len(_MAGIC) : len(_MAGIC) + 1]) == COMPUTED
     form = computed_form(ring, level) if computed else fresh_form(ring, level)
     rows = np.empty((2 * (level + 1), ring.ring_dim), dtype=np.uint64)
@@ -135,12 +135,12 @@ def write_ciphertext(residues: Array, ring: Ring, tag: str) -> bytes:
 
 
 def special_primes(ring: Ring) -> tuple[int, ...]:
-    """Those of the keys of a chain."""
+    """The special primes of a chain's keys."""
     return largest_primes(ring.log_ring, ring.special_bits, ring.special, ring.primes)
 
 
 def sparse_primes(ring: Ring) -> tuple[int, ...]:
-    """The special primes of the key that leads to the sparse secret; its chain is the first prime alone."""
+    """The special primes of the key to the sparse secret; its chain is the first prime alone."""
     return largest_primes(ring.log_ring, SPARSE_SPECIAL_BITS, 2, ring.primes[:1])
 
 

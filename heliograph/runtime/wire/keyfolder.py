@@ -1,10 +1,11 @@
-"""Evaluation keys in a folder, one file each: written as they are made, read one after the other.
+"""Evaluation keys in a folder, one file each: written as they are generated, read one after the other.
 
-The keys of a deep network take gigabytes. Each is written whole or not at all and then forgotten, so neither side ever
-holds all of them twice, and what was finished before a crash stays: the same client resumes with the missing ones.
+The keys of a deep network take gigabytes. Each is written whole or not at all and then dropped from memory, so that
+neither side ever holds all of them twice. Finished files survive a crash: the same client resumes with the missing
+ones.
 
-    index.keys          whose keys these are: the fingerprints of artifact and client
-    rotation-5.key      one key, with the same two and its own name
+    index.keys          the owner: the fingerprints of artifact and client
+    rotation-5.key      one key, with both fingerprints and its own name
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class KeysError(WireError):
 
 
 class KeyFolder:
-    """The evaluation keys in a folder, as a server takes them: `names`, and `blob` for one at a time.
+    """The evaluation keys in a folder, as a server accepts them: `names`, and `blob` for one at a time.
 
     Raises KeysError if the folder holds no keys.
     """
@@ -60,18 +61,18 @@ class KeyFolder:
         return sorted(file.stem.replace("-", "/") for file in self.path.glob("*.key"))
 
     def blob(self, name: str) -> Bytes:
-        """The serialized form of one key; raises KeysError unless the file is an intact one of that key."""
+        """The serialized form of one key; raises KeysError unless its file is intact."""
         with raised_as(KeysError, WireError):
             return self._read(name, self.file(name))
 
     def file(self, name: str) -> Path:
-        """The file of one key; raises WireError if the name is not that of a key."""
+        """The file of one key; raises WireError if this is not a key's name."""
         return _file(self.path, name)
 
     def adopt(self, name: str, path: str | Path) -> None:
-        """Make a file on the same disk the file of that key.
+        """Move a file on the same disk into the folder as the file of this key.
 
-        Raises WireError unless it is an intact one of that key.
+        Raises WireError unless it is an intact file of this key.
         """
         self._read(name, Path(path))
         try:
@@ -91,7 +92,7 @@ class KeyFolder:
         check_belongs(self, artifact, client)
 
     def check_names(self, expected: Collection[str]) -> None:
-        """Raise a KeysError unless exactly these keys are there."""
+        """Raise a KeysError unless the folder holds exactly these keys."""
         with raised_as(KeysError, WireError):
             check_objects(self, expected)
 
@@ -104,12 +105,12 @@ def write_keys(
     make: Callable[[str], Bytes],
     done: Callable[[int, int], None] | None = None,
 ) -> KeyFolder:
-    """Write the keys named in `sizes` (name -> bytes) into a folder, each as soon as `make(name)` has made it.
+    """Write the keys named in `sizes` (name -> bytes) into a folder, each as soon as `make(name)` returns it.
 
-    A folder that was begun for the same artifact and client is completed: intact keys stay, what a killed process had begun
-    of a file goes. `done(number, total)` is called after each key.
+    A folder that was begun for the same artifact and client is completed: intact keys stay, and partial files of a
+    killed process are removed. `done(number, total)` is called after each key.
 
-    Raises WireError where the folder belongs to others or another process writes into it, HeliographError where the disk is
+    Raises WireError if the folder belongs to others or another process writes into it, HeliographError if the disk is
     too small.
     """
     folder = Path(path)
@@ -141,7 +142,7 @@ def key_parts(artifact: str, client: str, name: str, key: Bytes) -> Iterator[Byt
 
 
 def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
-    """The folder, with its index; a WireError where it is another client's."""
+    """The folder, with its index; a WireError if it belongs to another client or artifact."""
     index = folder / _INDEX_FILE
     if not index.exists():
         if any(folder.glob("*.key")) and not index.exists():
@@ -159,13 +160,13 @@ def _begun(folder: Path, artifact: str, client: str) -> KeyFolder:
 
 
 def write_index(folder: Path, artifact: str, client: str, *, overwrite: bool = True) -> None:
-    """Write down whose keys a folder holds."""
+    """Write a folder's index: the owner of its keys."""
     contents = Container(_INDEX, _INDEX_VERSION, {"artifact": artifact, "client": client})
     write_file(folder / _INDEX_FILE, parts(contents), overwrite=overwrite)
 
 
 def load_keys(path: str | Path) -> EvaluationKeys | KeyFolder:
-    """The evaluation keys of a folder, or of a file that has all of them; a WireError where there are none."""
+    """The evaluation keys of a folder, or of a file that has all of them; a WireError if there are none."""
     return KeyFolder(path) if Path(path).is_dir() else EvaluationKeys.load(path)
 
 
@@ -184,7 +185,7 @@ def _intact(keys: KeyFolder, name: str) -> bool:
 
 
 def check_disk(folder: str | Path, needed: int) -> None:
-    """Raise a HeliographError where files of so many bytes do not fit on the disk of a folder."""
+    """Raise a HeliographError if the disk of a folder has less than `needed` bytes left."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

@@ -1,9 +1,9 @@
-"""What crosses between client and server: evaluation keys, encrypted inputs, encrypted outputs.
+"""The messages between client and server: evaluation keys, encrypted inputs, encrypted outputs.
 
-Each carries the fingerprints of the artifact and of the client, and each can be written to bytes and read back. Encrypted
-inputs have a random name of their own, `request`, which the server puts on the outputs: a client can notice an answer that
-was taken for another one. It stops accidents, not a server that lies. Bytes are checked (length, digest, kind, fields)
-before anything is made of them, and again, against the form that their artifact gives them, before they are computed with.
+Each carries the fingerprints of the artifact and of the client, and can be written to bytes and read back. Encrypted
+inputs have a random name, `request`, which the server puts on the outputs: a client can detect a mixed-up answer. This
+prevents accidents, not a dishonest server. Bytes are checked (length, digest, kind, fields) before they are parsed, and
+again, against the form that the artifact prescribes, before any computation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Message:
 
     kind: ClassVar[str] = ""
     named: ClassVar[tuple[str, ...]] = ("artifact", "client")
-    # Numbers that a message may have.
+    # Optional fields that hold counts.
     counted: ClassVar[tuple[str, ...]] = ()
     max_bytes: ClassVar[int] = 0
 
@@ -64,7 +64,7 @@ class Message:
 
     @classmethod
     def from_bytes(cls, data: Bytes, what: str = "data", max_bytes: int | None = None) -> Any:
-        """The message in `data`; a WireError where it is not an intact one. Its objects are not looked at yet.
+        """The message in `data`; a WireError unless it is intact. Its objects are not checked yet.
 
         `max_bytes` lowers the bound on its size.
         """
@@ -157,12 +157,12 @@ def are_names(fields: Mapping[str, object]) -> bool:
 
 
 def object_name(name: str, chunk: int) -> str:
-    """What the ciphertext `chunk` of an input is called in encrypted inputs and carried values."""
+    """The name of an input's ciphertext `chunk` in encrypted inputs and carried values."""
     return f"{name}/{chunk}"
 
 
 def fresh_request() -> str:
-    """A name for inputs that no others have."""
+    """A unique name for encrypted inputs."""
     return secrets.token_hex(_NAME // 2)
 
 
@@ -177,7 +177,7 @@ class EvaluationKeys(Message):
 class EncryptedInput(Message):
     """The encrypted inputs of one sample: objects `name/chunk`, and a unique `request`.
 
-    `samples` is how many there are of an artifact that takes several at once; None of others.
+    `samples` is their number if the artifact takes several at once, else None.
     """
 
     request: str = field(default_factory=fresh_request, kw_only=True)
@@ -189,7 +189,7 @@ class EncryptedInput(Message):
     max_bytes = 16 * 1024**3
 
     def receipt(self) -> EncryptedInput:
-        """The same without its objects: all that a client needs of it for the answer."""
+        """A copy without the objects, which is all that a client needs to read the answer."""
         return EncryptedInput(self.artifact, self.client, request=self.request, samples=self.samples)
 
 
@@ -202,7 +202,7 @@ class CarriedValues(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedOutput(Message):
-    """The encrypted outputs of one sample: objects `number`, in order; `request` is that of the inputs."""
+    """The encrypted outputs of one sample: objects `number`, in order; `request` is copied from the inputs."""
 
     request: str = field(kw_only=True)
 

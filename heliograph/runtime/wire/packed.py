@@ -1,4 +1,4 @@
-"""Coefficients in as many bits as their prime has.
+"""Bit-packed coefficients: each takes as many bits as its prime has.
 
 N coefficients of k bits are k N / 64 words of 64 bits, little-endian. Coefficient i N / 64 + j is bits i k to (i + 1) k - 1
 of column j, whose words are j, N / 64 + j, and so on: whole rows are shifted at once.
@@ -19,7 +19,7 @@ _WORD = 64
 
 @functools.cache
 def kernels() -> ModuleType | None:
-    """The same by kernels that numba compiles, where it is installed: some ten times faster."""
+    """The module of compiled kernels for the same work, some ten times faster; None if numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return None
     from heliograph.runtime.native.kernels import words
@@ -28,12 +28,12 @@ def kernels() -> ModuleType | None:
 
 
 def packed_bytes(count: int, prime: int) -> int:
-    """The bytes of this many coefficients, a multiple of 64."""
+    """The packed size, in bytes, of `count` coefficients; `count` is a multiple of 64."""
     return count * prime.bit_length() // 8
 
 
 def pack(values: Array, prime: int) -> bytes:
-    """The bytes of residues (N), which are below the prime."""
+    """The packed bytes of residues (N) below the prime."""
     bits, rows = prime.bit_length(), values.reshape(_WORD, -1)
     words = np.zeros((bits, rows.shape[1]), dtype="<u8")
     fast = kernels()
@@ -49,7 +49,7 @@ def pack(values: Array, prime: int) -> bytes:
 
 
 def unpack_into(row: Array, data: bytes | memoryview, offset: int, prime: int) -> bool:
-    """The residues (N) at an offset of the data into `row`; False where one of them is not below the prime."""
+    """Unpack the residues (N) at an offset of the data into `row`; False if one of them is not below the prime."""
     bits, rows = prime.bit_length(), row.reshape(_WORD, -1)
     width = rows.shape[1]
     words = np.frombuffer(data, dtype="<u8", count=bits * width, offset=offset).reshape(bits, width)

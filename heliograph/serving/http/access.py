@@ -1,4 +1,4 @@
-"""The parameters of routes, with their forms: the server, the tenant, names in paths and queries."""
+"""The parameters of routes and their formats: the server, the tenant, names in paths and queries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Here = Annotated[Site, Depends(_site)]
 
 
 async def _tenant(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Tenant:
-    """The tenant whose token the request has (gate.py)."""
+    """The tenant of the request's token (gate.py)."""
     tenant = request.state.tenant
     assert isinstance(tenant, Tenant)
     return tenant
@@ -54,7 +54,7 @@ async def _lane(request: Request) -> Lane:
     return lane
 
 
-# The turn of a tenant's request, to be left while the request waits.
+# The turn of a tenant's request, to be given up while the request waits.
 Turn = Annotated[Lane, Depends(_lane)]
 
 

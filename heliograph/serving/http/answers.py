@@ -1,4 +1,4 @@
-"""From errors to HTTP: every refusal is JSON with the project's words, and nothing that a request does is a bare 500."""
+"""Errors as HTTP answers: every refusal is JSON with our own text, and no request leads to a bare 500."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from heliograph.serving.refusals import RETRY_S, Refused, status_of
 from heliograph.serving.remote.records import ErrorRecord, RefusalRecord, as_record, reworded
 
 _MAX_SHOWN = 300
-# In the form that routes take, so that the OpenAPI description says what a refusal looks like.
+# In the format of routes' `responses`, so that the OpenAPI description shows a refusal's form.
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalRecord, "description": "The request is refused; the error says why and what to try"},
     "5XX": {"model": RefusalRecord, "description": "The server cannot carry it out now"},
@@ -31,7 +31,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def refusal(error: HeliographError, status: int | None = None) -> JSONResponse:
-    """The answer that says an error."""
+    """The answer for an error."""
     return _answered(as_record(error), status_of(error) if status is None else status)
 
 
@@ -45,7 +45,7 @@ def _answered(record: ErrorRecord, status: int) -> JSONResponse:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Have the application answer errors in our words."""
+    """Install handlers by which the application answers errors with our own text."""
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HeliographError)
@@ -79,9 +79,9 @@ def add_handlers(app: FastAPI) -> None:
 
 
 class Outermost:
-    """What stands around the application: it logs requests, and turns what nobody expected into an answer.
+    """The outermost layer of the application: it logs requests, and turns unexpected errors into answers.
 
-    No answer may be kept by caches on the way.
+    It also forbids caches to store any answer.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -121,7 +121,7 @@ class Outermost:
 
 
 def _unexpected(error: Exception) -> JSONResponse:
-    """The answer to what is not an error of the request."""
+    """The answer for an error that is not the request's fault."""
     full = isinstance(error, sqlite3.OperationalError) and "full" in str(error)
     if full or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
         return refusal(Refused(507, "the disk of the server is full", hint="try again later"))
@@ -135,7 +135,7 @@ def _unexpected(error: Exception) -> JSONResponse:
 
 
 def _log_request(scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
-    """One line: not the query, which may be anything, and of the path what a route can have."""
+    """Write one log line, without the query, which may be anything, and without path parts that no route has."""
     route, state = scope.get("route"), scope["state"]
     tenant, peer = state.get("tenant"), scope.get("client")
     log(

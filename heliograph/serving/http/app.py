@@ -1,7 +1,7 @@
-"""The HTTP application (FastAPI): what a client of a server can ask for. /openapi.json describes it.
+"""The HTTP application (FastAPI) for the clients of a server. /openapi.json describes it.
 
 Only keys and inputs have bodies, which are streamed to the disk; everything else is in paths and queries, which are
-short. No answer depends on other tenants, except for operators /health, the page and /metrics.
+short. No answer depends on other tenants, except /health, the page and /metrics for operators.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECE = 1 << 16
 
 
 def make_app(site: Site) -> FastAPI:
-    """The application of a server; its workers live as long as it does."""
+    """The application of a server; its workers live as long as the application."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -104,6 +104,6 @@ async def public(site: Here, _: Known, artifact: Fingerprint) -> StreamingRespon
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    """The bytes piece by piece, so that those which nobody reads are not copied for each connection."""
+    """The bytes piece by piece, so that unread bytes are not copied for each connection."""
     for place in range(0, len(data), _PIECE):
         yield data[place : place + _PIECE]

@@ -19,9 +19,9 @@ from heliograph.serving.site import Site
 
 @contextlib.asynccontextmanager
 async def received(request: Request, site: Site, known: Tenant, turn: Lane, most: int) -> AsyncIterator[Upload]:
-    """The whole body of a request in a file, which is removed at the end unless it was renamed.
+    """The complete body of a request in a file, which is removed at the end unless it was renamed.
 
-    Refused are bodies of more than `most` bytes, those whose size is not said, and those that stop in the middle.
+    Bodies of more than `most` bytes, without an announced size, or incomplete are refused.
     """
     length = request.headers.get("content-length", "")
     if not re.fullmatch("[0-9]{1,18}", length):
@@ -33,16 +33,16 @@ async def received(request: Request, site: Site, known: Tenant, turn: Lane, most
         await run_sync(upload.finish)
         yield upload
     finally:
-        # Also if the client is gone.
+        # This must run even if the client is gone.
         with anyio.CancelScope(shield=True):
             await run_sync(upload.close)
 
 
 async def _piece(request: Request, upload: Upload, silence_s: float, turn: Lane) -> bool:
-    """Write the next piece of the body, and say whether there is more.
+    """Write the next piece of the body; returns whether there is more.
 
-    It is written, and nothing refers to it any longer, before the next one is asked for: the budget of bodies counts on
-    that (connections.py). `request.stream` would keep it meanwhile.
+    The piece is written and released before the next one is requested: the budget of bodies relies on that
+    (connections.py). `request.stream` would keep it meanwhile.
     """
     try:
         async with turn.away():

@@ -1,4 +1,4 @@
-"""The gate: requests without a known token end here, before bodies, threads and the database; tenants take turns."""
+"""The gate: it rejects requests without a known token before bodies, threads and the database; tenants take turns."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from heliograph.serving.site import Site
 
 # Paths that need no token.
 _PUBLIC = ("/health", "/openapi.json")
-# So many answers a connection has before a token that is known comes.
+# The most answers on a connection before a known token comes.
 _STRANGE_ANSWERS = 20
 
 
 class Gate:
-    """The tokens of requests, and the shares of the tenants that they name.
+    """Checks the tokens of requests, and divides the server among their tenants.
 
     A request that passes has `tenant` and `lane` in its `state`. Public paths have the rate limit of requests without a
-    token; their requests have no `lane`, and a `tenant` only where the token is known.
+    token; their requests have no `lane`, and a `tenant` only if the token is known.
     """
 
     def __init__(self, app: ASGIApp, site: Site) -> None:
@@ -65,7 +65,7 @@ class Gate:
     async def _known(
         self, tenant: Tenant, connection: Connection | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Have a tenant's request answered, when it is its turn."""
+        """Answer a tenant's request when its turn comes."""
         try:
             self._site.open_requests.enter(tenant.number)
         except Refused as error:
@@ -83,7 +83,7 @@ class Gate:
 
 
 def _closing(send: Send, headers: Headers, connection: Connection | None) -> Send:
-    """Answers to a stranger: after some, and where a body follows that nobody will read, the connection ends."""
+    """A `send` for a stranger's answer that closes the connection after too many, or if an unread body follows."""
     end = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if connection is not None:
         connection.strange += 1
@@ -98,7 +98,7 @@ def _closing(send: Send, headers: Headers, connection: Connection | None) -> Sen
 
 
 def _reading(send: Send, lane: Lane, connection: Connection | None) -> Send:
-    """Answers to a tenant, for which no turn is held while it does not read them."""
+    """A `send` for a tenant's answer that gives up the turn while the client does not read."""
 
     async def sent(message: Message) -> None:
         if connection is not None and connection.clogged:
@@ -110,7 +110,7 @@ def _reading(send: Send, lane: Lane, connection: Connection | None) -> Send:
 
 
 def _token(header: str) -> str | None:
-    """The token of a header: a bearer's, or the password of HTTP's basic scheme, which browsers ask for."""
+    """The token in a header: a bearer token, or the password of HTTP's basic scheme, which browsers ask for."""
     scheme, _, value = header.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()

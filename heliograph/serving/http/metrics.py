@@ -18,7 +18,7 @@ _COUNTERS = {
 
 
 def jobs_by_state(site: Site) -> dict[str, int]:
-    """How many jobs there are in each state."""
+    """The number of jobs in each state."""
     rows = site.database.reading().execute("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state").fetchall()
     return dict.fromkeys((QUEUED, RUNNING, DONE, FAILED), 0) | {row["state"]: row["n"] for row in rows}
 

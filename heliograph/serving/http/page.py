@@ -23,7 +23,8 @@ code { font-size: 12px; }
   td::before { content: attr(data-name); font-weight: bold; flex: none; }
 }
 """
-# Names on the page are escaped; even if one were not, no script would run. The page cannot be framed and is never cached.
+# Names on the page are escaped, and even an unescaped one could run no script. The page cannot be framed and is never
+# cached.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "Cache-Control": "no-store",

@@ -35,10 +35,10 @@ from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import JobRecord
 
 router = APIRouter(tags=["jobs"])
-# How much of a result is in memory at once.
+# The bytes of a result in memory at once.
 _BLOCK = 1 << 18
-# How often a job is checked for those who wait for its end, besides every time that some job ends, and for those who watch
-# its progress.
+# The intervals at which a job is checked: for requests that wait for its end (also checked whenever any job ends), and
+# for those that watch its progress.
 _LOOK_S, _WATCH_S = 1.0, 0.25
 _MAX_WAIT_S = 60.0
 # Proxies close connections on which nothing arrives.
@@ -152,7 +152,7 @@ async def delete_job(site: Here, known: Known, id: JobId) -> None:
 
 
 async def _until(ended: asyncio.Event, seconds: float, turn: Lane) -> None:
-    """Wait until a job has ended, whichever, for so many seconds at most."""
+    """Wait until any job ends, for at most this many seconds."""
     async with turn.away():
         with anyio.move_on_after(seconds):
             await ended.wait()
@@ -169,12 +169,12 @@ def _opened(path: Path) -> tuple[IO[bytes], int]:
         if of_the_machine(error) is not None:
             raise
         raise nothing_there("result") from None
-    # Of the open file: the path may be gone by now.
+    # The size of the open file: its path may be gone by now.
     return file, os.fstat(file.fileno()).st_size
 
 
 async def _blocks(file: IO[bytes], sent: Callable[[], None]) -> AsyncIterator[bytes]:
-    """The file block by block; `sent` is called when the last one is on its way."""
+    """The file block by block; `sent` is called when the last block is on its way."""
     try:
         while block := await run_sync(file.read, _BLOCK):
             yield block

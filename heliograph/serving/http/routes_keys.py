@@ -1,4 +1,4 @@
-"""Evaluation keys over HTTP: a set for each client and artifact, each key sent as its file."""
+"""Evaluation keys over HTTP: a key set for each client and artifact, each key sent as a file."""
 
 from __future__ import annotations
 

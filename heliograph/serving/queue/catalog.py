@@ -1,4 +1,4 @@
-"""The artifacts that a server serves, and what the bill of each says of its keys, inputs and memory."""
+"""The artifacts of a server, with the figures of their bills about keys, inputs and memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Room:
     """The memory of one client's server in a worker."""
 
     bytes: int
-    # The most bytes of keys in memory; None where all keys stay.
+    # The most bytes of keys in memory; None if all keys stay.
     key_bytes: int | None
-    # The least memory with which it runs.
+    # The least memory with which the server runs.
     least: int
 
 
 def room(artifact: Artifact, worker_bytes: int) -> Room:
-    """What a server of the artifact takes in a worker that may have `worker_bytes`: all keys where they fit, else fewer."""
+    """The memory of an artifact's server in a worker with `worker_bytes`: all keys if they fit, else fewer."""
     planned = memory_bytes(artifact.program, artifact.ring, cache_bytes(worker_bytes))
     fixed = BASE_BYTES + planned["working"] + planned["loading"]
     total = planned["evaluation_keys"]
@@ -44,7 +44,7 @@ def room(artifact: Artifact, worker_bytes: int) -> Room:
 
 
 def require_fit(name: str, taken: Room, worker_bytes: int, hint: str) -> None:
-    """Raise a TooLittleMemoryError, with the figures, where no worker can hold a server of the artifact of that name."""
+    """Raise a TooLittleMemoryError, with the figures, if no worker can hold a server of the artifact of that name."""
     if taken.least > worker_bytes:
         raise TooLittleMemoryError(
             f"a job of {name!r} needs {taken.least / 1e6:.0f} MB, and a worker has {worker_bytes / 1e6:.0f} MB",
@@ -53,13 +53,13 @@ def require_fit(name: str, taken: Room, worker_bytes: int, hint: str) -> None:
 
 
 def cache_bytes(worker_bytes: int) -> int:
-    """The encoded plaintexts that a server in a worker keeps: at most a quarter of its memory."""
+    """The bound on a server's encoded plaintexts in a worker: at most a quarter of its memory."""
     return min(PLAINTEXT_CACHE_BYTES, worker_bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One artifact that is served: its file, its public part as bytes, the keys it takes, and its figures."""
+    """One served artifact: its file, its public part as bytes, its evaluation keys, and its figures."""
 
     path: Path
     public: bytes
@@ -70,7 +70,7 @@ class Served:
     steps: bool
 
     def require_fit(self) -> None:
-        """Raise a TooLittleMemoryError, with the figures, where no worker can hold a server of it."""
+        """Raise a TooLittleMemoryError, with the figures, if no worker can hold a server of the artifact."""
         require_fit(
             self.record.name,
             self.room,
@@ -82,8 +82,8 @@ class Served:
 class Catalog:
     """The artifacts of a server by their fingerprints.
 
-    Raises ProgramError where two are the same, where one asks for plain inputs that are not given or are others than it
-    declares, or where its backend keeps no `plaintexts` in a folder; SecurityError for one without security unless
+    Raises ProgramError if two artifacts are the same, if plain inputs of one are missing or do not fit its declaration,
+    or if its backend keeps no `plaintexts` in a folder; SecurityError for an artifact without security unless
     `allow_insecure` is given.
     """
 
@@ -117,7 +117,7 @@ class Catalog:
         return iter(self._served.values())
 
     def __getitem__(self, artifact: str) -> Served:
-        """The artifact of that fingerprint; a refusal where it is not served."""
+        """The artifact of that fingerprint; a refusal if it is not served."""
         if artifact not in self._served:
             raise nothing_there("artifact")
         return self._served[artifact]

@@ -1,4 +1,4 @@
-"""The time by which a server keeps and deletes: the wall clock, less its jumps."""
+"""The clock for retention times on a server: the wall clock without its jumps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 
 # A step of the wall clock beyond this, against the monotonic clock, is a jump.
 _JUMP_S = 60.0
-# A stop of the server that took longer, by the wall clock, counts as a jump too: nothing else tells how long it was.
+# A longer stop of the server, by the wall clock, counts as a jump too: there is no other measure of its length.
 _AWAY_S = 86_400.0
 
 
 class Clock:
-    """Seconds since the epoch that go on evenly whatever the wall clock does, over restarts too.
+    """Seconds since the epoch that advance evenly whatever the wall clock does, also across restarts.
 
-    Nothing that is kept gets older by a jump: `skew` is what the jumps add up to, and `now` is the wall clock less that. A
-    server that goes on from an earlier one gives what that one had noted: its skew, and what its `now` was `last`.
+    A jump does not make stored data older: `skew` is the sum of the jumps, and `now` is the wall clock minus `skew`. A
+    server that continues from an earlier one passes the values noted then: `skew`, and `last`, the last value of `now`.
     """
 
     def __init__(self, skew: float = 0.0, last: float | None = None) -> None:
@@ -30,7 +30,7 @@ class Clock:
         return self.noted()[0]
 
     def noted(self) -> tuple[float, float]:
-        """The time, and the skew at it."""
+        """The time and the skew, both now."""
         with self._lock:
             wall, steady = time.time(), time.monotonic()
             step = (wall - self._wall) - (steady - self._steady)
@@ -40,5 +40,5 @@ class Clock:
             return wall - self._skew, self._skew
 
     def shown(self, moment: float) -> float:
-        """A time of this clock as the wall clock tells it now, for clients."""
+        """A time of this clock converted to the present wall clock, for clients."""
         return moment + self._skew

@@ -1,4 +1,4 @@
-"""The one SQLite file of a server: its tables, and transactions that are whole or not at all across kill -9."""
+"""A server's single SQLite file: its tables, and transactions that are atomic even across kill -9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.files import open_file
 from heliograph.serving.queue.clock import Clock
 
 _VERSION = 3
-# By these tables a file is known as one of ours, of whatever version.
+# The tables by which one of our files is recognized, in any version.
 _OURS = {"tenants", "keysets", "jobs"}
 _TABLES = """
 CREATE TABLE tenants (
@@ -41,7 +41,7 @@ SELECT MAX(moment) FROM (
   SELECT MAX(used) AS moment FROM keysets UNION ALL SELECT MAX(created) FROM jobs UNION ALL
   SELECT MAX(ended) FROM jobs UNION ALL SELECT MAX(fetched) FROM jobs)
 """
-# The names of what `note_time` writes.
+# The names of the values that `note_time` writes.
 _LAST, _SKEW = "clock", "clock skew"
 _DAMAGED = (
     "nothing was deleted; put a copy back, or move queue.sqlite, -wal and -shm away to begin with an empty queue "
@@ -62,17 +62,17 @@ CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEX
 
 
 class Database:
-    """One SQLite file in WAL mode, used by several threads and processes; each thread has a connection of its own.
+    """One SQLite file in WAL mode, used by several threads and processes; each thread has its own connection.
 
-    With `upgrade` a file of an earlier version is brought up to this one, in one transaction, after a look whether it is
-    whole: that is for the server that has the folder. Raises WireError for a file that is none of ours, damaged, or of
-    another version; it stays as it is. `clock` is the time of what is kept.
+    With `upgrade`, which is only for the server that owns the folder, a file of an earlier version is checked for
+    damage and upgraded to this version in one transaction. Raises WireError for a file that is not ours, is damaged, or
+    has another version; the file stays unchanged. `clock` gives the times in the tables.
     """
 
     def __init__(self, path: Path, *, upgrade: bool = False) -> None:
         self.path = path
         self._local = threading.local()
-        # SQLite lets writers of other processes look now and then; threads of this one are woken one by one.
+        # In SQLite, writers of other processes poll now and then; threads of this process are woken one by one.
         self._one = threading.Lock()
         try:
             with contextlib.suppress(FileExistsError):
@@ -107,14 +107,14 @@ class Database:
             raise self._unusable(error) from None
 
     def note_time(self) -> None:
-        """Write down how late it is, for the next server."""
+        """Write down the time for the next server."""
         now, skew = self.clock.noted()
         with self.writing() as connection:
             note(connection, _LAST, now)
             note(connection, _SKEW, skew)
 
     def _noted_time(self) -> tuple[float, float | None]:
-        """Skew and time as the last server noted them, or else the latest time in the tables; None in a new queue."""
+        """Skew and time as noted by the last server, or else the latest time in the tables; None in a new queue."""
         found = dict(self.reading().execute("SELECT name, value FROM counters WHERE name IN (?, ?)", (_LAST, _SKEW)))
         if len(found) == 2:
             return found[_SKEW], found[_LAST]
@@ -122,7 +122,7 @@ class Database:
         return 0.0, last
 
     def _require_whole(self) -> None:
-        """Raise a WireError where pages or indices of the file are damaged."""
+        """Raise a WireError if pages or indices of the file are damaged."""
         found = [row[0] for row in self.reading().execute("PRAGMA quick_check(3)").fetchall()]
         if found != ["ok"]:
             raise WireError(
@@ -132,7 +132,7 @@ class Database:
             )
 
     def _unusable(self, error: sqlite3.Error) -> WireError:
-        # Other classes say that it is busy, or the disk full.
+        # Other classes mean that the file is busy or the disk is full.
         hint = _DAMAGED if type(error) is sqlite3.DatabaseError else ""
         return WireError(f"{self.path} cannot be used as a queue", why=str(error), hint=hint)
 
@@ -142,7 +142,7 @@ class Database:
             found = sqlite3.connect(self.path, timeout=30.0, isolation_level=None)
             found.row_factory = sqlite3.Row
             found.execute("PRAGMA journal_mode = WAL")
-            # Whatever was accepted survives a power cut too.
+            # Accepted jobs must survive a power cut too.
             found.execute("PRAGMA synchronous = FULL")
             self._local.connection = found
         return found
@@ -153,7 +153,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other writer is in; undone where the block raises."""
+        """An exclusive write transaction, rolled back if the block raises."""
         connection = self._connection()
         with self._one:
             connection.execute("BEGIN IMMEDIATE")
@@ -176,7 +176,7 @@ class Database:
 
 
 def is_queue(path: Path) -> bool:
-    """Whether a file is the queue of a server, of whatever version; it is only read."""
+    """Whether a file is a server's queue, of any version; the file is only read."""
     try:
         with open_file(path) as file:
             if file.read(len(_MAGIC)) != _MAGIC:
@@ -189,7 +189,7 @@ def is_queue(path: Path) -> bool:
 
 
 def note(connection: sqlite3.Connection, name: str, value: float) -> None:
-    """Write down a value that lasts as long as the queue."""
+    """Store a value that lasts as long as the queue."""
     connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
 
 

@@ -1,8 +1,8 @@
 """The queue: jobs that are accepted once and end once, with a result or an error, across kill -9 of server and workers.
 
-A job is accepted when its row is committed, its input lies under its own name by then. A worker claims it by writing its
-own name into the row; only a row that is still running under that name can be ended by it, in the transaction
-that names the result's file. So a job that was given to another worker meanwhile ends once, and a late worker ends nothing.
+A job is accepted when its row is committed; by then its input has its final name. A worker claims the job by writing
+the worker's name into the row. It can end only a row that is still running under its name, in the transaction that
+names the result's file. So a job that was given to another worker meanwhile ends once, and a late worker ends nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import DONE, ENDED, FAILED, QUEUED, RUNNING, ErrorRecord, JobRecord, reworded
 
 _AGAIN = "the job is evaluated when the server has room"
-# A death in the first seconds of a job says less of the job: so many count as one.
+# Deaths in the first seconds of a job say less about the job: this many count as one.
 _QUICK_DEATHS = 8
 _PAGE = 100
-# Where a page of jobs ended: when its last one was accepted, and its name. It tells nothing of other tenants.
+# The end of a page of jobs: the last job's time of acceptance and its name. It reveals nothing about other tenants.
 CURSOR = "^[0-9]{1,12}([.][0-9]{1,20})?-[0-9a-f]{32}$"
 
 
@@ -51,10 +51,10 @@ class Jobs:
     def __init__(self, database: Database, places: Places, limits: Limits, uploads: Uploads) -> None:
         self._database, self._places, self._limits, self._uploads = database, places, limits, uploads
 
-    # ------------------------------------------------------------------------------------- what the server does
+    # ------------------------------------------------------------------------------------- for the server
 
     def known(self, tenant: int, id: str, artifact: str, client: str, digest: str) -> JobRecord | None:
-        """The job of that name where it was accepted before, None otherwise; a refusal where it was for something else."""
+        """The job of that name if it was accepted before, else None; a refusal if it was a different job."""
         row = self._row(tenant, id)
         if row is None:
             return None
@@ -73,10 +73,10 @@ class Jobs:
         upload: Upload,
         result_bytes: int = 0,
     ) -> JobRecord:
-        """Accept a job on an upload that was checked: it will end. A refusal where too many wait already.
+        """Accept a job on a checked upload: it is then certain to end. A refusal if too many jobs wait already.
 
-        `digest` names the input: the same job that was accepted meanwhile is answered as it is. `result_bytes`, what the
-        result will take, counts from now on as the tenant's, and is kept free on the disk.
+        `digest` identifies the input: if the same job was accepted meanwhile, its record is returned. `result_bytes`,
+        the size of the result, counts towards the tenant's quota from now on and is reserved on the disk.
         """
         name = secrets.token_hex(16)
         path = self._places.input(name)
@@ -115,7 +115,7 @@ class Jobs:
         return self._record(row)
 
     def records(self, tenant: int, before: str | None = None) -> tuple[list[JobRecord], str | None]:
-        """A page of the tenant's jobs, the latest first, and where the next one begins, None after the last."""
+        """A page of the tenant's jobs, the latest first, and the cursor of the next page, None after the last."""
         created, _, id = (before or "-").partition("-")
         rows = (
             self._database.reading()
@@ -131,14 +131,14 @@ class Jobs:
         page, queued = rows[:_PAGE], [row["number"] for row in rows[:_PAGE] if row["state"] == QUEUED]
         ahead: dict[int, int] = {}
         if queued:
-            # Counted once, for the one that was accepted first; the others of the page follow it.
+            # Counted once, for the earliest queued job; the others of the page follow it.
             first = self._ahead(tenant, min(queued))
             ahead = {number: first + place for place, number in enumerate(sorted(queued))}
         rest = f"{page[-1]['created']!r}-{page[-1]['id']}" if len(rows) > _PAGE else None
         return [self._shown(row, ahead.get(row["number"], 0)) for row in page], rest
 
     def result(self, tenant: int, id: str) -> Path:
-        """The file of a job's result; a refusal where it has none (yet)."""
+        """The file of a job's result; a refusal if it has none (yet)."""
         row = self._row(tenant, id)
         if row is None:
             raise nothing_there("job")
@@ -149,7 +149,7 @@ class Jobs:
         return self._places.result(row["result"])
 
     def fetched(self, tenant: int, id: str) -> None:
-        """Note that a result went out whole; it stays for a while, in case the client lost it."""
+        """Note that a result was sent completely; it stays for a while in case the client lost it."""
         with self._database.writing() as connection:
             connection.execute(
                 "UPDATE jobs SET fetched = COALESCE(fetched, ?) WHERE tenant = ? AND id = ?",
@@ -157,7 +157,7 @@ class Jobs:
             )
 
     def delete(self, tenant: int, id: str) -> None:
-        """Forget a job with input and result; where it runs it is stopped."""
+        """Forget a job with its input and result; a running job is stopped."""
         with self._database.writing() as connection:
             row = connection.execute("SELECT * FROM jobs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
             if row is None:
@@ -166,7 +166,7 @@ class Jobs:
         self._unlink([row])
 
     def expire(self) -> None:
-        """Forget the results that were fetched, and those that nobody fetched."""
+        """Forget results whose time is over, fetched or not."""
         now = self._database.clock.now()
         with self._database.writing() as connection:
             rows = connection.execute(
@@ -181,14 +181,14 @@ class Jobs:
         connection.execute("DELETE FROM jobs WHERE number = ?", (row["number"],))
 
     def _unlink(self, rows: Iterable[sqlite3.Row]) -> None:
-        """Remove the inputs and results of jobs, after the transaction that no longer needs them."""
+        """Remove the inputs and results of jobs, after the transaction that dropped them."""
         for row in rows:
             self._places.input(row["input"]).unlink(missing_ok=True)
             if row["result"] is not None:
                 self._places.result(row["result"]).unlink(missing_ok=True)
 
     def end_all(self, connection: sqlite3.Connection, folder: str, error: ErrorRecord) -> list[Path]:
-        """End the jobs of a key set that have not ended, within a transaction; the inputs to be removed after it."""
+        """End a key set's unfinished jobs within a transaction; returns the inputs to remove after it."""
         rows = connection.execute(
             "SELECT * FROM jobs WHERE folder = ? AND state IN (?, ?)", (folder, QUEUED, RUNNING)
         ).fetchall()
@@ -207,7 +207,7 @@ class Jobs:
         self._unlink(rows)
 
     def settle(self) -> None:
-        """End the jobs whose inputs or results are gone, as after a queue was put back without its files."""
+        """End the jobs whose inputs or results are gone, for instance after a queue was restored without its files."""
         with self._database.writing() as connection:
             rows = connection.execute("SELECT * FROM jobs WHERE state != ?", (FAILED,)).fetchall()
             for row in rows:
@@ -217,13 +217,13 @@ class Jobs:
                     error = ErrorRecord("HeliographError", "the job has no result", why=why, hint="submit it again")
                     self._end_badly(connection, row, error)
 
-    # ------------------------------------------------------------------------------------- what a worker does
+    # ------------------------------------------------------------------------------------- for a worker
 
     def claim(self, worker: str, held: Collection[str] = ()) -> Claim | None:
-        """The next job, for this worker from now on; None where none waits, or the disk has no room for its result.
+        """Claim the next job for this worker; None if none waits or the disk has no room for its result.
 
-        Tenants take turns: the one with the fewest running jobs goes first. Then jobs of the key sets that the worker holds,
-        unless one has waited long; then the oldest.
+        Tenants take turns: the tenant with the fewest running jobs goes first. Among its jobs, those with key sets in
+        the worker's memory go first, unless another job has waited long; then the oldest.
         """
         now, free = self._database.clock.now(), shutil.disk_usage(self._places.results).free
         with self._database.writing() as connection:
@@ -244,7 +244,7 @@ class Jobs:
         return Claim(row["number"], row["id"], row["artifact"], row["client"], row["folder"], row["input"])
 
     def _lacks_room(self, connection: sqlite3.Connection, row: sqlite3.Row, free: int) -> bool:
-        """Whether the disk has no room for the result of a job that waits; it says so then."""
+        """Whether the disk has no room for a waiting job's result; if so, the job's row records it."""
         if (row["result_bytes"] or 0) <= free:
             return False
         if row["error"] is None:
@@ -256,7 +256,7 @@ class Jobs:
         return True
 
     def beat(self, worker: str, number: int, done: int, total: int) -> bool:
-        """Write progress; False where the job is no longer this worker's."""
+        """Write progress; False if the job is no longer this worker's."""
         with self._database.writing() as connection:
             changed = connection.execute(
                 "UPDATE jobs SET done = ?, total = ? WHERE number = ? AND worker = ? AND state = ?",
@@ -265,7 +265,7 @@ class Jobs:
             return changed.rowcount == 1
 
     def finish(self, worker: str, number: int, result: str, operations: int) -> bool:
-        """End a job, after this many operations, with the result of that name; False where it is no longer this worker's."""
+        """End a job with the result of that name, after this many operations; False if it is not this worker's now."""
         size = self._places.result(result).stat().st_size
         now = self._database.clock.now()
         with self._database.writing() as connection:
@@ -283,7 +283,7 @@ class Jobs:
         return True
 
     def fail(self, worker: str, number: int, error: ErrorRecord) -> bool:
-        """End a job with an error; False where the job is no longer this worker's."""
+        """End a job with an error; False if the job is no longer this worker's."""
         error = reworded(error, self._places.hidden)
         with self._database.writing() as connection:
             row = connection.execute(
@@ -304,7 +304,7 @@ class Jobs:
         count(connection, "jobs_failed")
 
     def postpone(self, worker: str, number: int, error: ErrorRecord) -> bool:
-        """Have a job wait until the machine has room, and say so; False where it is no longer this worker's."""
+        """Return a job to the queue until the machine has room, with the reason; False if not this worker's now."""
         said = reworded(replace(error, hint=_AGAIN), self._places.hidden)
         with self._database.writing() as connection:
             changed = connection.execute(
@@ -316,10 +316,10 @@ class Jobs:
     # ------------------------------------------------------------------------------------- when workers die
 
     def release(self, worker: str | None = None, *, died: bool = True) -> int:
-        """Give the jobs of a worker that is gone back to the queue (of all workers, without a name); how many there were.
+        """Return the jobs of a lost worker (without a name: of all workers) to the queue; returns their number.
 
-        A job over which too many workers died is not given back but ends with an error. Without `died` the server ended,
-        and its workers with it: that says nothing of their jobs.
+        A job over which too many workers died ends with an error instead. `died=False` means that the server ended, and
+        its workers with it, which says nothing about their jobs.
         """
         with self._database.writing() as connection:
             rows = connection.execute(
@@ -330,7 +330,7 @@ class Jobs:
         return len(rows)
 
     def _release(self, connection: sqlite3.Connection, rows: list[sqlite3.Row], died: bool) -> list[sqlite3.Row]:
-        """Give jobs back; those that were given up."""
+        """Return jobs to the queue; returns those that were given up."""
         ended, now = [], self._database.clock.now()
         for row in rows:
             deaths = 0.0
@@ -363,7 +363,7 @@ class Jobs:
         return self._shown(row, self._ahead(row["tenant"], row["number"]) if row["state"] == QUEUED else 0)
 
     def _shown(self, row: sqlite3.Row, ahead: int) -> JobRecord:
-        """A job for its tenant, with times as the wall clock tells them."""
+        """A job's record for its tenant, with wall-clock times."""
         created, started, ended = (
             None if row[name] is None else self._database.clock.shown(row[name])
             for name in ("created", "started", "ended")
@@ -385,7 +385,7 @@ class Jobs:
         )
 
     def _ahead(self, tenant: int, number: int) -> int:
-        """How many jobs of the tenant wait that were accepted before one of it."""
+        """The number of the tenant's waiting jobs that were accepted before this one."""
         (ahead,) = (
             self._database.reading()
             .execute(

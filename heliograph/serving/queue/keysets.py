@@ -1,4 +1,4 @@
-"""The evaluation keys of clients: a folder for each set (runtime/wire/keyfolder.py), filled key by key from uploads."""
+"""The evaluation keys of clients: a folder for each key set (runtime/wire/keyfolder.py), filled by uploads of keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KeySets:
         self._reading = threading.Lock()
 
     def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
-        """The set, begun where it is new; a refusal where the tenant has too many."""
+        """The key set, created if it is new; a refusal if the tenant has too many."""
         found = self._row(tenant, artifact, client)
         if found is None:
             self._begin(tenant, artifact, client)
@@ -50,7 +50,8 @@ class KeySets:
         if row.complete:
             self._touch(tenant, artifact, client)
         else:
-            # Of no keys all are here; and a killed server may have taken keys that it had no time to count.
+            # A set that needs no keys is complete at once, and a killed server may have stored keys without counting
+            # them.
             self._count(row.folder, expected)
         return self.record(tenant, artifact, client, expected)
 
@@ -72,7 +73,7 @@ class KeySets:
             raise
 
     def record(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
-        """What of the set is here."""
+        """The state of the set: how many keys there are, and which are missing."""
         row = self._required(tenant, artifact, client)
         there = set(KeyFolder(self._places.keyset(row.folder)).names())
         missing = tuple(sorted(set(expected) - there))
@@ -87,25 +88,25 @@ class KeySets:
         )
 
     def taken(self, tenant: int, artifact: str, client: str, name: str, expected: Expected) -> KeysRecord | None:
-        """The set where the key of that name is here already; None where it is to be sent.
+        """The set's record if the key of that name is already stored; None if it must be sent.
 
-        Refused are names of no key, and sets that were not begun.
+        Unknown key names, and sets that were not begun, are refused.
         """
         if name not in expected:
             raise Refused(404, f"the artifact has no evaluation key {name[:60]!r}")
         row = self._required(tenant, artifact, client)
         if name not in KeyFolder(self._places.keyset(row.folder)).names():
             return None
-        # A killed server may have taken the key and have had no time to count it.
+        # A killed server may have stored the key without counting it.
         self._count(row.folder, expected)
         return self.record(tenant, artifact, client, expected)
 
     def take(
         self, tenant: int, artifact: str, client: str, name: str, upload: Upload, expected: Expected
     ) -> KeysRecord:
-        """Make an upload the key of that name; one that came meanwhile stays.
+        """Store an upload as the key of that name, unless that key arrived meanwhile.
 
-        Raises a WireError for an upload that is not that key of that client and artifact.
+        Raises a WireError for an upload that is not this key of this client and artifact.
         """
         row = self._required(tenant, artifact, client)
         keys = KeyFolder(self._places.keyset(row.folder))
@@ -116,7 +117,7 @@ class KeySets:
         return self.record(tenant, artifact, client, expected)
 
     def _count(self, folder: str, expected: Expected, upload: Upload | None = None) -> None:
-        """Write down which keys of a set are here; one of them is no longer an upload."""
+        """Record which keys of a set are stored; `upload` has become one of them and no longer counts as an upload."""
         keys = KeyFolder(self._places.keyset(folder))
         with self._database.writing() as connection:
             there = set(keys.names())
@@ -129,7 +130,7 @@ class KeySets:
                 upload.uncount()
 
     def for_job(self, tenant: int, artifact: str, client: str) -> str:
-        """The folder of a complete set; a refusal where there is none."""
+        """The folder of a complete set; a refusal if there is none."""
         row = self._row(tenant, artifact, client)
         if row is None or not row.complete:
             raise Refused(
@@ -141,11 +142,11 @@ class KeySets:
         return row.folder
 
     def delete(self, tenant: int, artifact: str, client: str) -> None:
-        """Forget the keys of a client; its jobs that have not ended end with an error."""
+        """Forget the keys of a client; its unfinished jobs end with an error."""
         self._delete(self._required(tenant, artifact, client).folder, "its evaluation keys were deleted")
 
     def expire(self) -> None:
-        """Delete the sets that no job has read for long and none waits for."""
+        """Delete the sets that no job has used for long and no queued job needs."""
         before = self._database.clock.now() - self._limits.keys_s
         rows = (
             self._database.reading()
@@ -160,13 +161,13 @@ class KeySets:
             self._delete(row["folder"], "its evaluation keys expired", before)
 
     def settle(self) -> None:
-        """Have a folder for each set, and see whether its keys are there; at a start."""
+        """At a start: make sure that each set has a folder, and check which of its keys are there."""
         for row in self._database.reading().execute("SELECT * FROM keysets").fetchall():
             if _size(self._folder(row["folder"], row["artifact"], row["client"])) != row["bytes"]:
                 self.mend(row["folder"])
 
     def mend(self, folder: str) -> bool:
-        """Drop the keys of a set whose files are damaged; whether its client has to send keys again."""
+        """Drop the damaged keys of a set; returns whether its client has to send keys again."""
         with self._reading:
             row = self._database.reading().execute("SELECT * FROM keysets WHERE folder = ?", (folder,)).fetchone()
             if row is None:
@@ -185,12 +186,12 @@ class KeySets:
             if sound and size == row["bytes"]:
                 return False
             with self._database.writing() as connection:
-                # No job uses the set until its client has asked what is missing of it.
+                # No job uses the set until its client has asked for the missing keys.
                 connection.execute("UPDATE keysets SET complete = 0, bytes = ? WHERE folder = ?", (size, folder))
             return True
 
     def _folder(self, folder: str, artifact: str, client: str) -> KeyFolder:
-        """The folder of a set, with an index that says whose it is."""
+        """The folder of a set, with an index that names its owner; created if needed."""
         path = self._places.keyset(folder)
         path.mkdir(mode=0o700, exist_ok=True)
         os.chmod(path, 0o700)
@@ -201,7 +202,7 @@ class KeySets:
         return keys
 
     def _indexed(self, folder: str, artifact: str, client: str) -> KeyFolder | None:
-        """The folder of a set where its index says whose it is; None where that is damaged or not there."""
+        """The folder of a set if its index is intact and names this owner, else None."""
         try:
             keys = KeyFolder(self._places.keyset(folder))
         except KeysError as error:
@@ -211,7 +212,7 @@ class KeySets:
         return keys if (keys.artifact, keys.client) == (artifact, client) else None
 
     def _delete(self, folder: str, why: str, before: float | None = None) -> None:
-        """Forget a set; with `before` only where nobody has used it since."""
+        """Forget a set; with `before`, only if nobody has used it since then."""
         with self._database.writing() as connection:
             gone = connection.execute(
                 "DELETE FROM keysets WHERE folder = ? AND (? IS NULL OR used < ?)", (folder, before, before)
@@ -250,5 +251,5 @@ class KeySets:
 
 
 def _size(keys: KeyFolder) -> int:
-    """The bytes of the keys that are there."""
+    """The bytes of the stored keys."""
     return sum(keys.file(each).stat().st_size for each in keys.names())

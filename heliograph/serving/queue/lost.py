@@ -1,8 +1,8 @@
-"""What lies in the folder of a server and no row of its queue owns: it is put aside, never deleted at once.
+"""Files in a server's folder that no row of its queue owns: they are put aside, never deleted at once.
 
-A killed server leaves such files. But the queue may also be new, or an old copy, and the files be all that is left of keys
-and results. So at a start they go to `lost/DATE` and stay there for as long as keys stay. What a later queue owns again is
-taken back from there.
+A killed server leaves such files. But the queue may also be new, or an old copy, and the files may be all that is left
+of keys and results. So at a start they go to `lost/DATE` and stay there for as long as keys are kept. Files that a
+later queue owns again are moved back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.serving.queue.database import Database, note
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.remote.records import DONE, QUEUED, RUNNING
 
-# The name under which the queue has when something was put into a folder of `lost` last.
+# The prefix of the names under which the queue notes when a file was last put into a folder of `lost`.
 _NOTE = "lost/"
 
 
@@ -30,8 +30,9 @@ class Lost:
         self._database, self._places, self._limits = database, places, limits
 
     def sort(self) -> None:
-        """Put aside what the queue does not own, take back what it does; only where nobody else is at work in the folder."""
-        # What a killed worker had begun is no result, and what a killed server had not taken is sent again.
+        """Put aside files that the queue does not own, and move back owned ones; the folder must not be in use."""
+        # A killed worker's partial files are no results, and uploads that a killed server had not stored are sent
+        # again.
         remove_parts(self._places.results)
         remove_parts(self._places.uploads)
         for folder, owned in self._owned().items():
@@ -42,7 +43,7 @@ class Lost:
                 self._put_aside(folder, strays)
 
     def expire(self) -> None:
-        """Delete what was put aside long ago. With another queue than before, all of it counts as put aside now."""
+        """Delete files that were put aside long ago. In a different queue they all count as put aside now."""
         now = self._database.clock.now()
         there = set(os.listdir(self._places.lost))
         with self._database.writing() as connection:
@@ -58,7 +59,7 @@ class Lost:
             shutil.rmtree(self._places.lost / name, ignore_errors=True)
 
     def _owned(self) -> dict[Path, set[str]]:
-        """The names that rows of the queue own, in each of the folders."""
+        """The names that rows of the queue own, by folder."""
         read = self._database.reading().execute
         inputs = read("SELECT input FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)).fetchall()
         results = read("SELECT result FROM jobs WHERE state = ?", (DONE,)).fetchall()
@@ -66,7 +67,7 @@ class Lost:
             self._places.inputs: {row["input"] for row in inputs},
             self._places.results: {row["result"] for row in results},
             self._places.keys: {row["folder"] for row in read("SELECT folder FROM keysets").fetchall()},
-            # An earlier version left some there.
+            # An earlier version left files there.
             self._places.uploads: set(),
         }
 

@@ -1,4 +1,4 @@
-"""The end of a job, told at once to requests that wait for it."""
+"""Immediate notification of waiting requests when a job ends."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 
 class Notifier:
-    """Wakes the requests that wait, in an event loop, whenever a job has ended; each looks whether it was its own."""
+    """Wakes all waiting requests in an event loop whenever a job ends; each checks whether it was its own job."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def notify(self) -> None:
-        """Wake all that wait; from any thread."""
+        """Wake all waiting requests; may be called from any thread."""
         with self._lock:
             waiting, self._waiting = self._waiting, set()
         for loop, event in waiting:
@@ -26,7 +26,7 @@ class Notifier:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """An event that the next `notify` sets. Look at the job inside, so that none is missed."""
+        """An event that the next `notify` sets. Check the job inside this context, so that no end is missed."""
         entry = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._waiting.add(entry)

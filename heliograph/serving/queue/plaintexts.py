@@ -1,4 +1,4 @@
-"""The folder of encoded plaintexts that workers share, looked at before there are any."""
+"""The folder of encoded plaintexts that workers share, checked before workers start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from heliograph.runtime.server.backends import refuse_plaintexts
 
 
 def require_plaintexts(folder: Path, backend: str | None, artifact: Artifact) -> None:
-    """Have a folder in which servers of the artifact can keep plaintexts.
+    """Create a folder in which servers of the artifact can keep plaintexts.
 
-    Raises ProgramError where the artifact's backend keeps none in files, WireError where the folder cannot have them.
+    Raises ProgramError if the artifact's backend keeps none in files, WireError if the folder cannot hold them.
     """
     refuse_plaintexts(backend, "--plaintexts")
     PlaintextFile.of(folder, artifact.fingerprint)

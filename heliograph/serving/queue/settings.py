@@ -1,4 +1,4 @@
-"""The bounds of a server, in one place, and the folder that it keeps everything in."""
+"""The limits of a server, and the layout of its folder."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from heliograph.errors import ProgramError, WireError
 from heliograph.serving.queue.database import is_queue
 
 _DAY = 86_400.0
-# A path from the root, of two names at least, that is none of a request.
+# An absolute path of at least two names, but not the path of a request.
 _WHOLE_PATH = re.compile(r"(?<![\w.:/~-])(?!/v1/)(?:/[\w.+~-]*\w){2,}")
-# The file by which a folder is known as one of a server's.
+# The file that marks a folder as a server's.
 _MARK = ".heliograph-server"
 _SAID = b"heliograph serve keeps its files here and deletes them when they expire. Keep nothing else in this folder.\n"
-# What the files in some of its folders are to a client; those in the others it sent.
+# Clients' names for the files in some of the folders; the files in the others were sent by the client.
 _CALLED = {"keys": "an evaluation key", "results": "the result"}
-# What a new file system has in its root.
+# The contents of a new file system's root.
 _NOTHING = {"lost+found"}
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what clients may send and keep. Times in seconds, sizes in bytes."""
+    """Limits on the data that clients may send and keep. Times are in seconds, sizes in bytes."""
 
-    # What one tenant may have on the disk: uploads, keys, inputs, and results, by the bill until they are there.
+    # One tenant's data on the disk: uploads, keys, inputs, and results (by the bill until they exist).
     tenant_bytes: int = 64 * 1024**3
-    # Jobs of one tenant that wait.
+    # Waiting jobs of one tenant.
     queued_jobs: int = 2000
-    # Jobs and key sets of one tenant, those that ended included: small ones take files and rows too.
+    # Jobs and key sets of one tenant, including ended ones: small ones take files and rows too.
     kept_jobs: int = 20_000
     kept_keysets: int = 2000
-    # Open requests of one tenant, and how many of them are worked on.
+    # Open requests of one tenant, and how many of them are processed at once.
     requests: int = 250
     turns: int = 2
-    # Connections, and those of one address.
+    # Connections in total, and from one address.
     connections: int = 1000
     address_connections: int = 500
-    # What is left free on the disk.
+    # Disk space that is left free.
     free_bytes: int = 1 << 28
-    # How long keys stay that no job reads, results that nobody fetches, and results that were fetched.
+    # Retention times of unused keys, of unfetched results, and of fetched results.
     keys_s: float = 30 * _DAY
     result_s: float = 7 * _DAY
     fetched_s: float = 600.0
-    # A worker that is silent for so long is ended, and its job given to another one.
+    # A worker that is silent for this long is killed, and its job goes to another one.
     worker_s: float = 120.0
-    # A job over which so many workers died ends with an error; eight deaths within `quick_s` of its start count as one.
+    # A job over which this many workers died ends with an error; eight deaths within `quick_s` of its start count as
+    # one.
     deaths: int = 5
     quick_s: float = 5.0
-    # How long jobs whose keys a worker holds go before others.
+    # How long a job may wait while a worker prefers jobs whose keys it holds.
     patience_s: float = 30.0
     # A client that sends nothing for this long in the middle of a body is dropped.
     silence_s: float = 60.0
@@ -62,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The folder of a server, and what stands where in it."""
+    """The folder of a server and the places of its files."""
 
     root: Path
 
@@ -104,7 +105,7 @@ class Places:
         return self.results / name
 
     def hidden(self, text: str) -> str:
-        """A text for clients, in which no file of the folder is named, nor another of the machine by its whole path."""
+        """The text for clients, without names of the folder's files and without absolute paths on this machine."""
         roots = "|".join(re.escape(str(root)) for root in (self.root.absolute(), self.root))
         text = re.sub(
             rf"(?<![\w/])(?:{roots})/([\w.-]*\w)(?:[\w./-]*\w)?",
@@ -114,10 +115,10 @@ class Places:
         return _WHOLE_PATH.sub("a file of the server", text)
 
     def make(self) -> None:
-        """Make the folders, for their owner only.
+        """Create the folders, accessible to their owner only.
 
-        Raises ProgramError where there are files of others, which stay as they are, and WireError where no folder can be
-        made.
+        Raises ProgramError if the folder has other files, which stay unchanged, and WireError if no folder can be
+        created.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -129,7 +130,7 @@ class Places:
             raise WireError(f"{self.root} cannot be made", why=error.strerror or str(error)) from None
 
     def _mark(self) -> None:
-        """Make a folder a server's where nothing is in it; one that an earlier version served from is known by its queue."""
+        """Mark an empty folder as a server's; a folder from an earlier version is recognized by its queue."""
         found = set(os.listdir(self.root)) - _NOTHING
         if _MARK in found:
             return
@@ -143,6 +144,6 @@ class Places:
                 hint=f"name a new folder; if a server had this one and its files were copied without {_MARK}, make an empty "
                 f"file of that name in it",
             )
-        # Of two that begin at the same time, both may.
+        # If two servers begin at the same time, either may write the mark.
         with contextlib.suppress(FileExistsError), open(self.root / _MARK, "xb") as file:
             file.write(_SAID)

@@ -1,4 +1,4 @@
-"""What goes by itself: keys and results whose time is over; and how queue and files come together at a start."""
+"""Removal of expired keys and results, and reconciliation of the queue with its files at a start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERY_S = 15.0
 
 
 class Sweep:
-    """A thread that removes what has expired; `once` does it now."""
+    """A thread that removes expired data; `once` does it now."""
 
     def __init__(self, database: Database, places: Places, limits: Limits, keysets: KeySets, jobs: Jobs) -> None:
         self._database, self._keysets, self._jobs = database, keysets, jobs
@@ -33,14 +33,14 @@ class Sweep:
             self._thread.join()
 
     def once(self) -> None:
-        """Remove what has expired."""
+        """Remove expired data."""
         self._keysets.expire()
         self._jobs.expire()
         self._lost.expire()
         self._database.note_time()
 
     def settle(self) -> None:
-        """Bring queue and files together: after a kill, or after one of the two was put back. Before workers are started."""
+        """Reconcile queue and files, after a kill or after one of them was restored. Call it before workers start."""
         self._lost.sort()
         self._keysets.settle()
         self._jobs.settle()

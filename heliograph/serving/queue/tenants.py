@@ -1,4 +1,4 @@
-"""Tenants: who may use a server, each known by a token of which only the SHA-256 is kept."""
+"""Tenants: the users of a server, identified by tokens of which only the SHA-256 is stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tenants:
         self._database = database
 
     def add(self, name: str, *, operator: bool = False) -> str:
-        """A fresh token for a new tenant; it is shown here and never again. Raises ProgramError if the name is taken."""
+        """A fresh token for a new tenant; it is returned only here. Raises ProgramError if the name is taken."""
         if not _NAME.fullmatch(name):
             raise ProgramError(
                 f"{name[:70]!r} is not the name of a tenant",
@@ -57,9 +57,9 @@ class Tenants:
         return token
 
     def revoke(self, name: str) -> None:
-        """Let the tenant's token open nothing from now on; its keys, jobs and results stay until they expire."""
+        """Revoke the tenant's token; the tenant's keys, jobs and results stay until they expire."""
         with self._database.writing() as connection:
-            # The name becomes free; what belongs to the number now belongs to nobody.
+            # The name becomes free; the data under this number no longer has an owner.
             done = connection.execute(
                 "UPDATE tenants SET token = ?, name = name || ' (revoked ' || number || ')' WHERE name = ?",
                 (f"revoked {secrets.token_hex(16)}", name),
@@ -68,16 +68,16 @@ class Tenants:
                 raise ProgramError(f"there is no tenant {name[:70]!r}")
 
     def names(self) -> list[str]:
-        """The names of all tenants, revoked ones included, in the order in which they came."""
+        """The names of all tenants, including revoked ones, in the order of their creation."""
         rows = self._database.reading().execute("SELECT name FROM tenants ORDER BY number")
         return [row["name"] for row in rows]
 
     def of_token(self, token: str) -> Tenant | None:
-        """The tenant of a token; None where it is nobody's. It takes some microseconds, in an event loop too."""
+        """The tenant of a token; None for an unknown one. Takes some microseconds, so an event loop may call it."""
         return None if len(token) > _MAX_TOKEN else self._of(_hashed(token))
 
     def stands(self, tenant: Tenant) -> bool:
-        """Whether the token still opens what it did; it may have been revoked."""
+        """Whether the tenant's token is still valid; it may have been revoked."""
         return self._of(tenant.key) is not None
 
     def _of(self, key: str) -> Tenant | None:
@@ -94,7 +94,7 @@ def _hashed(token: str) -> str:
 
 
 def stored_bytes(connection: sqlite3.Connection, tenant: int) -> int:
-    """What a tenant has on the disk, but for uploads."""
+    """The bytes of a tenant on the disk, without uploads."""
     (found,) = connection.execute(
         "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM keysets WHERE tenant = :t)"
         " + (SELECT COALESCE(SUM(bytes + COALESCE(result_bytes, 0)), 0) FROM jobs WHERE tenant = :t)",
@@ -104,7 +104,7 @@ def stored_bytes(connection: sqlite3.Connection, tenant: int) -> int:
 
 
 def reserved_bytes(connection: sqlite3.Connection) -> int:
-    """What the results of all jobs that have not ended will take on the disk."""
+    """The bytes that the results of all unfinished jobs will take on the disk."""
     (found,) = connection.execute(
         "SELECT COALESCE(SUM(result_bytes), 0) FROM jobs WHERE state IN (?, ?)", (QUEUED, RUNNING)
     ).fetchone()
@@ -112,7 +112,7 @@ def reserved_bytes(connection: sqlite3.Connection) -> int:
 
 
 def require_few(connection: sqlite3.Connection, tenant: int, table: str, most: int) -> None:
-    """Raise a refusal where a tenant would have more than so many rows of a table."""
+    """Raise a refusal if a tenant already has `most` rows of a table."""
     (has,) = connection.execute(f"SELECT COUNT(*) FROM {table} WHERE tenant = ?", (tenant,)).fetchone()
     if has >= most:
         raise Refused(
@@ -123,7 +123,7 @@ def require_few(connection: sqlite3.Connection, tenant: int, table: str, most: i
 
 
 def require_room(connection: sqlite3.Connection, tenant: int, more: int, limits: Limits) -> None:
-    """Raise a refusal where a tenant would have more than its share of the disk."""
+    """Raise a refusal if a tenant would exceed its share of the disk."""
     has = stored_bytes(connection, tenant)
     if has + more > limits.tenant_bytes:
         raise Refused(

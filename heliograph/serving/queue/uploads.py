@@ -1,8 +1,8 @@
 """Uploads: the bodies of requests, keys and inputs, on their way to the disk.
 
-Each is written to a file of its own in `uploads`, under a random name. A whole one is checked and renamed, as a key
-(keysets.py) or as an input (jobs.py); any other file is removed at the end of its request. An upload that was interrupted
-is sent again from its beginning. Files that a killed server leaves are removed at the next start (`files.remove_parts`).
+Each is written to its own file in `uploads`, under a random name. A complete one is checked and renamed, as a key
+(keysets.py) or as an input (jobs.py); any other file is removed at the end of its request. An interrupted upload is
+sent again from its beginning. Files that a killed server leaves are removed at the next start (`files.remove_parts`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.serving.refusals import Refused
 
 
 class Uploads:
-    """The uploads of all tenants. They count in the share of their tenant, with their announced sizes."""
+    """The uploads of all tenants. Their announced sizes count towards the share of their tenant."""
 
     def __init__(self, database: Database, places: Places, limits: Limits) -> None:
         self._database, self._places, self._limits = database, places, limits
@@ -34,7 +34,7 @@ class Uploads:
         return self._announced.total() if tenant is None else self._announced[tenant]
 
     def begin(self, tenant: int, size: int, most: int) -> Upload:
-        """An upload of so many bytes; a refusal where that is more than `most`, or where there is no room."""
+        """Begin an upload of `size` bytes; a refusal if that is more than `most`, or if there is no room."""
         if size > most:
             raise Refused(
                 413,
@@ -45,7 +45,7 @@ class Uploads:
             require_room(connection, tenant, self._announced[tenant] + size, self._limits)
             left = self._limits.free_bytes + reserved_bytes(connection)
             require_free(self._places.uploads, size, left)
-            # Within the transaction, so that none is begun between the check and the count.
+            # Within the transaction, so that no other upload begins between the check and the count.
             upload = Upload(self, tenant, size, self._places.uploads, left)
             self.count(tenant, size)
         return upload
@@ -59,7 +59,7 @@ class Uploads:
 
 
 class Upload:
-    """One upload: `write` its bytes, `finish` it, rename its file at `path`, and `close` it whatever happened."""
+    """One upload: `write` its bytes, `finish` it, rename its file at `path`, and always `close` it."""
 
     def __init__(self, uploads: Uploads, tenant: int, size: int, folder: Path, left: int) -> None:
         self.tenant, self.size = tenant, size
@@ -69,11 +69,11 @@ class Upload:
         self._handle: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, data: bytes) -> None:
-        """Append bytes; a refusal where they are more than was announced, or the disk has no room for them."""
+        """Append bytes; a refusal if they exceed the announced size, or the disk has no room for them."""
         assert self._handle is not None
         if self._written + len(data) > self.size:
             raise Refused(413, f"the body goes beyond the {self.size} bytes that were announced")
-        # Uploads that were begun at the same time may together ask for more space than there is.
+        # Simultaneous uploads may together need more space than there is.
         require_free(self.path.parent, len(data), self._left)
         while data:
             count = os.write(self._handle, data)
@@ -81,20 +81,20 @@ class Upload:
             data = data[count:]
 
     def finish(self) -> None:
-        """Make what was written last; a refusal where it is less than was announced."""
+        """Make the written bytes durable; a refusal if there are fewer than announced."""
         assert self._handle is not None
         if self._written < self.size:
             raise Refused(400, f"the body has {self._written} bytes of the {self.size} that were announced")
         os.fsync(self._handle)
 
     def uncount(self) -> None:
-        """Count it no longer as an upload: within the transaction that counts it as a key or an input, or at its end."""
+        """Stop counting it as an upload: in the transaction that counts it as a key or an input, or at its end."""
         if self._counted:
             self._counted = False
             self._uploads.count(self.tenant, -self.size)
 
     def close(self) -> None:
-        """Remove what was not renamed."""
+        """Remove the file unless it was renamed."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ class Upload:
 
 
 def require_free(folder: Path, size: int, left: int) -> None:
-    """Raise a refusal where the disk has no room for so many bytes beside those that are to be left free."""
+    """Raise a refusal if the disk has no room for `size` bytes beside the `left` bytes that stay free."""
     free = shutil.disk_usage(folder).free - left
     if size > free:
         raise Refused(

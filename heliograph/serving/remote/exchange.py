@@ -1,4 +1,4 @@
-"""Connections on which a whole exchange is bounded, in time and in bytes: httpx itself bounds each read alone."""
+"""Connections that bound a whole exchange in time and in bytes; httpx itself only bounds each read."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import httpx
 
 from heliograph.errors import WireError
 
-# An exchange may take its timeout, and a second more for each of these bytes.
+# An exchange may take its timeout, and one more second for this many bytes.
 _LEAST_RATE = 1 << 15
 # Connections of one client, and how long an idle one is kept.
 _CONNECTIONS, _KEPT_S = 100, 5.0
-# What a server would have sent back to it, or asked elsewhere: httpx keeps the one and parses the other.
+# Headers with cookies and redirects, which are dropped: httpx would keep the former and parse the latter.
 _UNHEARD = ("set-cookie", "location")
-# Bytes that are handed to the system at once.
+# Bytes that are passed to the system at once.
 _PIECE = 1 << 16
-# What an answer of so many bytes may take on the line: its heads, and what frames chunks.
+# Allowances for an answer's size on the line: its heads, and the framing of chunks.
 _HEADS_BYTES, _FRAMED = 1 << 18, 2
 
 
 class Exchange(float):
-    """One request and its answer: the seconds that they may take together, and what has been used of them.
+    """One request and its answer: the seconds that they may take together, and the seconds used so far.
 
-    It is the timeout of the request's reads and writes. httpcore hands that to the connection as it is, which counts there.
+    It is passed as the timeout of the request's reads and writes. httpcore hands it unchanged to our connection, which
+    counts.
     """
 
     _left_bytes: float
@@ -41,7 +42,7 @@ class Exchange(float):
         return made
 
     def left(self, late: type[Exception]) -> float:
-        """The seconds that are left; raises `late` where none are."""
+        """The seconds that are left; raises `late` if there are none."""
         now = time.monotonic()
         if self._begun is None:
             self._begun = now
@@ -54,7 +55,7 @@ class Exchange(float):
         self._moved += count
 
     def received(self, count: int) -> None:
-        """Count bytes of the answer; a WireError where they are too many."""
+        """Count bytes of the answer; a WireError if there are too many."""
         self._moved += count
         self._left_bytes -= count
         if self._left_bytes < 0:
@@ -108,7 +109,7 @@ class _Network(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection that counts for the exchange that is given as the timeout."""
+    """A connection that counts time and bytes for the `Exchange` passed as its timeout."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream

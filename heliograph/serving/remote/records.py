@@ -20,7 +20,7 @@ from heliograph.texts import shown
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 ENDED = (DONE, FAILED)
-# The error classes that a record may name; any other kind becomes a HeliographError.
+# The error classes that a record may name; any other class becomes a HeliographError.
 ERRORS: dict[str, type[HeliographError]] = {
     "WireError": errors.WireError,
     "SecurityError": errors.SecurityError,
@@ -33,7 +33,7 @@ ERRORS: dict[str, type[HeliographError]] = {
 _MAX_WORDS, _MAX_NAME = 2000, 200
 _MOST = 1 << 53
 R = TypeVar("R")
-# What texts of these names hold: they may stand in the path of a request, or be shown.
+# Checks of the text fields of these names, which may be put into the path of a request, or be shown.
 _TEXTS: dict[str, Callable[[str], bool]] = {
     "artifact": is_fingerprint,
     "client": is_name,
@@ -139,26 +139,27 @@ class HealthRecord:
 
 
 def as_record(error: HeliographError) -> ErrorRecord:
-    """An error in its parts; a refusal is named as the error that a client knows."""
+    """An error in its parts; a refusal gets the name of the error class that a client knows."""
     kind = next(each for each in type(error).__mro__ if not each.__module__.startswith("heliograph.serving."))
     return ErrorRecord(kind.__name__, error.what, error.where, error.why, error.hint)
 
 
 def reworded(record: ErrorRecord, word: Callable[[str], str]) -> ErrorRecord:
-    """The same error with each of its texts as `word` gives it."""
+    """The error with `word` applied to each of its texts."""
     return ErrorRecord(record.kind, *map(word, (record.what, record.where, record.why, record.hint)))
 
 
 def as_error(record: ErrorRecord, where: str) -> HeliographError:
-    """The error that a record describes; it may be a stranger's."""
+    """The error that a record describes; the record may be untrusted."""
     what, why, hint = (shown(text, _MAX_WORDS) for text in (record.what, record.why, record.hint))
     return ERRORS.get(record.kind, HeliographError)(what or "an error without words", where=where, why=why, hint=hint)
 
 
 def read_record(kind: type[R], answer: object) -> R:
-    """The record that the JSON of an answer describes; fields that a later server has are left out.
+    """The record in the JSON of an answer; unknown fields, from a later server, are ignored.
 
-    Raises WireError for what no server of ours answers: fields of other types, names that are none, numbers out of bounds.
+    Raises WireError for an answer that our servers never give: fields of other types, invalid names, numbers out of
+    bounds.
     """
     try:
         if not isinstance(answer, Mapping):
@@ -174,7 +175,7 @@ def read_record(kind: type[R], answer: object) -> R:
 
 
 def _known(kind: type, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What an answer says of the fields that are known here."""
+    """The values of the known fields in an answer."""
     found = {entry.name: answer[entry.name] for entry in fields(kind) if entry.name in answer}
     if isinstance(found.get("error"), Mapping):
         found["error"] = _known(ErrorRecord, found["error"])

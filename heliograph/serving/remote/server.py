@@ -1,4 +1,4 @@
-"""A server at an address, as its client sees it."""
+"""The client's view of a server at an address."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from heliograph.serving.remote.records import (
 from heliograph.serving.remote.transport import Transport
 
 _WAIT_S = 20.0
-# Between two questions whether a job has ended, where the server answers at once.
+# The pause between two requests for a job's state if the server answers at once.
 _PAUSE_S = 0.1
-# Artifacts that an error names.
+# The most artifacts that an error names.
 _MOST_NAMED = 20
 
 
@@ -60,9 +60,9 @@ class RemoteServer:
     `allow_insecure=True`. Addresses without TLS are accepted on this machine, others only with `plain_http=True`. Use it as
     a context manager, or call `close`.
 
-    What the server refuses, and the error that a job ends with, are raised as that error, with the server's text;
-    HeliographError if the server cannot be reached; WireError if it does not answer as one of ours. The server is trusted
-    only to answer: compare `public().fingerprint` with one that somebody you trust told you.
+    Refusals by the server, and errors that a job ends with, are raised as errors of the same class with the server's
+    text; HeliographError if the server cannot be reached; WireError if it does not answer like our servers. The server
+    is trusted only to answer: compare `public().fingerprint` with a fingerprint from somebody you trust.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RemoteServer:
             patience_s=patience_s,
         )
         self._max_answer_bytes, self._job_s = max_answer_bytes, job_s
-        # Of the time that an answer may take, half is left for the way.
+        # Half of the time for an answer is left for its transfer.
         self._wait_s = min(_WAIT_S, timeout_s / 2)
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ class RemoteServer:
         return output
 
     def _result(self, job: str, kind: type[EncryptedOutput | StepOutput], progress: Progress | None) -> Any:
-        """The outputs of a job, of that kind and checked."""
+        """The outputs of a job as a message of class `kind`, checked."""
         path = f"/v1/jobs/{job}"
         ended = self._ended(path, progress)
         if ended.state != DONE:
@@ -228,18 +228,18 @@ class RemoteServer:
         return output
 
     def _delete(self, path: str) -> None:
-        """Delete a job whose end is known. If that fails it expires: its answer or error is not lost because of it."""
+        """Delete a job that has ended. If that fails, it expires on the server; its answer or error is not lost."""
         with contextlib.suppress(HeliographError):
             self._transport.json("DELETE", path)
 
     def _ended(self, path: str, progress: Progress | None) -> JobRecord:
-        """A job that has ended. A stream of events that breaks is begun anew."""
+        """Wait for the end of a job; returns its record. A broken stream of events is restarted."""
         end = time.monotonic() + self._job_s
         while True:
             begun = time.monotonic()
             if progress is not None:
                 for event in self._transport.events(f"{path}/events"):
-                    # That of a job that is gone says nothing.
+                    # The event of a job that is gone has no content.
                     if event and (job := read_record(JobRecord, event)).total:
                         progress("evaluate", min(job.done, job.total), job.total)
             wait = 0.0 if progress is not None else min(self._wait_s, max(0.0, end - begun))

@@ -1,4 +1,4 @@
-"""Requests to a server that may be away for a while: tried again, bounded, refusals turned into the errors that they are."""
+"""Requests to a server that may be away for a while: retried, bounded, with refusals raised as our errors."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from heliograph.serving.remote.records import ERRORS, ErrorRecord, RefusalRecord
 from heliograph.strict_json import strict_json
 from heliograph.texts import shown
 
-# What is read of JSON, of one stream of events, of one event, and of a refusal: bytes, and values.
+# The most that is read of JSON, of one stream of events, of one event, and of a refusal: bytes, and values.
 _MAX_JSON, _MAX_VALUES = 1 << 22, 1 << 18
 _MAX_EVENTS, _MAX_EVENT = 1 << 20, 1 << 14
 _MAX_ERROR, _MAX_WORDS = 1 << 16, 1000
 # Bytes that are sent at once.
 _PIECE = 1 << 18
-# Characters of what the connection's own errors say, which quote the server.
+# The most characters of the connection's own error texts, which quote the server.
 _MAX_WHY = 300
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _FIRST_REST_S, _LONGEST_REST_S = 0.1, 5.0
-# Statuses for which another try may succeed.
+# Statuses after which a retry may succeed.
 _AGAIN = (408, 429, 502, 503, 504)
-# A fault of the server is tried once more: most of them come again each time.
+# After a fault of the server there is one retry: most faults recur every time.
 _FAULT = 500
 Query = Mapping[str, str | int | float]
 
 
 class StatusError(HeliographError):
-    """A server's refusal whose class is not known here, or which says that something is not there (yet).
+    """A server's refusal with an unknown class, or one for something that does not exist (yet).
 
     `status` is the HTTP status.
     """
@@ -50,12 +50,14 @@ class StatusError(HeliographError):
 
 
 class Transport:
-    """HTTP to one server. A server that is away, or too busy, is tried again for `patience_s`.
+    """HTTP to one server. If the server is away or too busy, requests are retried for `patience_s`.
 
-    Each request may take `timeout_s` with its answer, and a second more for every 32 kB of them. Redirects are refusals.
+    Each request may take `timeout_s` with its answer, and one more second for every 32 kB of them. Redirects count as
+    refusals.
 
     Raises SecurityError for an address without TLS that is not on this machine, unless `plain_http` is given, and for
-    `verify=False`, unless `allow_insecure` is; what a server refuses is raised as the error that it names, with its words.
+    `verify=False`, unless `allow_insecure` is given. A server's refusal is raised as the error that it names, with its
+    text.
     """
 
     def __init__(
@@ -112,9 +114,9 @@ class Transport:
         data: Bytes | None = None,
         sent: Callable[[int], None] | None = None,
     ) -> Any:
-        """The JSON that the server answers, None where it answers nothing.
+        """The JSON of the server's answer, None if the answer is empty.
 
-        `data` is sent whole, and whole again where the request is tried again; `sent` hears how many bytes are on their way.
+        `data` is sent whole, and again with each retry; `sent` is called with the number of bytes sent so far.
         """
         text = self.read(method, path, query, data, sent)
         try:
@@ -131,7 +133,7 @@ class Transport:
         sent: Callable[[int], None] | None = None,
         max_bytes: int = _MAX_JSON,
     ) -> bytes:
-        """The bytes that the server answers, at most this many; see `json`."""
+        """The bytes of the server's answer, at most `max_bytes`; see `json`."""
         headers = None if data is None else {"Content-Length": str(len(data))}
         failed = False
         for rest in self._rests(f"{method} {path}"):
@@ -151,9 +153,9 @@ class Transport:
         raise AssertionError("unreachable")
 
     def events(self, path: str) -> Iterator[Any]:
-        """The data of server-sent events, until the stream ends or breaks; what broke it is not raised.
+        """The data of server-sent events, until the stream ends or breaks; the error that broke it is not raised.
 
-        It breaks when its time is over too: the caller asks again for more.
+        The stream also ends when its time is over: the caller can call again for more.
         """
         try:
             with self._stream("GET", path, _MAX_EVENTS) as response:
@@ -174,13 +176,13 @@ class Transport:
             return
 
     def _stream(self, method: str, path: str, max_bytes: int, **more: Any) -> Any:
-        """A request and its answer, of which so many bytes are read."""
+        """A request and its answer, of which at most `max_bytes` are read."""
         exchange = Exchange(self.timeout_s, max_bytes)
         times = {"connect": self.timeout_s, "pool": self.timeout_s, "read": exchange, "write": exchange}
         return self._client.stream(method, path, extensions={"timeout": times}, **more)
 
     def _rests(self, what: str) -> Iterator[Any]:
-        """For each try a function that waits for the next one, or raises its error where patience is over."""
+        """For each try, a function that waits before the next try, or raises its error if patience is over."""
         end, pause = time.monotonic() + self._patience_s, _FIRST_REST_S
 
         def rest(error: HeliographError, asked: float = 0.0) -> None:
@@ -191,7 +193,7 @@ class Transport:
                     why=error.why,
                     hint=error.hint or "what was sent stays there; call again to send the rest",
                 ) from None
-            # Pauses are random, so that many clients do not all come back at once after an outage.
+            # Pauses are random, so that clients do not all return at once after an outage.
             time.sleep(max(pause * random.uniform(0.5, 1.0), asked * random.uniform(1.0, 1.5)))
             pause = min(2 * pause, _LONGEST_REST_S)
 
@@ -207,7 +209,7 @@ class Transport:
         return bytes(body)
 
     def _refusal(self, response: httpx.Response) -> HeliographError:
-        """The error that a refusal says."""
+        """The error in a refusal, as an exception."""
         said = _said(response)
         error = as_error(said, self.url)
         if said.kind in ERRORS and response.status_code not in (401, 404, 409):
@@ -226,20 +228,20 @@ def _pieces(data: Bytes, sent: Callable[[int], None] | None) -> Iterator[bytes]:
 
 
 def _blocks(response: httpx.Response) -> Iterator[bytes]:
-    """The body as it comes. Nothing is unpacked: of a few bytes a hostile server could make gigabytes."""
+    """The body as it arrives, not decompressed: a hostile server could expand a few bytes to gigabytes."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise WireError("the server sends a packed answer, which it was not asked for", hint="look at the address")
     yield from response.iter_raw()
 
 
 def _asked_s(response: httpx.Response) -> float:
-    """How long the server asks to wait, where it says so in seconds; it may be a stranger."""
+    """The seconds that the server asks to wait, if any; the value is untrusted."""
     asked = response.headers.get("retry-after", "")
     return float(asked) if re.fullmatch("[0-9]{1,2}", asked) else 0.0
 
 
 def _said(response: httpx.Response) -> ErrorRecord:
-    """The error that a refusal says; of whatever else answers, its status."""
+    """The error in a refusal; for an answer that is not from one of our servers, the status."""
     text = bytearray()
     try:
         for block in _blocks(response):
@@ -252,7 +254,7 @@ def _said(response: httpx.Response) -> ErrorRecord:
 
 
 def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLContext:
-    """What certificates are checked by; a SecurityError where none are and that was not allowed."""
+    """The TLS context that checks certificates; a SecurityError if checks are off and `allow_insecure` is not given."""
     if verify is False:
         if not allow_insecure:
             raise SecurityError(
@@ -268,7 +270,7 @@ def _context(scheme: str, verify: bool | str, allow_insecure: bool) -> ssl.SSLCo
             stacklevel=4,
         )
     if scheme == "http":
-        # Nothing is trusted, and nothing asks.
+        # No certificates are loaded, and no connection will use them.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if isinstance(verify, bool):
         return httpx.create_ssl_context(verify=verify, trust_env=False)

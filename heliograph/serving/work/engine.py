@@ -1,8 +1,8 @@
-"""Engines: what evaluates jobs beside the process that has them. A worker is given artifacts, a key set, and jobs.
+"""Engines: they evaluate jobs in workers outside the process that has the jobs.
 
-An engine starts workers; each takes one job at a time and says how far it is, through its `WorkerHandle`. The pool
-(`pool.py`) gives jobs out, and gives the job of a worker that died to another one. So every engine keeps the same promises.
-`local` spawns processes, `ray_engine` makes actors on a Ray cluster.
+An engine starts workers; each takes one job at a time and reports its progress through its `WorkerHandle`. The pool
+(`pool.py`) hands out jobs, and gives a dead worker's job to another one. So every engine keeps the same guarantees.
+`local` spawns processes, `ray_engine` creates actors on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from heliograph.serving.remote.records import FAILED, RUNNING, ErrorRecord, as_r
 
 ENGINES = ("local", "ray")
 STOPPED, AGAIN = "stopped", "again"
-# How often a worker reports its progress, and how long to wait for a report.
+# The interval of a worker's progress reports, and the wait for a report.
 BEAT_S = 0.25
-# Workers may use this share of the memory that is free when they start or, if that is unknown, of 4 GiB.
+# Workers may use this share of the free memory at their start or, if that is unknown, of 4 GiB.
 _SHARE, _UNKNOWN_BYTES = 0.8, 1 << 32
 
 
@@ -38,13 +38,13 @@ class Work:
     worker_bytes: int
     backend: str | None = None
     allow_insecure: bool = False
-    # The folder of encoded plaintexts of all workers, where they keep any.
+    # The workers' folder of encoded plaintexts, if they keep any.
     plaintexts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One job: an artifact's fingerprint, the folder of a key set, the file of an input, and where the output goes."""
+    """One job: an artifact's fingerprint, the folder of a key set, the file of an input, and the file of the output."""
 
     artifact: str
     keys: str
@@ -54,23 +54,23 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The state of a job: how far it is, or how it ended."""
+    """The state of a job: its progress, or its end."""
 
-    # "running", or "done", "failed", "stopped", or "again": to be evaluated when the machine has room.
+    # "running", "done", "failed", "stopped", or "again": to be evaluated again when the machine has room.
     state: str = RUNNING
-    # Operations.
+    # Evaluated operations, and all operations.
     done: int = 0
     total: int = 0
-    # Why it failed, or what the machine lacks.
+    # The reason of the failure, or what the machine lacks.
     error: ErrorRecord | None = None
-    # An unexpected failure, for the operator's log alone.
+    # An unexpected failure, only for the operator's log.
     fault: str = ""
     # The key sets in the worker's memory after the job, by the names of their folders, and their bytes by the bill.
     held: dict[str, int] = field(default_factory=dict)
 
 
 class WorkerGone(Exception):
-    """The worker died, or cannot be reached; `killed` where a signal ended it."""
+    """The worker died, or cannot be reached; `killed` if a signal ended it."""
 
     def __init__(self, how: str, *, killed: bool = False) -> None:
         super().__init__(how)
@@ -78,9 +78,9 @@ class WorkerGone(Exception):
 
 
 class WorkerHandle(Protocol):
-    """One worker that was started. Used by one thread, but for `kill`."""
+    """One started worker. Used by one thread, except for `kill`."""
 
-    # Its process id, the machine it is on, and what it holds after its last job (`Report.held`).
+    # Its process id, its machine, and the key sets that it holds after its last job (`Report.held`).
     process: int
     place: str
     held: dict[str, int]
@@ -89,41 +89,41 @@ class WorkerHandle(Protocol):
     def alive(self) -> bool: ...
 
     def begin(self, task: Task) -> None:
-        """Have the worker begin a job; WorkerGone where it is dead."""
+        """Start a job on the worker; WorkerGone if it is dead."""
 
     def poll(self, seconds: float) -> Report | None:
-        """What it says next; None where it says nothing for so long. WorkerGone where it died."""
+        """The worker's next report; None if none comes within this time. WorkerGone if it died."""
 
     def stop(self) -> None:
-        """Tell it to leave the job; its report says "stopped", or how the job ended before."""
+        """Tell the worker to abandon the job; its report is then "stopped", or the job's end if that came first."""
 
     def drop(self, folders: Collection[str]) -> None:
-        """Tell it to let go of these key sets, between jobs."""
+        """Tell the worker, between jobs, to drop these key sets."""
 
     def close(self) -> None:
-        """End the worker, whatever it does."""
+        """End the worker, even during a job."""
 
     def kill(self) -> None:
-        """The same at once, for one that does not answer."""
+        """End the worker immediately, for one that does not answer."""
 
 
 class Engine(Protocol):
-    """What starts workers."""
+    """A starter of workers."""
 
     name: str
 
     def start_worker(self) -> WorkerHandle:
-        """A new worker. WorkerGone where none can be had now; that may take as long as `close` is not called."""
+        """A new worker; WorkerGone if none can be started now. May wait until `close` is called."""
 
     def close(self) -> None:
-        """No more workers are started; those that run are closed by the pool."""
+        """Start no more workers; the pool closes those that run."""
 
 
 def follow(handle: WorkerHandle, task: Task, going_on: Callable[[Report], bool], silence_s: float) -> Report:
-    """Have a worker evaluate a job: the report of its end.
+    """Have a worker evaluate a job; returns the report of its end.
 
-    `going_on` hears of each report on the way, about every `BEAT_S` seconds, and says whether the job is still wanted.
-    WorkerGone where the worker died, or said nothing for `silence_s`; it is killed then.
+    `going_on` is called with each progress report, about every `BEAT_S` seconds, and returns whether the job is still
+    wanted. Raises WorkerGone if the worker died, or was silent for `silence_s` and was killed.
     """
     handle.begin(task)
     silent = 0.0
@@ -143,17 +143,17 @@ def follow(handle: WorkerHandle, task: Task, going_on: Callable[[Report], bool],
 
 
 def ended_by(error: HeliographError) -> Report:
-    """The end of a job in an error: for good, or until the machine has room again."""
+    """The report of a job that ended in an error: failed for good, or postponed until the machine has room."""
     return Report(FAILED if of_the_machine(error) is None else AGAIN, error=as_record(error))
 
 
 def bytes_each(memory_bytes: int | None, workers: int) -> int:
-    """The memory for each worker: its share of `memory_bytes`, by default of four fifths of what the machine has free."""
+    """The memory for each worker: its share of `memory_bytes`, by default of four fifths of the free memory."""
     if memory_bytes is None:
         memory_bytes = int(_SHARE * (available_bytes() or _UNKNOWN_BYTES))
     return memory_bytes // workers
 
 
 def task_of(artifact: str, keys: Path, input: Path, output: Path) -> Task:
-    """A job with its paths as any process of the machine understands them."""
+    """A job with absolute paths, valid in any process of the machine."""
     return Task(artifact, *(str(path.absolute()) for path in (keys, input, output)))

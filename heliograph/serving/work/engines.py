@@ -7,7 +7,7 @@ from heliograph.serving.work.engine import ENGINES, Engine, Work
 
 
 def make_engine(name: str, work: Work, workers: int) -> Engine:
-    """The engine of that name, for this many workers at once; a ProgramError where it cannot be used here."""
+    """The engine of that name, for this many workers at once; a ProgramError if it cannot be used here."""
     if name == "local":
         from heliograph.serving.work.local import LocalEngine
 

@@ -1,4 +1,4 @@
-"""What a worker does, whatever engine it belongs to: it evaluates one job at a time and holds servers between them."""
+"""The work of a worker of any engine: it evaluates one job at a time and keeps servers between jobs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Output = EncryptedOutput | StepOutput
 
 
 class Stopped(Exception):
-    """The job is wanted no longer."""
+    """The job is no longer wanted."""
 
 
 class Evaluation:
-    """Evaluates jobs; `place` and `stop` are for another thread meanwhile."""
+    """Evaluates jobs; another thread may use `place` and `stop` meanwhile."""
 
     def __init__(self, work: Work) -> None:
         self._holding = Holding(work)
@@ -31,27 +31,27 @@ class Evaluation:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Operations that are done, and all of them; (0, 0) before the first."""
+        """The number of evaluated operations, and of all operations; (0, 0) before the first."""
         return self._place
 
     def begin(self) -> None:
-        """Before `run`: what was said of the job before is forgotten."""
+        """Reset progress and `stop` from the previous job; call it before `run`."""
         self._place = 0, 0
         self._stop.clear()
 
     def stop(self) -> None:
-        """Leave the job after the operation that is being evaluated."""
+        """Abandon the job after the current operation."""
         self._stop.set()
 
     def drop(self, folders: Collection[str]) -> None:
-        """Let go of these key sets."""
+        """Drop these key sets."""
         for folder in folders:
             self._holding.drop(folder)
 
     def run(self, artifact: str, keys: Path, given: Path | bytes, save: Callable[[Output], None]) -> Report:
-        """Evaluate one job, on what a file or bytes hold, and have its output saved; how it ended. Never raises.
+        """Evaluate one job on input in a file or bytes, and save its output; returns the final report. Never raises.
 
-        For a program that carries values a job is a step: a StepInput is given and a StepOutput saved.
+        For a program that carries values, a job is a step: its input is a StepInput and its output a StepOutput.
         """
         state, error, fault = FAILED, None, ""
         try:

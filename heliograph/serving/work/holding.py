@@ -1,4 +1,4 @@
-"""The servers that one worker holds, one for each key set, within the worker's memory."""
+"""The servers of one worker, one for each key set, within the worker's memory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class OwnFilesError(HeliographError):
 
 
 class Holding:
-    """The servers of one worker, one for each key set; the least recently used one is dropped where memory is short.
+    """The servers of one worker, one for each key set; the least recently used one is dropped if memory is short.
 
-    The memory of a server is the bill's (`room`); the memory of Python and libraries is counted once. Before a server is
-    made the machine's free memory is checked too.
+    The memory of a server is taken from the bill (`room`); the memory of Python and libraries is counted once. Before a
+    server is created, the machine's free memory is checked too.
     """
 
     def __init__(self, work: Work) -> None:
@@ -41,14 +41,14 @@ class Holding:
 
     @property
     def held(self) -> dict[str, int]:
-        """The bytes of each server by its bill, by the name of the folder of its keys."""
+        """The bytes of each server according to its bill, by the name of its key folder."""
         return {folder: size for folder, (_, size) in self._servers.items()}
 
     def server(self, artifact: str, folder: str, path: Path) -> Server:
-        """The server of an artifact on the keys in a folder, made where it is not here yet.
+        """The server of an artifact on the keys in a folder, created unless it exists.
 
-        Raises WireError for keys that are gone or belong to another artifact, TooLittleMemoryError where the machine has no
-        room for it.
+        Raises WireError for keys that are gone or belong to another artifact, TooLittleMemoryError if the machine has
+        no room for it.
         """
         if folder in self._servers:
             self._servers.move_to_end(folder)
@@ -63,7 +63,7 @@ class Holding:
         return server
 
     def plain(self, artifact: str) -> dict[str, object]:
-        """The artifact's plain inputs, as the operator gave them; an OwnFilesError where they are not those it takes."""
+        """The operator's plain inputs for the artifact; an OwnFilesError if they do not fit its declaration."""
         loaded = self.artifact(artifact)
         if loaded.name not in self._plain:
             return {}
@@ -73,7 +73,7 @@ class Holding:
         return found
 
     def drop(self, folder: str) -> None:
-        """Let go of one server, if it is here."""
+        """Drop one server, if it exists."""
         if folder in self._servers:
             server, _ = self._servers.pop(folder)
             server.close()
@@ -96,7 +96,7 @@ class Holding:
                 log("unmapped", text=error.what)
                 mapped = False
             except PlaintextFileError as error:
-                # That is for the operator to solve; jobs go on without the file.
+                # The operator has to solve this; jobs go on without the file.
                 log("no plaintexts", text=error.what)
                 self._plaintexts = None
             except TooLittleMemoryError:
@@ -108,7 +108,7 @@ class Holding:
         self.drop(next(iter(self._servers)))
 
     def artifact(self, artifact: str) -> Artifact:
-        """The artifact of that fingerprint; an OwnFilesError where its file holds another one by now, or none."""
+        """The artifact of that fingerprint; an OwnFilesError if its file meanwhile holds another artifact, or none."""
         if artifact not in self._artifacts:
             if artifact not in self._paths:
                 raise WireError("the artifact is no longer served")

@@ -1,4 +1,4 @@
-"""The local engine: spawned processes on this machine, which map the keys of a folder once, together."""
+"""The local engine: spawned processes on this machine, which share one mapping of a folder's keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRACE_S = 5.0
 
 
 class LocalEngine:
-    """Processes of this machine, which share its cores; OMP_NUM_THREADS of the environment takes precedence."""
+    """Processes on this machine, which divide its cores; OMP_NUM_THREADS in the environment takes precedence."""
 
     name = "local"
 
@@ -35,7 +35,7 @@ class LocalEngine:
         return _Process(self._work, {**self._threads, **os.environ})
 
     def close(self) -> None:
-        """Nothing of the engine's own runs."""
+        """Do nothing: the engine has no processes besides its workers."""
 
 
 class _Process:
@@ -54,7 +54,7 @@ class _Process:
         self.process = self._process.pid
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="heliograph-reports", daemon=True).start()
-        # If it is already dead, poll says so.
+        # If it is already dead, `poll` reports it.
         with contextlib.suppress(WorkerGone):
             self._say(asdict(work))
 
@@ -105,7 +105,7 @@ class _Process:
             raise self._gone() from None
 
     def _gone(self) -> WorkerGone:
-        """What became of it. Its output has ended, or its input: it cannot be used, so it ends here at the latest."""
+        """The error for a worker whose output or input has ended. If it still runs it is useless, and ended here."""
         try:
             status = self._process.wait(1.0)
         except subprocess.TimeoutExpired:

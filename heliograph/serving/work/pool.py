@@ -1,6 +1,6 @@
 """A pool of workers: each has a thread, which claims jobs for it, follows them, and starts another worker when it dies.
 
-A `Jobs` object gives out jobs and notes how they end: for the queue of a server (`queued.py`), or for a list of files
+A `Jobs` object hands out jobs and records their ends: for the queue of a server (`queued.py`), or for a list of files
 (`spread.py`).
 """
 
@@ -16,9 +16,9 @@ from typing import Generic, Protocol, TypeVar
 from heliograph.serving.logs import log
 from heliograph.serving.work.engine import AGAIN, Engine, Report, Task, WorkerGone, WorkerHandle, follow
 
-# How often an idle worker is checked and looks for jobs that it was not woken for.
+# The interval at which an idle worker is checked and looks for jobs for which it was not woken.
 _LOOK_S = 0.25
-# The pause before a worker that died at once is replaced, and before a busy queue is asked again.
+# The pause before a worker that died at once is replaced, and before a busy queue is tried again.
 _REST_S = 2.0
 R = TypeVar("R")
 
@@ -34,36 +34,36 @@ J = TypeVar("J", bound=Job)
 
 
 class Jobs(Protocol[J]):
-    """The jobs of a pool. `worker` names a worker from its start to its death; its thread makes all calls for it.
+    """The jobs of a pool. `worker` is a worker's name for its lifetime; its thread makes all calls for it.
 
-    Every method may raise sqlite3.DatabaseError where a queue is busy; `end` and `release` are called again then.
+    Every method may raise sqlite3.DatabaseError if a queue is busy; `end` and `release` are then called again.
     """
 
     def is_over(self) -> bool:
-        """Whether no job will come any more."""
+        """Whether no more jobs will come."""
 
     def claim(self, worker: str, handle: WorkerHandle) -> J | None:
-        """The next job, which is this worker's from now on; None where none waits."""
+        """Claim the next job for this worker; None if none waits."""
 
     def beat(self, worker: str, job: J, report: Report) -> bool:
-        """Note how far a job is; False where it is wanted no longer."""
+        """Record a job's progress; False if it is no longer wanted."""
 
     def end(self, worker: str, job: J, report: Report) -> None:
-        """Note how a job ended: with its output, with an error, or so that it is to be evaluated again."""
+        """Record a job's end: with its output, with an error, or for another evaluation later."""
 
     def release(self, worker: str, cause: Exception | None) -> int:
-        """Give back the job of a worker that is gone; how many there were.
+        """Return the job of a lost worker; returns the number of jobs.
 
-        `cause` is a WorkerGone where the worker died, another exception where the job could not be followed or ended, None
-        where the pool was closed, which says nothing of the job.
+        `cause` is a WorkerGone if the worker died, another exception if the job could not be followed or ended, None if
+        the pool was closed, which says nothing about the job.
         """
 
     def close(self) -> None:
-        """Close what belongs to the thread, which ends."""
+        """Close the resources of the calling thread, which ends."""
 
 
 class Pool(Generic[J]):
-    """So many workers of an engine, on some jobs. A worker that is silent for `silence_s` seconds is killed."""
+    """A number of workers of an engine, on some jobs. A worker that is silent for `silence_s` seconds is killed."""
 
     def __init__(self, engine: Engine, jobs: Jobs[J], workers: int, silence_s: float) -> None:
         self._engine = engine
@@ -81,7 +81,7 @@ class Pool(Generic[J]):
                 thread.join()
 
     def close(self) -> None:
-        """End the workers, whatever they do, and give their jobs back."""
+        """End the workers, even during a job, and return their jobs."""
         self._closed.set()
         self.wake()
         self._engine.close()
@@ -94,7 +94,7 @@ class Pool(Generic[J]):
 
     @property
     def alive(self) -> int:
-        """How many workers live, as their threads saw last; nobody waits for a worker here."""
+        """The number of live workers, as last seen by their threads; this never waits for a worker."""
         return sum(thread.handle is not None for thread in self._threads)
 
 
@@ -103,7 +103,7 @@ class _Closed(Exception):
 
 
 class _WorkerThread(threading.Thread, Generic[J]):
-    """Has one worker after the other."""
+    """Runs one worker after another."""
 
     def __init__(self, engine: Engine, jobs: Jobs[J], silence_s: float, closed: threading.Event) -> None:
         super().__init__(name="heliograph-pool", daemon=True)
@@ -120,7 +120,7 @@ class _WorkerThread(threading.Thread, Generic[J]):
             self._jobs.close()
 
     def _one_worker(self) -> None:
-        """Have a worker, from its start to its death or the end of the pool."""
+        """Run a worker from its start to its death or the end of the pool."""
         self._worker, begun = secrets.token_hex(8), time.monotonic()
         cause: Exception | None = None
         said: dict[str, str | int | None] = {}
@@ -134,7 +134,7 @@ class _WorkerThread(threading.Thread, Generic[J]):
         except WorkerGone as gone:
             cause, said["how"] = gone, gone.how
         except Exception as error:
-            # Nothing that a job does may end this thread. Losing the job counts as a death, so a job that always fails ends
+            # No error in a job may end this thread. Losing the job counts as a death, so a job that always fails ends
             # too.
             cause, said = error, {"kind": type(error).__name__, "text": str(error)[:500]}
         # From here on the worker is not counted as alive.
@@ -158,7 +158,7 @@ class _WorkerThread(threading.Thread, Generic[J]):
             if job is not None:
                 self._evaluate(handle, job)
             elif not handle.alive:
-                # Its last report tells how it ended.
+                # Its last report is the end of its job.
                 handle.poll(_LOOK_S)
                 raise WorkerGone("it ended")
             else:
@@ -176,7 +176,7 @@ class _WorkerThread(threading.Thread, Generic[J]):
             self._closed.wait(_REST_S)
 
     def _insist(self, call: Callable[[], R]) -> R | None:
-        """What a call gives, however long the queue is busy; None where the pool is closed meanwhile."""
+        """The result of a call, repeated while the queue is busy; None if the pool is closed meanwhile."""
         while True:
             try:
                 return call()

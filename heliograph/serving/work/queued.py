@@ -1,4 +1,4 @@
-"""The jobs of a server's queue, as the workers of its pool take them."""
+"""The jobs of a server's queue, for the workers of its pool."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from heliograph.serving.queue.settings import Places
 from heliograph.serving.remote.records import DONE, ErrorRecord
 from heliograph.serving.work.engine import AGAIN, STOPPED, Report, Task, WorkerHandle, task_of
 
-# How often an idle worker is noted as alive.
+# The interval at which an idle worker is recorded as alive.
 _SEEN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job of the queue that a worker has."""
+    """A job of the queue that a worker has claimed."""
 
     claim: Claim
     task: Task
-    # When it was claimed, by the monotonic clock.
+    # The time of the claim, by the monotonic clock.
     begun: float
 
 
 @dataclass(slots=True)
 class _Noted:
-    """What is written down of a worker."""
+    """The record of a worker."""
 
     held: dict[str, int] = field(default_factory=dict)
-    # When, by the monotonic clock.
+    # The time of the record, by the monotonic clock.
     seen: float = -math.inf
-    # The file of the result that it is to write.
+    # The file of the result that the worker will write.
     output: Path | None = None
 
 
@@ -56,7 +56,7 @@ class QueuedJobs:
         self._workers: defaultdict[str, _Noted] = defaultdict(_Noted)
 
     def begin(self) -> None:
-        """Give back the jobs that the workers of an earlier server had."""
+        """Return the jobs of an earlier server's workers to the queue."""
         released = self._jobs.release(died=False)
         with self._database.writing() as connection:
             connection.execute("DELETE FROM workers")
@@ -76,7 +76,7 @@ class QueuedJobs:
             return None
         if claim is None:
             return None
-        # A name for this attempt alone: another worker that has the job later writes to another file.
+        # A name only for this attempt: another worker that gets the job later writes to another file.
         output = self._places.result(f"{claim.number}-{secrets.token_hex(8)}")
         self._workers[worker].output = output
         keys, given = self._places.keyset(claim.folder), self._places.input(claim.input)
@@ -123,7 +123,7 @@ class QueuedJobs:
         self._database.close()
 
     def _ended(self, worker: str, claim: Claim, report: Report) -> bool:
-        """End a job in the queue; whether it was still this worker's."""
+        """End a job in the queue; returns whether it was still this worker's."""
         output = self._workers[worker].output
         if report.state == DONE and output is not None:
             return self._jobs.finish(worker, claim.number, output.name, report.total)
@@ -134,7 +134,7 @@ class QueuedJobs:
         return self._jobs.fail(worker, claim.number, self._explained(worker, claim, report.error))
 
     def _explained(self, worker: str, claim: Claim, error: ErrorRecord) -> ErrorRecord:
-        """What a job ended with; where the disk of the server damaged the keys, what its client can do about it."""
+        """A job's error; if the server's disk damaged the keys, with advice for the client."""
         try:
             if error.kind != KeysError.__name__ or not self._keysets.mend(claim.folder):
                 return error
@@ -150,7 +150,7 @@ class QueuedJobs:
         )
 
     def _note(self, worker: str, handle: WorkerHandle) -> None:
-        """Write down that a worker lives, and what it holds; have it let go of keys that were deleted."""
+        """Record that a worker is alive and which keys it holds, and let it drop deleted keys."""
         gone = [folder for folder in handle.held if not self._places.keyset(folder).exists()]
         if gone:
             handle.drop(gone)
@@ -174,7 +174,7 @@ class QueuedJobs:
 
 
 def _shown_end(report: Report) -> str | None:
-    """How a job ended, for the log: None where it has a result."""
+    """How a job ended, for the log; None if it has a result."""
     if report.state in (STOPPED, AGAIN):
         return report.state
     return None if report.error is None else report.error.kind

@@ -1,8 +1,8 @@
 """The engine on a Ray cluster: workers are actors on its machines; keys and artifacts are sent once to each machine.
 
-Ray starts the workers and carries the messages; the pool gives out the jobs, and the jobs of dead workers again, as for the
-local engine. Workers on the pool's own machine read keys where they are. On another machine copies of the keys lie in a
-folder of the user's own in its temporary directory, and its workers map them there.
+Ray starts the workers and carries the messages. The pool hands out the jobs, and hands out a dead worker's job again,
+as for the local engine. Workers on the pool's own machine read keys in place. On another machine, copies of the keys
+are in the user's private folder in its temporary directory, and its workers map them there.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from heliograph.serving.remote.records import FAILED, ErrorRecord
 from heliograph.serving.work.engine import AGAIN, Report, Task, Work, WorkerGone, WorkerHandle, ended_by
 from heliograph.serving.work.evaluation import Evaluation, Output
 
-# How long a machine may take for a small call, and for receiving a file.
+# The most time for a machine to answer a small call, and to receive a file.
 _CALL_S, _SEND_S = 60.0, 600.0
 _POLL_S = 1.0
-# While it runs a job, a worker must also report its progress and hear that it should stop.
+# Concurrent calls of a worker: during a job it must also report its progress and receive `stop`.
 _CALLS = 4
 # Size of the digest at the end of each of our files.
 _DIGEST = 32
 
 
 class RayEngine:
-    """Actors on the cluster that RAY_ADDRESS names, on one that runs here already, or else on one that is started here.
+    """Actors on the cluster at RAY_ADDRESS, else on a cluster that already runs here, else on one that is started here.
 
-    Raises ProgramError where Ray is not installed, HeliographError where there is no such cluster.
+    Raises ProgramError if Ray is not installed, HeliographError if there is no such cluster.
     """
 
     name = "ray"
@@ -62,7 +62,7 @@ class RayEngine:
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": own},
         )
-        # The next process with the same home finds again what is stored on the other machines.
+        # The next process with the same home finds the files on the other machines again.
         self._home = hashlib.sha256(f"{socket.gethostname()}\0{work.home}".encode()).hexdigest()[:32]
         self._sending: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -96,7 +96,7 @@ class RayEngine:
     def _connect(self) -> None:
         if self._ray.is_initialized():
             return
-        # No usage statistics are sent unless the operator says so.
+        # No usage statistics are sent unless the operator allows it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             self._ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
@@ -110,7 +110,7 @@ class RayEngine:
 
 
 def cpus_each(machines: Sequence[float], workers: int) -> float:
-    """The cores of each worker, as many as let all workers have places at once; a part of one where there are too few."""
+    """The cores of each worker, chosen so that all workers fit at once; a fraction of a core if there are too few."""
     for cores in range(int(max(machines, default=0.0)), 0, -1):
         if sum(int(machine // cores) for machine in machines) >= workers:
             return float(cores)
@@ -121,10 +121,10 @@ def cpus_each(machines: Sequence[float], workers: int) -> float:
 
 
 class RayWorker:
-    """What the actor does, on its machine."""
+    """The actor's methods, on its machine."""
 
     def hello(self, home: str) -> dict[str, Any]:
-        """Where it is; copies for `home` go into a folder of their own, which nobody else can write to."""
+        """The worker's place; copies for `home` go into a private folder that nobody else can write to."""
         import ray
 
         base = Path(tempfile.gettempdir()) / f"heliograph-ray-{os.geteuid()}"
@@ -141,7 +141,7 @@ class RayWorker:
         }
 
     def prepare(self, work: Work) -> None:
-        """Take up the work; files that were sent are found by their names among the copies."""
+        """Set up the work; files that were sent are looked up by name among the copies."""
         self._evaluation = Evaluation(
             replace(
                 work,
@@ -152,7 +152,7 @@ class RayWorker:
         )
 
     def missing(self, files: dict[str, str]) -> list[str]:
-        """Which of these copies are not there, or others than their marks say."""
+        """The names of the copies that are missing or do not match their marks."""
         return [name for name, mark in files.items() if _mark(self._copies / name) != mark]
 
     def take(self, name: str, data: bytes) -> None:
@@ -179,18 +179,18 @@ class RayWorker:
         self._evaluation.stop()
 
     def drop(self, folders: list[str]) -> None:
-        """Let go of key sets, and of their copies here."""
+        """Drop key sets and their copies on this machine."""
         self._evaluation.drop(folders)
         for folder in folders:
             shutil.rmtree(self._copies / "keys" / folder, ignore_errors=True)
 
     def _local(self, path: str) -> Path:
-        """The file of a path from the pool: a relative one lies among the copies, an absolute one where it says."""
+        """The local file for a path from the pool: a relative path is among the copies, an absolute one unchanged."""
         return Path(path) if os.path.isabs(path) else self._copies / path
 
 
 class _Actor:
-    """A worker on the cluster, as its thread sees it."""
+    """The handle of a worker on the cluster, for its thread."""
 
     def __init__(self, ray: Any, handle: Any, hello: dict[str, Any], sending: threading.Lock, *, here: bool) -> None:
         self._ray, self._handle, self._sending, self._here = ray, handle, sending, here
@@ -212,7 +212,7 @@ class _Actor:
         return True
 
     def prepare(self, work: Work) -> None:
-        """Send what is not on the worker's machine, and have it take up the work."""
+        """Send the files that the worker's machine lacks, and set up the work there."""
         if not self._here:
             paths = {name: f"artifacts/{name}.helio" for name in work.paths}
             plain = {name: f"plain/{_whole_mark(Path(path))}{Path(path).suffix}" for name, path in work.plain.items()}
@@ -263,7 +263,7 @@ class _Actor:
         self._running = None
         self.held = dict(report.held)
         if report.error is not None and report.error.kind == "KeysError":
-            # A key that was damaged here before it was sent is sent again when it is mended.
+            # A key that was damaged before it was sent is sent again once it is replaced.
             self._sent.clear()
         if output:
             try:
@@ -288,14 +288,14 @@ class _Actor:
             self._ray.kill(self._handle)
 
     def _call(self, name: str, *given: Any, seconds: float = _CALL_S) -> Any:
-        """A small call; who does not answer it in time is gone too."""
+        """A small call; a worker that does not answer in time counts as gone."""
         try:
             return self._ray.get(getattr(self._handle, name).remote(*given), timeout=seconds)
         except self._ray.exceptions.RayError as error:
             raise WorkerGone(_short(error)) from None
 
     def _send(self, files: dict[str, Path]) -> None:
-        """Send the files that are not on the machine of the worker; one worker of a machine does it at a time."""
+        """Send the files that the worker's machine lacks; only one worker per machine does so at a time."""
         with self._sending:
             missing = self._call("missing", {name: _mark(path) for name, path in files.items()})
             sent = 0
@@ -308,12 +308,12 @@ class _Actor:
 
 
 def _is_sent(file: Path) -> bool:
-    """Whether it is of the keys themselves, and not what this machine made of them."""
+    """Whether the file belongs to the keys themselves, and is not derived from them on this machine."""
     return not file.name.startswith((".", "mapped-"))
 
 
 def _mark(path: Path) -> str | None:
-    """Size and end of a file; ours end with the digest of what comes before. None where there is none."""
+    """A file's size and last bytes, with which our files give a digest of their contents. None if there is no file."""
     try:
         with open_file(path) as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
 """Encrypted inputs in files, spread over the workers of an engine: `heliograph evaluate --engine`.
 
-As with one process (runtime/server/batch.py) each output is written whole, those that are there are kept, and what a
-worker that died had begun is evaluated again by another.
+As with one process (runtime/server/batch.py), each output is written whole and existing outputs are kept. An input that
+a dead worker had begun is evaluated again by another.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def spread_files(
     progress: Progress | None = None,
     finished: Callable[[Path, float | None], None] | None = None,
 ) -> None:
-    """Evaluate the artifact in a file on encrypted inputs: `targets` has the file of each one's output.
+    """Evaluate the artifact in a file on encrypted inputs: `targets` maps each input's file to its output's file.
 
     `keys` is a folder of evaluation keys or a file of all of them, `plain` the file of plain inputs, `plaintexts` a folder
-    in which workers keep encoded plaintexts. With `keep` outputs that are there are kept, and marked
-    (runtime/server/batch.py). `finished(output, seconds)` is called after each, without seconds for one that was kept;
+    in which workers keep encoded plaintexts. With `keep`, existing outputs are kept, and outputs are marked
+    (runtime/server/batch.py). `finished(output, seconds)` is called after each, with None for an output that was kept;
     `progress` counts operations.
 
-    Raises what an input is refused for, when those that run have ended; TooLittleMemoryError where a worker has too little
-    memory by the bill; InternalError for an input over which five workers died.
+    Raises the error of a refused input once the running ones have ended; TooLittleMemoryError if a worker has too
+    little memory by the bill; InternalError for an input over which five workers died.
     """
     artifact = Artifact.load(path)
     refuse_carried(artifact)
@@ -83,7 +83,7 @@ def spread_files(
         try:
             pool.join()
         finally:
-            # After Ctrl-C workers abandon what they have begun.
+            # After Ctrl-C workers abandon their jobs.
             pool.close()
         files.raise_error()
 
@@ -102,17 +102,17 @@ def _folder_of(keys: str | Path) -> Iterator[KeyFolder]:
 
 @dataclass(frozen=True, slots=True)
 class _FileJob:
-    """An input in a file that is to be evaluated."""
+    """A file of an encrypted input that must be evaluated."""
 
     file: Path
     encrypted: EncryptedInput
     task: Task
-    # When it was given to a worker, by the monotonic clock.
+    # The time when a worker got it, by the monotonic clock.
     begun: float = 0.0
 
 
 class _FileJobs:
-    """Inputs in files, for a pool (`pool.Jobs`). The first error ends it when what runs has ended."""
+    """Inputs in files, for a pool (`pool.Jobs`). After the first error, nothing new is begun."""
 
     def __init__(
         self,
@@ -125,24 +125,24 @@ class _FileJobs:
     ) -> None:
         self._artifact, self._keys, self._outputs = artifact, keys, outputs
         self._progress, self._finished = progress, finished
-        # Files that were not looked at, inputs that wait for a worker, and those that a worker has.
+        # Files that were not checked yet, inputs that wait for a worker, and inputs that a worker has.
         self._targets, self._files = targets, deque(targets)
         self._waiting: deque[_FileJob] = deque()
         self._running: dict[str, _FileJob] = {}
         self._deaths: Counter[Path] = Counter()
-        # Operations done of each input that runs, and the operations of a whole input.
+        # The evaluated operations of each running input, and the operations of a whole input.
         self._places: dict[Path, int] = {}
         self._ended, self._each = 0, 0
         self._error: Exception | None = None
         self._lock = threading.Lock()
 
     def raise_error(self) -> None:
-        """Raise what ended it, if anything did."""
+        """Raise the first error, if there was one."""
         if self._error is not None:
             raise self._error
 
     def is_over(self) -> bool:
-        """Whether nothing waits or runs any more. Inputs whose outputs are there are passed over: they need no worker."""
+        """Whether nothing waits or runs any more. Inputs with existing outputs are skipped; they need no worker."""
         job = self._next()
         with self._lock:
             if job is not None:
@@ -166,7 +166,7 @@ class _FileJobs:
         with self._lock:
             self._running.pop(worker)
         if report.error is not None:
-            # Whoever runs the command is the operator too.
+            # The user of the command is the operator too.
             error = replace(report.error, why=report.fault or report.error.why)
             self._fail(as_error(error, str(job.file)))
             return
@@ -176,7 +176,7 @@ class _FileJobs:
         self._finish(job.file, time.monotonic() - job.begun, report.total)
 
     def release(self, worker: str, cause: Exception | None) -> int:
-        """Give back the input of a dead worker; an InternalError ends it where too many died over one."""
+        """Return the input of a dead worker. Too many deaths over one input end everything in an InternalError."""
         with self._lock:
             job = self._running.pop(worker, None)
             if job is not None:
@@ -196,10 +196,10 @@ class _FileJobs:
         return int(job is not None)
 
     def close(self) -> None:
-        """Nothing belongs to a thread."""
+        """Do nothing: threads have no resources here."""
 
     def _next(self) -> _FileJob | None:
-        """The next input that is to be evaluated; None where none waits."""
+        """The next input to evaluate; None if none waits."""
         while self._error is None:
             with self._lock:
                 if self._waiting:
@@ -231,7 +231,7 @@ class _FileJobs:
             self._progress("evaluate", done, len(self._targets) * self._each)
 
     def _fail(self, error: Exception) -> None:
-        """Note the first error: nothing more is begun."""
+        """Record the first error, after which nothing more is begun."""
         with self._lock:
             if self._error is None:
                 self._error = error

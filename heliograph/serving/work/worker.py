@@ -1,8 +1,8 @@
 """A worker process of the local engine: takes jobs from its standard input and evaluates them, one at a time.
 
 It is started anew, not forked (OpenFHE's generator must not be copied), as `python -m heliograph.serving.work.worker`.
-Each line of its input is one message as JSON: first what to serve, then jobs, and the other calls of a
-`WorkerHandle`; each line of its output is a report. It ends when its input ends, since its pool is gone then.
+Each line of its input is one JSON message: first the settings, then jobs and the other calls of a `WorkerHandle`. Each
+line of its output is a report. It ends when its input ends, because its pool is gone then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.serving.work.evaluation import Evaluation
 
 
 class Reporter:
-    """Writes reports: the one of a job's end from the thread that evaluates, those on the way from a thread of its own."""
+    """Writes reports: final reports from the evaluating thread, progress reports from a separate thread."""
 
     def __init__(self, handle: int, evaluation: Evaluation) -> None:
         self._file, self._evaluation = os.fdopen(handle, "w", buffering=1), evaluation
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _listen(evaluation: Evaluation, messages: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hand messages on; end the process, whatever it does, when the input ends."""
+    """Pass messages on; when the input ends, end the process even during a job."""
     for line in sys.stdin:
         message = json.loads(line)
         if "stop" in message:

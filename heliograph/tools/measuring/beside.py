@@ -1,4 +1,4 @@
-"""The backends' primitives side by side, with the same keys and ciphertexts: for comparing and for timing them."""
+"""The backends' primitives side by side, with the same keys and ciphertexts, for comparison and timing."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ AMOUNT = 1
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The primitives in one whole chain, with keys for a rotation by `AMOUNT`, conjugation and products.
+    """Each backend's primitives in one whole chain, with keys for a rotation by `AMOUNT`, conjugation and products.
 
-    The native ones are there with numba, the others with OpenFHE, which calls the keys `tag`.
+    The native primitives need numba, the others OpenFHE, in which the keys have the tag `tag`.
     """
 
     ring: Ring
@@ -41,7 +41,7 @@ class Beside:
     native: NativePrimitives | None
 
     def backends(self) -> dict[str, tuple[Any, Callable[[Array, int], Any]]]:
-        """By backend that is there its primitives, and what encrypts for them, at the nominal scale."""
+        """For each installed backend its primitives, and a function that encrypts for them at the nominal scale."""
         found: dict[str, tuple[Any, Callable[[Array, int], Any]]] = {}
         if self.openfhe is not None:
             found[OPENFHE] = self.openfhe, lambda values, level: self._for_openfhe(self._made(values, level))
@@ -50,7 +50,7 @@ class Beside:
         return found
 
     def _made(self, values: Array, level: int) -> Array:
-        """A fresh ciphertext's residues."""
+        """The residues of a fresh ciphertext."""
         data = self.cryptor.encrypted_bytes(values, level, float(self.ring.scale_bits))
         return read_ciphertext(data, self.ring, level, self.cryptor.tag, "a ciphertext")
 
@@ -68,7 +68,7 @@ class Beside:
 
 @contextlib.contextmanager
 def beside(ring: Ring) -> Iterator[Beside]:
-    """The backends that are there, with fresh keys of a ring without bootstraps; the keys are gone afterwards."""
+    """The installed backends with fresh keys of a ring without bootstraps; the keys are dropped afterwards."""
     cryptor, tag = Cryptor(ring), secrets.token_hex(16)
     keys = {
         key: cryptor.evaluation_key_bytes(key)

@@ -1,4 +1,4 @@
-"""Measure what the primitives cost on this machine, and fit the cost table that the compiler plans with."""
+"""Measures the primitives' costs on this machine, and fits the compiler's cost table to them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.tools.measuring.beside import beside, sample_values
 from heliograph.tools.measuring.turns import medians_ms
 
-# Rings of the sizes that programs are planned on, without the security table, so that levels can be chosen freely. The last
-# is that of a deep network, whose keys fit no cache.
+# Rings of the sizes used by programs, without the security table, so that levels can be chosen freely. The last ring is
+# for a deep network, whose keys fit no cache.
 _RINGS = (
     Ring(12, 45, 35, 3, 2, None, short_specials=True),
     Ring(13, 45, 35, 5, 3, None, short_specials=True),
@@ -56,7 +56,7 @@ _COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if f
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The median of one primitive: on which ring, at which level, in milliseconds."""
+    """The median time of one primitive, in milliseconds, with its ring and level."""
 
     primitive: str
     ring: Ring
@@ -64,7 +64,7 @@ class Sample:
     milliseconds: float
 
     def predicted(self, costs: CostTable) -> float:
-        """What the table says, without a call's overhead counted twice."""
+        """The table's prediction, without counting a call's overhead twice."""
         other = _OTHERS.get(self.primitive)
         return (
             other(self.ring, self.level, costs)
@@ -75,7 +75,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted table, the samples it was fitted to, and how far it is from them (a factor: the worst and the median)."""
+    """A fitted table, the samples that it was fitted to, and its deviation from them (worst and median factor)."""
 
     costs: CostTable
     samples: tuple[Sample, ...]
@@ -119,7 +119,7 @@ class Calibration:
         return "\n".join(lines)
 
 
-# What is priced besides the primitives: encoding a plaintext, and making a key.
+# Prices besides the primitives: encoding a plaintext, and generating a key.
 _OTHERS: dict[str, Callable[[Ring, int, CostTable], float]] = {
     "encode": lambda ring, level, costs: costs.encode_ms(ring, level),
     "key": lambda ring, level, costs: costs.key_ms(ring),
@@ -127,7 +127,7 @@ _OTHERS: dict[str, Callable[[Ring, int, CostTable], float]] = {
 
 
 def machine_name() -> str:
-    """Processor and threads: what a measured table is called."""
+    """The name of a measured table: processor and threads."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -142,9 +142,9 @@ def machine_name() -> str:
 def calibrate(
     progress: Callable[[int, int], None] | None = None, rings: tuple[Ring, ...] = _RINGS
 ) -> dict[str, Calibration]:
-    """By backend: measure the primitives (about a minute on a quiet machine) and fit the table; nothing is written.
+    """Measure the primitives of each installed backend (about a minute on a quiet machine) and fit a table.
 
-    Those that are there: the native one needs numba.
+    Nothing is written. The native backend needs numba.
     """
     begun, load = time.perf_counter(), load_average()
     with contextlib.ExitStack() as stack:
@@ -167,9 +167,9 @@ def calibrate(
 
 
 def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tuple[dict[str, Calibration], str]:
-    """Measure, and keep for this user the table of the backend that servers take; compiling takes it from then on.
+    """Measure, and save the table of the servers' default backend for this user; compilations then use it.
 
-    The calibrations by backend and the file's path.
+    Returns the calibrations by backend, and the file's path.
     """
     results = calibrate(progress)
     best = results.get(NATIVE) or results.get(OPENFHE)
@@ -179,7 +179,7 @@ def calibrate_and_save(progress: Callable[[int, int], None] | None = None) -> tu
 
 
 def rotation_ms(ring: Ring) -> dict[str, float]:
-    """By backend the median of one rotation at the top of a chain, in turns: a first look at the machine."""
+    """The median time of one rotation at the top of a chain, by backend, in turns: a quick look at the machine."""
     with contextlib.ExitStack() as stack:
         calls = {
             backend: PRIMITIVES["rotate"].ready(
@@ -191,7 +191,7 @@ def rotation_ms(ring: Ring) -> dict[str, float]:
 
 
 def fit_costs(samples: list[Sample], machine: str) -> CostTable:
-    """The table of least relative squared error with coefficients that are not negative."""
+    """The table with nonnegative coefficients and the least squared relative error."""
     rows = []
     for sample in samples:
         row = []

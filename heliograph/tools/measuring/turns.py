@@ -1,4 +1,4 @@
-"""Timing several calls in turns: other work on the machine then slows all of them alike."""
+"""Timing of several calls in turns, so that other work on the machine slows all of them alike."""
 
 from __future__ import annotations
 

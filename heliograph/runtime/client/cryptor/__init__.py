@@ -1,1 +1,1 @@
-"""The client's cryptography: a secret key, what is encrypted under it, and the keys that a server is given."""
+"""The client's cryptography: the secret key, encryption and decryption, and the server's evaluation keys."""

@@ -1,6 +1,6 @@
-"""What the client computes modulo primes: transforms, and products of polynomials by their values.
+"""The client's arithmetic modulo primes: transforms, and pointwise products of polynomials.
 
-By kernels that numba compiles where it is installed, else in numpy: the same numbers, some ten times slower.
+If numba is installed, compiled kernels do it. Otherwise numpy does: the same numbers, some ten times slower.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from heliograph.runtime.residues import Factors
 class Arithmetic(Protocol):
     """Polynomials modulo X^N + 1 and some of these primes: (n, N), canonical residues (uint64), a row for each prime.
 
-    `places` says which of the primes the rows are of. Values stand in the order of runtime/residues.py.
+    `places` are the indices of the rows' primes. Values are in the order of runtime/residues.py.
     """
 
     primes: tuple[int, ...]
 
     def forward(self, coefficients: Array, places: Array) -> Array:
-        """The values of polynomials by their coefficients, which may be written over."""
+        """The values of polynomials given by coefficients; may overwrite its argument."""
 
     def backward(self, values: Array, places: Array) -> Array:
-        """The coefficients of polynomials by their values, which may be written over."""
+        """The coefficients of polynomials given by values; may overwrite its argument."""
 
     def factors(self, values: Array, places: Array) -> Any:
-        """Values as what others are multiplied by."""
+        """The values in the form that `add_products` takes as factors."""
 
     def small(self, coefficients: Array, places: Array) -> Array:
-        """The values of a polynomial by its coefficients: int64 (N), smaller than the primes."""
+        """The values of a polynomial given by coefficients: int64 (N), smaller than the primes."""
 
     def add_products(self, sums: Array, values: Array, factors: Any, places: Array, minus: bool = False) -> None:
-        """Add to sums, or take from them, values times factors, in place."""
+        """Add values times factors to the sums in place, or subtract them with `minus`."""
 
 
 class NumpyArithmetic:
@@ -71,14 +71,14 @@ class NumpyArithmetic:
 
 
 def arrays_of(factors: Any) -> list[Array]:
-    """The arrays that factors of either arithmetic are in."""
+    """The arrays behind the factors of either arithmetic."""
     if isinstance(factors, np.ndarray):
         return [factors]
     return [array for each in factors for array in (each.numbers, each.ratios)]
 
 
 def arithmetic(ring_dim: int, primes: tuple[int, ...]) -> Arithmetic:
-    """The fastest one that is there."""
+    """The fastest arithmetic available."""
     if importlib.util.find_spec("numba") is None:
         return NumpyArithmetic(ring_dim, primes)
     from heliograph.runtime.native.client import NativeArithmetic

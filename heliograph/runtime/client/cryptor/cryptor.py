@@ -1,13 +1,13 @@
-"""A secret key: what is encrypted under it, and the evaluation keys that a server is given.
+"""A secret key: encryption and decryption under it, and the evaluation keys that a server gets.
 
-Ciphertexts are (b, a) with b + a s = m + e, where a is uniform. A key leads from the secret s' to s: for each digit of the
-chain (b, a) with b + a s = P s' + e modulo the digit's primes and b + a s = e modulo all others, P the product of the
-special primes (hybrid key switching: Han and Ki, "Better bootstrapping", 2020). These are OpenFHE's forms: a key of an
-automorphism leads from s to what the automorphism's inverse makes of s, and the pair of bootstrapping to a sparse secret
-and back.
+Ciphertexts are (b, a) with b + a s = m + e, where a is uniform. A key switches from the secret s' to s: for each digit
+of the chain it holds (b, a) with b + a s = P s' + e modulo the digit's primes and b + a s = e modulo all others, where
+P is the product of the special primes (hybrid key switching: Han and Ki, "Better bootstrapping", 2020). The forms are
+OpenFHE's: the key of an automorphism leads from s to the image of s under the inverse automorphism, and the pair of
+keys for bootstrapping leads to a sparse secret and back.
 
-Everything is written in the form of runtime/wire/forms.py, with the seed of a in the place of a. What is secret comes from
-a stream of its own for each object (randomness.py).
+Everything is written in the form of runtime/wire/forms.py, with the seed of a in place of a. Secret randomness comes
+from a separate stream for each object (randomness.py).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LARGEST_ERROR = 1 << 7
 
 
 class Cryptor:
-    """One secret key on one ring, by its coefficients (N, int64): -1, 0 and 1. `tag` names it.
+    """One secret key on one ring, given by its coefficients (N, int64): -1, 0 and 1. `tag` is its name.
 
-    What it keeps of the secret is overwritten when it goes. Its kernels run on threads: a forked child of a process that
-    used them is refused (SecurityError).
+    Its copies of the secret are overwritten when it is deleted. Its kernels run on threads: a forked child of a process
+    that used them is refused (SecurityError).
     """
 
     def __init__(self, ring: Ring, coefficients: Array | None = None, tag: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Cryptor:
         raise SecurityError("a secret key is not pickled or copied", hint="use Client.save and Client.load")
 
     def encrypted_bytes(self, vector: Array, level: int, log_scale: float) -> bytes:
-        """Slots encrypted under the secret key at a level and a scale; a RangeError where they do not fit the level."""
+        """Slots encrypted under the secret key at a level and a scale; a RangeError if they do not fit the level."""
         require_own_process("encryption")
         ring, basis = self.ring, self._basis(self.ring)
         primes, places = ring.primes[: level + 1], np.arange(level + 1)
@@ -85,9 +85,10 @@ class Cryptor:
     def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]:
         """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
 
-        The message is real: what the imaginary parts hold is error, and the real parts have as much of it. As much again is
-        added to them, from the system's generator, so that they tell less of the key; OpenFHE does so too. A RangeError
-        where the message is destroyed, or fills its modulus: then it is not what was computed.
+        The message is real, so the imaginary parts are pure error, and the error of the real parts is as large. Noise
+        of the same size, from the system's generator, is added to the real parts so that they reveal less about the
+        key; OpenFHE does so too. Raises RangeError if the message is destroyed or fills its modulus: it is then not the
+        computed result.
         """
         require_own_process("decryption")
         ring, basis = self.ring, self._basis(self.ring)
@@ -116,7 +117,7 @@ class Cryptor:
         return (slots.real + noise) * 2.0**-log_scale, math.sqrt(2.0) * imaginary * 2.0**-log_scale
 
     def evaluation_key_bytes(self, key: EvaluationKey) -> bytes:
-        """A fresh key of that description: what is sent and stored."""
+        """A fresh evaluation key in the form in which it is sent and stored."""
         require_own_process("making an evaluation key")
         basis = self._basis(key.ring)
         form = key_form(key)
@@ -124,7 +125,7 @@ class Cryptor:
         return form.write(header, self._polynomials(key, basis, form, header))
 
     def _polynomials(self, key: EvaluationKey, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
-        """What is written of a key."""
+        """The polynomials of a key that are written."""
         if key.kind == "relinearization":
             return self._key(form, header, basis, basis.squares, basis.secret)
         if key.kind == "encapsulation":
@@ -134,10 +135,10 @@ class Cryptor:
         return self._key(form, header, basis, basis.values, factors)
 
     def _pair(self, ring: Ring, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
-        """The key from the secret to a fresh sparse one, whole, and the one back, with a seed."""
+        """The key from the secret to a fresh sparse one, written in full, and the key back, written with a seed."""
         sparse = sparse_ternary(SecretStream(), ring.ring_dim, SPARSE_WEIGHT)
         there = _Basis(ring.ring_dim, ring.primes[:1], sparse_primes(ring), 1, sparse)
-        # Its uniform half has no seed in this form: what stands at its places is expanded from a seed that is thrown away.
+        # The form has no seed for its uniform half, which is expanded here from a seed that is thrown away.
         uniform = np.empty((SPARSE_BLOCKS // 2, ring.ring_dim), dtype=np.uint64)
         _expand(uniform, form, form.header(fresh_seed(), self.tag), itertools.count())
         first = [*uniform, *self._digit(uniform, there, basis.values[:1], there.secret, 0)]
@@ -148,7 +149,7 @@ class Cryptor:
             _overwrite([sparse, values])
 
     def _key(self, form: SeededForm, header: bytes, basis: _Basis, target: Array, secret: Any) -> list[Array]:
-        """The halves that are written of a key from `target` to `secret`."""
+        """The written halves of a key from `target` to `secret`."""
         places, made = iter(form.uniform), []
         uniform = np.empty((len(basis.places), form.ring_dim), dtype=np.uint64)
         for digit in range(basis.digits):
@@ -157,7 +158,7 @@ class Cryptor:
         return made
 
     def _digit(self, uniform: Array, basis: _Basis, target: Array, secret: Any, digit: int) -> Array:
-        """b of one digit: e - a secret, and P target modulo its primes."""
+        """b of one digit: e - a secret, plus P target modulo the digit's primes."""
         made = basis.values_of(gaussian(SecretStream(), uniform.shape[1]))
         basis.lift_into(made, target, digit)
         basis.arithmetic.add_products(made, uniform, secret, basis.places, minus=True)
@@ -181,7 +182,7 @@ class Cryptor:
 
     @staticmethod
     def from_secret_bytes(ring: Ring, data: bytes, tag: str) -> Cryptor:
-        """The cryptor whose `secret_bytes` these are; a WireError where they are not a secret key of that ring and name."""
+        """The cryptor with these `secret_bytes`; a WireError unless they are a secret key on this ring."""
         expected = 8 * ring.ring_dim * ring.towers
         if len(data) != expected:
             raise WireError(f"the secret key has {len(data)} bytes, expected {expected}")
@@ -200,8 +201,12 @@ class Cryptor:
 class _Basis:
     """A chain with its special primes, and the secret key modulo all of them.
 
-    `arithmetic`: over these primes. `values` (n, N): the secret's. `secret`: the same as factors. `squares`: its square's
-    values. All are overwritten when the basis goes.
+    `arithmetic`: the arithmetic over these primes.
+    `values`: the secret in evaluation form, (n, N).
+    `secret`: the same values as factors.
+    `squares`: the secret's square in evaluation form.
+
+    The arrays are overwritten when the basis is deleted.
     """
 
     def __init__(
@@ -216,7 +221,7 @@ class _Basis:
         weakref.finalize(self, _overwrite, self._kept)
 
     def values_of(self, coefficients: Array) -> Array:
-        """The values modulo each prime of a polynomial of small coefficients."""
+        """The values, modulo each prime, of a polynomial with small coefficients."""
         return self.arithmetic.small(coefficients, self.places)
 
     @functools.cached_property
@@ -250,13 +255,13 @@ def _overwrite(arrays: Sequence[Array]) -> None:
 
 
 def _expand(rows: Array, form: SeededForm, header: bytes, places: Iterator[int]) -> None:
-    """Uniform polynomials into the rows: what a header expands to at the next places of a form."""
+    """Write uniform polynomials into the rows: the expansion of a header at the next places of a form."""
     for row in rows:
         form.expand(row, header, next(places))
 
 
 def _scaled(coefficients: Array, log_scale: float, primes: Sequence[int]) -> list[Array]:
-    """Real coefficients times 2^log_scale, rounded, modulo each prime; a RangeError where they fill the modulus."""
+    """Real coefficients times 2^log_scale, rounded, modulo each prime; a RangeError if they fill the modulus."""
     numbers, shift, bits = rounded_at(coefficients, log_scale, "what is to be encrypted")
     if bits >= math.log2(math.prod(primes)) - 1:
         raise RangeError(f"what is to be encrypted is too large for its level at scale 2^{log_scale:.1f}")

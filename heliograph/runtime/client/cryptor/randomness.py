@@ -1,13 +1,13 @@
 """Secret random polynomials: uniform and sparse ternary ones, and discrete Gaussian errors.
 
-Each object that is made (a secret key, an evaluation key, a ciphertext) has a stream of its own: AES-256 in counter mode
-under 256 bits that the system's generator gave for it alone, which are never stored or sent. So processes that continue
-from one memory image share nothing. The uniform halves of keys and ciphertexts are public and come from another seed, which
-is sent (runtime/wire/expansion.py).
+Each object (a secret key, an evaluation key, a ciphertext) has its own stream: AES-256 in counter mode under a fresh
+256-bit key from the system's generator, which is never stored or sent. So processes that continue from one memory image
+share nothing. The uniform halves of keys and ciphertexts are public and come from another seed, which is sent
+(runtime/wire/expansion.py).
 
-What depends on secret values: nothing in `gaussian`, which compares each sample with the whole table; which bytes `ternary`
-leaves out is independent of those it keeps; `sparse_ternary` repeats a draw where it hits a place again, so that its time
-tells how often that happened, of places that nobody knows.
+Timing and secrets: `gaussian` runs in constant time, as it compares each sample with the whole table. In `ternary` the
+rejected bytes are independent of the kept ones. `sparse_ternary` draws again when it hits an occupied place, so its
+running time reveals the number of collisions, but not where they were.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from heliograph.runtime.wire.packed import kernels
 
 _SEED_BYTES = 32
 _NONCE = bytes(16)
-# Bytes below 255 = 3 * 85 are one of three values, each as likely as the others.
+# Bytes below 255 = 3 * 85, taken modulo 3, are equally likely to be 0, 1 or 2.
 _THIRDS = 255
-# Thresholds of the table of errors have so many bits; errors that are rarer than one of them never occur.
+# Bits of the thresholds in the table of errors; an error with a probability below the last bit never occurs.
 _PRECISION = 128
 _WORD = 64
 
 
 class SecretStream:
-    """Random bytes that nobody else has."""
+    """A stream of secret random bytes."""
 
     def __init__(self, seed: bytes | None = None) -> None:
         """`seed` is for tests alone; by default the system's generator gives one."""
@@ -45,7 +45,7 @@ class SecretStream:
         return np.frombuffer(self._stream.update(bytes(count)), dtype=np.uint8)
 
     def words(self, count: int) -> Array:
-        """Of 64 bits."""
+        """Random 64-bit words."""
         return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
 
 
@@ -61,7 +61,7 @@ def ternary(stream: SecretStream, size: int) -> Array:
 
 
 def sparse_ternary(stream: SecretStream, size: int, weight: int) -> Array:
-    """Numbers of which exactly `weight` are -1 or 1 and the others 0, each such vector as likely as any other: int64.
+    """A uniformly random ternary vector with exactly `weight` nonzero entries, each -1 or 1: int64.
 
     `size` is a power of two.
     """
@@ -78,8 +78,8 @@ def sparse_ternary(stream: SecretStream, size: int, weight: int) -> Array:
 def gaussian(stream: SecretStream, size: int) -> Array:
     """Discrete Gaussian numbers of standard deviation 3.19: int64.
 
-    The probability of k is that of exp(-k^2 / (2 sigma^2)), to 2^-128. The size is found by comparing 128 random bits with
-    all thresholds of a table; the sign is a bit of its own, which does nothing to a zero.
+    The probability of k is proportional to exp(-k^2 / (2 sigma^2)), to within 2^-128. The size comes from comparing 128
+    random bits with all thresholds of a table. The sign is a separate bit, which has no effect on zero.
     """
     high, low = stream.words(size), stream.words(size)
     signs = np.unpackbits(stream.octets(-(-size // 8)), count=size)
@@ -99,7 +99,7 @@ def thresholds() -> tuple[tuple[np.uint64, np.uint64], ...]:
     with localcontext() as context:
         context.prec = 80
         two_variances = 2 * Decimal(str(SIGMA)) ** 2
-        # Beyond this size even their sum has no bit of the precision.
+        # Beyond this size even the sum of all probabilities is below the precision.
         sizes = range(math.ceil(SIGMA * math.sqrt(2 * _PRECISION)) + 1)
         weights = [(2 if size else 1) * (-(Decimal(size) ** 2) / two_variances).exp() for size in sizes]
         whole = sum(weights)

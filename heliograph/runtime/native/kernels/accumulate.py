@@ -1,8 +1,8 @@
 """Sums of products of residues with one reduction for several products.
 
-Residues are split into pieces of 30 bits, of which products have 60: eight products fit into words of 64 bits before they
-have to be reduced; as doubles, products are reduced one by one, and their sums after eight. Blocks of numbers are worked on
-whose sums stay in the fastest cache.
+Residues are split into 30-bit pieces, whose products have 60 bits: eight products fit into a 64-bit word before it has
+to be reduced. In doubles, products are reduced one by one, and their sums after eight. Work proceeds in blocks whose
+sums stay in the fastest cache.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from heliograph.runtime.native.kernels.floating import canonical, centred_consta
 BLOCK = 256
 # How many products are summed before the sum is reduced.
 TERMS = 8
-# Modulo primes of up to so many bits a factor is split into halves, whose products with residues around zero are exact as
-# doubles, and so are sums of `TERMS` of them.
+# For primes of up to this many bits a factor is split into halves: their products with centred residues, and sums of
+# `TERMS` such products, are exact in doubles.
 SPLIT_BITS = 33
-# So many of these products are added at once, because the sums are read and written each time.
+# This many products are added at once, because the sums are read and written each time.
 TOGETHER = 4
 _SPLIT = np.uint64(17)
 _LOWER = np.uint64((1 << 17) - 1)
@@ -34,7 +34,8 @@ _FOUR, _SIXTY = np.uint64(4), np.uint64(60)
 def multiply_add(a: Any, b: Any, pieces: Any, number: int, before: Any) -> None:
     """Add the products of two blocks to `pieces` (3, BLOCK).
 
-    `number` counts the products of a sum from zero; each of `TERMS` begins anew, from what was gathered `before`.
+    `number` counts the products of a sum from zero. After every `TERMS` of them the pieces start again from `before`,
+    the sum gathered so far.
     """
     z0, z1, z2 = pieces[0], pieces[1], pieces[2]
     if number % TERMS:
@@ -87,7 +88,7 @@ def multiply_add_near(a0: Any, a1: Any, b: Any, sums: Any, number: int, modulus:
 
 @kernel
 def gather_near(sums: Any, out: Any, modulus: Any) -> None:
-    """Sums of doubles modulo a prime, canonical."""
+    """Reduce sums in doubles to canonical residues modulo a prime."""
     q = float(modulus[0])
     inverse = 1.0 / q
     for x in range(BLOCK):
@@ -96,7 +97,7 @@ def gather_near(sums: Any, out: Any, modulus: Any) -> None:
 
 @kernel
 def around_zero(a: Any, out: Any, modulus: Any) -> None:
-    """Residues as doubles between -q / 2 and q / 2."""
+    """Centre residues: write them as doubles between -q / 2 and q / 2."""
     q, half = float(modulus[0]), float(modulus[0] >> np.uint64(1))
     for x in range(BLOCK):
         value = near(a[x])
@@ -105,9 +106,9 @@ def around_zero(a: Any, out: Any, modulus: Any) -> None:
 
 @kernel
 def add_split(values: Any, i0: Any, i1: Any, i2: Any, i3: Any, b0: Any, b1: Any, b2: Any, b3: Any, sums: Any) -> None:
-    """Add the products of the two blocks values[i], around zero, with the block b, for each of four i and b.
+    """For each of four pairs of i and b, add the products of the two centred blocks values[i] with the block b.
 
-    `sums` are (2, 2, BLOCK): of the blocks' products with the upper halves of b and with the lower ones.
+    `sums` are (2, 2, BLOCK): products with the upper halves of b, and with the lower halves.
     """
     for x in range(BLOCK):
         h0, h1, h2, h3 = near(b0[x] >> _SPLIT), near(b1[x] >> _SPLIT), near(b2[x] >> _SPLIT), near(b3[x] >> _SPLIT)

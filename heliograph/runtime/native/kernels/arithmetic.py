@@ -1,8 +1,8 @@
 """Arithmetic modulo primes below 2^60 on numbers of 64 bits, for kernels that numba compiles and vectorizes.
 
-Products of 64-bit numbers are made of products of 32-bit halves, which every vector unit has; no number of 128 bits
-appears. Results are lazy: each function says below which multiple of the prime its result is, and who stores a residue
-makes it canonical first (`settled`).
+64-bit products are composed from products of 32-bit halves, which every vector unit has; there are no 128-bit numbers.
+Results are lazy: each function states the multiple of the prime that bounds its result, and a residue is made canonical
+(`settled`) before it is stored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ONE = np.uint64(1)
 
 
 def _guard() -> AbstractContextManager[Any]:
-    """What keeps threads of Python from calling parallel kernels together where numba's threads cannot bear that.
+    """A lock around parallel kernels if numba's threading layer does not allow concurrent calls from Python threads.
 
-    They can with OpenMP (libgomp) or TBB; without either numba has a pool of its own, and ends the process.
+    OpenMP (libgomp) and TBB allow them; numba's own thread pool ends the process.
     """
     for pool in ("omppool", "tbbpool"):
         with contextlib.suppress(ImportError):
@@ -45,7 +45,7 @@ UNKEPT: set[str] = set()
 
 
 def _compiled(function: Callable[..., Any], **options: bool) -> Any:
-    """What numba compiles, kept on disk; where nothing can be written, it is compiled anew in each process."""
+    """The function compiled by numba and cached on disk; compiled anew in each process if nothing can be written."""
     options = {"nogil": True, "boundscheck": False, **options}
     try:
         return numba.njit(cache=True, error_model="numpy", **options)(function)
@@ -57,12 +57,12 @@ def _compiled(function: Callable[..., Any], **options: bool) -> Any:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A kernel of one thread, called with the interpreter's lock released and kept on disk once compiled."""
+    """A single-threaded kernel, called with the interpreter's lock released, cached on disk once compiled."""
     return _compiled(function)
 
 
 def parallel_kernel(function: Callable[..., Any]) -> Any:
-    """The same, with its outermost `prange` spread over numba's threads. It is called from Python, not from kernels."""
+    """A kernel whose outermost `prange` runs on numba's threads. Call it from Python, not from other kernels."""
     compiled = _compiled(function, parallel=True)
 
     @functools.wraps(function)
@@ -74,7 +74,7 @@ def parallel_kernel(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """A function that is part of the kernels that call it."""
+    """A function that is inlined into the kernels that call it."""
     return numba.njit(inline="always", error_model="numpy")(function)
 
 
@@ -115,8 +115,8 @@ def wide_high(a: Any, b: Any) -> Any:
 def reduced(high: Any, low: Any, q: Any, bits: Any, ratio: Any) -> Any:
     """The canonical residue of high 2^64 + low, which is below 16 q 2^`bits` (Barrett's reduction).
 
-    q has `bits` bits, `ratio` is floor(2^(bits + 63) / q). The quotient is too small by less than eleven: two for what is
-    cut off the number, two for `ratio`, six and one for the product and its lowest bit.
+    q has `bits` bits, `ratio` is floor(2^(bits + 63) / q). The quotient is too small by less than eleven: two from
+    truncating the number, two from `ratio`, six and one from the product and its lowest bit.
     """
     top = (high << (np.uint64(64) - bits)) | (low >> bits)
     rest = low - (high_product(top, ratio) << ONE) * q

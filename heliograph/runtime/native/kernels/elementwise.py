@@ -1,4 +1,4 @@
-"""Sums and products of ciphertexts and plaintexts, value by value. Residues are canonical, before and after."""
+"""Elementwise sums and products of ciphertexts and plaintexts. Residues are canonical, before and after."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from heliograph.runtime.native.kernels.pointers import pointer
 
 @parallel_kernel
 def add(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x + y of (parts, towers, N); parts that y lacks are zero."""
+    """x + y, both (parts, towers, N); parts missing from y count as zero."""
     towers = x.shape[1]
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
@@ -52,7 +52,7 @@ def add(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
 
 @parallel_kernel
 def add_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) and a plaintext (towers, N), or (towers, N / 2) of real slots."""
+    """x (parts, towers, N) plus a plaintext (towers, N), or (towers, N / 2) for real slots."""
     towers, size = x.shape[1], x.shape[2]
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
@@ -70,7 +70,7 @@ def add_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
 
 @parallel_kernel
 def subtract(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x - y of (parts, towers, N)."""
+    """x - y, both (parts, towers, N)."""
     towers = x.shape[1]
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
@@ -104,7 +104,7 @@ def multiply(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
 
 @parallel_kernel
 def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) times a plaintext (towers, N), or (towers, N / 2) of real slots."""
+    """x (parts, towers, N) times a plaintext (towers, N), or (towers, N / 2) for real slots."""
     parts, size = x.shape[0], x.shape[2]
     for job in prange(parts * x.shape[1]):
         part, j = job % parts, job // parts
@@ -126,7 +126,7 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None
 
 @parallel_kernel
 def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, moduli: Any) -> None:
-    """Add to sums, or take from them, the products of x and y: all (towers, N)."""
+    """Add the products of x and y to the sums, or subtract them with `minus`: all (towers, N)."""
     for j in prange(x.shape[0]):
         q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
         a, b, o = x[j], y[j], sums[j]
@@ -146,7 +146,7 @@ def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, moduli: Any) 
 
 @parallel_kernel
 def signed_residues(numbers: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Whole numbers with signs (N), smaller than each prime, as residues (towers, N). No branch depends on a number."""
+    """Signed integers (N), smaller than each prime, as residues (towers, N). No branch depends on a number."""
     for j in prange(out.shape[0]):
         q, o = np.int64(moduli[rows[j], 0]), out[j]
         for i in range(o.size):
@@ -155,7 +155,7 @@ def signed_residues(numbers: Any, out: Any, rows: Any, moduli: Any) -> None:
 
 @parallel_kernel
 def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) times a constant of each prime on each half of the values: (halves, towers, 2)."""
+    """x (parts, towers, N) times constants (halves, towers, 2), one for each prime and each half of the values."""
     parts, halves = x.shape[0], constants.shape[0]
     for job in prange(parts * x.shape[1]):
         part, j = job % parts, job // parts
@@ -175,7 +175,7 @@ def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any)
 
 @parallel_kernel
 def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Whole numbers with signs (N), below 2^63, times a factor (towers, 2) modulo each prime: (towers, N)."""
+    """Signed integers (N), below 2^63, times a factor (towers, 2) modulo each prime: (towers, N)."""
     zero = np.uint64(0)
     for j in prange(out.shape[0]):
         q, o, w, ratio = moduli[rows[j], 0], out[j], factors[j, 0], factors[j, 1]
@@ -192,9 +192,11 @@ def sums_of_products(
     """Several sums of ciphertexts (2, towers, N) times plaintexts (towers, size), both given by address.
 
     `out` is (sums, 2, towers, N). Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext,
-    plaintext). `sizes` of plaintexts are N, or N / 2 of real slots. A block and its mirror image are worked on together, so
-    that such a plaintext is read from memory once, and all sums of a block, so that the ciphertexts are. Their blocks are
-    copied first: where they come from they are powers of two apart, and displace each other from the caches.
+    plaintext). The `sizes` of plaintexts are N, or N / 2 for real slots.
+
+    A block is processed together with its mirror image, so that a half plaintext is read from memory once. All sums
+    over a block are computed together, so that the ciphertexts are read once. Their blocks are copied first: at their
+    original addresses they are powers of two apart and evict each other from the caches.
     """
     towers, size = out.shape[2], out.shape[3]
     for job in prange(2 * towers):
@@ -228,7 +230,7 @@ def sums_of_products(
 def _factor(
     plains: Any, sizes: Any, place: Any, towers: Any, j: Any, block: Any, side: Any, size: Any, image: Any
 ) -> Any:
-    """A block of a plaintext, or of its mirror image, which is copied to `image` where only half of it is there."""
+    """A block of a plaintext, or the mirrored block, copied to `image` if only half of the plaintext is stored."""
     plain = carray(pointer(plains[place]), (towers, sizes[place]))[j]
     if side == 0:
         return plain[block : block + BLOCK]
@@ -253,7 +255,7 @@ def _sum_split(
     towers: Any,
     modulus: Any,
 ) -> None:
-    """One of the sums at a block and its mirror image, `TOGETHER` terms at a time: zeros fill the last ones up."""
+    """One sum over a block and its mirror image, `TOGETHER` terms at a time; the last group is padded with zeros."""
     size = out.shape[1]
     sums = np.zeros((2, 2, 2, BLOCK))
     for t in range(0, terms.shape[0], TOGETHER):
@@ -291,7 +293,7 @@ def _sum(
     towers: Any,
     modulus: Any,
 ) -> None:
-    """The same modulo other primes, term by term."""
+    """One sum over a block and its mirror image for all other primes, term by term."""
     size = out.shape[1]
     doubles, pieces = np.empty((2, 2, BLOCK)), np.empty((2, 2, 3, BLOCK), np.uint64)
     for t in range(terms.shape[0]):

@@ -1,10 +1,10 @@
 """Arithmetic modulo primes of up to 49 bits in floating-point numbers, for processors with a fused multiply-add.
 
-A residue is a whole number in a double, of either sign; all of them are exact. A product modulo a prime takes a third of the
-operations that it takes on numbers of 64 bits, for which few vector units have products. The residues are the same.
+A residue is a signed integer held exactly in a double. A product modulo a prime takes a third of the operations that
+64-bit integers need, for which few vector units have products. The resulting residues are the same.
 
-The rounding error of h = a b is fma(a, b, -h), and the quotient by the prime need only be right to the nearest or the next
-whole number (van der Hoeven, Lecerf and Quintin, "Modular SIMD arithmetic in Mathemagix", 2016).
+The rounding error of h = a b is fma(a, b, -h), and the quotient by the prime may be off by one from the nearest integer
+(van der Hoeven, Lecerf and Quintin, "Modular SIMD arithmetic in Mathemagix", 2016).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _emitted: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
 def _fused() -> bool:
-    """Whether kernels are compiled for a processor that multiplies and adds in one operation.
+    """Whether kernels are compiled for a processor with a fused multiply-add.
 
-    Elsewhere each product would be a call of a function. NUMBA_CPU_FEATURES and NUMBA_CPU_NAME count, as for numba itself.
+    Without one each product would be a function call. NUMBA_CPU_FEATURES and NUMBA_CPU_NAME apply, as for numba itself.
     """
     asked = numba.config.CPU_FEATURES
     if asked is not None:
@@ -46,9 +46,9 @@ def _fused() -> bool:
 # Residues modulo primes below this, 2^49.3, are computed as doubles. Larger primes use integers; so do all primes on
 # machines where doubles would be slow.
 LIMIT = np.uint64(5 << 47 if _fused() else 0)
-# Adding this and subtracting it again rounds a number below 2^51 to an integer.
+# Adding and then subtracting this constant rounds a number below 2^51 to an integer.
 _ROUNDING = 1.5 * 2.0**52
-# With these bits set above it, an integer below 2^52 becomes the double that is larger by 2^52.
+# With these bits set, the integer x below 2^52 reads as the double 2^52 + x.
 _EXPONENT = np.uint64(0x433 << 52)
 _MANTISSA = np.uint64((1 << 52) - 1)
 _ABOVE = 2.0**52
@@ -67,7 +67,7 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _same_bits(source: Any, target: Any) -> Any:
-    """The function that reads a number's bits as one of another type."""
+    """A function that reinterprets a number's bits as another type."""
 
     @_emitted
     def read(context: Any, a: Any) -> Any:
@@ -91,7 +91,7 @@ def near(a: Any) -> Any:
 
 @inlined
 def canonical(a: Any, q: Any) -> Any:
-    """The canonical residue of a whole double from -q to q, itself not q."""
+    """The canonical residue of an integral double in [-q, q)."""
     return _bits_of((a + q if a < 0.0 else a) + _ABOVE) & _MANTISSA
 
 
@@ -99,7 +99,7 @@ def canonical(a: Any, q: Any) -> Any:
 def product_near(a: Any, b: Any, q: Any, inverse: Any) -> Any:
     """a b modulo q, for |a b| below 2^50.8 q. `inverse` is 1 / q.
 
-    Its size is at most q (1/2 + e), where e = 1.5 * 2^-52 |a b| / q is what the quotient may be off by: at most 0.12 x for a
+    Its size is at most q (1/2 + e), where e = 1.5 * 2^-52 |a b| / q bounds the quotient's error: at most 0.12 x for a
     up to x q and b up to q / 2.
     """
     h = a * b

@@ -1,4 +1,4 @@
-"""Arrays that lie apart in memory, as kernels take them: by their addresses. Who calls keeps the arrays alive."""
+"""Addresses of arrays, for kernels that take many separate arrays. The caller keeps the arrays alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.ir import Array
 
 
 def addresses(arrays: Sequence[Array]) -> Array:
-    """The addresses of arrays in one piece, of numbers of 64 bits."""
+    """The addresses of contiguous arrays of 64-bit numbers."""
     assert all(array.flags.c_contiguous and array.dtype == np.uint64 for array in arrays)
     return np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
 

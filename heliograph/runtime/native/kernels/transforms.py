@@ -1,16 +1,16 @@
 """Number-theoretic transforms of polynomials modulo X^N + 1: kernels, and the tables of one prime.
 
-Values stand in OpenFHE's order: value j of a transform is the polynomial at psi^(2 r(j) + 1), where r reverses the bits
+Values are in OpenFHE's order: value j of a transform is the polynomial at psi^(2 r(j) + 1), where r reverses the bits
 of j and psi is the smallest root of order 2N.
 
 N = R C. The first log2 R steps work in place on runs of at least C numbers. The rest are R transforms of C numbers each;
-some of them are taken into a tile that fits the cache, one in each column, so that every step is on runs there too.
+several of them are copied into a tile that fits the cache, one per column, so that every step works on runs there too.
 
 Modulo primes below `floating.LIMIT` the steps are on doubles (`forward_near`, `backward_near`).
 
-Plaintexts take less (`forward_numbers`). Where the slots are real, value N - 1 - j is value j, for psi^-1 in the place of
-psi gives the same: half of the transform makes the first half, which is all that is kept. Where the slots repeat, it is
-that of a shorter polynomial, in a power of X: the first steps on fewer numbers.
+Plaintexts take less work (`forward_numbers`). If the slots are real, value N - 1 - j equals value j, because psi^-1 in
+place of psi gives the same values: half of the transform suffices, and only the first half is kept. If the slots
+repeat, the polynomial is a shorter one in a power of X, and the first steps work on fewer numbers.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ LANES = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrimeTables:
-    """The powers of psi that transforms modulo one prime take, each with its ratio (see `times_constant`).
+    """The powers of psi for transforms modulo one prime, each with its ratio (see `times_constant`).
 
-    Of a prime below `floating.LIMIT` they are doubles between -q / 2 and q / 2, by their bits, and have no ratios.
+    For a prime below `floating.LIMIT` they are the bits of doubles between -q / 2 and q / 2, without ratios.
 
-    `outer` are (2, 2, R): forth and back, numbers and ratios, for the steps on the whole polynomial. `inner` are
-    (2, 2, R / LANES, C - 1, LANES) for those inside tiles. `last` are 1/N and its ratio.
+    `outer`: (2, 2, R), forward and backward, numbers and ratios, for the steps on the whole polynomial.
+    `inner`: (2, 2, R / LANES, C - 1, LANES), the same for the steps inside tiles.
+    `last`: 1/N and its ratio.
     """
 
     prime: int
@@ -62,22 +63,22 @@ class PrimeTables:
 
 
 def rows_of(ring_dim: int) -> int:
-    """R."""
+    """The number of rows R."""
     return ring_dim // columns_of(ring_dim)
 
 
 def columns_of(ring_dim: int) -> int:
-    """C: steps on the whole polynomial are cheaper than those in tiles, as long as it stays in the second cache."""
+    """The number of columns C. Steps on a polynomial in the second-level cache are cheaper than steps in tiles."""
     return max(32, ring_dim >> 10)
 
 
 def ratio_of(number: int, prime: int) -> int:
-    """What `times_constant` takes beside a number."""
+    """The ratio of a number for `times_constant`."""
     return (number << 64) // prime
 
 
 def barrett_ratio(prime: int) -> int:
-    """What `reduced` takes."""
+    """The ratio of a prime for `reduced`."""
     return (1 << (prime.bit_length() + 63)) // prime
 
 
@@ -124,7 +125,7 @@ def _back(x: Any, y: Any, w: Any, ratio: Any, q: Any, q4: Any) -> Any:
 
 @kernel
 def _into_columns(lines: Any, tile: Any) -> None:
-    """A tile of runs, one in each column."""
+    """Copy runs into a tile, one per column."""
     for c in range(tile.shape[0]):
         for k in range(LANES):
             tile[c, k] = lines[k, c]
@@ -158,7 +159,8 @@ def backward(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
 def forward_whole(a: Any, outer: Any, inner: Any, q: Any, half: int = 0) -> None:
     """The transform of a polynomial, in place: numbers below 8 q become canonical values.
 
-    With `half` = 1 its first half, from what the first step left. Of a shorter polynomial fewer steps are taken.
+    With `half` = 1 it computes the first half, from the result of the first step. A shorter polynomial takes fewer
+    steps.
     """
     n, rows = a.size, outer.shape[1] >> half
     columns = n // rows
@@ -255,9 +257,9 @@ def _back_near(x: Any, y: Any, w: Any, q: Any, inverse: Any, small: Any) -> Any:
 
 @kernel
 def forward_near(a: Any, outer: Any, inner: Any, prime: Any, half: int = 0) -> None:
-    """The transform, in place, of a polynomial of doubles up to q in size. Its values are canonical, as whole numbers.
+    """The transform, in place, of a polynomial of doubles up to q in size. The values become canonical integers.
 
-    `half` as in `forward_whole`; then they are up to 1.1 q.
+    `half` is as in `forward_whole`; the doubles are then up to 1.1 q in size.
     """
     n, rows = a.size, outer.shape[1] >> half
     columns = n // rows
@@ -304,7 +306,7 @@ def forward_near(a: Any, outer: Any, inner: Any, prime: Any, half: int = 0) -> N
 
 @kernel
 def backward_near(a: Any, outer: Any, inner: Any, last: Any, prime: Any) -> None:
-    """The polynomial of values that are doubles up to q in size, times a constant, in place; canonical, as whole numbers."""
+    """The polynomial of values in doubles up to q in size, times a constant, in place; then canonical integers."""
     n, rows = a.size, outer.shape[1]
     columns = n // rows
     q = float(prime)
@@ -358,7 +360,7 @@ def forward_rows(values: Any, rows: Any, moduli: Any, outer: Any, inner: Any) ->
 
 @kernel
 def _residues_of(numbers: Any, o: Any, q: Any) -> None:
-    """Whole doubles that are smaller than a prime as residues, up to the prime itself."""
+    """Integral doubles, smaller than a prime in size, as residues from 0 up to the prime itself."""
     for j in range(o.size):
         number = np.int64(numbers[j])
         o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
@@ -366,7 +368,7 @@ def _residues_of(numbers: Any, o: Any, q: Any) -> None:
 
 @kernel
 def _numbers_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
-    """The transform of whole doubles below 2^49 modulo a prime, as many as `o` has."""
+    """The transform of integral doubles below 2^49 modulo a prime, of the length of `o`."""
     if q < LIMIT:
         prime, doubles = float(q), o.view(np.float64)
         inverse = 1.0 / prime
@@ -382,7 +384,7 @@ def _numbers_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> No
 def _mirrored_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
     """The first half of the transform of mirrored coefficients, m_(N - k) = -m_k, from their first half.
 
-    The first step takes m_(N / 2 + k) = -m_(N / 2 - k) times psi^(N / 2) to them.
+    The first step adds m_(N / 2 + k) = -m_(N / 2 - k), times psi^(N / 2), to that half.
     """
     size = o.size
     if q < LIMIT:
@@ -396,7 +398,7 @@ def _mirrored_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> N
     else:
         w, ratio, q4 = outer[0, 1], outer[1, 1], np.uint64(4) * q
         _residues_of(numbers, o, q)
-        # Pairs of places change together.
+        # Both places of a pair are read before either is overwritten.
         for j in range(1, size // 2 + 1):
             x, y = o[j], o[size - j]
             o[j] = x + q4 - times_constant(y, w, ratio, q)
@@ -408,10 +410,10 @@ def _mirrored_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> N
 def forward_numbers(
     polynomials: Any, sizes: Any, mirrored: bool, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any
 ) -> None:
-    """The transforms of polynomials of whole doubles below 2^49, by address, modulo the prime of each row: (P, n, N).
+    """The transforms of polynomials, integral doubles below 2^49 by address, modulo each row's prime: (P, n, N).
 
-    `sizes` are how many coefficients each has, in a power of X. Where they are `mirrored` they are the first halves, and
-    `out` are the first halves of the transforms, (P, n, N / 2).
+    `sizes` are the numbers of coefficients of each, in a power of X. If `mirrored`, the coefficients are first halves,
+    and so are the transforms in `out`, (P, n, N / 2).
     """
     towers, width = out.shape[1], out.shape[2]
     for job in prange(out.shape[0] * towers):
@@ -425,7 +427,7 @@ def forward_numbers(
             _numbers_forward(numbers, run, moduli[row, 0], outer[row, 0], inner[row, 0])
         times = width // size
         if times > 1:
-            # Each value stands for as many; from the end on, so that none is written over before it was read.
+            # Repeat each value, from the end, so that none is overwritten before it is read.
             for j in range(size - 1, -1, -1):
                 value = o[j]
                 for k in range(times):

@@ -1,5 +1,6 @@
-"""What a client does word by word, beside its arithmetic: packing, unpacking, uniform residues, sizes of errors. The same
-in numpy: runtime/wire/packed.py and expansion.py, runtime/client/cryptor/randomness.py.
+"""The client's kernels on single words: packing, unpacking, uniform residues, sizes of errors.
+
+The numpy versions are in runtime/wire/packed.py and expansion.py, and in runtime/client/cryptor/randomness.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _WORD = 64
 
 @kernel
 def pack(rows: Any, bits: int, words: Any) -> None:
-    """Rows (64, n) of residues of so many bits into words (bits, n), which are zero."""
+    """Pack residues of `bits` bits, (64, n), into `words` (bits, n), which start as zeros."""
     for i in range(_WORD):
         word, shift = i * bits // _WORD, i * bits % _WORD
         values, low = rows[i], words[word]
@@ -30,7 +31,7 @@ def pack(rows: Any, bits: int, words: Any) -> None:
 
 @kernel
 def unpack(words: Any, bits: int, rows: Any) -> Any:
-    """The residues (64, n) in such words, and the largest of them."""
+    """Unpack words into residues `rows` (64, n); returns the largest residue."""
     mask, largest = (np.uint64(1) << np.uint64(bits)) - np.uint64(1), np.uint64(0)
     for i in range(_WORD):
         word, shift = i * bits // _WORD, i * bits % _WORD
@@ -50,7 +51,7 @@ def unpack(words: Any, bits: int, rows: Any) -> Any:
 
 @kernel
 def count_reached(high: Any, low: Any, table: Any, found: Any) -> None:
-    """How many of the thresholds (n, 2) each number of 128 bits reaches: all are compared, whatever the number."""
+    """Count the thresholds (n, 2) that each 128-bit number reaches; every number is compared with all of them."""
     for k in range(table.shape[0]):
         threshold_high, threshold_low = table[k, 0], table[k, 1]
         for j in range(found.size):
@@ -60,9 +61,10 @@ def count_reached(high: Any, low: Any, table: Any, found: Any) -> None:
 
 @kernel
 def accept(words: Any, limit: Any, q: Any, ratio: Any, row: Any, filled: int) -> int:
-    """Words below the limit modulo q into the row, from `filled` on: how many residues it has then.
+    """Write the words below the limit, modulo q, into the row from `filled` on; returns the new number of residues.
 
-    `ratio` is floor(2^64 / q): the quotient is up to three too small. Residues are sent: branches may depend on them.
+    `ratio` is floor(2^64 / q); the quotient is up to three too small. The residues are public: branches may depend on
+    them.
     """
     for j in range(words.size):
         word = words[j]
