@@ -34,7 +34,7 @@ from helpers.serving import Running
 # Jobs of the tenant that floods, for the floods that ask for them.
 OWN_JOBS = 2000
 LABELS = {
-    "no token": "no token", "unknown job": "jobs that are not there", "begin uploads": "uploads of 10 bytes, begun",
+    "no token": "no token", "unknown job": "jobs that are not there",
     "begin key sets": "key sets, begun", "list jobs": "pages of 2,000 jobs", "wait": "`?wait=30`",
     "idle": "idle connections", "unread": "answers that are not read",
 }  # fmt: skip

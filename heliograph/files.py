@@ -207,7 +207,7 @@ def locked_folder(folder: str | Path, *, wait: bool) -> Iterator[None]:
 
     On Windows, which cannot open folders, a file `.lock` in the folder is locked.
     """
-    handle = _open_to_lock(folder)
+    handle = _open_folder(folder)
     try:
         lock(handle, wait=wait)
         yield
@@ -223,7 +223,7 @@ def exclusive(path: str | Path, refused: HeliographError) -> Iterator[None]:
     without locks, other processes are not detected.
     """
     try:
-        handle = _open_to_lock(path)
+        handle = _open_folder(path) if os.path.isdir(path) else os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise WireError(f"{path} cannot be written", why=error.strerror or str(error)) from None
     try:
@@ -238,9 +238,7 @@ def exclusive(path: str | Path, refused: HeliographError) -> Iterator[None]:
         os.close(handle)
 
 
-def _open_to_lock(path: str | Path) -> int:
-    if not os.path.isdir(path):
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def _open_folder(path: str | Path) -> int:
     if sys.platform == "win32":
         return os.open(Path(path) / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY)

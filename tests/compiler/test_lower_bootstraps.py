@@ -255,7 +255,7 @@ def test_a_client_and_a_server_over_files(tmp_path: Path) -> None:
     for backend, keys, bound in (
         ("openfhe", EvaluationKeys.load(tmp_path / "all.keys"), None),
         ("native", KeyFolder(tmp_path / "keys"), None),
-        ("openfhe", KeyFolder(tmp_path / "keys"), least),
+        ("openfhe", KeyFolder(tmp_path / "keys"), None),
         ("native", KeyFolder(tmp_path / "keys"), least),
     ):
         with hg.Server(loaded, keys, backend=backend, key_bytes=bound, allow_insecure=True) as server:

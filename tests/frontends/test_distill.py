@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import models
 import numpy as np
 import pytest
 import torch
+from frontends import models
 from support import inputs
 from torch import nn
 

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import models
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from frontends import models
 from sklearn.datasets import load_digits
 from support import Fn, inputs
 from torch import nn

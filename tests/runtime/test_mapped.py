@@ -113,7 +113,7 @@ def test_what_cannot_be_mapped_is_refused(client: Client, folder: KeyFolder, mon
         Server(artifact, client.evaluation_keys(), mapped=True, allow_insecure=True)
     with pytest.raises(ProgramError, match="in a folder"):
         Server(artifact, folder, mapped=True, key_bytes=1 << 30, allow_insecure=True)
-    with pytest.raises(ProgramError, match="objects in the memory of a process"):
+    with pytest.raises(ProgramError, match="cannot be mapped"):
         Server(artifact, folder, mapped=True, backend="openfhe", allow_insecure=True)
     usage = shutil.disk_usage(folder.path)
     monkeypatch.setattr(mapped.shutil, "disk_usage", lambda path: usage._replace(free=mapped._FREE_BYTES + 1000))

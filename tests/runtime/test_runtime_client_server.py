@@ -219,16 +219,17 @@ def test_keys_can_be_written_after_a_server_has_used_them(artifact: Artifact, cl
         assert {name: len(bytes(keys.blob(name))) for name in keys.names()} == before
 
 
-def test_openfhe_makes_no_keys_inside_an_evaluation(artifact: Artifact, client: Client, keys: EvaluationKeys) -> None:
+def test_keys_that_openfhe_makes_inside_an_evaluation_change_nothing(
+    artifact: Artifact, client: Client, keys: EvaluationKeys
+) -> None:
     other = OpenFHECryptor(artifact.ring)
 
     def meddle(stage: str, done: int, total: int) -> None:
         other.rotation_key(1)
 
     with Server(artifact, keys, backend="openfhe", allow_insecure=True) as server:
-        with pytest.raises(ProgramError, match="inside an evaluation"):
-            server.run(client.encrypt(sample()), meddle)
-        assert np.isfinite(client.decrypt(server.run(client.encrypt(sample())))).all()
+        alone = client.decrypt(server.run(client.encrypt(sample())))
+        np.testing.assert_allclose(client.decrypt(server.run(client.encrypt(sample()), meddle)), alone, atol=1e-3)
 
 
 def test_progress_is_told(client: Client, server: Server) -> None:

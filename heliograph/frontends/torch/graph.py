@@ -185,15 +185,16 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
     for words, what, hint in _STOPPED:
         if words in str(error):
             return UnsupportedError(what, where=where, why=f"{kind}: {first}"[:300], hint=hint)
+    own = examples.called == EXAMPLE
     return ProgramError(
-        f"the model cannot be run on {examples.called}",
+        said("the model cannot be run on {example_input}") if own else f"the model cannot be run on {examples.called}",
         where=where,
         why=f"{kind}: {first}"[:300],
         hint=said(
             "see whether {model(example_input) runs; example_input needs a batch axis|the model runs on it}, and forward "
             "must use torch only"
         )
-        if examples.called == EXAMPLE
+        if own
         else f"see whether model(samples) runs: they have shape {_shapes(examples)}, the axis of samples in front, and "
         "forward must use torch only",
     )

@@ -18,19 +18,19 @@ def backend_name(asked: str | None) -> str:
 def refuse_plaintexts(asked: str | None, where: str) -> None:
     """Raise a ProgramError if the backend of that name keeps no plaintexts in files."""
     if backend_name(asked) == OPENFHE:
-        raise _in_memory("plaintexts", where)
+        raise _in_memory("plaintexts", "kept in a file", where)
 
 
 def loads_keys(asked: str | None, key_bytes: int | None) -> bool:
     """Whether the backend of that name can load keys on demand; a ProgramError if it cannot and a bound is given."""
     if backend_name(asked) == OPENFHE and key_bytes is not None:
-        raise _in_memory("keys", "Server(key_bytes=...)")
+        raise _in_memory("keys", "loaded by need", "Server(key_bytes=...)")
     return backend_name(asked) != OPENFHE
 
 
-def _in_memory(what: str, where: str) -> ProgramError:
+def _in_memory(what: str, cannot: str, where: str) -> ProgramError:
     return ProgramError(
-        f"OpenFHE's {what} are objects in the memory of a process, all of them",
+        f"OpenFHE's {what} are objects in the memory of a process, and cannot be {cannot}",
         where=where,
         hint="take the native backend (pip install numba), or leave this out",
     )
@@ -51,7 +51,7 @@ def make_backend(
     name = backend_name(asked)
     if name == OPENFHE:
         if mapped:
-            raise _in_memory("keys", "Server(mapped=True)")
+            raise _in_memory("keys", "mapped", "Server(mapped=True)")
         if plaintexts is not None:
             refuse_plaintexts(asked, "Server(plaintexts=...)")
         # OpenFHE is an optional dependency, and its import takes half a second.
