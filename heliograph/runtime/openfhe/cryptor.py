@@ -117,9 +117,9 @@ class OpenFHECryptor:
         return values, 2.0 ** (float(plaintext.GetLogError()) - log_scale)
 
     def secret_bytes(self) -> bytes:
-        """The secret key for the client's file: its coefficients modulo each prime, 8 bytes each, in OpenFHE's order.
+        """The secret key for the client's file: its values modulo each prime, 8 bytes each, in OpenFHE's order.
 
-        OpenFHE's bytes around the coefficients may change between versions; the coefficients do not.
+        OpenFHE's bytes around the values may change between versions; the values do not.
         """
         return b"".join(self._secret_blocks())
 
