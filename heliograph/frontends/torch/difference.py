@@ -248,7 +248,7 @@ def _in_outputs(reading: Reading, samples: Sequence[torch.Tensor]) -> Difference
         shape = tuple(getattr(leaf, "shape", ()))
         if shape[:1] == (count,) or output.op == "input":
             continue
-        what, hint = f"output {name!r} has shape {shape} for {count} samples: the model mixes samples", APART
+        what, hint = f"output {name!r} has shape {shape} for {count} samples: the model mixes samples", str(APART)
         if count in shape:
             what = f"output {name!r} has its batch axis at position {shape.index(count)}"
             hint = "permute the batch axis to the front before returning"
