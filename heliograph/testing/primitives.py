@@ -1,6 +1,6 @@
 """The suite of a backend's primitives, on every ring, level, number of digits and part of a chain, with exact integers.
 
-    exact                  all results but those below: the residues are those of reference.py, to the last bit
+        exact                  all results except those below: the residues equal those of reference.py, to the last bit
     encode                 coefficients are at most max(2, 2^(scale - 46)) away from the exact ones
     mul_scalar             of a negative number: its product with the scale may be rounded up or down
     bootstrap              the root mean square of the error is at most twice what ckks/noise.py says
@@ -154,8 +154,8 @@ def _agree(bench: Bench, what: str, found: Array, expected: Array, ring: Ring, s
     assert found.shape == expected.shape, f"{what}: expected the shape {expected.shape}, found {found.shape}"
     assert (found < column(primes)).all(), f"{what}: residues are not below their primes"
     apart = centred(backward(phase(bench, found) - phase(bench, expected), primes), primes)
-    # Of two key switches; `switch_std` is that of a slot. One of them may be biased by half the number of special primes in
-    # both parts, the second of which comes times the secret.
+    # The bound is for two key switches; `switch_std` is for a slot. One switch may have a bias of half the number of
+    # special primes in both parts, and the second part is multiplied by the secret.
     bias = ring.special / 2 * (1 + 6 * math.sqrt(2 * ring.ring_dim / 3))
     bound = 8 * math.sqrt(2) * switch_std(ring, len(primes) - 1) / math.sqrt(ring.ring_dim / 2) + bias
     largest = int(np.abs(apart).max())

@@ -122,7 +122,7 @@ class Client:
 
     @property
     def evaluation_key_bytes(self) -> int:
-        """The size of the evaluation keys as they are sent, computed from their rings and number."""
+        """The size of the evaluation keys in wire form, computed from their rings and number."""
         return sum(key.sent_bytes for key in self.public.evaluation_keys)
 
     def evaluation_keys(self, progress: Progress | None = None, *, check_memory: bool = True) -> EvaluationKeys:
@@ -253,7 +253,7 @@ class Client:
         return found
 
     def _encrypted(self, samples: Mapping[PublicSpec, Any]) -> dict[str, Bytes]:
-        """The ciphertexts of some inputs, as they are sent."""
+        """The ciphertexts of some inputs, in wire form."""
         made: dict[str, Bytes] = {}
         for spec, sample in samples.items():
             for chunk, vector in enumerate(spec.placed.pack(encrypted_input(spec, sample))):

@@ -128,7 +128,7 @@ def _too_little(folder: Path, size: int, why: str) -> TooLittleDiskError:
 
 
 def _reserve(handle: int, size: int) -> None:
-    """Give a new file its size, with disk space for all of it; an OSError where the disk has none.
+    """Give a new file its size, with disk space for all of it; an OSError if the disk has no room.
 
     Without this, space is allocated when a mapped page is written, and a full disk ends the process (SIGBUS).
     """
