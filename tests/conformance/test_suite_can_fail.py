@@ -19,9 +19,9 @@ from heliograph.ir import Array, Program
 from heliograph.runtime.client.cryptor import cryptor as cryptors
 from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.client.cryptor.randomness import SecretStream
 from heliograph.runtime.native.backend import NativeBackend, NativeEvaluator
 from heliograph.runtime.native.ciphertext import Ciphertext
+from heliograph.runtime.noise import SecretStream
 from heliograph.testing import RINGS, Check, arithmetic_checks, cryptor_checks, hostile_checks, primitive_checks
 from heliograph.testing.bench import AMOUNTS, Bench
 from heliograph.testing.primitives import phase

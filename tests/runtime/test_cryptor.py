@@ -19,7 +19,7 @@ from heliograph.runtime.client.cryptor import cryptor as cryptors
 from heliograph.runtime.client.cryptor import randomness
 from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic, arithmetic, arrays_of
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.client.cryptor.randomness import SecretStream
+from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.openfhe.serial import key_template
 from heliograph.runtime.wire import packed
 from heliograph.runtime.wire.forms import key_form

@@ -19,7 +19,8 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.runtime.client.cryptor.arithmetic import arithmetic
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
+from heliograph.runtime.client.cryptor.randomness import gaussian, sparse_ternary, ternary, thresholds
+from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.residues import automorphism_places, centered
 from heliograph.runtime.wire.expansion import fresh_seed, uniform_into
 from heliograph.runtime.wire.forms import key_form
@@ -239,9 +240,7 @@ def test_openfhe_draws_the_same() -> None:
     last = ours._basis(ring).values[-1:]
     drawn, uniform = Errors(1.0), Residues(prime)
     for _ in range(62):
-        rows = blocks_of(serialize(theirs.relinearization_key()), template).reshape(
-            2, ring.digits, towers, ring.ring_dim
-        )
+        rows = blocks_of(serialize(theirs.evaluation_key(key)), template).reshape(2, ring.digits, towers, ring.ring_dim)
         a, b = rows[:, :, -1]
         uniform.add(a.ravel())
         drawn.add(errors_of(np.stack([a, b], axis=1), ring, prime, last).ravel())

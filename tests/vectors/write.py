@@ -33,7 +33,8 @@ from heliograph.runtime.client import keyfile
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.client.cryptor import cryptor as cryptors
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.client.cryptor.randomness import SecretStream, gaussian, sparse_ternary, ternary, thresholds
+from heliograph.runtime.client.cryptor.randomness import gaussian, sparse_ternary, ternary, thresholds
+from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.wire.expansion import uniform_into
 from heliograph.runtime.wire.forms import fresh_form, key_form, read_ciphertext, sparse_primes, special_primes
 from heliograph.runtime.wire.keyfolder import key_parts

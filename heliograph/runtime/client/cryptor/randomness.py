@@ -14,39 +14,20 @@ from __future__ import annotations
 
 import functools
 import math
-import secrets
 from decimal import Decimal, localcontext
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from heliograph.ckks.ring import SIGMA
 from heliograph.ir import Array
+from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.wire.packed import kernels
 
-_SEED_BYTES = 32
-_NONCE = bytes(16)
 # Bytes below 255 = 3 * 85, taken modulo 3, are equally likely to be 0, 1 or 2.
 _THIRDS = 255
 # Bits of the thresholds in the table of errors; an error with a probability below the last bit never occurs.
 _PRECISION = 128
 _WORD = 64
-
-
-class SecretStream:
-    """A stream of secret random bytes."""
-
-    def __init__(self, seed: bytes | None = None) -> None:
-        """`seed` is for tests alone; by default the system's generator gives one."""
-        key = secrets.token_bytes(_SEED_BYTES) if seed is None else seed
-        self._stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
-
-    def octets(self, count: int) -> Array:
-        return np.frombuffer(self._stream.update(bytes(count)), dtype=np.uint8)
-
-    def words(self, count: int) -> Array:
-        """Random 64-bit words."""
-        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
 
 
 def ternary(stream: SecretStream, size: int) -> Array:
