@@ -37,7 +37,6 @@ MAX_TENSORS = 1024
 # The scale of a product comes from at most two fresh values and a plaintext; no planned scale comes near this.
 MAX_LOG_SCALE = 240.0
 _MAX_SHIFTED_PAIRS = 1 << 26
-_MOST_RAISED = 16
 # The most bits by which the scale of a raised value may be reread, and the ops of written-out bootstraps.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")

@@ -88,17 +88,6 @@ def chains_values(chains: Sequence[Chain]) -> dict[str, Any]:
     }
 
 
-def chains_json(chains: Sequence[Chain]) -> dict[str, Any]:
-    """The chains as JSON values."""
-    found: dict[str, Any] = to_json(Chains(**chains_values(chains)))
-    return found
-
-
-def read_chains(given: Mapping[str, Any]) -> tuple[Chain, ...]:
-    """The chains in JSON values; a WireError if they are out of bounds."""
-    return _chains(_read(Chains, given), secure=True)
-
-
 def read_description(given: Mapping[str, Any], *, secure: bool = True) -> tuple[Description, tuple[Chain, ...]]:
     """The description in JSON values, and its chains; a WireError if it is out of bounds.
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from helpers.backends import native, openfhe, run, simulator
 from helpers.keyed import RingKeys, keyed
+from helpers.records import chains_json, read_chains
 from runtime.bootstrapped import lowered
 from runtime.support import toy_artifact
 
 import heliograph as hg
 from heliograph.artifact.figures import complete
 from heliograph.artifact.validate import check_program
-from heliograph.artifact.wire import chains_json, read_chains
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.parameters import Parameters

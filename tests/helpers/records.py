@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from heliograph.artifact import wire
+from heliograph.ckks.chains import Chain
 from heliograph.ir import Program
 from heliograph.ir.text import parse_program
-from heliograph.records import plain
+from heliograph.records import plain, to_json
 
 _WORDS = ("input", "output", "carry", "chain", "path", "server", "range")
 
@@ -91,3 +93,13 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_shown, value)) + "]"
     return json.dumps(value) if isinstance(value, (str, bool)) or value is None else repr(value)
+
+
+def chains_json(chains: Sequence[Chain]) -> dict[str, Any]:
+    """The chains as JSON values, as a description has them."""
+    return dict(to_json(wire.Chains(**wire.chains_values(chains))))
+
+
+def read_chains(given: Mapping[str, Any]) -> tuple[Chain, ...]:
+    """The chains in JSON values; a WireError if they are out of bounds."""
+    return wire._chains(wire._read(wire.Chains, given), secure=True)

@@ -19,6 +19,7 @@ from runtime.support import INPUTS, sample, toy_artifact
 import heliograph as hg
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack, read_file
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, ProgramError, RangeError, SecurityError, WireError
 from heliograph.runtime import memory
 from heliograph.runtime.client import keyfile
@@ -225,7 +226,7 @@ def test_keys_that_openfhe_makes_inside_an_evaluation_change_nothing(
     other = OpenFHECryptor(artifact.ring)
 
     def meddle(stage: str, done: int, total: int) -> None:
-        other.rotation_key(1)
+        other.evaluation_key(EvaluationKey("rotation/1", artifact.ring, "rotation", 1))
 
     with Server(artifact, keys, backend="openfhe", allow_insecure=True) as server:
         alone = client.decrypt(server.run(client.encrypt(sample())))

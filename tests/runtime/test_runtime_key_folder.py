@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.records import chains_json, read_chains
 from runtime.bootstrapped import artifact as bootstrapped_artifact
 from runtime.bootstrapped import meaning, sample
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.public import PublicArtifact
-from heliograph.artifact.wire import chains_json, read_chains
 from heliograph.errors import WireError
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.native.ciphertext import read_key

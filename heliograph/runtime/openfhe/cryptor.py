@@ -57,14 +57,6 @@ class OpenFHECryptor:
             finally:
                 registry.drop({self.tag})
 
-    def rotation_key(self, amount: int) -> Any:
-        """A fresh key for one rotation in the whole chain, as OpenFHE's map from automorphism index to key."""
-        return self.evaluation_key(EvaluationKey(f"rotation/{amount}", self.ring, "rotation", amount))
-
-    def relinearization_key(self) -> Any:
-        """A fresh relinearization key of the whole chain."""
-        return self.evaluation_key(EvaluationKey("relinearization", self.ring, "relinearization"))
-
     def _secret_in(self, ring: Ring) -> Any:
         """The secret key in a lower part of the chain: the same polynomial modulo fewer primes, with the same name."""
         if ring == self.ring:

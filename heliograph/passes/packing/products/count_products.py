@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.execution.prices import call_ms
-from heliograph.execution.protocol import Call
+from heliograph.execution.prices import prices_on
 from heliograph.ir import Node, Program
 from heliograph.ir.maps.steps import Offsets, share_babies
 from heliograph.ir.ops.slots.transforms import transform_offsets
@@ -27,7 +26,8 @@ def count(product: MatrixProduct) -> Counter[str]:
 
 def price_ms(calls: Counter[str], ring: Ring, costs: CostTable, level: int) -> float:
     """Milliseconds of calls, all at one level."""
-    return sum(number * call_ms(Call(name, level, 2), ring, costs) for name, number in calls.items())
+    prices = prices_on((ring,), costs)
+    return sum(number * prices.at(name, level) for name, number in calls.items())
 
 
 @functools.lru_cache(maxsize=1024)
