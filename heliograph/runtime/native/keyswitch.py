@@ -298,11 +298,19 @@ def wholes(scaled: Any, rows: Any, moduli: Any) -> None:
     count = scaled.shape[2] // step + (scaled.shape[2] % step > 0)
     for job in prange(parts * count):
         part, begin = job % parts, job // parts * step
-        for x in range(begin, min(begin + step, scaled.shape[2])):
-            share = 0.5
-            for i in range(primes):
-                share += float(scaled[part, i, x]) / float(moduli[rows[i], 0])
-            scaled[part, primes, x] = np.uint64(share)
+        shares = np.full(min(step, scaled.shape[2] - begin), 0.5)
+        for i in range(primes):
+            row, prime = scaled[part, i, begin : begin + shares.size], moduli[rows[i], 0]
+            inverse = 1.0 / float(prime)
+            if prime < LIMIT:
+                for x in range(shares.size):
+                    shares[x] += near(row[x]) * inverse
+            else:
+                for x in range(shares.size):
+                    shares[x] += float(row[x]) * inverse
+        o = scaled[part, primes, begin : begin + shares.size]
+        for x in range(shares.size):
+            o[x] = np.uint64(np.int64(shares[x]))
 
 
 @parallel_kernel

@@ -103,14 +103,14 @@ def product_near(a: Any, b: Any, q: Any, inverse: Any) -> Any:
     up to x q and b up to q / 2.
     """
     h = a * b
-    quotient = (h * inverse + _ROUNDING) - _ROUNDING
+    quotient = fma(h, inverse, _ROUNDING) - _ROUNDING
     return fma(-quotient, q, h) + fma(a, b, -h)
 
 
 @inlined
 def nearest(a: Any, q: Any, inverse: Any) -> Any:
     """a modulo q, between -q / 2 and q / 2, for |a| below 2^53 and below 2^51 q."""
-    return a - ((a * inverse + _ROUNDING) - _ROUNDING) * q
+    return fma(_ROUNDING - fma(a, inverse, _ROUNDING), q, a)
 
 
 @inlined

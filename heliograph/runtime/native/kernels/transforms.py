@@ -238,6 +238,9 @@ def backward_whole(a: Any, outer: Any, inner: Any, last: Any, q: Any) -> None:
 # 3.7 q and products with powers of psi below 0.94 q. In the backward direction sums double: numbers stay below 2 q,
 # products below 0.95 q.
 _STEPS_FORTH, _STEPS_BACK = 4, 2
+# Modulo primes below these, numbers are reduced at the end only. After 17 steps forth, numbers are below 11 q and products
+# below 0.56 q; after 17 steps back, numbers are below 2^17 q and products below 0.88 q.
+_SMALL_FORTH, _SMALL_BACK = np.uint64(1 << 44), np.uint64(1 << 33)
 
 
 @inlined
@@ -270,7 +273,7 @@ def forward_near(a: Any, outer: Any, inner: Any, prime: Any, half: int = 0) -> N
     while count < outer.shape[1]:
         run >>= 1
         step += 1
-        small = step % _STEPS_FORTH == 0
+        small = prime > _SMALL_FORTH and step % _STEPS_FORTH == 0
         for i in range(count >> half):
             w, begin = w_outer[count + i], 2 * i * run
             x, y = doubles[begin : begin + run], doubles[begin + run : begin + 2 * run]
@@ -286,7 +289,7 @@ def forward_near(a: Any, outer: Any, inner: Any, prime: Any, half: int = 0) -> N
         while count < columns:
             run >>= 1
             step += 1
-            small = step % _STEPS_FORTH == 0
+            small = prime > _SMALL_FORTH and step % _STEPS_FORTH == 0
             for i in range(count):
                 w_row = w_inner[block, done + i]
                 for j in range(2 * i * run, 2 * i * run + run):
@@ -321,7 +324,7 @@ def backward_near(a: Any, outer: Any, inner: Any, last: Any, prime: Any) -> None
         while count >= 1:
             done -= count
             step += 1
-            small = step % _STEPS_BACK == 0
+            small = prime > _SMALL_BACK and step % _STEPS_BACK == 0
             for i in range(count):
                 w_row = w_inner[block, done + i]
                 for j in range(2 * i * run, 2 * i * run + run):
@@ -337,7 +340,7 @@ def backward_near(a: Any, outer: Any, inner: Any, last: Any, prime: Any) -> None
     run, count, step = columns, rows >> 1, outer_steps
     while count >= 1:
         step += 1
-        small = step % _STEPS_BACK == 0
+        small = prime > _SMALL_BACK and step % _STEPS_BACK == 0
         for i in range(count):
             w, begin = w_outer[count + i], 2 * i * run
             x, y = doubles[begin : begin + run], doubles[begin + run : begin + 2 * run]
