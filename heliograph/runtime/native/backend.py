@@ -31,8 +31,10 @@ from heliograph.runtime.native.bootstrapping import (
 )
 from heliograph.runtime.native.ciphertext import (
     Ciphertext,
+    in_words,
     read_ciphertext,
     read_key,
+    residues_of,
     write_ciphertext,
 )
 from heliograph.runtime.native.encoding import encoded_bytes, rounded_bytes
@@ -139,11 +141,13 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
 
     def diagonal_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
         if self._compact:
-            return rounded_bytes(diagonals.run * diagonals.stride, log_scale, level, self.ring.ring_dim)
+            size = self.plaintext_bytes(level)
+            return rounded_bytes(diagonals.run * diagonals.stride, log_scale, size, self.ring.ring_dim)
         return self._encoded_bytes(level, log_scale, diagonals)
 
     def _encoded_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
-        return encoded_bytes(diagonals.run * diagonals.stride, log_scale, level, self.ring.ring_dim)
+        size = self.plaintext_bytes(level)
+        return encoded_bytes(diagonals.run * diagonals.stride, log_scale, size, self.ring.ring_dim)
 
     @functools.cached_property
     def _compact(self) -> bool:
@@ -155,10 +159,10 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
         rows = [
             random.integers(prime, size=self.ring.ring_dim, dtype=np.uint64) for prime in self.ring.primes[: level + 1]
         ]
-        return Ciphertext(np.stack([rows, rows]))
+        return Ciphertext(in_words(np.stack([rows, rows]), self.ring.primes), level)
 
     def residues(self, x: Ciphertext) -> Array:
-        return x.residues
+        return residues_of(x, self.ring.primes)
 
 
 def tables_of(program: Program) -> dict[Ring, ChainTables]:

@@ -58,19 +58,20 @@ class BootstrappingPrimitives(NativePrimitives):
         keys: SparseKeys = self._key_of("encapsulation", 0)
         tables, known = self.tables, self.tables.known
         sparse = _switched(NativePrimitives(keys.tables, _no_key), x.residues, keys.there)
-        scaled = np.empty((2, 1, tables.ring_dim), dtype=np.uint64)
+        scaled = np.empty((2, tables.words(0), tables.ring_dim), dtype=np.uint32)
         first = tables.rows[:1]
-        keyswitch.coefficients(sparse[:, :1], scaled, first, known.last[first], known.moduli, known.outer, known.inner)
-        raised = np.empty((2, len(tables.primes), tables.ring_dim), dtype=np.uint64)
-        prime = np.uint64(tables.primes[0])
-        keyswitch.raise_modulus(scaled[:, 0], prime, raised, tables.rows, known.moduli, known.outer, known.inner)
-        return Ciphertext(_switched(self, raised, keys.back))
+        keyswitch.coefficients(sparse, scaled, first, known.last[first[:, 0]], known)
+        top = len(tables.primes) - 1
+        raised = np.empty((2, tables.words(top), tables.ring_dim), dtype=np.uint32)
+        keyswitch.raise_modulus(scaled, first[0, 0], raised, tables.rows, known)
+        return Ciphertext(_switched(self, raised, keys.back), top)
 
 
 def _switched(do: NativePrimitives, residues: Array, key: SwitchingKey) -> Array:
     """The ciphertext switched to the key's target secret."""
     made = do.switched(residues[1], key)
-    elementwise.add(made, residues[:1], made, do.tables.rows[: residues.shape[1]], do.tables.known.moduli)
+    rows = do.tables.basis(do.tables.level_of(residues.shape[1]), False)[1]
+    elementwise.add(made, residues[:1], made, rows, do.tables.known)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,20 +11,18 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.files import Bytes
 from heliograph.ir import Array
+from heliograph.runtime.native.kernels.rows import is_short
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.wire import forms as seeded
-from heliograph.runtime.wire.forms import SPARSE_BLOCKS, key_form, sparse_primes
+from heliograph.runtime.wire.forms import key_form, sparse_primes, special_primes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ciphertext:
-    """Canonical residues in evaluation form, (parts, level + 1, N), contiguous as the kernels require."""
+    """Canonical residues in evaluation form: (parts, words / N, N), in rows of words (`kernels.rows`)."""
 
     residues: Array
-
-    @property
-    def level(self) -> int:
-        return int(self.residues.shape[1]) - 1
+    level: int
 
     @property
     def parts(self) -> int:
@@ -32,7 +31,7 @@ class Ciphertext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwitchingKey:
-    """A key (2, digits, primes, N): b of each digit, then a of each; the chain's primes, then the special primes."""
+    """A key (2, digits, words / N, N): b of each digit, then a of each; the chain's primes, then the special primes."""
 
     residues: Array
 
@@ -48,47 +47,96 @@ class SparseKeys:
 
 def read_ciphertext(data: Bytes, ring: Ring, level: int, tag: str, what: str) -> Ciphertext:
     """The two-part ciphertext in untrusted bytes; a WireError unless they hold a matching one."""
-    return Ciphertext(seeded.read_ciphertext(data, ring, level, tag, what))
+    return Ciphertext(in_words(seeded.read_ciphertext(data, ring, level, tag, what), ring.primes), level)
 
 
 def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
     """The bytes of a ciphertext of two parts, under the key named `tag`."""
-    return seeded.write_ciphertext(value.residues, ring, tag)
+    return seeded.write_ciphertext(residues_of(value, ring.primes), ring, tag)
 
 
-def numbers_of(key: EvaluationKey) -> int:
-    """The number of residues in a key."""
+def in_words(residues: Array, primes: Sequence[int]) -> Array:
+    """Residues of 64 bits, (parts, towers, N), in rows of words."""
+    rows = [words for j, prime in enumerate(primes[: residues.shape[1]]) for words in _row_of(residues[:, j], prime)]
+    return np.ascontiguousarray(np.stack(rows, axis=1))
+
+
+def _row_of(residues: Array, prime: int) -> list[Array]:
+    """One row of all parts as arrays of words (parts, N)."""
+    if is_short(prime):
+        return [residues.astype(np.uint32)]
+    words = np.ascontiguousarray(residues).view(np.uint32).reshape(residues.shape[0], 2, -1)
+    return [words[:, 0], words[:, 1]]
+
+
+def residues_of(x: Ciphertext, primes: Sequence[int]) -> Array:
+    """The residues of a ciphertext as numbers of 64 bits: (parts, level + 1, N)."""
+    return out_of_words(x.residues, primes[: x.level + 1])
+
+
+def out_of_words(rows: Array, primes: Sequence[int]) -> Array:
+    """The residues in rows of words, (parts, words / N, N), as numbers of 64 bits: (parts, primes, N)."""
+    parts, _, size = rows.shape
+    found = np.empty((parts, len(primes), size), dtype=np.uint64)
+    at = 0
+    for j, prime in enumerate(primes):
+        if is_short(prime):
+            found[:, j] = rows[:, at]
+            at += 1
+        else:
+            found[:, j] = np.ascontiguousarray(rows[:, at : at + 2]).reshape(parts, -1).view(np.uint64)
+            at += 2
+    return found
+
+
+def words_of(key: EvaluationKey) -> int:
+    """The number of words in a key."""
     form = key_form(key)
-    return len(form.moduli) * form.ring_dim
+    return sum(1 if is_short(prime) else 2 for prime in form.moduli) * form.ring_dim
 
 
 def key_over(key: EvaluationKey, room: Array) -> SwitchingKey | SparseKeys:
-    """The key with its residues in `room`, which has `numbers_of(key)` entries."""
+    """The key with its residues in `room`, which has `words_of(key)` entries."""
     ring = key.ring
     if key.kind != "encapsulation":
         return SwitchingKey(room.reshape(2, ring.digits, -1, ring.ring_dim))
-    there, back = np.split(room, [SPARSE_BLOCKS * ring.ring_dim])
     first, special = ring.primes[:1], sparse_primes(ring)
+    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, first + special), first)
+    there, back = np.split(room, [2 * tables.words(0, wide=True) * ring.ring_dim])
     return SparseKeys(
-        ChainTables.of(ring, special, prime_rows(ring.ring_dim, first + special), first),
+        tables,
         SwitchingKey(there.reshape(2, 1, -1, ring.ring_dim)),
         SwitchingKey(back.reshape(2, ring.digits, -1, ring.ring_dim)),
     )
 
 
-def rows_of(key: SwitchingKey | SparseKeys) -> list[Array]:
-    """The polynomials of a key in the order in which they are written: the uniform half first."""
+def rows_of(key: SwitchingKey | SparseKeys, primes: Sequence[int]) -> list[Array]:
+    """The polynomials of a key in the order in which they are written, the uniform half first: (N) words or numbers of
+    64 bits. `primes` are those of the key's chain, the special ones last.
+    """
     if isinstance(key, SparseKeys):
-        return [*rows_of(key.there), *rows_of(key.back)]
-    b, a = key.residues.reshape(2, -1, key.residues.shape[-1])
-    return [*a, *b]
+        first = key.tables.primes + key.tables.special
+        return [*rows_of(key.there, first), *rows_of(key.back, primes)]
+    b, a = key.residues
+    rows = []
+    for digit in (*a, *b):
+        at = 0
+        for prime in primes:
+            if is_short(prime):
+                rows.append(digit[at])
+                at += 1
+            else:
+                rows.append(digit[at : at + 2].reshape(-1).view(np.uint64))
+                at += 2
+    return rows
 
 
 def read_key(data: Bytes, key: EvaluationKey, tag: str, room: Array | None = None) -> SwitchingKey | SparseKeys:
     """The evaluation key in untrusted bytes; a WireError unless they hold this very key.
 
-    Its residues are written into `room`, with `numbers_of(key)` entries, if given.
+    Its residues are written into `room`, with `words_of(key)` entries, if given.
     """
-    made = key_over(key, np.empty(numbers_of(key), dtype=np.uint64) if room is None else room)
-    key_form(key).read(data, tag, f"the key {key.name}", rows_of(made))
+    made = key_over(key, np.empty(words_of(key), dtype=np.uint32) if room is None else room)
+    primes = key.ring.primes + special_primes(key.ring)
+    key_form(key).read(data, tag, f"the key {key.name}", rows_of(made, primes))
     return made

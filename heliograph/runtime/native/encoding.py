@@ -17,8 +17,10 @@ from heliograph.errors import ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native.kernels.elementwise import scaled_residues
 from heliograph.runtime.native.kernels.floating import LIMIT
+from heliograph.runtime.native.kernels.plaintexts import forward_numbers, forward_rows
 from heliograph.runtime.native.kernels.pointers import addresses
-from heliograph.runtime.native.kernels.transforms import LANES, forward_numbers, forward_rows, rows_of
+from heliograph.runtime.native.kernels.transforms import LANES, rows_of
+from heliograph.runtime.native.kernels.word_transforms import LEAST
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 
 # Coefficients of up to this many bits are smaller than every prime that is not handled in doubles.
@@ -55,23 +57,31 @@ def halved(ring_dim: int) -> bool:
     return bool(LIMIT) and rows_of(ring_dim) >= 2 * LANES
 
 
-def encoded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
-    """The bytes that `encode` returns for real values up to one, repeating after `run` slots."""
-    return 8 * (level + 1) * ring_dim >> (halved(ring_dim) and run > 1 and log_scale < _SMALL_BITS)
+def encoded_bytes(run: int, log_scale: float, polynomial_bytes: int, ring_dim: int) -> int:
+    """The bytes that `encode` returns for real values up to one, repeating after `run` slots.
+
+    `polynomial_bytes`: the bytes of a whole polynomial at this level.
+    """
+    return polynomial_bytes >> (halved(ring_dim) and run > 1 and log_scale < _SMALL_BITS)
 
 
-def rounded_bytes(run: int, log_scale: float, level: int, ring_dim: int) -> int:
+def rounded_bytes(run: int, log_scale: float, polynomial_bytes: int, ring_dim: int) -> int:
     """The bytes that `rounded` returns for such values; for a single number, or at large scales, those are residues."""
     if not LIMIT or run == 1 or log_scale >= _SMALL_BITS:
-        return encoded_bytes(run, log_scale, level, ring_dim)
+        return encoded_bytes(run, log_scale, polynomial_bytes, ring_dim)
     mirrored = halved(ring_dim)
-    return (4 if log_scale < _SHORT_BITS else 8) * (max(2 * run, rows_of(ring_dim)) >> mirrored)
+    return (4 if log_scale < _SHORT_BITS else 8) * (max(2 * run, least_size(ring_dim)) >> mirrored)
+
+
+def least_size(ring_dim: int) -> int:
+    """The fewest coefficients of a transform."""
+    return max(rows_of(ring_dim), min(LEAST, ring_dim))
 
 
 def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Array:
     """The values times 2^log_scale, rounded, as residues in evaluation form. Raises RangeError if too large.
 
-    The shape is (level + 1, N), or (level + 1, N / 2) for real values at the usual scales if `halved`: the second half
+    The shape is (words / N, N), or (words / N, N / 2) for real values at the usual scales if `halved`: the second half
     of their residues mirrors the first. With `wide`, rows for the special primes follow.
     """
     return evaluated([rounded(values, log_scale, level, tables, wide)], tables)[0]
@@ -85,11 +95,11 @@ def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
     kinds = {i: (plain.level, plain.mirrored, plain.wide) for i, plain in waiting.items()}
     for level, mirrored, wide in set(kinds.values()):
         places = [i for i, kind in kinds.items() if kind == (level, mirrored, wide)]
-        numbers = [waiting[i].numbers.astype(np.float64, copy=False).view(np.uint64) for i in places]
-        sizes = np.array([each.size for each in numbers], dtype=np.int64)
-        rows = tables.basis(level, wide)[1]
-        out = np.empty((len(places), rows.size, tables.ring_dim >> mirrored), dtype=np.uint64)
-        forward_numbers(addresses(numbers), sizes, mirrored, out, rows, known.moduli, known.outer, known.inner)
+        numbers = [waiting[i].numbers.astype(np.float64, copy=False).view(np.uint32) for i in places]
+        sizes = np.array([each.size // 2 for each in numbers], dtype=np.int64)
+        rows, words = tables.basis(level, wide)[1], tables.words(level, wide)
+        out = np.empty((len(places), words, tables.ring_dim >> mirrored), dtype=np.uint32)
+        forward_numbers(addresses(numbers), sizes, mirrored, out, rows, known)
         for i, residues in zip(places, out, strict=True):
             made[i] = residues
     return [residues for residues in made if residues is not None]
@@ -118,7 +128,7 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wi
         raise RangeError(f"a plaintext is too large at scale 2^{log_scale:.1f}")
     if LIMIT and bits < _SMALL_BITS and not alone:
         # A transform has no fewer numbers than rows.
-        numbers = spread(whole, max(whole.size, rows_of(tables.ring_dim) >> mirrored))
+        numbers = spread(whole, max(whole.size, least_size(tables.ring_dim) >> mirrored))
         if bits < _SHORT_BITS:
             numbers = numbers.astype(np.int32)
         return Coefficients(numbers, level, mirrored, wide)
@@ -126,9 +136,10 @@ def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wi
         whole = np.concatenate([whole, [0.0], -whole[:0:-1]])
     if not alone:
         whole = spread(whole, tables.ring_dim)
-    out = np.empty((len(primes), whole.size), dtype=np.uint64)
-    scaled_residues(whole.astype(np.int64), with_ratio([1 << shift] * len(primes), primes), out, rows, known.moduli)
-    if alone:
-        return np.repeat(out, tables.ring_dim, axis=1)
-    forward_rows(out, rows, known.moduli, known.outer, known.inner)
+    # A constant has the same value everywhere.
+    whole = np.repeat(whole, tables.ring_dim) if alone else whole
+    out = np.empty((tables.words(level, wide), whole.size), dtype=np.uint32)
+    scaled_residues(whole.astype(np.int64), with_ratio([1 << shift] * len(primes), primes), out, rows, known)
+    if not alone:
+        forward_rows(out, rows, known)
     return out

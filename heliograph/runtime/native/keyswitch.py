@@ -28,22 +28,56 @@ from heliograph.runtime.native.kernels.arithmetic import (
     total,
 )
 from heliograph.runtime.native.kernels.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
-from heliograph.runtime.native.kernels.transforms import backward, forward, forward_near, forward_whole
+from heliograph.runtime.native.kernels.rows import backward_row, high_half, long_row
+from heliograph.runtime.native.kernels.transforms import forward, forward_near, forward_whole
+from heliograph.runtime.native.kernels.vectors import (
+    LANES,
+    SUMMANDS,
+    above,
+    load,
+    no_sum,
+    pair_at,
+    permuted,
+    plus_pieces,
+    plus_products,
+    products,
+    settled_words,
+    splat,
+    store,
+    times_word,
+    word_difference,
+    word_total,
+)
+from heliograph.runtime.native.kernels.word_transforms import forward_words
 
 
 @kernel
-def _combined(sources: Any, factors: Any, out: Any, q: Any) -> None:
-    """The sum of polynomials times constants modulo q, below 4 q; `factors` are (sources, 2)."""
+def _combined(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, moduli: Any, q: Any) -> None:
+    """The sum of polynomials times constants modulo q, below 4 q.
+
+    The rows of `scaled` begin at `origin`; `factors` are (sources, 2). A source beyond the last of the `rows` holds
+    small numbers in words (`wholes`).
+    """
     q4 = np.uint64(4) * q
-    w, ratio = factors[0, 0], factors[0, 1]
-    first = sources[0]
     for x in range(out.size):
-        out[x] = times_constant(first[x], w, ratio, q)
-    for i in range(1, sources.shape[0]):
-        w, ratio, source = factors[i, 0], factors[i, 1], sources[i]
-        for x in range(out.size):
-            value = out[x] + times_constant(source[x], w, ratio, q)
-            out[x] = min(value, value - q4)
+        out[x] = np.uint64(0)
+    at = np.int64(0)
+    for i in range(factors.shape[0]):
+        w, ratio = factors[i, 0], factors[i, 1]
+        short = i >= rows.shape[0] or moduli[rows[i, 0], 5] != 0
+        at = rows[i, 1] - origin if i < rows.shape[0] else at
+        if short:
+            words = scaled[at]
+            for x in range(out.size):
+                value = out[x] + times_constant(np.uint64(words[x]), w, ratio, q)
+                out[x] = min(value, value - q4)
+            at += 1
+        else:
+            source = long_row(scaled, at)
+            for x in range(out.size):
+                value = out[x] + times_constant(source[x], w, ratio, q)
+                out[x] = min(value, value - q4)
+            at += 2
 
 
 # The number of products that are summed before the sum is reduced.
@@ -52,141 +86,228 @@ _PIECE, _MASK = np.uint64(30), np.uint64((1 << 30) - 1)
 
 
 @kernel
-def _combined_near(sources: Any, primes: Any, factors: Any, out: Any, prime: Any) -> None:
-    """The sum of polynomials times constants modulo q, in doubles between -q / 2 and q / 2.
-
-    `primes` are the sources' primes; residues with more bits than doubles are multiplied in two pieces. A source beyond
-    the last prime holds small numbers (`wholes`).
-    """
+def _combined_near(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, moduli: Any, prime: Any) -> None:
+    """The same in doubles between -q / 2 and q / 2. Residues with more bits than doubles are multiplied in two pieces."""
     q = float(prime)
     inverse = 1.0 / q
     for begin in range(0, out.size, BLOCK):
         o = out[begin : begin + BLOCK]
         o[:] = 0.0
-        for i in range(sources.shape[0]):
-            w, source = centred_constant(factors[i, 0], prime), sources[i, begin : begin + BLOCK]
-            if i >= primes.size or primes[i] < LIMIT:
+        at = np.int64(0)
+        for i in range(factors.shape[0]):
+            w = centred_constant(factors[i, 0], prime)
+            short = i >= rows.shape[0] or moduli[rows[i, 0], 5] != 0
+            at = rows[i, 1] - origin if i < rows.shape[0] else at
+            if short:
+                words = scaled[at, begin : begin + BLOCK]
                 for x in range(o.size):
-                    o[x] += product_near(near(source[x]), w, q, inverse)
+                    o[x] += product_near(near(np.uint64(words[x])), w, q, inverse)
+                at += 1
             else:
-                upper = product_near(2.0**30, w, q, inverse)
-                for x in range(o.size):
-                    high, low = near(source[x] >> _PIECE), near(source[x] & _MASK)
-                    o[x] += product_near(high, upper, q, inverse) + product_near(low, w, q, inverse)
-            if i % _SUMMANDS == _SUMMANDS - 1 or i == sources.shape[0] - 1:
+                source = long_row(scaled, at)[begin : begin + BLOCK]
+                at += 2
+                if moduli[rows[i, 0], 0] < LIMIT:
+                    for x in range(o.size):
+                        o[x] += product_near(near(source[x]), w, q, inverse)
+                else:
+                    upper = product_near(2.0**30, w, q, inverse)
+                    for x in range(o.size):
+                        high, low = near(source[x] >> _PIECE), near(source[x] & _MASK)
+                        o[x] += product_near(high, upper, q, inverse) + product_near(low, w, q, inverse)
+            if i % _SUMMANDS == _SUMMANDS - 1 or i == factors.shape[0] - 1:
                 for x in range(o.size):
                     o[x] = nearest(o[x], q, inverse)
 
 
 @kernel
-def _primes(moduli: Any, rows: Any) -> Any:
-    """The primes of some rows."""
-    found = np.empty(rows.size, np.uint64)
-    for i in range(rows.size):
-        found[i] = moduli[rows[i], 0]
-    return found
+def _combined_words(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, moduli: Any, modulus: Any) -> None:
+    """The same for a short prime, canonical. Residues of long primes are multiplied in two pieces of 30 bits."""
+    prime, shift, n = modulus[0], np.uint64(32), out.size
+    q, minus, flat = splat(np.uint32(prime)), splat(np.uint32(modulus[4])), scaled.reshape(scaled.size)
+    places, constants = np.empty(factors.shape[0], np.int64), np.empty((factors.shape[0], 2), np.uint32)
+    # Sources in words come first, then those of long primes.
+    shorts, longs, at = 0, 0, np.int64(0)
+    for i in range(factors.shape[0]):
+        short = i >= rows.shape[0] or moduli[rows[i, 0], 5] != 0
+        at = rows[i, 1] - origin if i < rows.shape[0] else at
+        # Times 2^32, for Montgomery's reduction.
+        lifted = (factors[i, 0] << shift) % prime
+        if short:
+            places[shorts], constants[shorts, 0] = at * n, np.uint32(lifted)
+            shorts += 1
+            at += 1
+        else:
+            longs += 1
+            places[factors.shape[0] - longs] = at * n
+            constants[factors.shape[0] - longs, 0] = np.uint32(lifted)
+            constants[factors.shape[0] - longs, 1] = np.uint32((lifted << _PIECE) % prime)
+            at += 2
+    for x in range(0, n, LANES):
+        found = splat(np.uint32(0))
+        for first in range(0, shorts, SUMMANDS):
+            sums = products(load(flat, places[first] + x), splat(constants[first, 0]))
+            for i in range(first + 1, min(first + SUMMANDS, shorts)):
+                sums = plus_products(sums, load(flat, places[i] + x), splat(constants[i, 0]))
+            found = word_total(found, settled_words(sums, q, minus), q)
+        for i in range(shorts, factors.shape[0]):
+            numbers = pair_at(flat, places[i] + 2 * x)
+            sums = plus_pieces(no_sum(found), numbers, splat(constants[i, 0]), splat(constants[i, 1]))
+            found = word_total(found, settled_words(sums, q, minus), q)
+        store(out, x, found)
 
 
 @kernel
-def _combined_values(sources: Any, primes: Any, factors: Any, out: Any, prime: Any, outer: Any, inner: Any) -> None:
-    """The sum of polynomials times constants modulo a prime, in evaluation form."""
-    if prime < LIMIT:
-        _combined_near(sources, primes, factors, out.view(np.float64), prime)
-        forward_near(out, outer, inner, prime)
-    else:
-        _combined(sources, factors, out, prime)
-        forward_whole(out, outer, inner, prime)
-
-
-@kernel
-def _centred(s: Any, first: Any, out: Any, modulus: Any, outer: Any, inner: Any) -> None:
-    """Coefficients modulo the prime `first`, centred around zero, as values modulo another prime."""
-    q, bits, barrett, zero = modulus[0], modulus[1], modulus[2], np.uint64(0)
-    half = first >> np.uint64(1)
-    if q < LIMIT and first < LIMIT:
-        doubles, prime, other = out.view(np.float64), float(q), float(first)
-        inverse = 1.0 / prime
-        for i in range(out.size):
-            doubles[i] = nearest(near(s[i]) - (other if s[i] > half else 0.0), prime, inverse)
-        forward_near(out, outer, inner, q)
-        return
-    less = q - first % q
-    for i in range(out.size):
-        out[i] = reduced(zero, s[i], q, bits, barrett) + (less if s[i] > half else zero)
-    if q < LIMIT:
-        for i in range(out.size):
-            out[i] = min(out[i], out[i] - q)
-    forward(out, outer, inner, q)
-
-
-@kernel
-def _quotient(x: Any, rest: Any, inverse: Any, prime: Any) -> None:
-    """Write (x - rest) times a constant into `rest`."""
-    if prime < LIMIT:
-        q = float(prime)
-        w, one_over = centred_constant(inverse[0], prime), 1.0 / q
-        for i in range(rest.size):
-            rest[i] = canonical(product_near(near(x[i]) - near(rest[i]), w, q, one_over), q)
-    else:
-        w, ratio = inverse[0], inverse[1]
-        for i in range(rest.size):
-            rest[i] = settled(times_constant(difference(x[i], rest[i], prime), w, ratio, prime), prime)
-
-
-@parallel_kernel
-def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """Write coefficients of values (parts, n, N), times constants that include 1/N, into the first n rows of `scaled`.
-
-    Each row is modulo its own prime."""
-    parts = values.shape[0]
-    for job in prange(parts * values.shape[1]):
-        part, i = job % parts, job // parts
-        row, a, o = rows[i], values[part, i], scaled[part, i]
-        for x in range(o.size):
-            o[x] = a[x]
-        backward(o, outer[row, 1], inner[row, 1], constants[i], moduli[row, 0])
-
-
-@parallel_kernel
-def raise_digits(
-    values: Any, scaled: Any, digits: Any, alpha: int, rows: Any, up: Any, moduli: Any, outer: Any, inner: Any
+def _combined_values(
+    scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, at: Any, row: Any, known: Any
 ) -> None:
-    """The digits of a polynomial in the extended basis, (digits, rows, N), from values (towers, N) and `scaled` ones.
+    """The sum of polynomials times constants modulo a prime, in evaluation form, in the row of `out` at a place."""
+    modulus, place = known.moduli[row], known.moduli[row, 3]
+    prime = modulus[0]
+    if modulus[5]:
+        _combined_words(scaled, rows, origin, factors, out[at], known.moduli, modulus)
+        forward_words(out[at], known.steps[place, 0], known.lanes[place], prime, 0)
+        return
+    o = long_row(out, at)
+    if prime < LIMIT:
+        _combined_near(scaled, rows, origin, factors, o.view(np.float64), known.moduli, prime)
+        forward_near(o, known.outer[place, 0], known.inner[place, 0], prime)
+    else:
+        _combined(scaled, rows, origin, factors, o, known.moduli, prime)
+        forward_whole(o, known.outer[place, 0], known.inner[place, 0], prime)
+
+
+@kernel
+def _centred(s: Any, at: Any, source: Any, out: Any, to: Any, row: Any, known: Any) -> None:
+    """Coefficients modulo the prime `source`, in a row of s, centred around zero, as values modulo another prime, in a
+    row of `out`.
+    """
+    modulus, place = known.moduli[row], known.moduli[row, 3]
+    q, bits, barrett, zero, first = modulus[0], modulus[1], modulus[2], np.uint64(0), known.moduli[source, 0]
+    half, less, n = first >> np.uint64(1), q - first % q, out.shape[1]
+    if modulus[5]:
+        o = out[to]
+        if known.moduli[source, 5]:
+            x = s[at]
+            prime, one, whole = np.uint32(q), np.uint32(1), np.uint32((np.uint64(1) << np.uint64(32)) // q)
+            for i in range(0, n, LANES):
+                value = load(x, i)
+                rest = times_word(value, splat(one), splat(whole), splat(prime))
+                more = above(value, splat(np.uint32(half)), splat(np.uint32(less)))
+                store(o, i, word_total(rest, more, splat(prime)))
+        else:
+            y = long_row(s, at)
+            for i in range(n):
+                value = reduced(zero, y[i], q, bits, barrett) + (less if y[i] > half else zero)
+                o[i] = np.uint32(min(value, value - q))
+        forward_words(o, known.steps[place, 0], known.lanes[place], q, 0)
+        return
+    wide = long_row(out, to)
+    if known.moduli[source, 5]:
+        x = s[at]
+        for i in range(n):
+            wide[i] = np.uint64(x[i])
+    else:
+        y = long_row(s, at)
+        for i in range(n):
+            wide[i] = y[i]
+    if q < LIMIT and first < LIMIT:
+        doubles, prime_near, other = wide.view(np.float64), float(q), float(first)
+        inverse = 1.0 / prime_near
+        for i in range(n):
+            doubles[i] = nearest(near(wide[i]) - (other if wide[i] > half else 0.0), prime_near, inverse)
+        forward_near(wide, known.outer[place, 0], known.inner[place, 0], q)
+        return
+    for i in range(n):
+        wide[i] = reduced(zero, wide[i], q, bits, barrett) + (less if wide[i] > half else zero)
+    if q < LIMIT:
+        for i in range(n):
+            wide[i] = min(wide[i], wide[i] - q)
+    forward(wide, known.outer[place, 0], known.inner[place, 0], q)
+
+
+@kernel
+def _quotient(x: Any, from_: Any, rest: Any, at: Any, inverse: Any, modulus: Any) -> None:
+    """Write (x - rest) times a constant into the row of `rest`."""
+    prime = modulus[0]
+    if modulus[5]:
+        a, o, q = x[from_], rest[at], splat(np.uint32(prime))
+        factor, ratio = splat(np.uint32(inverse[0])), splat(high_half(inverse[1]))
+        for i in range(0, o.size, LANES):
+            store(o, i, times_word(word_difference(load(a, i), load(o, i), q), factor, ratio, q))
+        return
+    values, found = long_row(x, from_), long_row(rest, at)
+    if prime < LIMIT:
+        near_prime = float(prime)
+        w, one_over = centred_constant(inverse[0], prime), 1.0 / near_prime
+        for i in range(found.size):
+            found[i] = canonical(product_near(near(values[i]) - near(found[i]), w, near_prime, one_over), near_prime)
+    else:
+        w_whole, ratio_whole = inverse[0], inverse[1]
+        for i in range(found.size):
+            found[i] = settled(times_constant(difference(values[i], found[i], prime), w_whole, ratio_whole, prime), prime)
+
+
+@parallel_kernel
+def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, known: Any) -> None:
+    """Write coefficients of values, (parts, words / N, N), times constants that include 1/N, into `scaled`.
+
+    The first row goes to the beginning of `scaled`. Each row is modulo its own prime.
+    """
+    parts = values.shape[0]
+    for job in prange(parts * rows.shape[0]):
+        part, i = job % parts, job // parts
+        row, at = rows[i, 0], rows[i, 1]
+        to = at - rows[0, 1]
+        _copy(values[part], at, scaled[part], to, known.moduli[row, 5])
+        backward_row(scaled[part], to, row, constants[i], known)
+
+
+@kernel
+def _copy(x: Any, at: Any, out: Any, to: Any, short: Any) -> None:
+    """Copy a row."""
+    for word in range(1 if short else 2):
+        a, o = x[at + word], out[to + word]
+        for i in range(o.size):
+            o[i] = a[i]
+
+
+@parallel_kernel
+def raise_digits(values: Any, scaled: Any, digits: Any, alpha: int, towers: int, rows: Any, up: Any, known: Any) -> None:
+    """The digits of a polynomial in the extended basis, (digits, words / N, N), from values over the first `towers` of
+    the rows, and `scaled` ones.
 
     Modulo its own primes a digit is a copy. The other jobs take equally long, so that threads share them evenly.
     """
-    towers, count = values.shape[0], digits.shape[0]
+    count = digits.shape[0]
     for j in prange(towers):
-        a, o = values[j], digits[j // alpha, j]
-        for x in range(o.size):
-            o[x] = a[x]
+        _copy(values, rows[j, 1], digits[j // alpha], rows[j, 1], known.moduli[rows[j, 0], 5])
     # Modulo a prime of the value all digits but one are raised; modulo a special prime all are.
     others = towers * (count - 1)
-    for job in prange(count * rows.size - towers):
+    for job in prange(count * rows.shape[0] - towers):
         if job < others:
             j, other = job // (count - 1), job % (count - 1)
             g = other + 1 if other >= j // alpha else other
         else:
             j, g = towers + (job - others) // count, (job - others) % count
         begin, end = g * alpha, min(towers, (g + 1) * alpha)
-        row, primes = rows[j], _primes(moduli, rows[begin:end])
         _combined_values(
-            scaled[begin:end], primes, up[begin:end, j], digits[g, j], moduli[row, 0], outer[row, 0], inner[row, 0]
+            scaled, rows[begin:end], np.int64(0), up[begin:end, j], digits[g], rows[j, 1], rows[j, 0], known
         )
 
 
 @kernel
 def _key_block(
-    digits: Any, key: Any, j: Any, key_row: Any, begin: Any, sums: Any, pieces: Any, o0: Any, o1: Any, modulus: Any
+    digits: Any, key: Any, at: Any, key_at: Any, begin: Any, sums: Any, pieces: Any, o0: Any, o1: Any, modulus: Any
 ) -> None:
-    """One block of the digits' product with a key modulo prime j, written into two blocks.
+    """One block of the digits' product with a key modulo a long prime, written into two blocks.
 
     `sums` (2, BLOCK) and `pieces` (2, 3, BLOCK) are scratch space.
     """
     last = digits.shape[0] - 1
     for g in range(digits.shape[0]):
-        a = digits[g, j, begin : begin + BLOCK]
-        b0, b1 = key[0, g, key_row, begin : begin + BLOCK], key[1, g, key_row, begin : begin + BLOCK]
+        a = long_row(digits[g], at)[begin : begin + BLOCK]
+        b0 = long_row(key[0, g], key_at)[begin : begin + BLOCK]
+        b1 = long_row(key[1, g], key_at)[begin : begin + BLOCK]
         if modulus[0] < LIMIT:
             multiply_add_near(b0, b1, a, sums, g, modulus)
             continue
@@ -201,54 +322,136 @@ def _key_block(
 
 
 @parallel_kernel
-def key_product(digits: Any, key: Any, key_rows: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Digits (d, rows, N) times a key (2, digits, its rows, N), summed over the digits: (2, rows, N).
+def key_product(digits: Any, key: Any, key_places: Any, out: Any, rows: Any, known: Any) -> None:
+    """Digits (d, words / N, N) times a key (2, digits, its words / N, N), summed over the digits: (2, words / N, N).
 
-    `key_rows` are the places of the digits' primes in the key.
+    `key_places` are the places of the digits' rows in the key.
     """
-    half_size = out.shape[2] // 2
-    for job in prange(2 * rows.size):
+    n, nothing = out.shape[2], np.empty((0, 0), np.uint32)
+    no_lift, no_summand = np.empty((0, 2), np.uint64), np.empty((0, 0, 0), np.uint32)
+    same, no_targets = np.empty(0, np.uint32), np.empty(0, np.int32)
+    for job in prange(2 * rows.shape[0]):
         half, j = job % 2, job // 2
-        modulus = moduli[rows[j]]
+        row, at = rows[j, 0], rows[j, 1]
+        modulus = known.moduli[row]
+        begin, end = half * (n // 2), (half + 1) * (n // 2)
+        if modulus[5]:
+            _turned_words(
+                digits, key, at, key_places[j], nothing, no_lift, j, no_summand, no_targets, same, out, begin, end, modulus
+            )
+            continue
         sums, pieces = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64)
-        for begin in range(half * half_size, (half + 1) * half_size, BLOCK):
-            o0, o1 = out[0, j, begin : begin + BLOCK], out[1, j, begin : begin + BLOCK]
-            _key_block(digits, key, j, key_rows[j], begin, sums, pieces, o0, o1, modulus)
+        first, second = long_row(out[0], at), long_row(out[1], at)
+        for start in range(begin, end, BLOCK):
+            o0, o1 = first[start : start + BLOCK], second[start : start + BLOCK]
+            _key_block(digits, key, at, key_places[j], start, sums, pieces, o0, o1, modulus)
+
+
+@kernel
+def _turned_words(
+    digits: Any,
+    key: Any,
+    at: Any,
+    key_at: Any,
+    base: Any,
+    lift: Any,
+    j: Any,
+    more: Any,
+    targets: Any,
+    lanes: Any,
+    out: Any,
+    begin: Any,
+    end: Any,
+    modulus: Any,
+) -> None:
+    """The words from `begin` to `end` of one row of `rotated`, for a short prime; without `targets`, values stay.
+
+    Neighbours of one aligned vector go to one aligned vector: `lanes` are the places there from which the values come.
+    """
+    n, count = out.shape[2], digits.shape[0]
+    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
+    # Montgomery's reduction divides by 2^32.
+    whole = (np.uint64(1) << np.uint64(32)) % prime
+    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    a, k = digits.reshape(digits.size), key.reshape(key.size)
+    step, key_step = digits.shape[1] * n, key.shape[2] * n
+    first, second = at * n, key_at * n
+    other = second + key.shape[1] * key_step
+    o0, o1 = out[0, at], out[1, at]
+    has_base, lifted = at < base.shape[0], lift.shape[0] > 0
+    factor, factor_ratio = q, q
+    if has_base and lifted:
+        factor, factor_ratio = splat(np.uint32(lift[j, 0])), splat(high_half(lift[j, 1]))
+    for x in range(begin, end, LANES):
+        found0, found1 = splat(np.uint32(0)), splat(np.uint32(0))
+        for g in range(0, count, SUMMANDS):
+            digit = load(a, first + g * step + x)
+            sums0 = products(digit, load(k, second + g * key_step + x))
+            sums1 = products(digit, load(k, other + g * key_step + x))
+            for h in range(g + 1, min(g + SUMMANDS, count)):
+                digit = load(a, first + h * step + x)
+                sums0 = plus_products(sums0, digit, load(k, second + h * key_step + x))
+                sums1 = plus_products(sums1, digit, load(k, other + h * key_step + x))
+            found0 = word_total(found0, settled_words(sums0, q, minus), q)
+            found1 = word_total(found1, settled_words(sums1, q, minus), q)
+        found0, found1 = times_word(found0, w, ratio, q), times_word(found1, w, ratio, q)
+        if has_base:
+            value = load(base[at], x)
+            if lifted:
+                value = times_word(value, factor, factor_ratio, q)
+            found0 = word_total(found0, value, q)
+        to = x
+        if targets.size > 0:
+            to = np.int64(targets[x]) // LANES * LANES
+            places = load(lanes, to)
+            found0, found1 = permuted(found0, places), permuted(found1, places)
+        if more.shape[0] > 0:
+            found0 = word_total(found0, load(more[0, at], to), q)
+            found1 = word_total(found1, load(more[1, at], to), q)
+        store(o0, to, found0)
+        store(o1, to, found1)
 
 
 @parallel_kernel
 def rotated(
     digits: Any,
     key: Any,
-    key_rows: Any,
+    key_places: Any,
     base: Any,
     lift: Any,
     more: Any,
     targets: Any,
+    lanes: Any,
     out: Any,
     rows: Any,
-    moduli: Any,
+    known: Any,
 ) -> None:
-    """A key switch and an automorphism in the extended basis: (2, rows, N), still to be divided by the product P of the
-    special primes.
+    """A key switch and an automorphism in the extended basis: (2, words / N, N), still to be divided by the product P
+    of the special primes.
 
-    The digits (d, rows, N) are multiplied by a key (2, digits, its rows, N), and `base` is added to the first part over
-    the primes of `base`: times P, if `lift` holds P modulo each prime (towers, 2), or unchanged if `lift` is empty. The
-    value at x moves to targets[x], where `more`, (2, rows, N) or empty, is added. `key_rows` are the places of the
-    digits' primes in the key.
+    The digits (d, words / N, N) are multiplied by a key (2, digits, its words / N, N), and `base` (words / N, N) is
+    added to the first part over its primes: times P, if `lift` holds P modulo each prime (towers, 2), or unchanged if
+    `lift` is empty. The value at x moves to targets[x], where `more`, (2, words / N, N) or empty, is added.
+    `key_places` are the places of the digits' rows in the key; `lanes` are the sources of targets within a vector.
     """
-    for j in prange(rows.size):
-        modulus = moduli[rows[j]]
+    for j in prange(rows.shape[0]):
+        row, at = rows[j, 0], rows[j, 1]
+        modulus, n = known.moduli[row], out.shape[2]
         q = modulus[0]
+        if modulus[5]:
+            _turned_words(
+                digits, key, at, key_places[j], base, lift, j, more, targets, lanes, out, 0, n, modulus
+            )
+            continue
         sums, pieces, made = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64), np.empty((2, BLOCK), np.uint64)
-        for begin in range(0, out.shape[2], BLOCK):
-            _key_block(digits, key, j, key_rows[j], begin, sums, pieces, made[0], made[1], modulus)
-            if j < base.shape[0]:
-                _add_lifted(made[0], base[j, begin : begin + BLOCK], lift, j, q)
+        for begin in range(0, n, BLOCK):
+            _key_block(digits, key, at, key_places[j], begin, sums, pieces, made[0], made[1], modulus)
+            if at < base.shape[0]:
+                _add_lifted(made[0], long_row(base, at)[begin : begin + BLOCK], lift, j, q)
             for part in range(2):
-                m, o = made[part], out[part, j]
+                m, o = made[part], long_row(out[part], at)
                 if more.shape[0] > 0:
-                    summand = more[part, j]
+                    summand = long_row(more[part], at)
                     for x in range(BLOCK):
                         target = targets[begin + x]
                         o[target] = total(m[x], summand[target], q)
@@ -259,7 +462,7 @@ def rotated(
 
 @kernel
 def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
-    """Add values times lift[j], or the values themselves if `lift` is empty."""
+    """Add values times lift[j], or the values themselves if `lift` is empty, modulo a long prime."""
     if lift.shape[0] == 0:
         for x in range(sums.size):
             sums[x] = total(sums[x], values[x], q)
@@ -276,79 +479,89 @@ def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
 
 
 @parallel_kernel
-def widened(values: Any, lift: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Values (2, towers, N) times P in the extended basis, (2, rows, N): zero modulo the special primes."""
-    parts = out.shape[0]
-    for job in prange(parts * out.shape[1]):
+def widened(values: Any, lift: Any, out: Any, rows: Any, known: Any) -> None:
+    """Values (2, words / N, N) times P in the extended basis: zero modulo the special primes."""
+    parts, towers = out.shape[0], lift.shape[0]
+    for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
-        o = out[part, j]
-        for x in range(o.size):
-            o[x] = 0
-        if j < values.shape[1]:
-            _add_lifted(o, values[part, j], lift, j, moduli[rows[j], 0])
+        row, at = rows[j, 0], rows[j, 1]
+        for word in range(1 if known.moduli[row, 5] else 2):
+            o = out[part, at + word]
+            for x in range(o.size):
+                o[x] = np.uint32(0)
+        if j >= towers:
+            continue
+        if known.moduli[row, 5]:
+            a, o, q = values[part, at], out[part, at], splat(np.uint32(known.moduli[row, 0]))
+            w, ratio = splat(np.uint32(lift[j, 0])), splat(high_half(lift[j, 1]))
+            for x in range(0, o.size, LANES):
+                store(o, x, times_word(load(a, x), w, ratio, q))
+        else:
+            _add_lifted(long_row(out[part], at), long_row(values[part], at), lift, j, known.moduli[row, 0])
 
 
 @parallel_kernel
-def wholes(scaled: Any, rows: Any, moduli: Any) -> None:
-    """The sum of `scaled` coefficients (parts, primes, N) over their primes, rounded to an integer, into the next row.
+def wholes(scaled: Any, rows: Any, known: Any) -> None:
+    """The sum of `scaled` coefficients, (parts, words / N, N), over their primes, rounded to an integer, into the last
+    row, in words.
 
-    This is how often the product of the primes P fits into the sum of the coefficients times P over each prime."""
-    parts, primes = scaled.shape[0], scaled.shape[1] - 1
-    step = 1024
-    count = scaled.shape[2] // step + (scaled.shape[2] % step > 0)
+    This is how often the product of the primes P fits into the sum of the coefficients times P over each prime.
+    """
+    parts, size, step = scaled.shape[0], scaled.shape[2], 1024
+    count = size // step
     for job in prange(parts * count):
         part, begin = job % parts, job // parts * step
-        shares = np.full(min(step, scaled.shape[2] - begin), 0.5)
-        for i in range(primes):
-            row, prime = scaled[part, i, begin : begin + shares.size], moduli[rows[i], 0]
+        shares = np.full(step, 0.5)
+        for i in range(rows.shape[0]):
+            prime, at = known.moduli[rows[i, 0], 0], rows[i, 1] - rows[0, 1]
             inverse = 1.0 / float(prime)
+            if known.moduli[rows[i, 0], 5]:
+                words = scaled[part, at, begin : begin + step]
+                for x in range(step):
+                    shares[x] += near(np.uint64(words[x])) * inverse
+                continue
+            row = long_row(scaled[part], at)[begin : begin + step]
             if prime < LIMIT:
-                for x in range(shares.size):
+                for x in range(step):
                     shares[x] += near(row[x]) * inverse
             else:
-                for x in range(shares.size):
+                for x in range(step):
                     shares[x] += float(row[x]) * inverse
-        o = scaled[part, primes, begin : begin + shares.size]
-        for x in range(shares.size):
-            o[x] = np.uint64(np.int64(shares[x]))
+        o = scaled[part, scaled.shape[1] - 1, begin : begin + step]
+        for x in range(step):
+            o[x] = np.uint32(np.int64(shares[x]))
 
 
 @parallel_kernel
-def divide(
-    values: Any, scaled: Any, out: Any, rows: Any, down: Any, inverse: Any, moduli: Any, outer: Any, inner: Any
-) -> None:
-    """(parts, kept, N) from (parts, kept + last, N): subtract the remainder by the last primes, given as `scaled`, and
-    divide by their product."""
-    parts, kept = out.shape[0], out.shape[1]
-    primes = _primes(moduli, rows[kept:])
+def divide(values: Any, scaled: Any, out: Any, kept: int, rows: Any, down: Any, inverse: Any, known: Any) -> None:
+    """Over the first `kept` of the rows: subtract the remainder by the other primes, given as `scaled`, and divide by
+    their product.
+    """
+    parts = out.shape[0]
     for job in prange(parts * kept):
         part, j = job % parts, job // parts
-        row = rows[j]
-        o, x, q = out[part, j], values[part, j], moduli[row, 0]
-        _combined_values(scaled[part], primes, down[:, j], o, q, outer[row, 0], inner[row, 0])
-        _quotient(x, o, inverse[j], q)
+        row, at = rows[j, 0], rows[j, 1]
+        _combined_values(scaled[part], rows[kept:], rows[kept, 1], down[:, j], out[part], at, row, known)
+        _quotient(values[part], at, out[part], at, inverse[j], known.moduli[row])
 
 
 @parallel_kernel
-def divide_by_last(
-    values: Any, scaled: Any, out: Any, rows: Any, inverse: Any, moduli: Any, outer: Any, inner: Any
-) -> None:
-    """Division by one last prime, whose coefficients are first centred around zero, as OpenFHE rescales."""
-    parts, kept = out.shape[0], out.shape[1]
-    last = moduli[rows[kept], 0]
+def divide_by_last(values: Any, scaled: Any, out: Any, rows: Any, inverse: Any, known: Any) -> None:
+    """Division by the last row's prime, whose coefficients are first centred around zero, as OpenFHE rescales."""
+    parts, kept = out.shape[0], rows.shape[0] - 1
     for job in prange(parts * kept):
         part, j = job % parts, job // parts
-        row = rows[j]
-        q, o = moduli[row, 0], out[part, j]
-        _centred(scaled[part, 0], last, o, moduli[row], outer[row, 0], inner[row, 0])
-        _quotient(values[part, j], o, inverse[j], q)
+        row, at = rows[j, 0], rows[j, 1]
+        _centred(scaled[part], 0, rows[kept, 0], out[part], at, row, known)
+        _quotient(values[part], at, out[part], at, inverse[j], known.moduli[row])
 
 
 @parallel_kernel
-def raise_modulus(scaled: Any, prime: Any, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """Coefficients (parts, N) modulo one prime, centred around zero, as values modulo many primes: (parts, rows, N)."""
+def raise_modulus(scaled: Any, source: Any, out: Any, rows: Any, known: Any) -> None:
+    """Coefficients (parts, words / N, N) modulo one prime, `source` in the tables, centred around zero, as values modulo
+    many primes: (parts, words / N, N).
+    """
     parts = scaled.shape[0]
-    for job in prange(parts * rows.size):
+    for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
-        row = rows[j]
-        _centred(scaled[part], prime, out[part, j], moduli[row], outer[row, 0], inner[row, 0])
+        _centred(scaled[part], 0, source, out[part], rows[j, 1], rows[j, 0], known)

@@ -27,10 +27,10 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.errors import HeliographError, ProgramError, WireError
 from heliograph.files import is_ours, lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
-from heliograph.runtime.native.ciphertext import key_over, numbers_of, read_key
+from heliograph.runtime.native.ciphertext import key_over, read_key, words_of
 from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError
 
-_FORM = b"heliograph mapped keys 1 " + sys.byteorder.encode()
+_FORM = b"heliograph mapped keys 2 " + sys.byteorder.encode()
 _PREFIX, _SUFFIX, _LOCK = "mapped-", ".keys", ".mapped.lock"
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _DIGEST = 32
@@ -64,7 +64,7 @@ class MappedKeys:
         end = 0
         for key in keys:
             self._begins[key] = end
-            end += -(-8 * numbers_of(key) // _PAGE) * _PAGE
+            end += -(-4 * words_of(key) // _PAGE) * _PAGE
         if end == 0:
             return
         path = folder.path / (_PREFIX + _named(folder, keys).hexdigest()[:32] + _SUFFIX)
@@ -84,7 +84,7 @@ class MappedKeys:
         return key_over(key, self._room(self._mapping, key))
 
     def _room(self, mapping: mmap.mmap, key: EvaluationKey) -> Array:
-        return np.frombuffer(mapping, dtype=np.uint64, count=numbers_of(key), offset=self._begins[key])
+        return np.frombuffer(mapping, dtype=np.uint32, count=words_of(key), offset=self._begins[key])
 
     def _make(self, path: Path, size: int, folder: KeyFolder) -> None:
         for old in path.parent.glob(f"{_PREFIX}*{_SUFFIX}"):

@@ -31,7 +31,7 @@ from heliograph.errors import WireError
 from heliograph.files import is_ours, lock
 from heliograph.ir import Array
 
-_FORM = b"heliograph plaintexts 1 " + sys.byteorder.encode().ljust(8)
+_FORM = b"heliograph plaintexts 2 " + sys.byteorder.encode().ljust(8)
 _DIGEST = 32
 # File header: the form, and how much of the file is complete. Record header: the digest, and the shape.
 _HEAD = 64
@@ -143,9 +143,9 @@ class PlaintextFile:
             key = mapping[place : place + _DIGEST]
             towers, length = (int.from_bytes(mapping[place + at : place + at + 8], "little") for at in (32, 40))
             numbers = towers * length
-            if not towers or not length or place + _HEAD + 8 * numbers > end:
+            if not towers or not length or place + _HEAD + 4 * numbers > end:
                 break
-            values = np.frombuffer(mapping, np.uint64, numbers, place + _HEAD)
+            values = np.frombuffer(mapping, np.uint32, numbers, place + _HEAD)
             self._known[key] = values.reshape(towers, length)
             self._written.discard(key)
             place = _after(place, numbers)
@@ -203,7 +203,7 @@ def _key(values: Array, log_scale: float, primes: Sequence[int]) -> bytes:
 
 def _after(place: int, numbers: int) -> int:
     """The start of the next record, aligned to a cache line."""
-    return place + _HEAD + -(-8 * numbers // _HEAD) * _HEAD
+    return place + _HEAD + -(-4 * numbers // _HEAD) * _HEAD
 
 
 def _write(handle: int, data: bytes, place: int) -> None:

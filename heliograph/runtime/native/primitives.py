@@ -11,10 +11,11 @@ from heliograph.ckks.keys import conjugation_index, rotation_index
 from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, in_words, residues_of
 from heliograph.runtime.native.encoding import Coefficients, Plaintext, encode, evaluated, rounded
 from heliograph.runtime.native.kernels import elementwise
 from heliograph.runtime.native.kernels.pointers import addresses
+from heliograph.runtime.native.kernels.rows import SHORT
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
@@ -23,7 +24,7 @@ from heliograph.runtime.sums import weighted_sums
 _TOGETHER = 32
 # Empty `lift` and `more` for `keyswitch.rotated`: no factor for `base`, and nothing to add.
 _NO_LIFT = np.empty((0, 2), dtype=np.uint64)
-_NO_SUMMAND = np.empty((0, 0, 0), dtype=np.uint64)
+_NO_SUMMAND = np.empty((0, 0, 0), dtype=np.uint32)
 # (kind, amount) -> the key of the chain; kinds are those of ckks.keys.EvaluationKey.
 KeyOf = Callable[[str, int], Any]
 
@@ -37,8 +38,7 @@ class NativePrimitives:
 
     def __init__(self, tables: ChainTables, key_of: KeyOf, kept: PlaintextFile | None = None) -> None:
         self.tables, self._key_of, self._kept = tables, key_of, kept
-        known = tables.known
-        self._moduli, self._outer, self._inner = known.moduli, known.outer, known.inner
+        self._known = tables.known
         # Whether the plaintexts of diagonals are stored as coefficients.
         self.compact = False
 
@@ -83,22 +83,22 @@ class NativePrimitives:
         return self._elementwise(elementwise.subtract, x, y.residues)
 
     def negate(self, x: Ciphertext) -> Ciphertext:
-        return self._elementwise(elementwise.subtract, Ciphertext(np.zeros_like(x.residues)), x.residues)
+        return self._elementwise(elementwise.subtract, Ciphertext(np.zeros_like(x.residues), x.level), x.residues)
 
     def accumulate(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         if x.parts < y.parts:
             return self.add(x, y)
         _check_alike(x.residues, y.residues)
-        elementwise.add(x.residues, y.residues, x.residues, self._rows(x), self._moduli)
+        elementwise.add(x.residues, y.residues, x.residues, self._rows(x), self._known)
         return x
 
     def mul(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         _check_alike(x.residues, y.residues)
         if x.parts != 2 or y.parts != 2:
             raise InternalError(f"a product of ciphertexts with {x.parts} and {y.parts} parts")
-        out = np.empty((3, *x.residues.shape[1:]), dtype=np.uint64)
-        elementwise.multiply(x.residues, y.residues, out, self._rows(x), self._moduli)
-        return Ciphertext(out)
+        out = np.empty((3, *x.residues.shape[1:]), dtype=np.uint32)
+        elementwise.multiply(x.residues, y.residues, out, self._rows(x), self._known)
+        return Ciphertext(out, x.level)
 
     def add_plain(self, x: Ciphertext, plain: Array) -> Ciphertext:
         _check_plain(x.residues, plain)
@@ -128,13 +128,13 @@ class NativePrimitives:
     ) -> list[Ciphertext]:
         """Several sums of products in one pass over memory; the ciphertexts have two parts."""
         found = self._sums_of_products([x.residues for x in values], plains, groups, self._rows(values[0]))
-        return [Ciphertext(each) for each in found]
+        return [Ciphertext(each, values[0].level) for each in found]
 
     def wide_sums(
         self, values: Sequence[Array], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Array]:
-        towers = values[0].shape[1] - len(self.tables.special)
-        return list(self._sums_of_products(values, plains, groups, self.tables.basis(towers - 1, True)[1]))
+        level = self.tables.level_of(values[0].shape[1], wide=True)
+        return list(self._sums_of_products(values, plains, groups, self.tables.basis(level, True)[1]))
 
     def _sums_of_products(
         self,
@@ -143,17 +143,17 @@ class NativePrimitives:
         groups: Sequence[Sequence[tuple[int, int]]],
         rows: Array,
     ) -> Array:
-        """The sums, (groups, 2, rows, N), from values (2, rows, N)."""
+        """The sums, (groups, 2, words / N, N), from values (2, words / N, N)."""
         terms = np.array([term for group in groups for term in group], dtype=np.int64)
         begins = np.cumsum([0, *map(len, groups)])
         for x in values:
             _check_alike(x, values[0])
         for plain in plains:
             _check_plain(values[0], plain)
-        sums = np.empty((begins.size - 1, *values[0].shape), dtype=np.uint64)
+        sums = np.empty((begins.size - 1, *values[0].shape), dtype=np.uint32)
         sizes = np.array([plain.shape[1] for plain in plains], dtype=np.int64)
         where = addresses(values), addresses(plains)
-        elementwise.sums_of_products(*where, sizes, terms, begins, sums, rows, self._moduli)
+        elementwise.sums_of_products(*where, sizes, terms, begins, sums, rows, self._known)
         return sums
 
     def mul_scalar(self, x: Ciphertext, value: float, log_scale: float) -> Ciphertext:
@@ -165,11 +165,12 @@ class NativePrimitives:
         return self._times(x, [roots, [-root for root in roots]])
 
     def weighted_sums(self, values: Sequence[Ciphertext], weights: Any, log_scale: float) -> list[Ciphertext]:
-        parts, towers, size = values[0].residues.shape
-        moduli = self.tables.primes[:towers] * parts
-        blocks = [list(value.residues.reshape(-1, size)) for value in values]
+        level, parts, primes = values[0].level, values[0].parts, self.tables.primes
+        size, towers = self.tables.ring_dim, level + 1
+        blocks = [list(residues_of(value, primes).reshape(-1, size)) for value in values]
         return [
-            Ciphertext(each.reshape(parts, towers, size)) for each in weighted_sums(blocks, weights, log_scale, moduli)
+            Ciphertext(in_words(each.reshape(parts, towers, size), primes), level)
+            for each in weighted_sums(blocks, weights, log_scale, primes[:towers] * parts)
         ]
 
     def rotate(self, x: Ciphertext, amount: int) -> Ciphertext:
@@ -183,12 +184,12 @@ class NativePrimitives:
         return self.narrow(self.rotate_wide(x, amount, digits))
 
     def rotate_wide(self, x: Ciphertext, amount: int, digits: Any) -> Array:
-        """A rotation in the extended basis: (2, towers and special primes, N)."""
+        """A rotation in the extended basis: (2, words / N, N), with the special primes."""
         lift, (_, rows) = self.tables.lift(x.level + 1), self.tables.basis(x.level, True)
         if amount:
             return self._turned(digits, x.residues[0], lift, _NO_SUMMAND, amount)
-        out = np.empty((2, rows.size, self.tables.ring_dim), dtype=np.uint64)
-        keyswitch.widened(x.residues, lift, out, rows, self._moduli)
+        out = np.empty((2, self.tables.words(x.level, True), self.tables.ring_dim), dtype=np.uint32)
+        keyswitch.widened(x.residues, lift, out, rows, self._known)
         return out
 
     def step_wide(self, total: Array, amount: int, part: Array) -> Array:
@@ -196,7 +197,7 @@ class NativePrimitives:
         return self._turned(self._digits(second), total[0], _NO_LIFT, part, amount)
 
     def narrow(self, wide: Array) -> Ciphertext:
-        return Ciphertext(self._divided(wide))
+        return Ciphertext(self._divided(wide), self.tables.level_of(wide.shape[1], wide=True))
 
     def conjugate(self, x: Ciphertext) -> Ciphertext:
         key, index = self._key_of("conjugation", 0), conjugation_index(self.tables.ring_dim)
@@ -205,24 +206,23 @@ class NativePrimitives:
 
     def relinearize(self, x: Ciphertext) -> Ciphertext:
         switched = self.switched(x.residues[2], self._key_of("relinearization", 0))
-        elementwise.add(switched, x.residues[:2], switched, self._rows(x), self._moduli)
-        return Ciphertext(switched)
+        elementwise.add(switched, x.residues[:2], switched, self._rows(x), self._known)
+        return Ciphertext(switched, x.level)
 
     def rescale(self, x: Ciphertext) -> Ciphertext:
         if not x.level:
             raise ProgramError("a ciphertext at level 0 has no prime left to be rescaled by")
         division = self.tables.rescaling(x.level + 1)
-        scaled = self._coefficients(x.residues[:, x.level :], division.rows[x.level :], division.own)
-        out = np.empty((x.parts, x.level, self.tables.ring_dim), dtype=np.uint64)
-        keyswitch.divide_by_last(
-            x.residues, scaled, out, division.rows, division.inverse, self._moduli, self._outer, self._inner
-        )
-        return Ciphertext(out)
+        scaled = self._coefficients(x.residues, division.rows[x.level :], division.own)
+        out = np.empty((x.parts, self.tables.words(x.level - 1), self.tables.ring_dim), dtype=np.uint32)
+        keyswitch.divide_by_last(x.residues, scaled, out, division.rows, division.inverse, self._known)
+        return Ciphertext(out, x.level - 1)
 
     def level_drop(self, x: Ciphertext, levels: int) -> Ciphertext:
         if levels > x.level:
             raise InternalError(f"a ciphertext at level {x.level} cannot drop {levels}")
-        return Ciphertext(np.ascontiguousarray(x.residues[:, : x.level + 1 - levels]))
+        level = x.level - levels
+        return Ciphertext(np.ascontiguousarray(x.residues[:, : self.tables.words(level)]), level)
 
     def move(self, x: Ciphertext, level: int) -> Ciphertext:
         """The ciphertext itself: chains differ only in their keys."""
@@ -235,9 +235,9 @@ class NativePrimitives:
         return self.tables.rows[: x.level + 1]
 
     def _elementwise(self, kernel: Any, x: Ciphertext, other: Array) -> Ciphertext:
-        out = np.empty(x.residues.shape, dtype=np.uint64)
-        kernel(x.residues, other, out, self._rows(x), self._moduli)
-        return Ciphertext(out)
+        out = np.empty(x.residues.shape, dtype=np.uint32)
+        kernel(x.residues, other, out, self._rows(x), self._known)
+        return Ciphertext(out, x.level)
 
     def _times(self, x: Ciphertext, constants: Sequence[Sequence[int]]) -> Ciphertext:
         primes = self.tables.primes[: x.level + 1]
@@ -245,29 +245,30 @@ class NativePrimitives:
         return self._elementwise(elementwise.multiply_constants, x, numbers)
 
     def _coefficients(self, values: Array, rows: Array, own: Array, one_more: bool = False) -> Array:
-        """Values (parts, n, N) as coefficients times constants, with room for one more row if `one_more`."""
-        parts, count, size = values.shape
-        scaled = np.empty((parts, count + one_more, size), dtype=np.uint64)
-        keyswitch.coefficients(values, scaled, rows, own, self._moduli, self._outer, self._inner)
+        """Some rows of values, (parts, words / N, N), as coefficients times constants; with one more row of words if
+        `one_more`.
+        """
+        words = int((2 - self._known.moduli[rows[:, 0], SHORT].astype(np.int64)).sum())
+        scaled = np.empty((values.shape[0], words + one_more, values.shape[2]), dtype=np.uint32)
+        keyswitch.coefficients(values, scaled, rows, own, self._known)
         return scaled
 
     def _digits(self, values: Array) -> Array:
-        """The digits of a polynomial (towers, N) in the extended basis: (digits, primes, N)."""
-        towers = values.shape[0]
-        plan = self.tables.digits(towers)
+        """The digits of a polynomial (words / N, N) in the extended basis: (digits, words / N, N)."""
+        level = self.tables.level_of(values.shape[0])
+        plan, towers = self.tables.digits(level + 1), level + 1
         scaled = self._coefficients(values[np.newaxis], plan.rows[:towers], plan.own)[0]
-        digits = np.empty((-(-towers // plan.alpha), plan.rows.size, self.tables.ring_dim), dtype=np.uint64)
-        keyswitch.raise_digits(
-            values, scaled, digits, plan.alpha, plan.rows, plan.up, self._moduli, self._outer, self._inner
-        )
+        shape = -(-towers // plan.alpha), self.tables.words(level, wide=True), self.tables.ring_dim
+        digits = np.empty(shape, dtype=np.uint32)
+        keyswitch.raise_digits(values, scaled, digits, plan.alpha, towers, plan.rows, plan.up, self._known)
         return digits
 
     def switched(self, values: Array, key: SwitchingKey) -> Array:
-        """A polynomial (towers, N) times the source secret of a key, encrypted under the key's target secret."""
+        """A polynomial (words / N, N) times the source secret of a key, encrypted under the key's target secret."""
         digits = self._digits(values)
-        division = self.tables.special_division(values.shape[0])
-        wide = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
-        keyswitch.key_product(digits, key.residues, self._key_rows(digits, key), wide, division.rows, self._moduli)
+        rows = self._wide_rows(digits)
+        wide = np.empty((2, *digits.shape[1:]), dtype=np.uint32)
+        keyswitch.key_product(digits, key.residues, self._key_places(rows, digits, key), wide, rows, self._known)
         return self._divided(wide)
 
     def _turned(self, digits: Array, base: Array, lift: Array, more: Array, amount: int) -> Array:
@@ -279,38 +280,41 @@ class NativePrimitives:
         self, digits: Array, key: SwitchingKey, base: Array, lift: Array, more: Array, index: int
     ) -> Array:
         """See `keyswitch.rotated`; the automorphism is X -> X^index."""
-        rows = self.tables.special_division(digits.shape[1] - len(self.tables.special)).rows
-        targets = self.tables.automorphism(pow(index, -1, 2 * self.tables.ring_dim))
-        out = np.empty((2, *digits.shape[1:]), dtype=np.uint64)
-        key_rows = self._key_rows(digits, key)
-        keyswitch.rotated(digits, key.residues, key_rows, base, lift, more, targets, out, rows, self._moduli)
+        rows = self._wide_rows(digits)
+        targets, lanes = self.tables.automorphism(index)
+        out = np.empty((2, *digits.shape[1:]), dtype=np.uint32)
+        places = self._key_places(rows, digits, key)
+        keyswitch.rotated(digits, key.residues, places, base, lift, more, targets, lanes, out, rows, self._known)
         return out
 
-    def _key_rows(self, digits: Array, key: SwitchingKey) -> Array:
-        """The rows of a key for the primes of these digits."""
-        last, special = key.residues.shape[2], len(self.tables.special)
-        return np.concatenate([np.arange(digits.shape[1] - special), np.arange(last - special, last)])
+    def _wide_rows(self, digits: Array) -> Array:
+        """The rows of digits: those of their level, and of the special primes."""
+        return self.tables.basis(self.tables.level_of(digits.shape[1], wide=True), True)[1]
+
+    def _key_places(self, rows: Array, digits: Array, key: SwitchingKey) -> Array:
+        """The places of the digits' rows in a key, whose special primes come last too."""
+        places = rows[:, 1].copy()
+        places[len(rows) - len(self.tables.special) :] += key.residues.shape[2] - digits.shape[1]
+        return places
 
     def _divided(self, wide: Array) -> Array:
-        """(parts, rows, N) divided by the special primes: (parts, towers, N)."""
-        towers = wide.shape[1] - len(self.tables.special)
-        division = self.tables.special_division(towers)
-        last_rows = division.rows[towers:]
-        scaled = self._coefficients(wide[:, towers:], last_rows, division.own, division.nearest)
+        """(parts, words / N, N) divided by the special primes."""
+        level = self.tables.level_of(wide.shape[1], wide=True)
+        division, towers = self.tables.special_division(level + 1), level + 1
+        last = division.rows[towers:]
+        scaled = self._coefficients(wide, last, division.own, division.nearest)
         if division.nearest:
-            keyswitch.wholes(scaled, last_rows, self._moduli)
-        out = np.empty((wide.shape[0], towers, self.tables.ring_dim), dtype=np.uint64)
-        keyswitch.divide(
-            wide, scaled, out, division.rows, division.down, division.inverse, self._moduli, self._outer, self._inner
-        )
+            keyswitch.wholes(scaled, last, self._known)
+        out = np.empty((wide.shape[0], self.tables.words(level), self.tables.ring_dim), dtype=np.uint32)
+        keyswitch.divide(wide, scaled, out, towers, division.rows, division.down, division.inverse, self._known)
         return out
 
 
 def _check_alike(x: Array, y: Array) -> None:
-    """Raise an error unless both have the same primes and size: kernels do not check bounds."""
+    """Raise an error unless both have the same rows and size: kernels do not check bounds."""
     if x.shape[-2:] != y.shape[-2:]:
         raise InternalError(
-            f"operands have {x.shape[-2]} and {y.shape[-2]} primes, {x.shape[-1]} and {y.shape[-1]} values"
+            f"operands have {x.shape[-2]} and {y.shape[-2]} rows, {x.shape[-1]} and {y.shape[-1]} values"
         )
 
 
@@ -318,7 +322,7 @@ def _check_plain(x: Array, plain: Array) -> None:
     """Raise an error unless a plaintext, of which only half may be stored, fits the ciphertext."""
     if plain.shape[0] != x.shape[-2] or plain.shape[1] not in (x.shape[-1], x.shape[-1] // 2):
         raise InternalError(
-            f"a plaintext has {plain.shape[0]} primes and {plain.shape[1]} values beside {x.shape[-2]} and {x.shape[-1]}"
+            f"a plaintext has {plain.shape[0]} rows and {plain.shape[1]} values beside {x.shape[-2]} and {x.shape[-1]}"
         )
 
 

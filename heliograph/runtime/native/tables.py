@@ -6,51 +6,77 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.runtime.native.kernels.rows import Known, is_short
 from heliograph.runtime.native.kernels.transforms import barrett_ratio, prime_tables, ratio_of
+from heliograph.runtime.native.kernels.vectors import LANES
+from heliograph.runtime.native.kernels.word_transforms import word_tables
 from heliograph.runtime.native.shared import Shared
 from heliograph.runtime.residues import automorphism_places, smallest_root
 
 
 @dataclass(frozen=True, eq=False)
 class Primes:
-    """Primes and the tables of their transforms, one row each. `moduli` are (n, 3): prime, bits, Barrett's ratio.
+    """Primes and the tables of their transforms, which kernels take as `known`.
+
+    `short`: whether primes below `WORD_LIMIT` have rows of one word; otherwise all rows are of two.
 
     Megabytes at full size: shared while in use, which needs weak references to it.
     """
 
     primes: tuple[int, ...]
-    moduli: Array
-    outer: Array
-    inner: Array
-    last: Array
+    known: Known
+    short: bool = True
 
     def rows(self, primes: Sequence[int]) -> Array:
-        """The rows of some of the primes."""
-        return np.array([self.primes.index(prime) for prime in primes], dtype=np.int64)
+        """The rows of a polynomial over some of the primes: (n, 2), see `kernels.rows`."""
+        places = np.array([self.primes.index(prime) for prime in primes], dtype=np.int64)
+        ends = np.cumsum([0, *(self.words(prime) for prime in primes)])
+        return np.stack([places, ends[:-1]], axis=1)
+
+    def words(self, *primes: int) -> int:
+        """The words for each coefficient over these primes."""
+        return sum(1 if self.short and is_short(prime) else 2 for prime in primes)
 
 
 _PRIMES: Shared[Primes] = Shared()
 
 
-def prime_rows(ring_dim: int, primes: tuple[int, ...]) -> Primes:
+def prime_rows(ring_dim: int, primes: tuple[int, ...], short: bool = True) -> Primes:
     """The tables of these primes, in their order."""
-    return _PRIMES.get((ring_dim, primes), lambda: _prime_rows(ring_dim, primes))
+    return _PRIMES.get((ring_dim, primes, short), lambda: _prime_rows(ring_dim, primes, short))
 
 
-def _prime_rows(ring_dim: int, primes: tuple[int, ...]) -> Primes:
-    tables = [prime_tables(ring_dim, prime) for prime in primes]
-    moduli = np.array([(p, p.bit_length(), barrett_ratio(p)) for p in primes], dtype=np.uint64)
+def _prime_rows(ring_dim: int, primes: tuple[int, ...], short: bool) -> Primes:
+    words = {prime: word_tables(ring_dim, prime) for prime in primes if short and is_short(prime)}
+    longs = {prime: prime_tables(ring_dim, prime) for prime in primes if prime not in words}
+    places = {prime: place for some in (words, longs) for place, prime in enumerate(some)}
+    moduli = [
+        (p, p.bit_length(), barrett_ratio(p), places[p], -pow(p, -1, 1 << 32) % (1 << 32), p in words) for p in primes
+    ]
+    last = [pow(ring_dim, -1, prime) for prime in primes]
+
+    def stacked(arrays: list[Array], kind: Any, dimensions: int) -> Array:
+        # Kernels are compiled for a number of dimensions, which an empty table has too.
+        return np.stack(arrays) if arrays else np.empty((0,) * dimensions, dtype=kind)
+
     return Primes(
         primes,
-        moduli,
-        np.stack([table.outer for table in tables]),
-        np.stack([table.inner for table in tables]),
-        np.stack([table.last for table in tables]),
+        Known(
+            np.array(moduli, dtype=np.uint64),
+            stacked([table.outer for table in longs.values()], np.uint64, 4),
+            stacked([table.inner for table in longs.values()], np.uint64, 6),
+            stacked([table.steps for table in words.values()], np.uint32, 4),
+            stacked([table.lanes for table in words.values()], np.uint32, 2),
+            stacked([table.lanes_back for table in words.values()], np.uint32, 2),
+            with_ratio(last, primes),
+        ),
+        short,
     )
 
 
@@ -95,7 +121,7 @@ class Division:
 
 
 class ChainTables:
-    """The constants of one chain of primes in digits of `alpha`; `known` has the tables of all primes in use.
+    """The constants of one chain of primes in digits of `alpha`; `every` has the tables of all primes in use.
 
     Key switches are rounded to the `nearest` (`Ring.rounds_to_nearest`), or as OpenFHE rounds them: on average down by
     half the number of special primes, which adds up in low-frequency slots.
@@ -107,33 +133,43 @@ class ChainTables:
         primes: tuple[int, ...],
         alpha: int,
         special: tuple[int, ...],
-        known: Primes,
+        every: Primes,
         nearest: bool = False,
     ) -> None:
         self.nearest = nearest
-        self.ring_dim, self.primes, self.alpha, self.special, self.known = ring_dim, primes, alpha, special, known
-        self.rows = known.rows(primes)
-        self.special_rows = known.rows(special)
+        self.ring_dim, self.primes, self.alpha, self.special, self.every = ring_dim, primes, alpha, special, every
+        self.known = every.known
+        self.rows = every.rows(primes)
+        self._starts = np.cumsum([0, *(every.words(prime) for prime in primes)])
         # Cached on this object: a cache on the class would keep every chain that ever existed.
+        self.basis = functools.cache(self._basis)
         self.digits = functools.cache(self._digits)
         self.special_division = functools.cache(self._special_division)
         self.rescaling = functools.cache(self._rescaling)
         self.lift = functools.cache(self._lift)
 
     @staticmethod
-    def of(ring: Ring, special: tuple[int, ...], known: Primes, primes: tuple[int, ...] | None = None) -> ChainTables:
+    def of(ring: Ring, special: tuple[int, ...], every: Primes, primes: tuple[int, ...] | None = None) -> ChainTables:
         """The tables of a ring, or of a companion chain with fewer `primes`, each of which is a digit."""
         alpha = ring.alpha if primes is None else 1
-        return ChainTables(ring.ring_dim, primes or ring.primes, alpha, special, known, ring.rounds_to_nearest)
+        return ChainTables(ring.ring_dim, primes or ring.primes, alpha, special, every, ring.rounds_to_nearest)
 
     @property
     def slots(self) -> int:
         return self.ring_dim // 2
 
-    def basis(self, level: int, wide: bool) -> tuple[tuple[int, ...], Array]:
+    def words(self, level: int, wide: bool = False) -> int:
+        """The words for each coefficient of a polynomial at a level, and over the special primes too if `wide`."""
+        return int(self._starts[level + 1]) + (self.every.words(*self.special) if wide else 0)
+
+    def level_of(self, words: int, wide: bool = False) -> int:
+        """The level of a polynomial with this many words."""
+        return int(np.searchsorted(self._starts, words - (self.every.words(*self.special) if wide else 0))) - 1
+
+    def _basis(self, level: int, wide: bool) -> tuple[tuple[int, ...], Array]:
         """The primes of a level and their rows, followed by the special primes if `wide`."""
-        primes, rows = self.primes[: level + 1], self.rows[: level + 1]
-        return (primes + self.special, np.concatenate([rows, self.special_rows])) if wide else (primes, rows)
+        primes = self.primes[: level + 1] + (self.special if wide else ())
+        return primes, self.every.rows(primes)
 
     def _lift(self, towers: int) -> Array:
         """The product of the special primes modulo each of the first primes, for `times_constant`: (towers, 2)."""
@@ -175,6 +211,8 @@ class ChainTables:
         prime = self.primes[row]
         return pow(smallest_root(self.ring_dim, prime), self.ring_dim // 2, prime)
 
-    def automorphism(self, index: int) -> Array:
-        """The source place of each value under X -> X^index in evaluation form."""
-        return automorphism_places(self.ring_dim, index)
+    def automorphism(self, index: int) -> tuple[Array, Array]:
+        """The places to which the values move under X -> X^index, and the lanes of a vector from which they come."""
+        sources = automorphism_places(self.ring_dim, index)
+        targets = automorphism_places(self.ring_dim, pow(index, -1, 2 * self.ring_dim))
+        return targets, (sources % LANES).astype(np.uint32)

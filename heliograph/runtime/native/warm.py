@@ -14,7 +14,7 @@ import numpy as np
 from heliograph.ckks.ring import Ring
 from heliograph.files import lock
 from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, in_words
 from heliograph.runtime.native.kernels.arithmetic import UNKEPT
 from heliograph.runtime.native.kernels.transforms import forward
 from heliograph.runtime.native.primitives import NativePrimitives
@@ -83,12 +83,12 @@ def _tell() -> None:
 
 def _call_all() -> None:
     n, random = _RING.ring_dim, np.random.default_rng(0)
-    tables = ChainTables.of(_RING, _SPECIAL, prime_rows(n, _RING.primes + _SPECIAL))
     primes = _RING.primes + _SPECIAL
+    tables = ChainTables.of(_RING, _SPECIAL, prime_rows(n, primes))
     rows = np.stack([random.integers(prime, size=n, dtype=np.uint64) for prime in primes])
-    key = SwitchingKey(np.stack([np.stack([rows] * _RING.digits)] * 2))
+    key = SwitchingKey(np.stack([in_words(np.stack([rows] * _RING.digits), primes)] * 2))
     do = NativePrimitives(tables, lambda kind, amount: key)
-    x = Ciphertext(np.stack([rows[: _RING.towers]] * 2))
+    x = Ciphertext(in_words(np.stack([rows[: _RING.towers]] * 2), primes), _RING.levels)
     product = do.relinearize(do.mul(x, x))
     plain = do.encode(np.ones(1), 20.0, _RING.levels)
     do.rescale(do.sub(do.rotate(product, 1), do.add_plain(do.mul_plain(x, plain), plain)))
@@ -96,10 +96,9 @@ def _call_all() -> None:
     digits, constant = do.decompose(x), do.wide_constant(np.ones(1), 0.0, _RING.levels)
     wide = do.step_wide(do.rotate_wide(x, 0, None), 1, do.rotate_wide(x, 1, digits))
     do.narrow(do.wide_sums([wide], [constant], [[(0, 0)]])[0])
-    nearest = ChainTables(n, tables.primes, tables.alpha, tables.special, tables.known, nearest=True)
+    do.encode(np.linspace(0.0, 1.0, n // 2), 20.0, _RING.levels)
+    do.encode(np.linspace(0.0, 1.0, n // 2), 59.0, _RING.levels)
+    nearest = ChainTables(n, tables.primes, tables.alpha, tables.special, tables.every, nearest=True)
     NativePrimitives(nearest, lambda kind, amount: key).relinearize(do.mul(x, x))
-    raised = np.empty((2, _RING.towers, n), dtype=np.uint64)
-    known = tables.known
-    keyswitch.raise_modulus(
-        x.residues[:, 0], np.uint64(primes[0]), raised, tables.rows, known.moduli, known.outer, known.inner
-    )
+    raised = np.empty((2, tables.words(_RING.levels), n), dtype=np.uint32)
+    keyswitch.raise_modulus(x.residues, tables.rows[0, 0], raised, tables.rows, tables.known)

@@ -10,7 +10,7 @@ from typing import Any
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.ring import Ring
-from heliograph.ir import Node, Program
+from heliograph.ir import Array, Node, Program
 from heliograph.ir.bootstraps.asked import raising_chains
 from heliograph.runtime.backend import OPENFHE, SentKeys, SentValues
 from heliograph.runtime.openfhe import registry, serial
@@ -72,13 +72,18 @@ def _raising(program: Program, sparse: Mapping[Ring, Any]) -> dict[Ring, Raise]:
         return {}
     from heliograph.runtime.native.backend import tables_of
     from heliograph.runtime.native.bootstrapping import BootstrappingPrimitives
-    from heliograph.runtime.native.ciphertext import Ciphertext
+    from heliograph.runtime.native.ciphertext import Ciphertext, in_words, residues_of
 
     tables = tables_of(program)
 
     def way(ring: Ring) -> Raise:
         do = BootstrappingPrimitives(tables[ring], lambda kind, amount: sparse[ring])
-        return lambda residues: do.raise_modulus(Ciphertext(residues), ring.slots).residues
+
+        def raised(residues: Array) -> Array:
+            x = Ciphertext(in_words(residues, ring.primes), residues.shape[1] - 1)
+            return residues_of(do.raise_modulus(x, ring.slots), ring.primes)
+
+        return raised
 
     chains = program.planned.chains
     return {chains[number].ring: way(chains[number].ring) for number in raising_chains(program)}

@@ -46,7 +46,7 @@ class Beside:
         if self.openfhe is not None:
             found[OPENFHE] = self.openfhe, lambda values, level: self._for_openfhe(self._made(values, level))
         if self.native is not None:
-            found[NATIVE] = self.native, lambda values, level: self._for_native(self._made(values, level))
+            found[NATIVE] = self.native, lambda values, level: self._for_native(self._made(values, level), level)
         return found
 
     def _made(self, values: Array, level: int) -> Array:
@@ -59,11 +59,10 @@ class Beside:
 
         return serial.retagged(serial.openfhe_ciphertext(residues, self.ring, self.cryptor.tag), self.tag)
 
-    @staticmethod
-    def _for_native(residues: Array) -> Ciphertext:
-        from heliograph.runtime.native.ciphertext import Ciphertext
+    def _for_native(self, residues: Array, level: int) -> Ciphertext:
+        from heliograph.runtime.native.ciphertext import Ciphertext, in_words
 
-        return Ciphertext(residues)
+        return Ciphertext(in_words(residues, self.ring.primes), level)
 
 
 @contextlib.contextmanager

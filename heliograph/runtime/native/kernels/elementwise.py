@@ -1,4 +1,7 @@
-"""Elementwise sums and products of ciphertexts and plaintexts. Residues are canonical, before and after."""
+"""Elementwise sums and products of ciphertexts and plaintexts. Residues are canonical, before and after.
+
+Polynomials are (words / N, N), plaintexts of real slots (words / N, N / 2): see `rows`.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from heliograph.runtime.native.kernels.accumulate import (
 )
 from heliograph.runtime.native.kernels.arithmetic import (
     difference,
+    inlined,
     kernel,
     parallel_kernel,
     product,
@@ -32,60 +36,123 @@ from heliograph.runtime.native.kernels.arithmetic import (
 )
 from heliograph.runtime.native.kernels.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
 from heliograph.runtime.native.kernels.pointers import pointer
+from heliograph.runtime.native.kernels.rows import high_half, long_row
+from heliograph.runtime.native.kernels.vectors import (
+    LANES,
+    SUMMANDS,
+    load,
+    load_at,
+    mirrored,
+    plus_products,
+    products,
+    settled_words,
+    splat,
+    store,
+    times_word,
+    word_difference,
+    word_total,
+)
 
 
 @parallel_kernel
-def add(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x + y, both (parts, towers, N); parts missing from y count as zero."""
-    towers = x.shape[1]
+def add(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
+    """x + y, both (parts, words / N, N); parts missing from y count as zero."""
+    towers = rows.shape[0]
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
-        q, a, o = moduli[rows[j], 0], x[part, j], out[part, j]
-        if part < y.shape[0]:
-            b = y[part, j]
-            for i in range(o.size):
-                o[i] = total(a[i], b[i], q)
+        row, at = rows[j, 0], rows[j, 1]
+        q, short = known.moduli[row, 0], known.moduli[row, 5]
+        if part >= y.shape[0]:
+            for word in range(1 if short else 2):
+                a, o = x[part, at + word], out[part, at + word]
+                for i in range(o.size):
+                    o[i] = a[i]
+        elif short:
+            _add_words(x[part, at], y[part, at], out[part, at], q)
         else:
-            for i in range(o.size):
-                o[i] = a[i]
+            first, second, sums = long_row(x[part], at), long_row(y[part], at), long_row(out[part], at)
+            for i in range(sums.size):
+                sums[i] = total(first[i], second[i], q)
+
+
+@kernel
+def _add_words(a: Any, b: Any, o: Any, prime: Any) -> None:
+    """a + b in one row; b may be the first half of a row that mirrors it."""
+    q = splat(np.uint32(prime))
+    for i in range(0, b.size, LANES):
+        store(o, i, word_total(load(a, i), load(b, i), q))
+    for i in range(b.size, o.size, LANES):
+        store(o, i, word_total(load(a, i), mirrored(load(b, o.size - LANES - i)), q))
 
 
 @parallel_kernel
-def add_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) plus a plaintext (towers, N), or (towers, N / 2) for real slots."""
-    towers, size = x.shape[1], x.shape[2]
+def add_plain(x: Any, plain: Any, out: Any, rows: Any, known: Any) -> None:
+    """x (parts, words / N, N) plus a plaintext."""
+    towers, size = rows.shape[0], x.shape[2]
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
-        q, a, b, o = moduli[rows[j], 0], x[part, j], plain[j], out[part, j]
+        row, at = rows[j, 0], rows[j, 1]
+        q, short = known.moduli[row, 0], known.moduli[row, 5]
         if part > 0:
-            # Not o[:] = a: numba 0.68 drops that in this loop.
-            for i in range(size):
-                o[i] = a[i]
+            for word in range(1 if short else 2):
+                # Not o[:] = a: numba 0.68 drops that in this loop.
+                a, o = x[part, at + word], out[part, at + word]
+                for i in range(o.size):
+                    o[i] = a[i]
+        elif short:
+            _add_words(x[part, at], plain[at], out[part, at], q)
         else:
-            for i in range(b.size):
-                o[i] = total(a[i], b[i], q)
-            for i in range(b.size, size):
-                o[i] = total(a[i], b[size - 1 - i], q)
+            first, second, sums = long_row(x[part], at), long_row(plain, at), long_row(out[part], at)
+            for i in range(second.size):
+                sums[i] = total(first[i], second[i], q)
+            for i in range(second.size, size):
+                sums[i] = total(first[i], second[size - 1 - i], q)
 
 
 @parallel_kernel
-def subtract(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x - y, both (parts, towers, N)."""
-    towers = x.shape[1]
+def subtract(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
+    """x - y, both (parts, words / N, N)."""
+    towers = rows.shape[0]
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
-        q, a, b, o = moduli[rows[j], 0], x[part, j], y[part, j], out[part, j]
-        for i in range(o.size):
-            o[i] = difference(a[i], b[i], q)
+        row, at = rows[j, 0], rows[j, 1]
+        prime = known.moduli[row, 0]
+        if known.moduli[row, 5]:
+            a, b, o, q = x[part, at], y[part, at], out[part, at], splat(np.uint32(prime))
+            for i in range(0, o.size, LANES):
+                store(o, i, word_difference(load(a, i), load(b, i), q))
+        else:
+            first, second, found = long_row(x[part], at), long_row(y[part], at), long_row(out[part], at)
+            for i in range(found.size):
+                found[i] = difference(first[i], second[i], prime)
+
+
+@kernel
+def _multiply_words(x: Any, y: Any, out: Any, at: Any, modulus: Any) -> None:
+    """One row of `multiply`, for a short prime."""
+    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
+    # Montgomery's reduction divides by 2^32.
+    whole = (np.uint64(1) << np.uint64(32)) % prime
+    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    x0, x1, y0, y1, o0, o1, o2 = x[0, at], x[1, at], y[0, at], y[1, at], out[0, at], out[1, at], out[2, at]
+    for i in range(0, o0.size, LANES):
+        a0, a1, b0, b1 = load(x0, i), load(x1, i), load(y0, i), load(y1, i)
+        store(o0, i, times_word(settled_words(products(a0, b0), q, minus), w, ratio, q))
+        store(o1, i, times_word(settled_words(plus_products(products(a0, b1), a1, b0), q, minus), w, ratio, q))
+        store(o2, i, times_word(settled_words(products(a1, b1), q, minus), w, ratio, q))
 
 
 @parallel_kernel
-def multiply(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """The product of two ciphertexts of two parts: (3, towers, N)."""
-    for j in prange(x.shape[1]):
-        q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
-        x0, x1, y0, y1 = x[0, j], x[1, j], y[0, j], y[1, j]
-        o0, o1, o2 = out[0, j], out[1, j], out[2, j]
+def multiply(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
+    """The product of two ciphertexts of two parts: (3, words / N, N)."""
+    for j in prange(rows.shape[0]):
+        row, at = rows[j, 0], rows[j, 1]
+        q, bits, ratio = known.moduli[row, 0], known.moduli[row, 1], known.moduli[row, 2]
+        if known.moduli[row, 5]:
+            _multiply_words(x, y, out, at, known.moduli[row])
+            continue
+        x0, x1, y0, y1 = long_row(x[0], at), long_row(x[1], at), long_row(y[0], at), long_row(y[1], at)
+        o0, o1, o2 = long_row(out[0], at), long_row(out[1], at), long_row(out[2], at)
         if q < LIMIT:
             prime = float(q)
             inverse = 1.0 / prime
@@ -102,14 +169,31 @@ def multiply(x: Any, y: Any, out: Any, rows: Any, moduli: Any) -> None:
             o1[i] = total(product(x0[i], y1[i], q, bits, ratio), product(x1[i], y0[i], q, bits, ratio), q)
 
 
+@kernel
+def _product_words(a: Any, b: Any, o: Any, modulus: Any) -> None:
+    """a b in one row, for a short prime; b may be the first half of a row that mirrors it."""
+    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
+    whole = (np.uint64(1) << np.uint64(32)) % prime
+    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    for i in range(0, b.size, LANES):
+        store(o, i, times_word(settled_words(products(load(a, i), load(b, i)), q, minus), w, ratio, q))
+    for i in range(b.size, o.size, LANES):
+        other = mirrored(load(b, o.size - LANES - i))
+        store(o, i, times_word(settled_words(products(load(a, i), other), q, minus), w, ratio, q))
+
+
 @parallel_kernel
-def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) times a plaintext (towers, N), or (towers, N / 2) for real slots."""
+def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, known: Any) -> None:
+    """x (parts, words / N, N) times a plaintext."""
     parts, size = x.shape[0], x.shape[2]
-    for job in prange(parts * x.shape[1]):
+    for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
-        q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
-        a, b, o = x[part, j], plain[j], out[part, j]
+        row, at = rows[j, 0], rows[j, 1]
+        q, bits, ratio = known.moduli[row, 0], known.moduli[row, 1], known.moduli[row, 2]
+        if known.moduli[row, 5]:
+            _product_words(x[part, at], plain[at], out[part, at], known.moduli[row])
+            continue
+        a, b, o = long_row(x[part], at), long_row(plain, at), long_row(out[part], at)
         if q < LIMIT:
             prime = float(q)
             inverse = 1.0 / prime
@@ -125,11 +209,12 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, moduli: Any) -> None
 
 
 @parallel_kernel
-def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, moduli: Any) -> None:
-    """Add the products of x and y to the sums, or subtract them with `minus`: all (towers, N)."""
-    for j in prange(x.shape[0]):
-        q, bits, ratio = moduli[rows[j], 0], moduli[rows[j], 1], moduli[rows[j], 2]
-        a, b, o = x[j], y[j], sums[j]
+def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, known: Any) -> None:
+    """Add the products of x and y to the sums, or subtract them with `minus`: all (words / N, N), of long primes."""
+    for j in prange(rows.shape[0]):
+        row, at = rows[j, 0], rows[j, 1]
+        q, bits, ratio = known.moduli[row, 0], known.moduli[row, 1], known.moduli[row, 2]
+        a, b, o = long_row(x, at), long_row(y, at), long_row(sums, at)
         if q < LIMIT:
             prime = float(q)
             inverse, sign = 1.0 / prime, -1.0 if minus else 1.0
@@ -145,24 +230,35 @@ def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, moduli: Any) 
 
 
 @parallel_kernel
-def signed_residues(numbers: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Signed integers (N), smaller than each prime, as residues (towers, N). No branch depends on a number."""
-    for j in prange(out.shape[0]):
-        q, o = np.int64(moduli[rows[j], 0]), out[j]
+def signed_residues(numbers: Any, out: Any, rows: Any, known: Any) -> None:
+    """Signed integers (N), smaller than each prime, as residues (words / N, N) of long primes. No branch depends on a
+    number.
+    """
+    for j in prange(rows.shape[0]):
+        q, o = np.int64(known.moduli[rows[j, 0], 0]), long_row(out, rows[j, 1])
         for i in range(o.size):
             o[i] = np.uint64(numbers[i] + (numbers[i] >> 63 & q))
 
 
 @parallel_kernel
-def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """x (parts, towers, N) times constants (halves, towers, 2), one for each prime and each half of the values."""
+def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, known: Any) -> None:
+    """x (parts, words / N, N) times constants (halves, towers, 2), one for each prime and each half of the values."""
     parts, halves = x.shape[0], constants.shape[0]
-    for job in prange(parts * x.shape[1]):
+    for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
-        q, size = moduli[rows[j], 0], x.shape[2] // halves
+        row, at, size = rows[j, 0], rows[j, 1], x.shape[2] // halves
+        q, short = known.moduli[row, 0], known.moduli[row, 5]
         for half in range(halves):
-            w, ratio = constants[half, j, 0], constants[half, j, 1]
-            a, o = x[part, j, half * size : (half + 1) * size], out[part, j, half * size : (half + 1) * size]
+            w, ratio, begin = constants[half, j, 0], constants[half, j, 1], half * size
+            if short:
+                words, made = x[part, at], out[part, at]
+                factor_word, ratio_word = splat(np.uint32(w)), splat(high_half(ratio))
+                prime_word = splat(np.uint32(q))
+                for i in range(begin, begin + size, LANES):
+                    store(made, i, times_word(load(words, i), factor_word, ratio_word, prime_word))
+                continue
+            a = long_row(x[part], at)[begin : begin + size]
+            o = long_row(out[part], at)[begin : begin + size]
             if q < LIMIT:
                 prime, factor = float(q), centred_constant(w, q)
                 inverse = 1.0 / prime
@@ -174,44 +270,58 @@ def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, moduli: Any)
 
 
 @parallel_kernel
-def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, moduli: Any) -> None:
-    """Signed integers (N), below 2^63, times a factor (towers, 2) modulo each prime: (towers, N)."""
+def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, known: Any) -> None:
+    """Signed integers below 2^63 times a factor (towers, 2) modulo each prime: (words / n, n)."""
     zero = np.uint64(0)
-    for j in prange(out.shape[0]):
-        q, o, w, ratio = moduli[rows[j], 0], out[j], factors[j, 0], factors[j, 1]
+    for j in prange(rows.shape[0]):
+        row, at, w, ratio = rows[j, 0], rows[j, 1], factors[j, 0], factors[j, 1]
+        q = known.moduli[row, 0]
+        if known.moduli[row, 5]:
+            words = out[at]
+            for i in range(words.size):
+                rest = settled(times_constant(np.uint64(abs(numbers[i])), w, ratio, q), q)
+                words[i] = np.uint32(difference(zero, rest, q) if numbers[i] < 0 else rest)
+            continue
+        o = long_row(out, at)
         for i in range(o.size):
-            number = numbers[i]
-            rest = settled(times_constant(np.uint64(abs(number)), w, ratio, q), q)
-            o[i] = difference(zero, rest, q) if number < 0 else rest
+            rest = settled(times_constant(np.uint64(abs(numbers[i])), w, ratio, q), q)
+            o[i] = difference(zero, rest, q) if numbers[i] < 0 else rest
 
 
 @parallel_kernel
 def sums_of_products(
-    ciphertexts: Any, plains: Any, sizes: Any, terms: Any, begins: Any, out: Any, rows: Any, moduli: Any
+    ciphertexts: Any, plains: Any, sizes: Any, terms: Any, begins: Any, out: Any, rows: Any, known: Any
 ) -> None:
-    """Several sums of ciphertexts (2, towers, N) times plaintexts (towers, size), both given by address.
+    """Several sums of ciphertexts (2, words / N, N) times plaintexts (words / N, size), both given by address.
 
-    `out` is (sums, 2, towers, N). Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is (ciphertext,
-    plaintext). The `sizes` of plaintexts are N, or N / 2 for real slots.
+    `out` is (sums, 2, words / N, N). Sum s has the terms from begins[s] to begins[s + 1]; each of `terms` is
+    (ciphertext, plaintext). The `sizes` of plaintexts are N, or N / 2 for real slots.
 
     A block is processed together with its mirror image, so that a half plaintext is read from memory once. All sums
-    over a block are computed together, so that the ciphertexts are read once. Their blocks are copied first: at their
-    original addresses they are powers of two apart and evict each other from the caches.
+    over a block are computed together, so that the ciphertexts are read once. Blocks of long primes are copied first:
+    at their original addresses they are powers of two apart and evict each other from the caches.
     """
-    towers, size = out.shape[2], out.shape[3]
-    for job in prange(2 * towers):
+    width, size = out.shape[2], out.shape[3]
+    for job in prange(2 * rows.shape[0]):
         half, j = job % 2, job // 2
-        modulus = moduli[rows[j]]
+        row, at = rows[j, 0], rows[j, 1]
+        modulus = known.moduli[row]
+        if modulus[5]:
+            for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
+                for s in range(out.shape[0]):
+                    some = terms[begins[s] : begins[s + 1]]
+                    _sum_words(ciphertexts, plains, sizes, some, out[s], block, at, modulus)
+            continue
         split = modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT
         values = np.empty((2, ciphertexts.size, 2, BLOCK), np.uint64)
         images = np.zeros((TOGETHER + 1, BLOCK), np.uint64)
         for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
             for i in range(ciphertexts.size):
-                x = carray(pointer(ciphertexts[i]), (2, towers, size))
+                x = carray(pointer(ciphertexts[i]), (2, width, size))
                 for side in range(2):
                     begin = size - BLOCK - block if side else block
                     for part in range(2):
-                        a, copy = x[part, j, begin : begin + BLOCK], values[side, i, part]
+                        a, copy = long_row(x[part], at)[begin : begin + BLOCK], values[side, i, part]
                         if split:
                             around_zero(a, copy.view(np.float64), modulus)
                         else:
@@ -219,19 +329,60 @@ def sums_of_products(
                                 copy[k] = a[k]
             for s in range(out.shape[0]):
                 some = terms[begins[s] : begins[s + 1]]
-                sums = out[s, :, j]
                 if split:
-                    _sum_split(values.view(np.float64), plains, sizes, some, images, sums, block, j, towers, modulus)
+                    _sum_split(values.view(np.float64), plains, sizes, some, images, out[s], block, at, width, modulus)
                 else:
-                    _sum(values, plains, sizes, some, images, sums, block, j, towers, modulus)
+                    _sum(values, plains, sizes, some, images, out[s], block, at, width, modulus)
+
+
+@kernel
+def _sum_words(
+    ciphertexts: Any, plains: Any, sizes: Any, terms: Any, out: Any, block: Any, at: Any, modulus: Any
+) -> None:
+    """One sum over a block and its mirror image, for a short prime."""
+    width, size, count = out.shape[1], out.shape[2], terms.shape[0]
+    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
+    whole = (np.uint64(1) << np.uint64(32)) % prime
+    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    first, second = at * size, (width + at) * size
+    for side in range(2):
+        begin = size - BLOCK - block if side else block
+        o0, o1 = out[0, at], out[1, at]
+        for x in range(begin, begin + BLOCK, LANES):
+            found0, found1 = splat(np.uint32(0)), splat(np.uint32(0))
+            for t in range(0, count, SUMMANDS):
+                factor = _plain_words(plains, sizes, terms[t, 1], at, x, size)
+                value = ciphertexts[terms[t, 0]]
+                sums0 = products(load_at(value, first + x), factor)
+                sums1 = products(load_at(value, second + x), factor)
+                for u in range(t + 1, min(t + SUMMANDS, count)):
+                    factor = _plain_words(plains, sizes, terms[u, 1], at, x, size)
+                    value = ciphertexts[terms[u, 0]]
+                    sums0 = plus_products(sums0, load_at(value, first + x), factor)
+                    sums1 = plus_products(sums1, load_at(value, second + x), factor)
+                found0 = word_total(found0, settled_words(sums0, q, minus), q)
+                found1 = word_total(found1, settled_words(sums1, q, minus), q)
+            store(o0, x, times_word(found0, w, ratio, q))
+            store(o1, x, times_word(found1, w, ratio, q))
+
+
+@inlined
+def _plain_words(plains: Any, sizes: Any, place: Any, at: Any, x: Any, size: Any) -> Any:
+    """A vector of a plaintext's row, mirrored if only half of the plaintext is stored and x lies in the other half."""
+    stored = sizes[place]
+    if x < stored:
+        return load_at(plains[place], at * stored + x)
+    return mirrored(load_at(plains[place], at * stored + size - LANES - x))
 
 
 @kernel
 def _factor(
     plains: Any, sizes: Any, place: Any, towers: Any, j: Any, block: Any, side: Any, size: Any, image: Any
 ) -> Any:
-    """A block of a plaintext, or the mirrored block, copied to `image` if only half of the plaintext is stored."""
-    plain = carray(pointer(plains[place]), (towers, sizes[place]))[j]
+    """A block of a plaintext's row at place j, or the mirrored block, copied to `image` if only half of the plaintext is
+    stored.
+    """
+    plain = long_row(carray(pointer(plains[place]), (towers, sizes[place])), j)
     if side == 0:
         return plain[block : block + BLOCK]
     if plain.size == size:
@@ -256,7 +407,7 @@ def _sum_split(
     modulus: Any,
 ) -> None:
     """One sum over a block and its mirror image, `TOGETHER` terms at a time; the last group is padded with zeros."""
-    size = out.shape[1]
+    size = out.shape[2]
     sums = np.zeros((2, 2, 2, BLOCK))
     for t in range(0, terms.shape[0], TOGETHER):
         for side in range(2):
@@ -277,7 +428,7 @@ def _sum_split(
         settle_split(sums[side], modulus)
         begin = size - BLOCK - block if side else block
         for part in range(2):
-            gather_split(sums[side, part], out[part, begin : begin + BLOCK], modulus)
+            gather_split(sums[side, part], long_row(out[part], j)[begin : begin + BLOCK], modulus)
 
 
 @kernel
@@ -294,7 +445,7 @@ def _sum(
     modulus: Any,
 ) -> None:
     """One sum over a block and its mirror image for all other primes, term by term."""
-    size = out.shape[1]
+    size = out.shape[2]
     doubles, pieces = np.empty((2, 2, BLOCK)), np.empty((2, 2, 3, BLOCK), np.uint64)
     for t in range(terms.shape[0]):
         for side in range(2):
@@ -305,7 +456,7 @@ def _sum(
                 continue
             begin = size - BLOCK - block if side else block
             for part in range(2):
-                o = out[part, begin : begin + BLOCK]
+                o = long_row(out[part], j)[begin : begin + BLOCK]
                 multiply_add(x[part], b, pieces[side, part], t, o)
                 if t % TERMS == TERMS - 1 or t == terms.shape[0] - 1:
                     gather(pieces[side, part], o, modulus)
@@ -313,4 +464,4 @@ def _sum(
         for side in range(2):
             begin = size - BLOCK - block if side else block
             for part in range(2):
-                gather_near(doubles[side, part], out[part, begin : begin + BLOCK], modulus)
+                gather_near(doubles[side, part], long_row(out[part], j)[begin : begin + BLOCK], modulus)

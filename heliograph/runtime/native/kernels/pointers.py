@@ -14,16 +14,16 @@ from heliograph.ir import Array
 
 
 def addresses(arrays: Sequence[Array]) -> Array:
-    """The addresses of contiguous arrays of 64-bit numbers."""
-    assert all(array.flags.c_contiguous and array.dtype == np.uint64 for array in arrays)
+    """The addresses of contiguous arrays of words."""
+    assert all(array.flags.c_contiguous and array.dtype == np.uint32 for array in arrays)
     return np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
 
 
 def _pointer(context: Any, address: Any) -> Any:
-    signature = types.CPointer(types.uint64)(address)
+    signature = types.CPointer(types.uint32)(address)
 
     def generate(_: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.inttoptr(arguments[0], ir.IntType(32).as_pointer())
 
     return signature, generate
 

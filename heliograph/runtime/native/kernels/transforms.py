@@ -8,7 +8,7 @@ several of them are copied into a tile that fits the cache, one per column, so t
 
 Modulo primes below `floating.LIMIT` the steps are on doubles (`forward_near`, `backward_near`).
 
-Plaintexts take less work (`forward_numbers`). If the slots are real, value N - 1 - j equals value j, because psi^-1 in
+Plaintexts take less work (`plaintexts`). If the slots are real, value N - 1 - j equals value j, because psi^-1 in
 place of psi gives the same values: half of the transform suffices, and only the first half is kept. If the slots
 repeat, the polynomial is a shorter one in a power of X, and the first steps work on fewer numbers.
 """
@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import carray, prange
 
 from heliograph.ir import Array
 from heliograph.runtime.native.kernels.arithmetic import (
     inlined,
     kernel,
-    parallel_kernel,
     settled,
     times_constant,
 )
@@ -38,7 +36,6 @@ from heliograph.runtime.native.kernels.floating import (
     nearest,
     product_near,
 )
-from heliograph.runtime.native.kernels.pointers import pointer
 from heliograph.runtime.residues import bit_reversed, powers, ratios, smallest_root
 
 # Transforms in one tile, for long runs in a tile of 8 kB or more.
@@ -351,87 +348,3 @@ def backward_near(a: Any, outer: Any, inner: Any, last: Any, prime: Any) -> None
     w = centred_constant(last[0], prime)
     for j in range(n):
         a[j] = canonical(product_near(doubles[j], w, q, inverse), q)
-
-
-@parallel_kernel
-def forward_rows(values: Any, rows: Any, moduli: Any, outer: Any, inner: Any) -> None:
-    """The transforms of polynomials (n, N), in place, each modulo the prime of its row."""
-    for i in prange(values.shape[0]):
-        row = rows[i]
-        forward(values[i], outer[row, 0], inner[row, 0], moduli[row, 0])
-
-
-@kernel
-def _residues_of(numbers: Any, o: Any, q: Any) -> None:
-    """Integral doubles, smaller than a prime in size, as residues from 0 up to the prime itself."""
-    for j in range(o.size):
-        number = np.int64(numbers[j])
-        o[j] = q - np.uint64(-number) if number < 0 else np.uint64(number)
-
-
-@kernel
-def _numbers_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
-    """The transform of integral doubles below 2^49 modulo a prime, of the length of `o`."""
-    if q < LIMIT:
-        prime, doubles = float(q), o.view(np.float64)
-        inverse = 1.0 / prime
-        for j in range(o.size):
-            doubles[j] = nearest(numbers[j], prime, inverse)
-        forward_near(o, outer, inner, q)
-    else:
-        _residues_of(numbers, o, q)
-        forward_whole(o, outer, inner, q)
-
-
-@kernel
-def _mirrored_forward(numbers: Any, o: Any, q: Any, outer: Any, inner: Any) -> None:
-    """The first half of the transform of mirrored coefficients, m_(N - k) = -m_k, from their first half.
-
-    The first step adds m_(N / 2 + k) = -m_(N / 2 - k), times psi^(N / 2), to that half.
-    """
-    size = o.size
-    if q < LIMIT:
-        prime, doubles = float(q), o.view(np.float64)
-        inverse, root = 1.0 / prime, outer.view(np.float64)[0, 1]
-        doubles[0] = nearest(numbers[0], prime, inverse)
-        for j in range(1, size):
-            other = product_near(nearest(numbers[size - j], prime, inverse), root, prime, inverse)
-            doubles[j] = nearest(numbers[j], prime, inverse) - other
-        forward_near(o, outer, inner, q, 1)
-    else:
-        w, ratio, q4 = outer[0, 1], outer[1, 1], np.uint64(4) * q
-        _residues_of(numbers, o, q)
-        # Both places of a pair are read before either is overwritten.
-        for j in range(1, size // 2 + 1):
-            x, y = o[j], o[size - j]
-            o[j] = x + q4 - times_constant(y, w, ratio, q)
-            o[size - j] = y + q4 - times_constant(x, w, ratio, q)
-        forward_whole(o, outer, inner, q, 1)
-
-
-@parallel_kernel
-def forward_numbers(
-    polynomials: Any, sizes: Any, mirrored: bool, out: Any, rows: Any, moduli: Any, outer: Any, inner: Any
-) -> None:
-    """The transforms of polynomials, integral doubles below 2^49 by address, modulo each row's prime: (P, n, N).
-
-    `sizes` are the numbers of coefficients of each, in a power of X. If `mirrored`, the coefficients are first halves,
-    and so are the transforms in `out`, (P, n, N / 2).
-    """
-    towers, width = out.shape[1], out.shape[2]
-    for job in prange(out.shape[0] * towers):
-        p, i = job // towers, job % towers
-        row, size, o = rows[i], sizes[p], out[p, i]
-        numbers = carray(pointer(polynomials[p]), (size,)).view(np.float64)
-        run = o[:size]
-        if mirrored:
-            _mirrored_forward(numbers, run, moduli[row, 0], outer[row, 0], inner[row, 0])
-        else:
-            _numbers_forward(numbers, run, moduli[row, 0], outer[row, 0], inner[row, 0])
-        times = width // size
-        if times > 1:
-            # Repeat each value, from the end, so that none is overwritten before it is read.
-            for j in range(size - 1, -1, -1):
-                value = o[j]
-                for k in range(times):
-                    o[j * times + k] = value
