@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable
 
 from heliograph.ckks.fourier import transform
+from heliograph.ckks.primes import WORD_BYTES
 from heliograph.ckks.ring import Ring
 
 
@@ -39,5 +40,6 @@ def bootstrap_table_bytes(ring: Ring, slots: int) -> int:
     total = 0
     for inverse, top in ((True, ring.levels), (False, ring.bootstrap_input_level)):
         for number, factor in enumerate(transform(ring, slots, inverse)[0]):
-            total += factor.diagonals * (8 * (top + 1 - number + ring.special) * ring.ring_dim + 16 * slots)
+            words = ring.words(top - number) + ring.special_words
+            total += factor.diagonals * (WORD_BYTES * words * ring.ring_dim + 16 * slots)
     return total

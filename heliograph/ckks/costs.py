@@ -27,6 +27,7 @@ class CostTable:
     `switch_us`: the overhead of each half of a key switch.
     `sample_ns`: one random coefficient of a key.
     `term_ns`: one coefficient of one term of a sum of products.
+    `word_share`: the time of a row of 32-bit words, as a share of that of a row of 64-bit numbers (ckks/primes.py).
     """
 
     machine: str
@@ -39,6 +40,7 @@ class CostTable:
     switch_us: float
     sample_ns: float = 30.0
     term_ns: float = 0.52
+    word_share: float = 0.4
 
     def _ms(self, ring: Ring, ntts: float, muls: float, convs: float) -> float:
         n = ring.ring_dim
@@ -46,39 +48,51 @@ class CostTable:
             ntts * n * ring.log_ring * self.ntt_ns + muls * n * self.mul_ns + convs * n * self.conv_ns
         ) * 1e-6 + self.call_us * 1e-3
 
+    def _rows(self, ring: Ring, level: int) -> float:
+        """The primes of a level, those of one word as a share."""
+        short = 2 * (level + 1) - ring.words(level)
+        return level + 1 - (1.0 - self.word_share) * short
+
+    def _specials(self, ring: Ring) -> float:
+        """The special primes, in the same way."""
+        return ring.special * (self.word_share if ring.special_words == ring.special else 1.0)
+
     def decompose_ms(self, ring: Ring, towers: int) -> float:
         """Splitting a ciphertext into digits and raising each of them (once for all hoisted rotations)."""
-        digits, k, alpha = ring.digits_at(towers), ring.special, ring.alpha
+        digits, alpha = ring.digits_at(towers), ring.alpha
+        rows = self._rows(ring, towers - 1)
         # A digit is raised to the primes outside of it. All digits have alpha primes, except the last, which has the
         # rest.
         rest = towers % alpha
         squares = towers // alpha * alpha * alpha + rest * rest
-        ntts, convs = digits * (towers + k), towers * (towers + k) - squares
-        return self._ms(ring, ntts, 0.0, convs) + self.switch_us * 1e-3
+        every = rows + self._specials(ring)
+        return self._ms(ring, digits * every, 0.0, towers * every - squares * rows / towers) + self.switch_us * 1e-3
 
     def switch_ms(self, ring: Ring, towers: int) -> float:
         """The product with a key and the division by the special primes."""
-        digits, k = ring.digits_at(towers), ring.special
-        ms = self._ms(ring, 2 * (k + towers), 2 * digits * (towers + k), 2 * k * towers)
+        rows = self._rows(ring, towers - 1)
+        every = rows + self._specials(ring)
+        ms = self._ms(ring, 2 * every, 2 * ring.digits_at(towers) * every, 2 * ring.special * rows)
         return ms + self.switch_us * 1e-3
 
     def rotate_ms(self, ring: Ring, level: int, hoisted: bool = False) -> float:
         """One rotation; a hoisted one shares the decomposition, which is priced separately."""
         towers = level + 1
-        ms = self.switch_ms(ring, towers) + self._ms(ring, 0, 2 * towers, 0)
+        ms = self.switch_ms(ring, towers) + self._ms(ring, 0, 2 * self._rows(ring, level), 0)
         return ms if hoisted else ms + self.decompose_ms(ring, towers)
 
     def rotate_wide_ms(self, ring: Ring, level: int) -> float:
         """A hoisted rotation in the extended basis, without the division by the special primes: the product with a key,
         and its permutation.
         """
-        primes = level + 1 + ring.special
-        return self._ms(ring, 0, 2 * (ring.digits_at(level + 1) + 1) * primes, 0)
+        rows = self._rows(ring, level) + self._specials(ring)
+        return self._ms(ring, 0, 2 * (ring.digits_at(level + 1) + 1) * rows, 0)
 
     def narrow_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         """The division by the special primes."""
-        towers, k = level + 1, ring.special
-        return self._ms(ring, parts * (k + towers), 0, parts * k * towers) + self.switch_us * 1e-3
+        rows = self._rows(ring, level)
+        ntts = parts * (rows + self._specials(ring))
+        return self._ms(ring, ntts, 0, parts * ring.special * rows) + self.switch_us * 1e-3
 
     def step_wide_ms(self, ring: Ring, level: int) -> float:
         """A giant step in the extended basis: one of two parts is divided, and split into digits again."""
@@ -87,17 +101,17 @@ class CostTable:
 
     def wide_product_ms(self, ring: Ring, level: int) -> float:
         """One term of a sum of products with plaintexts in the extended basis, over the special primes too."""
-        return 2 * (level + 1 + ring.special) * ring.ring_dim * self.term_ns * 1e-6
+        return 2 * (self._rows(ring, level) + self._specials(ring)) * ring.ring_dim * self.term_ns * 1e-6
 
     def relinearize_ms(self, ring: Ring, level: int) -> float:
         return self.switch_ms(ring, level + 1) + self.decompose_ms(ring, level + 1)
 
     def mul_plain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
-        return self._ms(ring, 0, parts * (level + 1), 0)
+        return self._ms(ring, 0, parts * self._rows(ring, level), 0)
 
     def summed_product_ms(self, ring: Ring, level: int) -> float:
         """One term of a sum of products with plaintexts: the product and its addition."""
-        return 2 * (level + 1) * ring.ring_dim * self.term_ns * 1e-6
+        return 2 * self._rows(ring, level) * ring.ring_dim * self.term_ns * 1e-6
 
     def weighted_sums_ms(self, ring: Ring, level: int, sums: int, ciphertexts: int) -> float:
         """Sums of ciphertexts times numbers, by products of matrices of floating-point numbers."""
@@ -107,25 +121,27 @@ class CostTable:
 
     def mul_ms(self, ring: Ring, level: int) -> float:
         """A product of two ciphertexts, not relinearized."""
-        return self._ms(ring, 0, 4 * (level + 1), 0)
+        return self._ms(ring, 0, 4 * self._rows(ring, level), 0)
 
     def raise_modulus_ms(self, ring: Ring) -> float:
         """The switch to the sparse secret (a small cost), the raised modulus, and the switch back."""
-        return self.relinearize_ms(ring, ring.levels) + self._ms(ring, 2 * ring.towers, 0, 0)
+        return self.relinearize_ms(ring, ring.levels) + self._ms(ring, 2 * self._rows(ring, ring.levels), 0, 0)
 
     def rescale_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
-        return self._ms(ring, parts * (level + 1), parts * level, 0)
+        rows = self._rows(ring, level)
+        return self._ms(ring, parts * rows, parts * rows * level / (level + 1), 0)
 
     def add_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
-        return parts * (level + 1) * ring.ring_dim * self.add_ns * 1e-6 + self.call_us * 1e-3
+        return parts * self._rows(ring, level) * ring.ring_dim * self.add_ns * 1e-6 + self.call_us * 1e-3
 
     def switch_chain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         """Passing a ciphertext's polynomials to another chain: a copy, not in the table (2 ms a prime at N = 2^16)."""
-        return parts * (level + 1) * ring.ring_dim * _COPY_NS * 1e-6
+        return parts * self._rows(ring, level) * ring.ring_dim * _COPY_NS * 1e-6
 
     def encode_ms(self, ring: Ring, level: int) -> float:
         """Encoding one vector of all slots at a level: a complex transform and one transform per prime."""
-        return self._ms(ring, level + 1, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
+        rows = self._rows(ring, level)
+        return self._ms(ring, rows, 0, 0) + ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
     def key_ms(self, ring: Ring) -> float:
         """Generating one evaluation key: an encryption of zero for each digit, over all primes."""

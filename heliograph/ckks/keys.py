@@ -6,10 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from heliograph.ckks.chains import Chain
+from heliograph.ckks.primes import WORD_BYTES, words
 from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
-
-# The key to the sparse secret: two polynomials over three primes.
-_SPARSE_KEY_POLYNOMIALS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,11 @@ class EvaluationKey:
     @property
     def bytes(self) -> int:
         """Its size in memory, by its coefficients."""
-        sparse = _SPARSE_KEY_POLYNOMIALS * self.ring.ring_dim * 8 if self.kind == "encapsulation" else 0
-        return self.ring.rotation_key_bytes + sparse
+        if self.kind != "encapsulation":
+            return self.ring.rotation_key_bytes
+        # The key to the sparse secret: two polynomials over the first prime and two special ones of two words each.
+        sparse = 2 * (words(self.ring.primes[:1]) + 4)
+        return self.ring.rotation_key_bytes + sparse * self.ring.ring_dim * WORD_BYTES
 
     @property
     def sent_bytes(self) -> int:

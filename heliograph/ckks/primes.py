@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+
+# Residues modulo a prime below this, 2^30.2, take one word of 32 bits, others two. Eight products of two such residues,
+# and such a prime times 2^32, fit into 64 bits together, so that one reduction serves eight products
+# (runtime/native/kernels/vectors.py).
+WORD_LIMIT = 1_234_803_097
+WORD_BYTES = 4
+# The longest special primes that are surely below it.
+WORD_BITS = 30
+
+
+def is_short(prime: int) -> bool:
+    """Whether residues modulo a prime take one word."""
+    return prime < WORD_LIMIT
+
+
+def words(primes: Iterable[int]) -> int:
+    """The words of residues modulo all of these primes."""
+    return sum(1 if is_short(prime) else 2 for prime in primes)
 
 
 def _is_prime(n: int) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 
-from heliograph.ckks.primes import chain_primes
+from heliograph.ckks.primes import WORD_BITS, WORD_BYTES, chain_primes, words
 from heliograph.ckks.security import max_log_pq, sparse_attack
 from heliograph.errors import ProgramError
 from heliograph.records import bounds
@@ -24,6 +25,8 @@ MIN_SCALE_BITS = 20
 MOST_LEVELS = 100
 # The levels of a bootstrap's modular reduction, with a sparse encapsulated secret (ir/bootstraps/writer.py).
 REDUCTION_LEVELS = 9
+# Special primes of one word have at least this many bits: there are too few shorter ones that are 1 modulo 2N.
+_LEAST_SPECIAL_BITS = 26
 # The key to the sparse secret has special primes of this size, whatever the size of the chain's.
 SPARSE_SPECIAL_BITS = 33
 
@@ -65,7 +68,8 @@ class Ring:
     `bootstrap_babies`: the baby steps of each map of the two transforms; 0 for OpenFHE's number. Fewer take fewer keys
     and more time (`ckks/fourier.py`).
     `short_specials`: whether special primes are as short as the digit allows, which leaves up to 50 bits more for the
-    chain, and at most 49 bits, which our kernels multiply faster. OpenFHE's have 60 bits.
+    chain, and at most 49 bits, or one word where the chain's primes have one, which our kernels multiply faster.
+    OpenFHE's have 60 bits.
     `of_bootstrapping`: whether it is a part of a chain that bootstraps.
     """
 
@@ -117,6 +121,8 @@ class Ring:
         # The primes lie on both sides of the powers of two, so the product of a digit has its nominal size or a bit
         # more.
         needed = self._digit_bits + 1 + _SPECIAL_ROOM
+        if self.scale_bits <= WORD_BITS:
+            return max(_LEAST_SPECIAL_BITS, -(-needed // -(-needed // WORD_BITS)))
         return max(SPARSE_SPECIAL_BITS + 1, -(-needed // -(-needed // _MOST_SHORT_SPECIAL_BITS)))
 
     @functools.cached_property
@@ -133,7 +139,7 @@ class Ring:
         products are summed. Each product then includes these primes, which pays while they are few compared to the
         others.
         """
-        return 2 * self.special <= level + 1
+        return 2 * self.special_words <= self.words(level)
 
     @functools.cached_property
     def special_for_security(self) -> int:
@@ -271,9 +277,24 @@ class Ring:
             of_bootstrapping=self.rounds_to_nearest,
         )
 
+    @functools.cached_property
+    def _words(self) -> tuple[int, ...]:
+        # A chain that does not exist is compared with others by its nominal sizes.
+        nominal = (1 << self.first_mod_bits, *[1 << self.scale_bits] * self.levels)
+        return tuple(itertools.accumulate(words((prime,)) for prime in self.primes or nominal))
+
+    def words(self, level: int) -> int:
+        """The words of a polynomial's coefficients modulo the primes of a level."""
+        return self._words[level]
+
+    @functools.cached_property
+    def special_words(self) -> int:
+        """The words of residues modulo the special primes."""
+        return self.special * words((1 << self.special_bits,))
+
     @property
     def rotation_key_bytes(self) -> int:
-        return 2 * self.digits * (self.towers + self.special) * self.ring_dim * 8
+        return 2 * self.digits * (self.words(self.levels) + self.special_words) * self.ring_dim * WORD_BYTES
 
     @property
     def sent_key_bytes(self) -> int:
@@ -282,7 +303,7 @@ class Ring:
         return self.digits * bits * self.ring_dim // 8
 
     def ciphertext_bytes(self, level: int, parts: int = 2) -> int:
-        return parts * (level + 1) * self.ring_dim * 8
+        return parts * self.words(level) * self.ring_dim * WORD_BYTES
 
     def sent_ciphertext_bytes(self, level: int) -> int:
         """The bytes of a fresh ciphertext in messages; see `sent_key_bytes`."""

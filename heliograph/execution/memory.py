@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.primes import WORD_BYTES
 from heliograph.ckks.ring import Ring
 from heliograph.execution.key_use import key_use
 from heliograph.execution.keys import program_keys
-from heliograph.ir import CipherType, Matrix, Program
-from heliograph.ir.analysis.liveness import peak_towers
+from heliograph.ir import CipherType, Matrix, Node, Program
+from heliograph.ir.analysis.liveness import peak_alive
 from heliograph.ir.bootstraps.asked import bootstraps_by_chain, factors
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
 from heliograph.ir.ops.slots.transforms import transform_diagonals
@@ -34,7 +35,7 @@ _SHARE_AT_LOAD = 0.18
 _BOOTSTRAP_BYTES = 12_000_000
 # The native backend's memory in addition to OpenFHE: the compiler of its kernels, and tables of each prime.
 _NATIVE_BYTES = 100_000_000
-_NATIVE_BYTES_PER_COEFFICIENT = 34
+_NATIVE_BYTES_PER_WORD = 17
 # The default bound on the encoded plaintexts that an evaluator keeps.
 PLAINTEXT_CACHE_BYTES = 1 << 30
 # Keys that take more than this are predicted as a folder with one file each, otherwise as one file.
@@ -104,8 +105,8 @@ def memory_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CACH
 
 def _native_bytes(program: Program) -> int:
     """The native backend's own bytes."""
-    primes = max(chain.ring.towers + chain.ring.special for chain in program.planned.chains)
-    return _NATIVE_BYTES + _NATIVE_BYTES_PER_COEFFICIENT * primes * program.planned.chains[0].ring.ring_dim
+    words = max(chain.ring.words(chain.ring.levels) + chain.ring.special_words for chain in program.planned.chains)
+    return _NATIVE_BYTES + _NATIVE_BYTES_PER_WORD * words * program.planned.chains[0].ring.ring_dim
 
 
 def table_bytes(program: Program) -> int:
@@ -115,8 +116,8 @@ def table_bytes(program: Program) -> int:
         assert isinstance(node.type, CipherType)
         ring = program.planned.chains[node.type.chain].ring
         level = node.type.level
-        special = ring.special if ring.hoists_twice(level) else 0
-        total += fourier_factor(node.attrs).diagonals * (ring.ciphertext_bytes(level, 1) + 8 * ring.ring_dim * special)
+        special = WORD_BYTES * ring.ring_dim * ring.special_words if ring.hoists_twice(level) else 0
+        total += fourier_factor(node.attrs).diagonals * (ring.ciphertext_bytes(level, 1) + special)
     return total
 
 
@@ -141,7 +142,7 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
         elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
             plaintexts += size
     plaintexts = min(plaintexts, cache_bytes)
-    alive = peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8
+    alive = peak_bytes(program, ring)
     # The blocks of one map share its arrays.
     arrays = {
         id(array): array.nbytes
@@ -150,6 +151,16 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
     }
     constants = sum(arrays.values())
     return alive + plaintexts + 3 * constants
+
+
+def peak_bytes(program: Program, ring: Ring) -> int:
+    """The largest number of bytes of ciphertexts that are alive at once."""
+
+    def size(node: Node) -> int:
+        kind = node.type
+        return kind.count * ring.ciphertext_bytes(kind.level, kind.parts) if isinstance(kind, CipherType) else 0
+
+    return peak_alive(program.nodes, program.outputs, size)
 
 
 def key_making_bytes(keys: Sequence[EvaluationKey], one_by_one: bool) -> int:

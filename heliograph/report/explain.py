@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heliograph.errors import ProgramError
+from heliograph.execution.memory import peak_bytes
 from heliograph.ir import CipherType, Node, Program, SlotsType, Stage
 from heliograph.ir.analysis.depth import critical_depth
-from heliograph.ir.analysis.liveness import peak_towers
 from heliograph.ir.maps.steps import rotation_steps
 from heliograph.ir.ops.functions import ALONG_ROWS, JOINT
 from heliograph.ir.ops.table import OPS
@@ -237,4 +237,4 @@ def _alive(program: Program) -> float:
     if program.stage not in (Stage.MANAGED, Stage.EXECUTABLE):
         return 0.0
     ring = program.ring
-    return round(peak_towers(program.nodes, program.outputs) * ring.ring_dim * 8 / 1e6, 3)
+    return round(peak_bytes(program, ring) / 1e6, 3)

@@ -16,8 +16,14 @@ RINGS = (
     # Special primes as short as the digits allow.
     Ring(10, 40, 32, 8, 2, None, short_specials=True),
     Ring(11, 60, 55, 5, 3, None, short_specials=True),
-    # A chain that bootstraps, where key switches are rounded to the nearest.
+    # Rows of one word: everywhere; beside a longer first prime, with more primes in a digit than are summed before a
+    # reduction; with special primes of two words.
+    Ring(10, 30, 28, 6, 2, None, short_specials=True),
+    Ring(11, 38, 30, 9, 1, None, short_specials=True),
+    Ring(10, 36, 27, 11, 4, None),
+    # Chains that bootstrap, where key switches are rounded to the nearest.
     Ring(10, 39, 34, 18, 7, None, (2, 2), short_specials=True),
+    Ring(10, 34, 30, 18, 3, None, (2, 2), short_specials=True),
 )
 
 

@@ -18,16 +18,20 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from heliograph.ckks.embedding import coefficients_of, coefficients_of_run, half_of_coefficients, spread
+from heliograph.ckks.primes import largest_primes
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.native import warm
 from heliograph.runtime.native.backend import NativeBackend
 from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
+from heliograph.runtime.native.ciphertext import in_words, out_of_words
 from heliograph.runtime.native.kernels import arithmetic, floating, transforms
+from heliograph.runtime.native.kernels.plaintexts import forward_numbers
 from heliograph.runtime.native.kernels.pointers import addresses
+from heliograph.runtime.native.kernels.word_transforms import LEAST, backward_words, forward_words, word_tables
 from heliograph.runtime.native.primitives import NativePrimitives
-from heliograph.runtime.native.tables import prime_rows
+from heliograph.runtime.native.tables import prime_rows, with_ratio
 from heliograph.testing.bench import Bench
 from heliograph.testing.rings import RINGS, levels_of, name_of
 
@@ -305,6 +309,36 @@ def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int,
     polynomial = np.random.default_rng(0).integers(q, size=ring_dim, dtype=np.uint64)
     values = polynomial.copy()
     transforms.forward(values, table.outer[0], table.inner[0], np.uint64(q))
+    _check_values(values, polynomial, q)
+    transforms.backward(values, table.outer[1], table.inner[1], table.last, np.uint64(q))
+    assert np.array_equal(values, polynomial)
+
+
+@pytest.mark.parametrize("ring_dim", [1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17])
+@pytest.mark.parametrize("bits", [30, 27])
+def test_transforms_on_words_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int, bits: int) -> None:
+    """With residues that make sums as large as they get, too, and with numbers up to twice the prime."""
+    q = largest_primes(ring_dim.bit_length() - 1, bits, 1, ())[0]
+    random, table = np.random.default_rng(0), word_tables(ring_dim, q)
+    ((last, ratio),) = with_ratio([pow(ring_dim, -1, q)], [q])
+    for polynomial in (
+        random.integers(q, size=ring_dim, dtype=np.uint64),
+        np.full(ring_dim, q - 1, dtype=np.uint64),
+        random.integers(2, size=ring_dim).astype(np.uint64) * np.uint64(q - 1),
+    ):
+        values = polynomial.astype(np.uint32)
+        forward_words(values, table.steps[0], table.lanes, np.uint64(q))
+        _check_values(values, polynomial, q)
+        larger = (polynomial + np.uint64(q) * random.integers(2, size=ring_dim).astype(np.uint64)).astype(np.uint32)
+        forward_words(larger, table.steps[0], table.lanes, np.uint64(q))
+        assert np.array_equal(larger, values)
+        backward_words(values, table.steps[1], table.lanes_back, np.uint32(last), np.uint32(int(ratio) >> 32), np.uint64(q))
+        assert np.array_equal(values, polynomial)
+
+
+def _check_values(values: Any, polynomial: Any, q: int) -> None:
+    """Some values of a transform, by whole numbers of Python."""
+    ring_dim = polynomial.size
     psi, order = residues.smallest_root(ring_dim, q), residues.bit_reversed(ring_dim)
     assert pow(psi, ring_dim, q) == q - 1
     for j in (0, 1, 2, ring_dim // 2 + 3, ring_dim - 1):
@@ -312,8 +346,6 @@ def test_transforms_are_values_at_odd_powers_of_the_smallest_root(ring_dim: int,
         for coefficient in reversed(polynomial.tolist()):
             expected = (expected * point + coefficient) % q
         assert int(values[j]) == expected
-    transforms.backward(values, table.outer[1], table.inner[1], table.last, np.uint64(q))
-    assert np.array_equal(values, polynomial)
 
 
 @pytest.mark.parametrize("ring_dim", [1 << 11, 1 << 12, 1 << 15])
@@ -323,14 +355,14 @@ def test_transforms_of_repeated_and_of_real_slots_are_parts_of_the_whole(ring_di
     # Coefficients are below the primes that are not worked on as doubles; without such work, below all.
     small, size = (30, 49) if floating.LIMIT else (50, 29)
     primes = Ring(log_ring, 60, small, 2, 1, None).primes + Ring(log_ring, 50, 49, 3, 1, None).primes
-    rows, known = np.arange(len(primes)), prime_rows(ring_dim, primes)
+    tables = prime_rows(ring_dim, primes)
 
     def transformed(numbers: list[Any], mirrored: bool) -> Any:
-        out = np.empty((len(numbers), len(primes), ring_dim >> mirrored), np.uint64)
+        out = np.empty((len(numbers), tables.words(*primes), ring_dim >> mirrored), np.uint32)
         sizes = np.array([each.size for each in numbers])
-        where = addresses([each.view(np.uint64) for each in numbers])
-        transforms.forward_numbers(where, sizes, mirrored, out, rows, known.moduli, known.outer, known.inner)
-        return out
+        where = addresses([each.view(np.uint32) for each in numbers])
+        forward_numbers(where, sizes, mirrored, out, tables.rows(primes), tables.known)
+        return out_of_words(out, primes)
 
     extreme = np.full(ring_dim, 2.0**size - 1)
     for numbers in (random.integers(-(2**size), 2**size, ring_dim).astype(float), extreme, -extreme):
@@ -342,10 +374,11 @@ def test_transforms_of_repeated_and_of_real_slots_are_parts_of_the_whole(ring_di
             )
             transforms.forward(expected, table.outer[0], table.inner[0], np.uint64(prime))
             assert np.array_equal(whole[j], expected)
-        short = [numbers[: ring_dim // times].copy() for times in (1, 2, 4, 32)]
+        sizes = [ring_dim // times for times in (1, 2, 4, 32) if ring_dim // times >= LEAST]
+        short = [numbers[:size].copy() for size in sizes]
         for found, each in zip(transformed(short, False), short, strict=True):
             assert np.array_equal(found, transformed([spread(each, ring_dim)], False)[0])
-        halves = [numbers[: ring_dim // times].copy() for times in (2, 4, 8, 64)]
+        halves = [numbers[: size // 2].copy() for size in sizes]
         for found, half in zip(transformed(halves, True), halves, strict=True):
             mirrored = np.concatenate([half, [0.0], -half[:0:-1]])
             (expected,) = transformed([mirrored], False)
@@ -397,7 +430,8 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(bench: Bench) -> None:
         values = [bench.operand(level, kind) for kind in "xyz"]
         halves = [do.encode(random.normal(size=size), scale, level) for size in (ring.slots, 8) * 6]
         assert {plain.shape[1] for plain in halves} == {ring.ring_dim >> halved(ring.ring_dim)}
-        wholes = [each if each.shape[1] == ring.ring_dim else np.hstack([each, each[:, ::-1]]) for each in halves]
+        primes = ring.primes[: level + 1]
+        wholes = [each if each.shape[1] == ring.ring_dim else _unfolded(each, primes) for each in halves]
         # As they wait as coefficients, among others; of more terms than are made residues at once.
         waiting = [rounded(random.normal(size=size), scale, level, do.tables) for size in (ring.slots, 8) * 20]
         terms = [(values[i % 3], plain) for i, plain in enumerate([*waiting, *halves])]
@@ -407,6 +441,13 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(bench: Bench) -> None:
         assert np.array_equal(found.residues, expected.residues)
 
 
+def _unfolded(half: Any, primes: Any) -> Any:
+    """A plaintext of which the first half is stored, whole."""
+    (found,) = out_of_words(half[np.newaxis], primes)
+    (whole,) = in_words(np.hstack([found, found[:, ::-1]])[np.newaxis], primes)
+    return whole
+
+
 @pytest.mark.parametrize("scale", [20.0, 40.0, 58.0])
 def test_plaintexts_take_the_bytes_that_are_reserved_for_them(bench: Bench, scale: float) -> None:
     ring, tables, random = bench.ring, native(bench).tables, np.random.default_rng(12)
@@ -414,7 +455,9 @@ def test_plaintexts_take_the_bytes_that_are_reserved_for_them(bench: Bench, scal
         for size in (ring.slots, 8, 1):
             values = random.uniform(-1.0, 1.0, size)
             for make, reserved in ((encode, encoded_bytes), (rounded, rounded_bytes)):
-                assert make(values, scale, level, tables).nbytes == reserved(size, scale, level, ring.ring_dim)
+                assert make(values, scale, level, tables).nbytes == reserved(
+                    size, scale, ring.ciphertext_bytes(level, parts=1), ring.ring_dim
+                )
 
 
 def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(bench: Bench) -> None:
@@ -424,11 +467,11 @@ def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(bench: Bench) -> N
     for level in levels_of(ring):
         for values in (random.normal(size=8), random.normal(size=ring.slots) * 1j):
             wide, narrow = do.wide_constant(values, scale, level), do.encode(values, scale, level)
-            assert np.array_equal(wide[: level + 1], narrow)
-            if wide.shape[1] < ring.ring_dim:
-                wide = np.hstack([wide, wide[:, ::-1]])
+            assert np.array_equal(wide[: do.tables.words(level)], narrow)
+            primes = do.tables.basis(level, True)[0]
+            (rows,) = out_of_words((_unfolded(wide, primes) if wide.shape[1] < ring.ring_dim else wide)[np.newaxis], primes)
             found = []
-            for row, prime in zip(wide, do.tables.basis(level, True)[0], strict=True):
+            for row, prime in zip(rows, primes, strict=True):
                 table, residues = transforms.prime_tables(ring.ring_dim, prime), row.copy()
                 transforms.backward(residues, table.outer[1], table.inner[1], table.last, np.uint64(prime))
                 whole = residues.astype(object)

@@ -43,7 +43,7 @@ def vector(seed: int = 0) -> Array:
 
 
 def residues(seed: int = 0) -> Array:
-    return np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint64)
+    return np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint32)
 
 
 def never() -> Array:
@@ -215,7 +215,7 @@ file = PlaintextFile(Path(sys.argv[1]))
 for number in range(400):
     seed = int(random.integers(60))
     values = np.random.default_rng(seed).normal(size=8)
-    want = np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint64)
+    want = np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint32)
     assert (file.get(values, 40.0, (97, 113), lambda: want.copy()) == want).all()
     if number % 7 == 0:
         file.exchange()
@@ -225,7 +225,7 @@ sys.stdin.read()
 file.exchange()
 for seed in range(60):
     values = np.random.default_rng(seed).normal(size=8)
-    file.get(values, 40.0, (97, 113), lambda: np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint64))
+    file.get(values, 40.0, (97, 113), lambda: np.random.default_rng(seed).integers(90, size=(2, 16)).astype(np.uint32))
 file.exchange()
 """
 

@@ -14,8 +14,8 @@ import pytest
 from heliograph.ckks.ring import Ring
 from heliograph.runtime import residues
 
-# The digest of what each primitive makes of the same residues and keys, on a chain of primes that are worked on as doubles
-# where that is fast, and on one of larger primes.
+# The digest of what each primitive makes of the same residues and keys, on a chain of primes of one word, on one of
+# primes that are worked on as doubles where that is fast, and on one of larger primes.
 SCRIPT = """
 import hashlib, json
 import numpy as np
@@ -23,22 +23,26 @@ from heliograph.ckks.ring import Ring
 from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.kernels import floating
 from heliograph.runtime.native.kernels import transforms
-from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, in_words
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.wire.forms import special_primes
 
 found = {"doubles": bool(floating.LIMIT)}
-for name, ring in {"short": Ring(11, 49, 40, 5, 2, None), "long": Ring(11, 60, 55, 5, 2, None)}.items():
+for name, ring in {
+    "words": Ring(11, 30, 28, 5, 2, None, short_specials=True),
+    "short": Ring(11, 49, 40, 5, 2, None),
+    "long": Ring(11, 60, 55, 5, 2, None),
+}.items():
     n, random = ring.ring_dim, np.random.default_rng(0)
     special = special_primes(ring)
     primes = ring.primes + special
     tables = ChainTables.of(ring, special, prime_rows(n, primes))
     def rows():
         return np.stack([random.integers(prime, size=n, dtype=np.uint64) for prime in primes])
-    key = SwitchingKey(np.stack([np.stack([rows() for _ in range(ring.digits)]) for _ in range(2)]))
+    key = SwitchingKey(np.stack([in_words(np.stack([rows() for _ in range(ring.digits)]), primes) for _ in range(2)]))
     do = NativePrimitives(tables, lambda kind, amount: key)
-    x = Ciphertext(np.stack([rows()[: ring.towers] for _ in range(2)]))
+    x = Ciphertext(in_words(np.stack([rows()[: ring.towers] for _ in range(2)]), primes), ring.levels)
     plain = do.encode(np.linspace(-1.0, 1.0, ring.slots), 20.0, ring.levels)
     product, digits = do.mul(x, x), do.decompose(x)
     constant = do.wide_constant(np.ones(1), 0.0, ring.levels)
@@ -83,7 +87,7 @@ def test_kernels_give_the_same_residues(forced: dict[str, str], here: dict[str, 
     found = digests(**forced)
     assert found.pop("doubles") is False
     assert found == {name: digest for name, digest in here.items() if name != "doubles"}
-    assert len(set(found.values())) == len(found) == 18
+    assert len(set(found.values())) == len(found) == 27
 
 
 def test_transforms_of_numpy_are_values_of_the_polynomial() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from heliograph.ir.node import Node
 from heliograph.ir.types import CipherType
@@ -31,11 +31,16 @@ def size_in_towers(node: Node) -> int:
 
 def peak_towers(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
     """The largest number of polynomials times primes that is alive at once."""
+    return peak_alive(nodes, outputs, size_in_towers)
+
+
+def peak_alive(nodes: Sequence[Node], outputs: Sequence[Node], size: Callable[[Node], int]) -> int:
+    """The largest total size of values that are alive at once."""
     frees = last_use_table(nodes, outputs)
     alive = peak = 0
     for node, freed in zip(nodes, frees, strict=True):
-        gone = sum(size_in_towers(nodes[i]) for i in freed)
-        alive += size_in_towers(node)
+        gone = sum(size(nodes[i]) for i in freed)
+        alive += size(node)
         # A stack holds its operands, so they are not counted twice.
         peak = max(peak, alive - gone if node.op == "stack" else alive)
         alive -= gone

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.primes import is_short, words
 from heliograph.ckks.ring import Ring
 from heliograph.files import Bytes
 from heliograph.ir import Array
-from heliograph.runtime.native.kernels.rows import is_short
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.wire import forms as seeded
 from heliograph.runtime.wire.forms import key_form, sparse_primes, special_primes
@@ -57,7 +57,7 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
 
 def in_words(residues: Array, primes: Sequence[int]) -> Array:
     """Residues of 64 bits, (parts, towers, N), in rows of words."""
-    rows = [words for j, prime in enumerate(primes[: residues.shape[1]]) for words in _row_of(residues[:, j], prime)]
+    rows = [row for j, prime in enumerate(primes[: residues.shape[1]]) for row in _row_of(residues[:, j], prime)]
     return np.ascontiguousarray(np.stack(rows, axis=1))
 
 
@@ -65,8 +65,8 @@ def _row_of(residues: Array, prime: int) -> list[Array]:
     """One row of all parts as arrays of words (parts, N)."""
     if is_short(prime):
         return [residues.astype(np.uint32)]
-    words = np.ascontiguousarray(residues).view(np.uint32).reshape(residues.shape[0], 2, -1)
-    return [words[:, 0], words[:, 1]]
+    halves = np.ascontiguousarray(residues).view(np.uint32).reshape(residues.shape[0], 2, -1)
+    return [halves[:, 0], halves[:, 1]]
 
 
 def residues_of(x: Ciphertext, primes: Sequence[int]) -> Array:
@@ -92,7 +92,7 @@ def out_of_words(rows: Array, primes: Sequence[int]) -> Array:
 def words_of(key: EvaluationKey) -> int:
     """The number of words in a key."""
     form = key_form(key)
-    return sum(1 if is_short(prime) else 2 for prime in form.moduli) * form.ring_dim
+    return words(form.moduli) * form.ring_dim
 
 
 def key_over(key: EvaluationKey, room: Array) -> SwitchingKey | SparseKeys:

@@ -23,9 +23,9 @@ class NativeArithmetic:
         return coefficients
 
     def backward(self, values: Array, places: Array) -> Array:
-        known, out = self._known, np.empty_like(values)
+        known, out = self._known, np.empty(values.shape, dtype=np.uint64)
         keyswitch.coefficients(
-            _words(values)[np.newaxis], _words(out)[np.newaxis], _rows(places), known.last[places], known
+            _words(np.ascontiguousarray(values))[np.newaxis], _words(out)[np.newaxis], _rows(places), known.last[places], known
         )
         return out
 
@@ -38,7 +38,8 @@ class NativeArithmetic:
         return self.forward(rows, places)
 
     def add_products(self, sums: Array, values: Array, factors: Array, places: Array, minus: bool = False) -> None:
-        add_product(_words(sums), _words(values), _words(factors), minus, _rows(places), self._known)
+        x, y = _words(np.ascontiguousarray(values)), _words(np.ascontiguousarray(factors))
+        add_product(_words(sums), x, y, minus, _rows(places), self._known)
 
 
 def _words(values: Array) -> Array:

@@ -244,7 +244,9 @@ def _quotient(x: Any, from_: Any, rest: Any, at: Any, inverse: Any, modulus: Any
     else:
         w_whole, ratio_whole = inverse[0], inverse[1]
         for i in range(found.size):
-            found[i] = settled(times_constant(difference(values[i], found[i], prime), w_whole, ratio_whole, prime), prime)
+            found[i] = settled(
+                times_constant(difference(values[i], found[i], prime), w_whole, ratio_whole, prime), prime
+            )
 
 
 @parallel_kernel
@@ -272,7 +274,9 @@ def _copy(x: Any, at: Any, out: Any, to: Any, short: Any) -> None:
 
 
 @parallel_kernel
-def raise_digits(values: Any, scaled: Any, digits: Any, alpha: int, towers: int, rows: Any, up: Any, known: Any) -> None:
+def raise_digits(
+    values: Any, scaled: Any, digits: Any, alpha: int, towers: int, rows: Any, up: Any, known: Any
+) -> None:
     """The digits of a polynomial in the extended basis, (digits, words / N, N), from values over the first `towers` of
     the rows, and `scaled` ones.
 
@@ -337,7 +341,20 @@ def key_product(digits: Any, key: Any, key_places: Any, out: Any, rows: Any, kno
         begin, end = half * (n // 2), (half + 1) * (n // 2)
         if modulus[5]:
             _turned_words(
-                digits, key, at, key_places[j], nothing, no_lift, j, no_summand, no_targets, same, out, begin, end, modulus
+                digits,
+                key,
+                at,
+                key_places[j],
+                nothing,
+                no_lift,
+                j,
+                no_summand,
+                no_targets,
+                same,
+                out,
+                begin,
+                end,
+                modulus,
             )
             continue
         sums, pieces = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64)
@@ -439,9 +456,7 @@ def rotated(
         modulus, n = known.moduli[row], out.shape[2]
         q = modulus[0]
         if modulus[5]:
-            _turned_words(
-                digits, key, at, key_places[j], base, lift, j, more, targets, lanes, out, 0, n, modulus
-            )
+            _turned_words(digits, key, at, key_places[j], base, lift, j, more, targets, lanes, out, 0, n, modulus)
             continue
         sums, pieces, made = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64), np.empty((2, BLOCK), np.uint64)
         for begin in range(0, n, BLOCK):

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.ckks.primes import is_short
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
-from heliograph.runtime.native.kernels.rows import Known, is_short
+from heliograph.runtime.native.kernels.rows import Known
 from heliograph.runtime.native.kernels.transforms import barrett_ratio, prime_tables, ratio_of
 from heliograph.runtime.native.kernels.vectors import LANES
 from heliograph.runtime.native.kernels.word_transforms import word_tables

@@ -38,6 +38,8 @@ _RINGS = (
     Ring(14, 50, 40, 7, 4, None, short_specials=True),
     Ring(15, 50, 40, 9, 3, None, short_specials=True),
     Ring(15, 36, 32, 20, 5, None, short_specials=True),
+    Ring(13, 38, 28, 5, 3, None, short_specials=True),
+    Ring(15, 34, 30, 20, 3, None, short_specials=True),
 )
 _REPEATS = 15
 _PRIMITIVES = (
@@ -51,7 +53,10 @@ _PRIMITIVES = (
     "summed_product",
     "add",
 )
-_COEFFICIENTS = tuple(field.name for field in dataclasses.fields(CostTable) if field.name != "machine")
+# Times are linear in these.
+_COEFFICIENTS = tuple(
+    field.name for field in dataclasses.fields(CostTable) if field.name not in ("machine", "word_share")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +197,29 @@ def rotation_ms(ring: Ring) -> dict[str, float]:
 
 def fit_costs(samples: list[Sample], machine: str) -> CostTable:
     """The table with nonnegative coefficients and the least squared relative error."""
+    if all(sample.ring.words(sample.level) == 2 * (sample.level + 1) for sample in samples):
+        return _fitted(samples, machine, CostTable.word_share)[0]
+    found = scipy.optimize.minimize_scalar(
+        lambda share: _fitted(samples, machine, share)[1], bounds=(0.05, 1.0), method="bounded"
+    )
+    return _fitted(samples, machine, float(found.x))[0]
+
+
+def _fitted(samples: list[Sample], machine: str, word_share: float) -> tuple[CostTable, float]:
+    """The table with this share, and the norm of its errors."""
     rows = []
     for sample in samples:
         row = []
         for name in _COEFFICIENTS:
-            unit = CostTable(machine, **{other: float(other == name) for other in _COEFFICIENTS})
+            unit = CostTable(machine, **{other: float(other == name) for other in _COEFFICIENTS}, word_share=word_share)
             row.append(sample.predicted(unit) / sample.milliseconds)
         rows.append(row)
     matrix = np.array(rows)
     # Scale the columns to the same size; otherwise the smallest coefficients would be lost.
     size = np.maximum(np.linalg.norm(matrix, axis=0), 1e-30)
-    solution, _ = scipy.optimize.nnls(matrix / size, np.ones(len(samples)))
-    return CostTable(machine, **{name: float(v) for name, v in zip(_COEFFICIENTS, solution / size, strict=True)})
+    solution, norm = scipy.optimize.nnls(matrix / size, np.ones(len(samples)))
+    numbers = {name: float(v) for name, v in zip(_COEFFICIENTS, solution / size, strict=True)}
+    return CostTable(machine, **numbers, word_share=word_share), float(norm)
 
 
 def _prepare(ring: Ring, stack: contextlib.ExitStack) -> dict[tuple[str, str, int], Callable[[], Any]]:

@@ -113,9 +113,7 @@ def forward_numbers(polynomials: Any, sizes: Any, mirrored: bool, out: Any, rows
         numbers = carray(pointer(polynomials[p]), (2 * size,)).view(np.float64)
         if known.moduli[row, 5]:
             words = out[p, at]
-            _words_forward(
-                numbers, 1 if mirrored else 0, words[:size], q, known.steps[place, 0], known.lanes[place]
-            )
+            _words_forward(numbers, 1 if mirrored else 0, words[:size], q, known.steps[place, 0], known.lanes[place])
             _repeated(words, size)
             continue
         o = long_row(out[p], at)

@@ -16,7 +16,6 @@ import numpy as np
 from heliograph.ir import Array
 from heliograph.runtime.native.kernels.arithmetic import inlined, kernel
 from heliograph.runtime.native.kernels.transforms import backward, forward
-from heliograph.runtime.native.kernels.vectors import WORD_LIMIT
 from heliograph.runtime.native.kernels.word_transforms import backward_words, forward_words
 
 # Columns of `Known.moduli`.
@@ -40,11 +39,6 @@ class Known(NamedTuple):
     lanes: Array
     lanes_back: Array
     last: Array
-
-
-def is_short(prime: int) -> bool:
-    """Whether residues modulo a prime take one word."""
-    return prime < WORD_LIMIT
 
 
 @inlined
@@ -74,8 +68,6 @@ def backward_row(x: Any, at: Any, row: Any, last: Any, known: Any) -> None:
     """The coefficients of one row times a constant with its ratio, `last`, in place, canonical."""
     q, place = known.moduli[row, 0], known.moduli[row, 3]
     if known.moduli[row, 5]:
-        backward_words(
-            x[at], known.steps[place, 1], known.lanes_back[place], np.uint32(last[0]), high_half(last[1]), q
-        )
+        backward_words(x[at], known.steps[place, 1], known.lanes_back[place], np.uint32(last[0]), high_half(last[1]), q)
     else:
         backward(long_row(x, at), known.outer[place, 1], known.inner[place, 1], last, q)

@@ -22,12 +22,8 @@ from numba.extending import intrinsic, models, register_model
 _emitted: Callable[[Callable[..., Any]], Any] = intrinsic
 _register: Any = register_model
 
-# Primes below this, 2^30.2, have rows of 32-bit words: eight products of two residues, and a prime times 2^32, fit into
-# 64 bits, and four times a prime into 32 bits is not needed.
-WORD_LIMIT = 1_234_803_097
 # Products that are summed before the sum is reduced.
 SUMMANDS = 8
-
 
 
 def processor_has(feature: str) -> bool:
@@ -51,9 +47,7 @@ LANES = 16 if processor_has("avx512bw") else 8
 LOG_LANES = LANES.bit_length() - 1
 
 # The instruction that permutes the lanes of a vector, where there is one.
-_PERMUTE = (
-    "llvm.x86.avx512.permvar.si.512" if LANES == 16 else "llvm.x86.avx2.permd" if processor_has("avx2") else None
-)
+_PERMUTE = "llvm.x86.avx512.permvar.si.512" if LANES == 16 else "llvm.x86.avx2.permd" if processor_has("avx2") else None
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = ir.VectorType(_I32, LANES)
 _HALVES = ir.VectorType(_I64, LANES // 2)

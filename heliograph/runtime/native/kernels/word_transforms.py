@@ -77,7 +77,9 @@ def _factors(arguments: Any) -> list[tuple[Any, Any]]:
 
 
 @vectors.intrinsic
-def _forth_twice(context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any) -> Any:
+def _forth_twice(
+    context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any
+) -> Any:
     """Two steps on one vector of each of four runs, from place j on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -95,7 +97,9 @@ def _forth_twice(context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: A
 
 
 @vectors.intrinsic
-def _back_twice(context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any) -> Any:
+def _back_twice(
+    context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any
+) -> Any:
     """The two steps the other way."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -167,7 +171,9 @@ def _pairs(step: int) -> list[tuple[int, int, int]]:
 
 
 @vectors.intrinsic
-def _tail_forth(context: Any, a: Any, j: Any, numbers: Any, ratios: Any, first: Any, lanes: Any, at: Any, q: Any) -> Any:
+def _tail_forth(
+    context: Any, a: Any, j: Any, numbers: Any, ratios: Any, first: Any, lanes: Any, at: Any, q: Any
+) -> Any:
     """The last steps on `TAIL` words from place j on, from numbers below 2 q to canonical values.
 
     `first`: the place in the tables of the tail's power in its first step.
