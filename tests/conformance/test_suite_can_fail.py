@@ -122,7 +122,10 @@ BROKEN: dict[str, tuple[dict[str, Method], set[str]]] = {
     "a residue that is not reduced": ({"add": unreduced}, {"add", "accumulate", "sums of two and three parts"}),
     "noise in a key switch": ({"relinearize": functools.partial(noisy, 1)}, {"relinearize", "lower part"}),
     "an operand that is written over": ({"negate": kept_in}, {"negate"}),
-    "a part that is forgotten": ({"mul": lambda do, right, x, y: Ciphertext(right(x, y).residues[:2], x.level)}, {"mul"}),
+    "a part that is forgotten": (
+        {"mul": lambda do, right, x, y: Ciphertext(right(x, y).residues[:2], x.level)},
+        {"mul"},
+    ),
     "a coarse number": ({"mul_scalar": lambda do, right, x, v, s: right(x, round(v, 3), s)}, {"mul_scalar"}),
     "coarse weights": ({"weighted_sums": lambda do, right, x, w, s: right(x, cut(w), s)}, {"weighted_sums"}),
     "a coarse scale": ({"encode": lambda do, right, v, s, *more: right(v, s + 1e-9, *more)}, {"encode"}),

@@ -24,8 +24,8 @@ from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.native import warm
 from heliograph.runtime.native.backend import NativeBackend
-from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
 from heliograph.runtime.native.ciphertext import in_words, out_of_words
+from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
 from heliograph.runtime.native.kernels import arithmetic, floating, transforms
 from heliograph.runtime.native.kernels.plaintexts import forward_numbers
 from heliograph.runtime.native.kernels.pointers import addresses
@@ -332,7 +332,9 @@ def test_transforms_on_words_are_values_at_odd_powers_of_the_smallest_root(ring_
         larger = (polynomial + np.uint64(q) * random.integers(2, size=ring_dim).astype(np.uint64)).astype(np.uint32)
         forward_words(larger, table.steps[0], table.lanes, np.uint64(q))
         assert np.array_equal(larger, values)
-        backward_words(values, table.steps[1], table.lanes_back, np.uint32(last), np.uint32(int(ratio) >> 32), np.uint64(q))
+        backward_words(
+            values, table.steps[1], table.lanes_back, np.uint32(last), np.uint32(int(ratio) >> 32), np.uint64(q)
+        )
         assert np.array_equal(values, polynomial)
 
 
@@ -469,7 +471,9 @@ def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(bench: Bench) -> N
             wide, narrow = do.wide_constant(values, scale, level), do.encode(values, scale, level)
             assert np.array_equal(wide[: do.tables.words(level)], narrow)
             primes = do.tables.basis(level, True)[0]
-            (rows,) = out_of_words((_unfolded(wide, primes) if wide.shape[1] < ring.ring_dim else wide)[np.newaxis], primes)
+            (rows,) = out_of_words(
+                (_unfolded(wide, primes) if wide.shape[1] < ring.ring_dim else wide)[np.newaxis], primes
+            )
             found = []
             for row, prime in zip(rows, primes, strict=True):
                 table, residues = transforms.prime_tables(ring.ring_dim, prime), row.copy()

@@ -25,7 +25,11 @@ class NativeArithmetic:
     def backward(self, values: Array, places: Array) -> Array:
         known, out = self._known, np.empty(values.shape, dtype=np.uint64)
         keyswitch.coefficients(
-            _words(np.ascontiguousarray(values))[np.newaxis], _words(out)[np.newaxis], _rows(places), known.last[places], known
+            _words(np.ascontiguousarray(values))[np.newaxis],
+            _words(out)[np.newaxis],
+            _rows(places),
+            known.last[places],
+            known,
         )
         return out
 

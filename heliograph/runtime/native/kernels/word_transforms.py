@@ -6,6 +6,7 @@ The order of values is that of `transforms`. Steps on long runs work on four run
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,10 +71,29 @@ def word_tables(ring_dim: int, prime: int) -> WordTables:
 
 # ------------------------------------------------------------------------------------ blocks of steps
 
+# Butterflies of two steps on four runs: places, and the number of the power.
+_TWICE = ((0, 2, 0), (1, 3, 0), (0, 1, 1), (2, 3, 2))
 
-def _factors(arguments: Any) -> list[tuple[Any, Any]]:
-    """Pairs of powers and ratios."""
-    return list(zip(arguments[::2], arguments[1::2], strict=True))
+
+def _on_runs(butterfly: Callable[..., Any], butterflies: Sequence[tuple[int, int, int]], runs: int) -> Any:
+    """The code of steps on one vector of each run. The arguments are an array, the place of the first vector, the length
+    of a run, powers with their ratios, and the prime.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words = Words(context, builder, signature.args[0], arguments[0])
+        places = [arguments[1]]
+        while len(places) < runs:
+            places.append(builder.add(places[-1], arguments[2]))
+        x = [words.load(place) for place in places]
+        for i, j, number in butterflies:
+            w, ratio = arguments[3 + 2 * number : 5 + 2 * number]
+            x[i], x[j] = butterfly(builder, x[i], x[j], w, ratio, arguments[-1])
+        for place, value in zip(places, x, strict=True):
+            words.store(place, value)
+        return context.get_dummy_value()
+
+    return generate
 
 
 @vectors.intrinsic
@@ -81,19 +101,7 @@ def _forth_twice(
     context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any
 ) -> Any:
     """Two steps on one vector of each of four runs, from place j on."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words = Words(context, builder, signature.args[0], arguments[0])
-        places = _places(builder, arguments[1], arguments[2])
-        (first, second, third), prime = _factors(arguments[3:9]), arguments[9]
-        x = [words.load(place) for place in places]
-        for i, j, (w, ratio) in ((0, 2, first), (1, 3, first), (0, 1, second), (2, 3, third)):
-            x[i], x[j] = vectors.forth(builder, x[i], x[j], w, ratio, prime)
-        for place, value in zip(places, x, strict=True):
-            words.store(place, value)
-        return context.get_dummy_value()
-
-    return types.void(a, types.intp, types.intp, *[Vector] * 7), generate
+    return types.void(a, types.intp, types.intp, *[Vector] * 7), _on_runs(vectors.forth, _TWICE, 4)
 
 
 @vectors.intrinsic
@@ -101,73 +109,82 @@ def _back_twice(
     context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any
 ) -> Any:
     """The two steps the other way."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words = Words(context, builder, signature.args[0], arguments[0])
-        places = _places(builder, arguments[1], arguments[2])
-        (first, second, third), prime = _factors(arguments[3:9]), arguments[9]
-        x = [words.load(place) for place in places]
-        for i, j, (w, ratio) in ((0, 1, second), (2, 3, third), (0, 2, first), (1, 3, first)):
-            x[i], x[j] = vectors.back(builder, x[i], x[j], w, ratio, prime)
-        for place, value in zip(places, x, strict=True):
-            words.store(place, value)
-        return context.get_dummy_value()
-
-    return types.void(a, types.intp, types.intp, *[Vector] * 7), generate
-
-
-def _places(builder: Any, first: Any, run: Any) -> list[Any]:
-    """The places of four runs."""
-    places = [first]
-    for _ in range(3):
-        places.append(builder.add(places[-1], run))
-    return places
+    return types.void(a, types.intp, types.intp, *[Vector] * 7), _on_runs(vectors.back, _TWICE[2:] + _TWICE[:2], 4)
 
 
 @vectors.intrinsic
 def _forth_once(context: Any, a: Any, j: Any, run: Any, w: Any, ratio: Any, q: Any) -> Any:
     """One step on one vector of each of two runs."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words = Words(context, builder, signature.args[0], arguments[0])
-        here, there = arguments[1], builder.add(arguments[1], arguments[2])
-        x, y = vectors.forth(builder, words.load(here), words.load(there), *arguments[3:])
-        words.store(here, x)
-        words.store(there, y)
-        return context.get_dummy_value()
-
-    return types.void(a, types.intp, types.intp, *[Vector] * 3), generate
+    return types.void(a, types.intp, types.intp, *[Vector] * 3), _on_runs(vectors.forth, [(0, 1, 0)], 2)
 
 
 @vectors.intrinsic
 def _back_once(context: Any, a: Any, j: Any, run: Any, w: Any, ratio: Any, q: Any) -> Any:
     """The step the other way."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words = Words(context, builder, signature.args[0], arguments[0])
-        here, there = arguments[1], builder.add(arguments[1], arguments[2])
-        x, y = vectors.back(builder, words.load(here), words.load(there), *arguments[3:])
-        words.store(here, x)
-        words.store(there, y)
-        return context.get_dummy_value()
-
-    return types.void(a, types.intp, types.intp, *[Vector] * 3), generate
-
-
-def _shifted(builder: Any, number: Any, step: int, more: int) -> Any:
-    """number 2^step + more."""
-    kind = number.type
-    return builder.add(builder.shl(number, kind(step)), kind(more))
+    return types.void(a, types.intp, types.intp, *[Vector] * 3), _on_runs(vectors.back, [(0, 1, 0)], 2)
 
 
 def _pairs(step: int) -> list[tuple[int, int, int]]:
-    """The butterflies of one step on `LANES` vectors: (block, place, place)."""
+    """The butterflies of one step on `LANES` vectors: places, and the block of the step."""
     distance = LANES >> step + 1
     return [
-        (block, begin, begin + distance)
+        (i, i + distance, block)
         for block in range(1 << step)
-        for begin in range(2 * block * distance, (2 * block + 1) * distance)
+        for i in range(2 * block * distance, (2 * block + 1) * distance)
     ]
+
+
+class _Tail:
+    """A tail in vectors. The arguments are those of `_tail_forth`."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        arrays = {i: Words(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 3, 5)}
+        self._builder, self._words, self._powers, self._ratios, self._lanes = builder, *arrays.values()
+        self._first, self._at, self._prime = arguments[4], arguments[6], arguments[7]
+        place = arguments[1]
+        self._places = [builder.add(place, place.type(LANES * i)) for i in range(LANES)]
+        self.x = [self._words.load(place) for place in self._places]
+
+    def store(self) -> None:
+        for place, value in zip(self._places, self.x, strict=True):
+            self._words.store(place, value)
+
+    def step(self, butterfly: Callable[..., Any], step: int, on_lanes: bool) -> None:
+        """One step, on whole vectors or on lanes."""
+        factors = {block: self._factors(step, block, on_lanes) for block in range(1 << step)}
+        for i, j, block in _pairs(step):
+            self.x[i], self.x[j] = butterfly(self._builder, self.x[i], self.x[j], *factors[block], self._prime)
+
+    def _factors(self, step: int, block: int, on_lanes: bool) -> tuple[Any, Any]:
+        """The powers of a block, and their ratios."""
+        builder, kind = self._builder, self._at.type
+        if on_lanes:
+            here = builder.add(self._at, kind(2 * LANES * ((1 << step) - 1 + block)))
+            return self._lanes.load(here), self._lanes.load(builder.add(here, kind(LANES)))
+        here = builder.add(builder.shl(self._first, kind(step)), kind(block))
+        return self._powers.word(here), self._ratios.word(here)
+
+
+def _emit_forth(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    tail = _Tail(context, builder, signature, arguments)
+    for on_lanes in (False, True):
+        for step in range(LOG_LANES):
+            tail.step(vectors.forth, step, on_lanes)
+        if on_lanes:
+            tail.x = [vectors.once_less(builder, value, arguments[7]) for value in tail.x]
+        tail.x = vectors.transposed(builder, tail.x)
+    tail.store()
+    return context.get_dummy_value()
+
+
+def _emit_back(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    tail = _Tail(context, builder, signature, arguments)
+    for on_lanes in (True, False):
+        tail.x = vectors.transposed(builder, tail.x)
+        for step in reversed(range(LOG_LANES)):
+            tail.step(vectors.back, step, on_lanes)
+    tail.store()
+    return context.get_dummy_value()
 
 
 @vectors.intrinsic
@@ -176,81 +193,17 @@ def _tail_forth(
 ) -> Any:
     """The last steps on `TAIL` words from place j on, from numbers below 2 q to canonical values.
 
-    `first`: the place in the tables of the tail's power in its first step.
+    `numbers`, `ratios`: the powers of `WordTables.steps`.
+    `first`: the place there of the tail's power in its first step.
     `at`: the place of the tail in the table for lanes.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args
-        words = Words(context, builder, kinds[0], arguments[0])
-        powers_of = Words(context, builder, kinds[2], arguments[2])
-        ratios_of = Words(context, builder, kinds[3], arguments[3])
-        table = Words(context, builder, kinds[5], arguments[5])
-        begin, root, at, prime = arguments[1], arguments[4], arguments[6], arguments[7]
-        places = [builder.add(begin, begin.type(LANES * i)) for i in range(LANES)]
-        x = [words.load(place) for place in places]
-        for step in range(LOG_LANES):
-            known = -1
-            for block, i, j in _pairs(step):
-                if block != known:
-                    place, known = _shifted(builder, root, step, block), block
-                    w, ratio = powers_of.word(place), ratios_of.word(place)
-                x[i], x[j] = vectors.forth(builder, x[i], x[j], w, ratio, prime)
-        x = vectors.transposed(builder, x)
-        for step in range(LOG_LANES):
-            known = -1
-            for block, i, j in _pairs(step):
-                if block != known:
-                    place, known = (1 << step) - 1 + block, block
-                    w, ratio = _lane_factors(builder, table, at, place)
-                x[i], x[j] = vectors.forth(builder, x[i], x[j], w, ratio, prime)
-        x = [vectors.once_less(builder, value, prime) for value in x]
-        for place, value in zip(places, vectors.transposed(builder, x), strict=True):
-            words.store(place, value)
-        return context.get_dummy_value()
-
-    return types.void(a, types.intp, numbers, ratios, types.intp, lanes, types.intp, Vector), generate
+    return types.void(a, types.intp, numbers, ratios, types.intp, lanes, types.intp, Vector), _emit_forth
 
 
 @vectors.intrinsic
 def _tail_back(context: Any, a: Any, j: Any, numbers: Any, ratios: Any, first: Any, lanes: Any, at: Any, q: Any) -> Any:
     """The first steps the other way, on canonical values."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args
-        words = Words(context, builder, kinds[0], arguments[0])
-        powers_of = Words(context, builder, kinds[2], arguments[2])
-        ratios_of = Words(context, builder, kinds[3], arguments[3])
-        table = Words(context, builder, kinds[5], arguments[5])
-        begin, root, at, prime = arguments[1], arguments[4], arguments[6], arguments[7]
-        places = [builder.add(begin, begin.type(LANES * i)) for i in range(LANES)]
-        x = vectors.transposed(builder, [words.load(place) for place in places])
-        for step in reversed(range(LOG_LANES)):
-            known = -1
-            for block, i, j in _pairs(step):
-                if block != known:
-                    place, known = (1 << step) - 1 + block, block
-                    w, ratio = _lane_factors(builder, table, at, place)
-                x[i], x[j] = vectors.back(builder, x[i], x[j], w, ratio, prime)
-        x = vectors.transposed(builder, x)
-        for step in reversed(range(LOG_LANES)):
-            known = -1
-            for block, i, j in _pairs(step):
-                if block != known:
-                    place, known = _shifted(builder, root, step, block), block
-                    w, ratio = powers_of.word(place), ratios_of.word(place)
-                x[i], x[j] = vectors.back(builder, x[i], x[j], w, ratio, prime)
-        for place, value in zip(places, x, strict=True):
-            words.store(place, value)
-        return context.get_dummy_value()
-
-    return types.void(a, types.intp, numbers, ratios, types.intp, lanes, types.intp, Vector), generate
-
-
-def _lane_factors(builder: Any, table: Words, at: Any, place: int) -> tuple[Any, Any]:
-    """The powers and ratios of one vector of a tail's table."""
-    here = builder.add(at, at.type(2 * LANES * place))
-    return table.load(here), table.load(builder.add(here, at.type(LANES)))
+    return types.void(a, types.intp, numbers, ratios, types.intp, lanes, types.intp, Vector), _emit_back
 
 
 # ------------------------------------------------------------------------------------------ transforms
