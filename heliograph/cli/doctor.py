@@ -131,6 +131,17 @@ def _threads(policy: str | None) -> Check:
     )
 
 
+def _words() -> Check:
+    """How the native backend computes on this processor."""
+    if importlib.util.find_spec("numba") is None:
+        return Check("words", "warning", "numba is not installed", "pip install numba: servers need it")
+    from heliograph.runtime.native.kernels.floating import LIMIT
+    from heliograph.runtime.native.kernels.vectors import LANES
+
+    longer = "doubles" if LIMIT else "whole numbers, without a fused multiply-add"
+    return Check("words", "ok", f"vectors of {LANES} words for primes of up to 30 bits, {longer} for longer ones")
+
+
 def _costs() -> Check:
     from heliograph.artifact.costs import default_costs
     from heliograph.ckks.costs import BUILT_IN
@@ -163,6 +174,7 @@ def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
         _cores(),
         _memory(),
         _threads(os.environ.get("OMP_WAIT_POLICY")),
+        _words(),
         _costs(),
     ]
     good = all(check.status != "missing" for check in checks)

@@ -72,10 +72,10 @@ def _done(handle: int, path: str) -> None:
 
 
 def _tell() -> None:
-    text = "getting kernels ready: compiled on first use (about half a minute), loaded from the disk afterwards"
+    text = "getting kernels ready: compiled on first use (a minute or two), loaded from the disk afterwards"
     if UNKEPT:
         text = (
-            "compiling kernels for this processor, about half a minute for each process: no folder for them can be written "
+            "compiling kernels for this processor, a minute or two for each process: no folder for them can be written "
             "to; set NUMBA_CACHE_DIR to one"
         )
     print(text, file=sys.stderr, flush=True)
