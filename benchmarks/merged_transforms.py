@@ -55,7 +55,7 @@ def rows(artifact: hg.Artifact) -> list[dict[str, Any]]:
             continue
         assert isinstance(node.type, CipherType)
         factor = fourier_factor(behind.attrs)
-        offsets = {o % slots for each in transform_offsets(node.attrs, program.linear_map, slots) for o in each}
+        offsets = {o % slots for each in transform_offsets(node.attrs, program.linear_map) for o in each}
         own = [(place - (1 << factor.layers) + 1) * factor.scale for place in range(factor.diagonals)]
         merged = len({(offset + other) % slots for offset in offsets for other in own})
         product_ms = BUILT_IN.summed_product_ms(ring, node.type.level)

@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from heliograph.ir import Array, Node
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import Layout, matrix_axes
 from heliograph.ir.writer import SlotWriter
 from heliograph.passes.packing.products.fold import Blocks, first_columns, fold_sums, rows_by_rows, spread_first
 from heliograph.passes.packing.products.matrix_products import MatrixProduct
@@ -40,16 +40,20 @@ class Published(Blocks):
     def product(self) -> MatrixProduct:
         """The product with its layouts."""
         s, height, width, room = self.slots, self.height, self.width, self.room
-        big = Layout((self.rows, self.columns), s, s, split=(height, width, s, width, 1, s))
+
+        def layout(shape: tuple[int, int], period: int, *places: tuple[int, int, int]) -> Layout:
+            return Layout(shape, s, period, matrix_axes(shape, *places))
+
+        big = layout((self.rows, self.columns), s, (height, width, s), (width, 1, s))
         if self.kind == "abt":
             period = self.period
-            small = Layout((self.classes, self.columns), s, period, split=(room, width, period, width, 1, period))
-            out = Layout((self.rows, self.classes), s, s, split=(height, width, s, room, 1, s))
+            small = layout((self.classes, self.columns), period, (room, width, period), (width, 1, period))
+            out = layout((self.rows, self.classes), s, (height, width, s), (room, 1, s))
             return MatrixProduct(self, 0, big, small, out, 1.0)
         copied, period = self.copied_columns, room * width
-        small = Layout((self.rows, copied), s, s, split=(height, width, s, copied, 1, s))
+        small = layout((self.rows, copied), s, (height, width, s), (copied, 1, s))
         # Rows of the result that stand for copies of a class are the same slots.
-        out = Layout((copied, self.columns), s, period, split=(room, width, 0, width, 1, period))
+        out = layout((copied, self.columns), period, (room, width, 0), (width, 1, period))
         return MatrixProduct(self, 1, small, big, out, 1.0)
 
     @property

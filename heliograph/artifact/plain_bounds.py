@@ -16,7 +16,6 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Matrix, Node, Program, SlotsType, SparseMatrix, TensorType
 from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.maps.placed import PlacedMatrix
-from heliograph.ir.ops.slots.plain import layout_of_pack
 from heliograph.ir.ops.spec import FEW_ARRAYS, NUMPY_CALL
 from heliograph.ir.ops.table import OPS, Context
 
@@ -29,7 +28,8 @@ _PER_ELEMENT = 8
 # file.
 _MAX_TABLE = 1 << 27
 _TABLE_PER_NUMBER = 64
-# The numbers in the tables for each entry of a map with listed entries, and for each outer product of a compact form.
+# The numbers in the tables for each entry of a map with listed entries, and for each outer product of a compact form or
+# distance of listed entries.
 _PER_ENTRY, _PER_TERM = 4, 16
 
 
@@ -42,7 +42,7 @@ def check_costs(program: Program, ring: Ring) -> None:
     for node in program.nodes:
         if node.op == "linear_transform":
             for name in node.attrs["matrices"]:
-                maps.setdefault((name, node.attrs.get("out_copies", 1), not node.attrs["in_shift"]), node)
+                maps.setdefault((name, node.attrs["geometry"].out_copies, True), node)
         elif node.op == "weighted_sum":
             maps.setdefault((node.attrs["matrix"], 1, False), node)
     for (name, copies, worked_out), node in maps.items():
@@ -73,7 +73,7 @@ def _size(node: Node, ring: Ring) -> int:
     if node.op in ("input", "linear_transform"):
         raise refuse(f"an {node.op} on plain slots is nothing that is compiled")
     if node.op == "pack":
-        check_layout(layout_of_pack(tuple(node.attrs["shape"]), node.attrs), ring.slots, "a plain value")
+        check_layout(node.attrs["layout"], ring.slots, "a plain value")
     return whole(node.type.slots, f"the slots of a plain {node.op}", ring.slots, ring.slots)
 
 
@@ -90,13 +90,13 @@ def _cost(node: Node, program: Program, ring: Ring) -> tuple[int, int]:
 def _check_tables(node: Node, matrix: Matrix, copies: int, worked_out: bool) -> None:
     """Raise a WireError if the tables for computing a map's diagonals or rows would be too large.
 
-    With `worked_out`, the diagonals of a compact form are computed from it; entries are listed for rows, and for
-    operands with shifted copies.
+    With `worked_out`, the diagonals of a compact form are computed from it; entries are listed for rows.
     """
     if worked_out and isinstance(matrix, PlacedMatrix):
         numbers = matrix.map.weights.size * 4 + matrix.most_terms * copies * _PER_TERM
     else:
-        numbers = matrix.nnz * copies * _PER_ENTRY
+        # Each copy of the result has each distance of the entries, which are at most as many as the columns.
+        numbers = matrix.nnz * _PER_ENTRY + min(matrix.nnz, matrix.shape[1]) * copies * _PER_TERM
     stored = matrix.nnz if isinstance(matrix, SparseMatrix) else sum(part.size for part in matrix.numbers)
     if numbers > _MAX_TABLE + _TABLE_PER_NUMBER * stored:
         raise refuse(f"the tables of a {node.op} would hold {numbers} numbers, of {stored} in the file")

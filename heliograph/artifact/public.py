@@ -22,7 +22,7 @@ from heliograph.records import to_json
 from heliograph.report.figures import Certified
 from heliograph.texts import is_hex
 
-VERSION = 10
+VERSION = 11
 
 
 MAX_PUBLIC_BYTES = 64 * 1024**2

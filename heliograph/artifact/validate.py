@@ -22,11 +22,11 @@ from heliograph.ir.analysis.carried import carried_outputs, fits
 from heliograph.ir.analysis.depth import MOST_WHOLE
 from heliograph.ir.bootstraps.asked import raising_chains
 from heliograph.ir.interface import Interface, TensorSpec
-from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
+from heliograph.ir.maps import layout as layouts
+from heliograph.ir.maps.layout import MOST_ELEMENTS, MOST_STACKED, Layout
 from heliograph.ir.maps.placed import PlacedMatrix
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
 from heliograph.ir.ops.slots.transforms import transform_diagonals
-from heliograph.ir.ops.table import MOST_STACKED
 from heliograph.ir.ranges import RangeEntry
 from heliograph.texts import shown
 
@@ -36,7 +36,6 @@ MAX_CIPHERTEXTS = MOST_STACKED
 MAX_TENSORS = 1024
 # The scale of a product comes from at most two fresh values and a plaintext; no planned scale comes near this.
 MAX_LOG_SCALE = 240.0
-_MAX_SHIFTED_PAIRS = 1 << 26
 # The most bits by which the scale of a raised value may be reread, and the ops of written-out bootstraps.
 _MOST_REREAD = 120.0
 _WRITTEN_OUT = ("fourier_factor", "raise_modulus", "refreshed", "reread")
@@ -71,6 +70,7 @@ def _refusing(read: Callable[_P, _T]) -> Callable[_P, _T]:
 # For untrusted values.
 record, check = _refusing(records.record), _refusing(records.check)
 whole, real, printable = _refusing(records.whole), _refusing(records.real), _refusing(records.printable)
+check_shape, check_layout = _refusing(layouts.check_shape), _refusing(layouts.check_layout)
 
 
 def check_ring(ring: Ring, *, secure: bool = True) -> Ring:
@@ -112,42 +112,6 @@ def check_stage_text(text: str, stage: str) -> None:
         raise refuse(f"the text of its {stage} stage has characters that no text of a program has")
 
 
-def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
-    """The layout; a WireError unless it fits the slots and costs little to compute with."""
-    if layout is None:
-        raise refuse(f"{what} has no layout")
-    check_shape(layout.shape, what)
-    check(layout, f"the layout of {what}")
-    whole(layout.slots, f"the slots of {what}", slots, slots)
-    if max(layout.shift + 1, layout.gap, layout.run) > slots:
-        raise refuse(f"the layout of {what} reaches beyond the slots")
-    if slots % layout.stride or slots // layout.stride % layout.period:
-        raise refuse(f"the period of {what} does not divide the slots")
-    if max(layout.split, default=0) > MAX_CIPHERTEXTS * slots or not layout.split_fits:
-        raise refuse(f"the places of {what} are not those of a matrix")
-    channels, rows, columns = layout.channels_rows_columns
-    width = layout.width or columns * layout.gap
-    block = layout.block or rows * layout.gap * width
-    groups = -(-channels // layout.gap**2)
-    last = (groups - 1) * block + layout.gap * rows * width + layout.gap * columns
-    if last > MAX_CIPHERTEXTS * slots or layout.ciphertexts > MAX_CIPHERTEXTS:
-        raise refuse(f"{what} would take more than {MAX_CIPHERTEXTS} ciphertexts")
-    if layout.ciphertexts > layout.size:
-        raise refuse(f"{what} would take more ciphertexts than it has elements")
-    return layout
-
-
-def check_shape(shape: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """The shape; a WireError unless it is of bounded size."""
-    if len(shape) > 8:
-        raise refuse(f"the shape of {what} is malformed")
-    for size in shape:
-        whole(size, f"a dimension of {what}", 1, MOST_ELEMENTS)
-    if math.prod(shape) > MOST_ELEMENTS:
-        raise refuse(f"{what} has more than {MOST_ELEMENTS} elements")
-    return shape
-
-
 def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     """The layout of an input or output; a WireError if its name, shape, layout or range is out of bounds."""
     check(spec, f"an {direction}")
@@ -179,7 +143,7 @@ def check_interface(interface: Interface, ring: Ring) -> None:
         if not 0 < len(specs) <= MAX_TENSORS:
             raise refuse(f"the list of {direction}s is malformed")
         for spec in specs:
-            if check_spec(spec, ring, direction).stride != interface.batch:
+            if check_spec(spec, ring, direction).samples != interface.batch:
                 raise refuse("its layouts hold another number of samples")
         if len({spec.name for spec in specs}) != len(specs):
             raise refuse(f"two {direction}s have one name")
@@ -246,11 +210,6 @@ def check_sizes(program: Program, ring: Ring) -> None:
             for item in value if isinstance(value, tuple) else (value,):
                 if type(item) is int and abs(item) > MOST_ELEMENTS:
                     raise refuse(f"an attribute of a {node.op} is {records.short(item)}")
-        if node.op == "linear_transform" and node.attrs.get("in_shift"):
-            # A shifted layout is computed from a table of all pairs of places.
-            periods = [whole(node.attrs.get(key), key, 1, ring.slots) for key in ("in_period", "out_period")]
-            if math.prod(periods) > _MAX_SHIFTED_PAIRS:
-                raise refuse("the shifted layout of a linear_transform is too large")
 
 
 def check_program(program: Program) -> Ring:
@@ -384,10 +343,6 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
                 whole(step, f"a rotation {what}", -ring.slots, ring.slots)
         for name in a["matrices"]:
             program.linear_map(name)
-        for key in ("in_period", "out_period"):
-            whole(a[key], f"{key} {what}", 1, ring.slots)
-        whole(a["in_shift"], f"the shift {what}", 0, ring.slots)
-        whole(a.get("stride", 1), f"the stride {what}", 1, ring.slots)
     elif node.op in ("mul_plain", "add_plain"):
         if not 0 < program.array(a["value"]).size <= ring.slots:
             raise refuse(f"the plaintext {what} does not fit the slots")
@@ -409,7 +364,7 @@ def check_transforms(program: Program, ring: Ring) -> None:
             raise refuse(f"a matrix of a linear transform at {node.loc} is for another ring")
         try:
             good = True
-            for diagonals in transform_diagonals(a, program.linear_map, ring.slots):
+            for diagonals in transform_diagonals(a, program.linear_map):
                 reached = {(g + b) % diagonals.modulus for g in a["giant_steps"] for b in a["baby_steps"]}
                 good &= reached.issuperset(offset % diagonals.modulus for offset in diagonals.offsets)
         except (HeliographError, IndexError, ValueError):

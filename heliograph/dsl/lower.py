@@ -399,8 +399,7 @@ class Lowerer:
             # The server's own vector stays a tensor until it meets a ciphertext.
             attrs = {**bounds, "secret": False, "shape": layout.shape}
             tensor = self.builder.input(name, loc, **attrs)
-            places = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
-            self.frame.values[name] = self.builder.op("pack", (tensor,), loc, **places)
+            self.frame.values[name] = self.builder.op("pack", (tensor,), loc, layout=layout)
         else:
             self.frame.values[name] = self.builder.input(name, loc, **attrs)
         self.layer = ""

@@ -163,7 +163,7 @@ class Evaluator(Generic[C]):
 
     def diagonals(self, node: Node) -> list[DiagonalMap]:
         """The maps of a transform, one for each operand."""
-        return transform_diagonals(node.attrs, self.program.linear_map, self.ring.slots)
+        return transform_diagonals(node.attrs, self.program.linear_map)
 
     @functools.cached_property
     def _kept(self) -> dict[Hashable, tuple[tuple[int, int], bool]]:

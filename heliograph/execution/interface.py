@@ -192,13 +192,13 @@ def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> A
     With `declared`, raises RangeError for an element outside the input's range.
     """
     layout, value = spec.placed, given_as(spec, value)
-    if layout.stride == 1:
+    if layout.samples == 1:
         tensor = check_input(spec.name, spec.shape, value)
     else:
-        tensor = check_samples(spec.name, spec.shape, value, layout.stride)
+        tensor = check_samples(spec.name, spec.shape, value, layout.samples)
     if declared:
         check_range(spec.name, spec.low, spec.high, tensor)
-    return tensor.reshape(layout.shape if layout.stride == 1 else (layout.stride, *layout.shape))
+    return tensor.reshape(layout.shape if layout.samples == 1 else (layout.samples, *layout.shape))
 
 
 def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = False) -> dict[Node, Array]:

@@ -136,8 +136,7 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
         size = ring.ciphertext_bytes(node.type.level, parts=1) + 16 * ring.slots
         if node.op == "linear_transform":
             plaintexts += sum(
-                len(diagonals.offsets) * size
-                for diagonals in transform_diagonals(node.attrs, program.linear_map, ring.slots)
+                len(diagonals.offsets) * size for diagonals in transform_diagonals(node.attrs, program.linear_map)
             )
         elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
             plaintexts += size

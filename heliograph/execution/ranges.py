@@ -102,7 +102,7 @@ class RangeWatch:
             return
         entry, chunk = self._watched[node]
         layout, known = range_layout(self.program, entry), self.program.ranges[entry]
-        copies = known.placed(layout.copies(self._read(node, value), chunk))
+        copies = known.placed(layout.in_all_copies(self._read(node, value), chunk))
         # Copies of one element differ only by the error of encryption; the worst one counts.
         worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]
         size = np.abs(worst)

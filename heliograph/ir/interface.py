@@ -96,7 +96,7 @@ class Interface:
     @property
     def batch(self) -> int:
         """The number of samples side by side in one ciphertext."""
-        return max((spec.layout.stride for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
+        return max((spec.layout.samples for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
 
     @property
     def scales(self) -> tuple[float, ...]:

@@ -43,7 +43,8 @@ class ConstantName(str):
         return f"@{self!s}"
 
 
-Attr: TypeAlias = "None | bool | int | float | str | ConstantName | tuple[Attr, ...]"
+# A frozen record is one of those that `ir/ops/spec.py` names.
+Attr: TypeAlias = "None | bool | int | float | str | ConstantName | tuple[Attr, ...] | Any"
 Array: TypeAlias = npt.NDArray[Any]
 
 
@@ -51,7 +52,8 @@ Array: TypeAlias = npt.NDArray[Any]
 class Node:
     """One operation. Equality is identity: two nodes that look alike are still two values.
 
-    `attrs` holds numbers, strings, tuples of these, and names of constants; never arrays, modules or callables.
+    `attrs` holds numbers, strings, tuples of these, frozen records, and names of constants; never arrays, modules or
+    callables.
     """
 
     op: str
@@ -152,9 +154,9 @@ class Matrix:
         """Each row and each column times its factor."""
         raise NotImplementedError
 
-    def by_distance(self, modulus: int) -> Distances | None:
-        """The entries by distance, without a list of all of them; None if the matrix is such a list."""
-        return None
+    def by_distance(self, modulus: int) -> Distances:
+        """The entries by distance."""
+        return ListedDistances(self.sparse(), modulus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,47 @@ class SparseMatrix(Matrix):
 
     def csr(self) -> Any:
         return scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+
+
+class ListedDistances:
+    """The entries of a sparse matrix by distance; they are sorted when one is read for the first time."""
+
+    def __init__(self, matrix: SparseMatrix, modulus: int) -> None:
+        self._matrix, self._modulus = matrix, modulus
+        self._counts = np.bincount((matrix.indices - self._rows_of_entries()) % modulus)
+        self.distances = tuple(np.flatnonzero(self._counts).tolist())
+        self.held = matrix.nnz
+
+    def _rows_of_entries(self) -> Array:
+        return np.repeat(np.arange(self._matrix.shape[0], dtype=np.int32), np.diff(self._matrix.indptr))
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[Array, Array, dict[int, slice]]:
+        """The entries' indices and rows, in the order of their distances, and where each distance has its entries."""
+        rows = self._rows_of_entries()
+        distance = (self._matrix.indices - rows) % self._modulus
+        # For 16-bit integers numpy uses a radix sort.
+        order = np.argsort(distance.astype(np.uint16) if self._modulus <= 1 << 16 else distance, kind="stable")
+        counts = self._counts[list(self.distances)]
+        ends = np.cumsum(counts)
+        slices = map(slice, (ends - counts).tolist(), ends.tolist())
+        return order.astype(np.int32), rows[order], dict(zip(self.distances, slices, strict=True))
+
+    def edges(self, distance: int) -> tuple[int, int]:
+        rows = self.rows(distance)
+        return int(rows.min()), int(rows.max())
+
+    def rows(self, distance: int) -> Array:
+        _, rows, slices = self._sorted
+        return np.asarray(rows[slices[distance]])
+
+    def columns(self, distance: int) -> Array:
+        order, _, slices = self._sorted
+        return np.asarray(self._matrix.indices[order[slices[distance]]])
+
+    def values(self, distance: int) -> Array:
+        order, _, slices = self._sorted
+        return np.asarray(self._matrix.data[order[slices[distance]]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from heliograph.ir.node import (
     Stage,
     freeze_attrs,
 )
+from heliograph.ir.ops.spec import RECORDS
 from heliograph.ir.program import Program
 from heliograph.ir.ranges import RangeEntry
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
@@ -444,6 +445,8 @@ def _read_node(tree: Any, nodes: dict[str, Node], lookup: Any) -> None:
             operands.append(lookup(part))
         elif part.data == "fields":
             attrs = _pairs(part)
+            for name in RECORDS.keys() & attrs.keys():
+                attrs[name] = record(RECORDS[name], attrs[name], f"the {name} of the {op} in line {target.line}")
         elif part.data == "loc":
             file, line, column, layer = part.children
             loc = Location(_string(file), _integer(line), _integer(column), _string(layer))

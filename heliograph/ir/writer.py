@@ -13,6 +13,7 @@ from heliograph.ir.location import UNKNOWN, Location
 from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
 from heliograph.ir.maps.steps import pair_offsets
 from heliograph.ir.node import Array, Node, SparseMatrix, shape_of
+from heliograph.ir.types import TensorType
 
 
 @dataclass(slots=True)
@@ -93,7 +94,8 @@ class SlotWriter(Writer):
         giant: Sequence[int] | None = (0,),
     ) -> Node:
         """The sum of maps between the slots of one period; None stands for all steps that they need."""
-        period = maps[0].shape[0]
+        period, slots = maps[0].shape[0], values[0].type
+        assert not isinstance(slots, TensorType)
         offsets = [diagonal_offsets(matrix, MapGeometry(period, period, period)) for matrix in maps]
         every = sorted(set().union(*offsets))
         used: set[tuple[int, int]] = set()
@@ -104,10 +106,7 @@ class SlotWriter(Writer):
             "linear_transform",
             *values,
             matrices=tuple(self.builder.constant(matrix, f"{self.name}.move") for matrix in maps),
-            in_period=period,
-            in_shift=0,
-            out_period=period,
-            stride=self.batch if self.batch > 1 else None,
+            geometry=MapGeometry(slots.slots, period, period, samples=self.batch),
             baby_steps=tuple(sorted({b * self.batch for b, _ in used})),
             giant_steps=tuple(sorted({g * self.batch for _, g in used})),
         )

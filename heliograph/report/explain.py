@@ -206,8 +206,7 @@ def _diagonals(program: Program) -> float:
     total = 0
     for node in program.nodes:
         if node.op == "linear_transform":
-            slots = node.inputs[0].type.slots  # type: ignore[union-attr]
-            for diagonals in transform_diagonals(node.attrs, program.linear_map, slots):
+            for diagonals in transform_diagonals(node.attrs, program.linear_map):
                 total += sum(1 for offset in diagonals.offsets if offset)
         elif node.op == "rotate":
             total += 1

@@ -208,7 +208,7 @@ def _layer(
     reference = polynomial if original is None else original.reshape(polynomial.shape)
     outside = None
     if slots and layout is not None:
-        outside = max(float(np.abs(layout.copies(part, i)).max(initial=0.0)) for i, part in enumerate(slots))
+        outside = max(float(np.abs(layout.in_all_copies(part, i)).max(initial=0.0)) for i, part in enumerate(slots))
     size = float(np.abs(reference).max(initial=0.0))
     kept = None if original is None else reference
     return LayerValues(layer, location, kind, kept, polynomial, decrypted, size, outside, failure)

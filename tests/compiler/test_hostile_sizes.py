@@ -24,7 +24,7 @@ from heliograph.dsl.parse import parse
 from heliograph.errors import WireError
 from heliograph.frontends.torch.export import trace
 from heliograph.ir import Node
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import Layout, matrix_axes
 from heliograph.ir.node import freeze_attrs
 from heliograph.tools.simulate import simulate
 
@@ -80,21 +80,29 @@ def with_attrs(good: Artifact, chosen: Node, attrs: dict[str, Any]) -> bytes:
 def altered(node: Node) -> Iterator[dict[str, Any]]:
     """Attributes of which one number, or all numbers of a list, is another; and, of a `pack`, other places."""
     for key, value in node.attrs.items():
-        if type(value) is int:
+        if dataclasses.is_dataclass(value):
+            for name in (field.name for field in dataclasses.fields(value)):
+                if type(getattr(value, name)) is int:
+                    yield from ({key: dataclasses.replace(value, **{name: size})} for size in SIZES)
+        elif type(value) is int:
             yield from ({key: size} for size in SIZES)
         elif isinstance(value, tuple) and value and all(type(item) is int for item in value):
             for size in SIZES:
                 yield {key: (size,) * len(value)}
                 yield from ({key: (*value[:i], size, *value[i + 1 :])} for i in range(len(value)))
     if node.op == "pack":
-        slots, size = int(node.attrs["slots"]), int(np.prod(node.attrs["shape"]))
-        whole = {"period": slots, "chunk": None}
+        layout: Layout = node.attrs["layout"]
+        size = layout.size
+        column = dataclasses.replace(layout, shape=(size, 1), period=layout.slots)
         for far in SIZES:
-            yield {**whole, "shape": (size, 1), "split": (far, far, 0, far, 1, 0)}
-            yield {**whole, "shape": (size, 1), "split": (1, 1, far, 1, 1, far)}
-            yield {**whole, "block": far, "width": far}
-            yield {"stride": far}
-            yield {"stride": far, "period": 1, "block": far}
+            for digits in (((far, far), (size, 0)), ((far, 0), (far, 1)), ((1, 1), (size, far)), ((size, far),)):
+                yield {"layout": dataclasses.replace(column, axes=(digits, (), ())), "chunk": None}
+                yield {"layout": dataclasses.replace(column, axes=(digits, digits, digits)), "chunk": None}
+                yield {"layout": dataclasses.replace(layout, axes=((), (), digits))}
+                yield {"layout": dataclasses.replace(layout, period=1, samples=far, axes=((), (), digits))}
+            for shape in ((far,), (far, far), (far, 1, size)):
+                yield {"layout": dataclasses.replace(layout, shape=shape, axes=())}
+            yield {"layout": dataclasses.replace(layout, shift=far, copies=far)}
 
 
 @pytest.mark.usefixtures("traced")
@@ -139,9 +147,10 @@ def test_places_far_apart_are_refused() -> None:
     good = compile(parse(text), dataclasses.replace(TOY, log_ring=13))
     (node,) = (node for node in good.program.nodes if node.op == "pack")
     far = 1 << 22
-    attrs = {"shape": (4096, 1), "period": node.attrs["slots"], "split": (far, far, 0, far, 1, 0)}
-    with pytest.raises(WireError, match="a plain value would take more than 8192 ciphertexts"):
-        Artifact.from_bytes(with_attrs(good, node, attrs))
+    slots = node.attrs["layout"].slots
+    layout = Layout((4096, 1), slots, slots, (((4096, far),), (), ()))
+    with pytest.raises(WireError, match="would take more than 8192 ciphertexts"):
+        Artifact.from_bytes(with_attrs(good, node, {"layout": layout}))
 
 
 @pytest.mark.parametrize("batch", [1, 4, "max"])
@@ -158,7 +167,7 @@ def test_a_plain_value_is_packed_a_ciphertext_at_a_time(batch: int | str) -> Non
 
 
 def test_one_ciphertext_of_a_layout_is_that_of_all() -> None:
-    layout = Layout((6, 4), slots=32, period=8, stride=4, split=(2, 1, 2, 2, 8, 16))
+    layout = Layout((6, 4), 32, 8, matrix_axes((6, 4), (2, 1, 2), (2, 8, 16)), samples=4)
     samples = np.arange(72.0).reshape(3, 6, 4)
     whole = layout.pack(samples)
     assert len(whole) == 4
@@ -169,7 +178,12 @@ def test_one_ciphertext_of_a_layout_is_that_of_all() -> None:
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
-        (Layout((2,), 1 << 15, 1 << 15, split=(1, 1, 0, 1, 1, 1 << 20)), "more ciphertexts than it has elements"),
+        (Layout((2,), 1 << 15, 1 << 15, ((), (), ((2, 1 << 20),))), "more ciphertexts than it has elements"),
+        (Layout((6,), 1 << 15, 8, ((), (), ((2, 1), (2, 2)))), "the axes of it are not those of its shape"),
+        (Layout((6,), 1 << 15, 8, (((6, 1),),)), "the axes of it are not those of its shape"),
+        (Layout((6,), 1 << 15, 8, ((), (), ((0, 1), (6, 1)))), "the axes of it are not those of its shape"),
+        (Layout((6,), 1 << 15, 8, shift=2, copies=1 << 13), "the copies of it do not fit the slots"),
+        (Layout((6,), 1 << 15, 8, copies=2), "the copies of it do not fit the slots"),
         (Layout((1 << 40,), 1 << 15, 1 << 15), "a dimension"),
         (Layout((1 << 12, 1 << 12), 1 << 15, 1 << 15), "more than 4194304 elements"),
     ],

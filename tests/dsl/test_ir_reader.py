@@ -49,7 +49,7 @@ REFUSED = {
     "defined twice": TENSOR + INPUT + INPUT + RETURN,
     "period zero": 'heliograph-ir 2\nprogram "p" packed\nconst @"c" = sparse[0x0] "aa"\n'
     '%0 = input() {name = "x", slots = 4} : slots<4>\n'
-    '%1 = linear_transform(%0) {matrix = @"c", in_period = 0, in_shift = 0, out_period = 0, baby_steps = [], '
+    '%1 = linear_transform(%0) {matrix = @"c", geometry = {slots = 4, in_period = 0, out_period = 0}, baby_steps = [], '
     "giant_steps = []} : slots<4>\n" + RETURN,
     "windows that do not fit": TENSOR + 'const @"c" = f64[1] "aa"\n' + INPUT + '%1 = conv(%0) {weight = @"c", '
     "stride = [0], padding = [], dilation = [1, 2], groups = 0} : tensor<4>\n" + RETURN,

@@ -29,6 +29,7 @@ from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage
 from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.maps.diagonals import MapGeometry
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.table import OPS
 from heliograph.passes.levels.place_chains import PlaceChains
@@ -88,9 +89,7 @@ def transform(builder: Builder, x: Node, name: Any = None) -> Node:
         "linear_transform",
         (x,),
         matrices=(name or matrix(builder),),
-        in_period=16,
-        in_shift=0,
-        out_period=8,
+        geometry=MapGeometry(SLOTS, 16, 8),
         baby_steps=(0, 1, 2, 3),
         giant_steps=(0, 4),
         plain_log_scales=(44.0,),
@@ -101,7 +100,7 @@ def server_side(builder: Builder) -> Node:
     """A vector that the server knows, spread over the slots."""
     known = builder.constant(np.random.default_rng(7).uniform(-1, 1, size=(64,)), "known")
     node = builder.op("constant", (), value=known)
-    return builder.op("pack", (node,), shape=(64,), slots=SLOTS, period=64, gap=1, width=64, block=64)
+    return builder.op("pack", (node,), layout=Layout((64,), SLOTS, 64))
 
 
 TRANSFORM_KEYS = (1, 2, 3, 4)

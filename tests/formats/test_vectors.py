@@ -95,12 +95,12 @@ def test_the_package_reads_the_vectors(tmp_path: Path) -> None:
 
 def test_layouts_of_different_numbers_of_samples_are_refused(tmp_path: Path) -> None:
     for name, kind, version in (
-        ("bootstrapped.bin", "public artifact", 10),
+        ("bootstrapped.bin", "public artifact", 11),
         ("client-key.bin", keyfile.KIND, keyfile.VERSION),
     ):
         container = unpack(stored(name), kind, version, 1 << 20)
         fields = json.loads(json.dumps(container.fields))
-        fields.get("interface", fields)["outputs"][0]["layout"]["stride"] = 2
+        fields.get("interface", fields)["outputs"][0]["layout"]["samples"] = 2
         (tmp_path / name).write_bytes(pack(replace(container, fields=fields)))
     with pytest.raises(WireError, match="different numbers of samples"):
         PublicArtifact.load(tmp_path / "bootstrapped.bin")
@@ -126,7 +126,7 @@ def test_the_client_of_the_page_has_nothing_of_ours(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def fields() -> dict[str, Any]:
-    return dict(independent.read_container(stored("public.bin"), "public artifact", 10)[0])
+    return dict(independent.read_container(stored("public.bin"), "public artifact", 11)[0])
 
 
 @pytest.fixture(scope="module")
@@ -227,13 +227,13 @@ def test_encoding() -> None:
 def test_layouts(known: dict[str, Any]) -> None:
     layout = known["layout"]
     size = int(np.prod(layout["shape"]))
-    samples = np.arange(1, layout.get("stride", 1) * size + 1).reshape(-1, size)
+    samples = np.arange(1, layout.get("samples", 1) * size + 1).reshape(-1, size)
     assert rest.packed(layout, samples).astype(int).tolist() == known["ciphertexts"]
 
 
 @pytest.mark.parametrize("name", VECTORS["keys"])
 def test_which_keys_an_artifact_needs(name: str) -> None:
-    given, text, _ = independent.read_container(stored(name), "public artifact", 10)
+    given, text, _ = independent.read_container(stored(name), "public artifact", 11)
     assert sha256(text.encode()) == VECTORS["fingerprints"][name]
     for (key, ring, kind, index), known in zip(rest.keys(given), VECTORS["keys"][name], strict=True):
         assert (key, ring.levels, index) == (known["name"], known["levels"], known.get("index", 0))
@@ -251,7 +251,7 @@ def test_the_secret_key_and_its_file(ring: Any, secret: Any) -> None:
     assert (found["scrypt"]["salt"], found["nonce"]) == (file["salt"], file["nonce"])
     for name in ("scrypt", "nonce"):
         del found[name]
-    bare = independent.write_container("a client's secret key", 2, found, {"secret": data})
+    bare = independent.write_container("a client's secret key", 3, found, {"secret": data})
     assert sha256(bare) == file["open_sha256"]
     altered = stored("client-key.bin").replace(b'"shared": 0', b'"shared": 1')[:-32]
     with pytest.raises(Exception, match=r"^$") as refused:

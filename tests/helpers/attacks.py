@@ -250,8 +250,8 @@ def use_public(data: bytes) -> None:
     client = _client(public)
     samples = []
     for spec in public.inputs:
-        stride = spec.placed.stride
-        shape = spec.shape if stride == 1 else (stride, *spec.shape)
+        count = spec.placed.samples
+        shape = spec.shape if count == 1 else (count, *spec.shape)
         samples.append(np.full(shape, _middle(spec.low, spec.high)))
     sent = client.encrypt(*samples)
     sent.to_bytes()

@@ -24,6 +24,7 @@ from heliograph.errors import HeliographError, ProgramError
 from heliograph.ir import Builder, CipherType, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.bootstraps.asked import WHOLE
 from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.maps.diagonals import MapGeometry
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.table import OPS
 from heliograph.ir.verify import verify
@@ -290,9 +291,7 @@ def _transform(r: RandomExecutable) -> tuple[dict[str, Any], int]:
     baby, giant = r.rng.choice((((0, 1, 2, 3), (0, 4)), ((0, 1), (0, 2, 4, 6)), ((0, 1, 2, 3, 4, 5, 6, 7), (0,))))
     return {
         "matrices": tuple(r.matrix(rows, columns) for _ in range(count)),
-        "in_period": columns,
-        "in_shift": 0,
-        "out_period": rows,
+        "geometry": MapGeometry(r.ring.slots, columns, rows),
         "baby_steps": baby,
         "giant_steps": giant,
         "plain_log_scales": (r.scale(),) * count,

@@ -16,11 +16,9 @@ from heliograph.ir.maps.diagonals import (
     DiagonalMap,
     MapGeometry,
     diagonal_map,
-    make_diagonal_map,
-    positions_in_slots,
     shift_for,
 )
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import Layout, check_layout, digits_of, gap_axes, positions_in_slots
 from heliograph.ir.maps.steps import pair_offsets
 from heliograph.passes.packing.bsgs import plan_steps
 from heliograph.records import record, to_json
@@ -54,11 +52,11 @@ def test_diagonals_are_the_matrix(
     slots, in_period, out_period = 1 << log_slots, 1 << min(log_in, log_slots), 1 << min(log_out, log_slots)
     random = np.random.default_rng(seed)
     dense = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
-    shift, run = shift_for(slots, in_period, out_period) if shifted else (0, 0)
+    shift, copies = shift_for(slots, in_period, out_period) if shifted else (0, 1)
     matrix = SparseMatrix.of(dense)
-    diagonals = make_diagonal_map(matrix, MapGeometry(slots, in_period, out_period, shift))
+    diagonals = DiagonalMap(matrix, MapGeometry(slots, in_period, out_period, shift, copies))
     x = random.normal(size=in_period)
-    got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift, run)], out_period)
+    got = apply_map(diagonals, x[positions_in_slots(slots, in_period, shift, copies)], out_period)
     np.testing.assert_allclose(got, dense @ x, atol=1e-12 * max(1, in_period))
     # Each entry stands exactly once in a run.
     cells = [(k, int(place)) for k in diagonals.offsets for place in diagonals.slots_of(k)]
@@ -70,16 +68,17 @@ def test_diagonals_are_the_matrix(
 
 
 def test_shift_is_used_where_all_slots_can_work() -> None:
-    assert shift_for(512, 64, 64) == (8, 512)
-    assert shift_for(512, 512, 64) == (0, 0)  # nothing is repeated
-    assert shift_for(512, 16, 64) == (0, 0)  # more rows than columns
-    assert shift_for(8192, 4, 4) == (1, 16)  # fewer entries than slots: in runs of 16
-    assert shift_for(8192, 64, 8) == (1, 512)
+    assert shift_for(512, 64, 64) == (8, 8)
+    assert shift_for(512, 512, 64) == (0, 1)  # nothing is repeated
+    assert shift_for(512, 16, 64) == (0, 1)  # more rows than columns
+    assert shift_for(8192, 4, 4) == (1, 4)  # fewer entries than slots: in runs of 16
+    assert shift_for(8192, 64, 8) == (1, 8)
 
 
 def test_a_shift_that_does_not_cover_is_refused() -> None:
-    with pytest.raises(InternalError, match="does not cover"):
-        make_diagonal_map(SparseMatrix.of(np.ones((16, 16))), MapGeometry(64, 16, 16, 2))
+    for copies in (1, 4, 8):
+        with pytest.raises(InternalError, match="no map leads from"):
+            DiagonalMap(SparseMatrix.of(np.ones((16, 16))), MapGeometry(64, 16, 16, 2, copies))
 
 
 def test_maps_are_remembered_by_identity() -> None:
@@ -92,21 +91,21 @@ def test_the_pictures_of_the_docstring() -> None:
     """8 slots, a value of 4 elements: what ir/maps/diagonals.py shows."""
     four = SparseMatrix.of(10 * np.arange(1, 5)[:, np.newaxis] + np.arange(1, 5))
     two = SparseMatrix.of(four.csr()[:2])
-    alike = make_diagonal_map(four, MapGeometry(8, 4, 4))
+    alike = DiagonalMap(four, MapGeometry(8, 4, 4))
     assert alike.offsets == (0, 1, 2, 3)
     np.testing.assert_array_equal(alike.diagonal(1), 2 * [12, 23, 34, 41])
-    rows = make_diagonal_map(two, MapGeometry(8, 4, 2))
+    rows = DiagonalMap(two, MapGeometry(8, 4, 2))
     assert (rows.offsets, rows.run, rows.modulus) == ((0, 1), 4, 2)
     np.testing.assert_array_equal(rows.diagonal(0), 2 * [11, 22, 13, 24])
     np.testing.assert_array_equal(rows.diagonal(1), 2 * [12, 23, 14, 21])
     np.testing.assert_array_equal(rows.diagonal(1, 3), 2 * [14, 21, 12, 23])
-    assert shift_for(8, 4, 2) == (1, 8)
-    np.testing.assert_array_equal(positions_in_slots(8, 4, 1), [0, 1, 2, 3, 1, 2, 3, 0])
-    shifted = make_diagonal_map(two, MapGeometry(8, 4, 2, shift=1))
+    assert shift_for(8, 4, 2) == (1, 2)
+    np.testing.assert_array_equal(positions_in_slots(8, 4, 1, 2), [0, 1, 2, 3, 1, 2, 3, 0])
+    shifted = DiagonalMap(two, MapGeometry(8, 4, 2, shift=1, in_copies=2))
     assert (shifted.offsets, shifted.run) == ((0,), 8)
     np.testing.assert_array_equal(shifted.diagonal(0), [11, 22, 13, 24, 12, 23, 14, 21])
-    np.testing.assert_array_equal(positions_in_slots(8, 4, 2), [0, 1, 2, 3, 2, 3, 0, 1])
-    moved = make_diagonal_map(four, MapGeometry(8, 4, 4, in_copies=2))
+    np.testing.assert_array_equal(positions_in_slots(8, 4, 2, 2), [0, 1, 2, 3, 2, 3, 0, 1])
+    moved = DiagonalMap(four, MapGeometry(8, 4, 4, shift=2, in_copies=2))
     assert (moved.offsets, moved.run, moved.modulus) == ((0, 1), 8, 2)
     np.testing.assert_array_equal(moved.diagonal(0), [11, 22, 33, 44, 13, 24, 31, 42])
 
@@ -141,7 +140,7 @@ def test_dense_maps_take_about_two_square_roots() -> None:
 def test_gap_layouts(channels: int, rows: int, columns: int, log_gap: int, seed: int) -> None:
     """The formula of the design, injectivity, and that unpacking undoes packing."""
     g = 1 << log_gap
-    layout = Layout((channels, rows, columns), 1024, 1024, 0, g)
+    layout = Layout((channels, rows, columns), 1024, 1024, gap_axes((channels, rows, columns), g))
     places = layout.places().reshape(channels, rows, columns)
     for c in range(channels):
         for y in range(rows):
@@ -155,6 +154,26 @@ def test_gap_layouts(channels: int, rows: int, columns: int, log_gap: int, seed:
     np.testing.assert_array_equal(layout.unpack(vectors), tensor)
     assert sum(np.count_nonzero(v) for v in vectors) == tensor.size
     assert record(Layout, to_json(layout), "it") == layout
+
+
+@given(
+    size=st.integers(1, 60),
+    digits=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 90)), min_size=1, max_size=3),
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_places_are_sums_of_digits(size: int, digits: list[tuple[int, int]]) -> None:
+    layout = Layout((size,), 64, 64, ((), (), digits_of(size, *digits)))
+    for index, place in enumerate(layout.places()):
+        rest, expected = index, 0
+        for radix, stride in digits[:-1]:
+            expected, rest = expected + rest % radix * stride, rest // radix
+        assert place == expected + rest * digits[-1][1]
+    assert layout.last_place == layout.places().max()
+    if layout.ciphertexts > size:
+        with pytest.raises(ProgramError, match="more ciphertexts than it has elements"):
+            check_layout(layout, 64, "it")
+    else:
+        assert check_layout(layout, 64, "it") is layout
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4), (2, 1, 2, 2)])
@@ -178,4 +197,4 @@ def test_layouts_refuse() -> None:
     with pytest.raises(ProgramError, match="expected shape"):
         Layout((4,), 8, 8).pack(np.zeros(5))
     with pytest.raises(ProgramError, match="expected shape"):
-        Layout((4,), 8, 4, 1).pack(np.zeros((2, 4)))
+        Layout((4,), 8, 4, shift=1, copies=2).pack(np.zeros((2, 4)))

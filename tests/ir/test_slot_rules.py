@@ -11,6 +11,8 @@ from ir.test_ir_ops import CASES
 
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array, Builder, CipherType, Node, SlotsType, SparseMatrix, Stage, TensorType
+from heliograph.ir.maps.diagonals import MapGeometry
+from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.steps import needed_keys, rotation_steps
 from heliograph.ir.ops.slots.transforms import transform_diagonals
 from heliograph.ir.ops.table import OPS, SLOTS, Dependence, Keys, OpSpec, Role, SlotRules, define, role_of, rules_of
@@ -30,11 +32,10 @@ def sparse(rows: int, columns: int) -> SparseMatrix:
 def transform(in_period: int, out_period: int, operands: int = 1, **others: int) -> dict[str, Any]:
     matrices = tuple(sparse(out_period, in_period) for _ in range(operands))
     steps = tuple(range(16))
-    attrs = {"in_period": in_period, "out_period": out_period, "in_shift": 0, **others}
-    return {"matrices": matrices, "baby_steps": steps, "giant_steps": (0,), **attrs}
+    geometry = MapGeometry(SLOTS_OF_CASES, in_period, out_period, **others)
+    return {"matrices": matrices, "baby_steps": steps, "giant_steps": (0,), "geometry": geometry}
 
 
-PACK = {"gap": 1, "width": 0, "block": 0, "slots": SLOTS_OF_CASES}
 # name of the case: (op, which operands are secret, attributes (arrays become constants)); 16 slots each.
 FACTOR = {"slots": 8, "inverse": False, "scale": 1, "layers": 2, "giant": 4, "shift": 0, "plain_log_scale": 40.0}
 RULED: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
@@ -50,9 +51,9 @@ RULED: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
     "add_pt": ("add_pt", (True, False), {}),
     "linear_transform": ("linear_transform", (True,), transform(8, 4)),
     "linear_transform_tall": ("linear_transform", (True,), transform(4, 16)),
-    "linear_transform_shifted": ("linear_transform", (True,), transform(8, 8, in_shift=4)),
-    "linear_transform_stride": ("linear_transform", (True,), transform(4, 2, stride=2)),
-    "linear_transform_copies": ("linear_transform", (True,), transform(4, 4, in_copies=2)),
+    "linear_transform_shifted": ("linear_transform", (True,), transform(8, 8, shift=4, in_copies=2)),
+    "linear_transform_stride": ("linear_transform", (True,), transform(4, 2, samples=2)),
+    "linear_transform_copies": ("linear_transform", (True,), transform(4, 4, shift=2, in_copies=2)),
     "linear_transform_to_copies": ("linear_transform", (True,), transform(4, 4, out_copies=2)),
     "linear_transform_of_two": ("linear_transform", (True, True), transform(8, 4, 2)),
     "rescale": ("rescale", (True,), {}),
@@ -68,8 +69,8 @@ RULED: dict[str, tuple[str, tuple[bool, ...], dict[str, Any]]] = {
     "reread": ("reread", (True,), {"bits": 3.0}),
     "refreshed": ("refreshed", (True, True), {"slots": 8}),
     "refreshed_of_two": ("refreshed", (True, True, True), {"slots": 8}),
-    "pack": ("pack", (False,), {**PACK, "shape": (5,), "period": 8}),
-    "pack_whole": ("pack", (False,), {**PACK, "shape": (16,), "period": 16}),
+    "pack": ("pack", (False,), {"layout": Layout((5,), SLOTS_OF_CASES, 8)}),
+    "pack_whole": ("pack", (False,), {"layout": Layout((16,), SLOTS_OF_CASES, 16)}),
 }
 
 
@@ -86,10 +87,10 @@ def build(case: str) -> tuple[Builder, Node]:
         if is_secret:
             operands.append(builder.input(f"x{i}", slots=SLOTS_OF_CASES, chunk=0, **places))
             continue
-        shape = attrs.get("shape", (SLOTS_OF_CASES,))
-        operands.append(builder.input(f"x{i}", shape=shape, secret=False))
+        layout = attrs.get("layout", Layout((SLOTS_OF_CASES,), SLOTS_OF_CASES, SLOTS_OF_CASES))
+        operands.append(builder.input(f"x{i}", shape=layout.shape, secret=False))
         if op != "pack":
-            operands[-1] = builder.op("pack", operands[-1:], shape=shape, period=16, **PACK)
+            operands[-1] = builder.op("pack", operands[-1:], layout=layout)
     if op == "relinearize":
         operands = [builder.op("mul_ct", (operands[0], operands[0]))]
     return builder, builder.op(op, operands, **{key: stored(builder, value) for key, value in attrs.items()})
@@ -231,8 +232,9 @@ def test_slots_repeat_with_the_period(case: str, period: int) -> None:
     layouts = [period if operand.type.secret else SLOTS_OF_CASES for operand in node.inputs]
     if node.op == "linear_transform":
         # Its operands stand as its attributes say, and repeat with no longer period.
-        period = node.attrs["in_period"] * node.attrs.get("in_copies", 1) * node.attrs.get("stride", 1)
-        layouts = [SLOTS_OF_CASES if node.attrs["in_shift"] else period for _ in node.inputs]
+        geometry = node.attrs["geometry"]
+        period = geometry.in_period * geometry.in_copies * geometry.samples
+        layouts = [period for _ in node.inputs]
     made = rules_of(node).period(node, layouts, builder.context)
     value = meaning(builder, node, [periodic(random, n, min(p, n)) for n, p in zip(sizes(node), layouts, strict=True)])
     assert SLOTS_OF_CASES % made == 0
@@ -297,7 +299,7 @@ def test_keys() -> None:
         rotates = node.op in ("rotate", "linear_transform", "fourier_factor")
         assert bool(rotation_steps(node)) == rotates
         if node.op == "linear_transform":
-            diagonals = transform_diagonals(node.attrs, builder.context.linear_map, SLOTS_OF_CASES)
+            diagonals = transform_diagonals(node.attrs, builder.context.linear_map)
             assert {offset for one in diagonals for offset in one.offsets} - {0} <= set(rotation_steps(node))
     assert rotation_steps(build("rotate")[1]) == (3,)
 

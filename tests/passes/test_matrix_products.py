@@ -16,7 +16,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, Stage
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import Layout, matrix_axes
 from heliograph.ir.ops.matrices import KINDS
 from heliograph.passes.packing.products import choose_products
 from heliograph.passes.packing.products.count_products import count, price_ms
@@ -101,8 +101,8 @@ def test_what_stands_beside_small_operands_is_not_added_up() -> None:
     assert hg.simulate(artifact, w, x) == pytest.approx(1 / (1 + np.exp(-w)) @ x, abs=0.01)
 
 
-def test_places_of_split_layouts() -> None:
-    layout = Layout((3, 5), 64, 64, split=(4, 1, 64, 2, 16, 4))
+def test_places_of_digits() -> None:
+    layout = Layout((3, 5), 64, 64, matrix_axes((3, 5), (4, 1, 64), (2, 16, 4)))
     places = layout.places().reshape(3, 5)
     assert places[1].tolist() == [1, 17, 5, 21, 9]
     assert record(Layout, to_json(layout), "it") == layout

@@ -27,8 +27,9 @@ from heliograph.execution.prices import prices_on
 from heliograph.execution.ranges import polynomial_inputs
 from heliograph.interpret import interpret, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, SparseMatrix, Stage
-from heliograph.ir.maps.diagonals import MapGeometry, make_diagonal_map
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.diagonals import DiagonalMap, MapGeometry
+from heliograph.ir.maps.layout import Layout, gap_axes
+from heliograph.ir.maps.offsets import MapOffsets
 from heliograph.ir.maps.steps import pair_offsets, share_babies, transform_terms
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.slots.transforms import transform_diagonals
@@ -42,7 +43,6 @@ from heliograph.passes.packing.choose_layouts import (
     group_values,
 )
 from heliograph.passes.packing.clean_slots import CleanSlots
-from heliograph.passes.packing.map_offsets import MapOffsets
 from heliograph.passes.packing.map_plans import MapPlans
 from heliograph.passes.packing.pack import Pack
 from heliograph.passes.ranges.calibrate import Calibrate
@@ -83,23 +83,23 @@ def dense(b: Builder, x: Node, rows: int, seed: int = 1) -> Node:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, stride: int) -> Layout:
+def layouts(draw: st.DrawFn, samples: int) -> Layout:
     """Any layout of a small tensor on the ring's slots, in one ciphertext or several."""
-    slots = RING.slots // stride
+    slots = RING.slots // samples
     gap = draw(st.sampled_from([1, 1, 2]))
     shape = (draw(st.integers(1, 6)), draw(st.integers(1, 4)), draw(st.integers(1, 4)))
     width = shape[2] * gap + draw(st.integers(0, 3))
     block = shape[1] * gap * width + draw(st.integers(0, 5))
-    made = Layout(shape, RING.slots, 1, 0, gap, width, block, stride=stride)
+    made = Layout(shape, RING.slots, 1, gap_axes(shape, gap, width, block), samples=samples)
     least = min(slots, next_power_of_two(made.last_place + 1))
     period = draw(st.sampled_from([least, min(slots, 2 * least), slots]))
-    return Layout(shape, RING.slots, period, 0, gap, width, block, stride=stride)
+    return replace(made, period=period)
 
 
-@given(data=st.data(), stride=st.sampled_from([1, 1, 2, 4]), density=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@given(data=st.data(), batch=st.sampled_from([1, 1, 2, 4]), density=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 @settings(max_examples=120, deadline=None, derandomize=True)
-def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, stride: int, density: float) -> None:
-    layout, out = data.draw(layouts(stride)), data.draw(layouts(stride))
+def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, batch: int, density: float) -> None:
+    layout, out = data.draw(layouts(batch)), data.draw(layouts(batch))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     entries = random.normal(size=(out.size, layout.size)) * (random.random((out.size, layout.size)) < density)
     builder = Builder("map", Stage.POLYNOMIAL)
@@ -110,19 +110,19 @@ def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, stride
     program = builder.finish({"y": y, "x": x})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pack_module, "candidate_layouts", lambda *_: [[layout], [out]])
-        patch.setattr(pack_module, "largest_batch", lambda *_: stride)
-        packed = Pack(RING, batch=stride).run(program)
+        patch.setattr(pack_module, "largest_batch", lambda *_: batch)
+        packed = Pack(RING, batch=batch).run(program)
     CleanSlots().run(packed)
-    samples = random.uniform(-1, 1, size=(stride, *layout.shape))
-    got = interpret(packed, samples if stride > 1 else samples[0])[0].reshape(stride, -1)
-    np.testing.assert_allclose(got, samples.reshape(stride, -1) @ entries.T + bias, atol=1e-9)
+    samples = random.uniform(-1, 1, size=(batch, *layout.shape))
+    got = interpret(packed, samples if batch > 1 else samples[0])[0].reshape(batch, -1)
+    np.testing.assert_allclose(got, samples.reshape(batch, -1) @ entries.T + bias, atol=1e-9)
     # Backends evaluate the steps, each diagonal made for its own amount, in place of the offsets.
     values: dict[Node, Array] = {}
-    run_nodes(packed, pack_inputs(packed, [samples if stride > 1 else samples[0]]), values.__setitem__)
+    run_nodes(packed, pack_inputs(packed, [samples if batch > 1 else samples[0]]), values.__setitem__)
     for node in packed.nodes:
         if node.op != "linear_transform":
             continue
-        diagonals = transform_diagonals(node.attrs, packed.linear_map, RING.slots)
+        diagonals = transform_diagonals(node.attrs, packed.linear_map)
         total = np.zeros(RING.slots)
         for g, terms in transform_terms(diagonals, node.attrs["baby_steps"], node.attrs["giant_steps"]).items():
             part = np.zeros(RING.slots)
@@ -130,8 +130,8 @@ def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, stride
                 plain = np.roll(diagonals[position].diagonal(offset, g + baby), g)
                 part += plain * np.roll(values[node.inputs[position]][0], -baby)
             total += np.roll(part, -g)
-        run_length = max(node.attrs["in_period"], node.attrs["out_period"]) * stride
-        rows = node.attrs["out_period"] * stride
+        geometry = node.attrs["geometry"]
+        run_length, rows = geometry.run * batch, geometry.out_period * batch
         folded = [v[:run_length].reshape(-1, rows).sum(axis=0) for v in (total, values[node][0])]
         np.testing.assert_allclose(folded[0], folded[1], atol=1e-9)
 
@@ -141,27 +141,28 @@ def test_a_map_between_any_two_layouts_is_its_matrix(data: st.DataObject, stride
     log_out=st.integers(1, 5),
     log_copies=st.integers(1, 4),
     into=st.booleans(),
-    stride=st.sampled_from([1, 2]),
+    batch=st.sampled_from([1, 2]),
     density=st.sampled_from([0.1, 1.0]),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_maps_between_plain_values_and_moved_copies(
-    log_in: int, log_out: int, log_copies: int, into: bool, stride: int, density: float, seed: int
+    log_in: int, log_out: int, log_copies: int, into: bool, batch: int, density: float, seed: int
 ) -> None:
-    in_period, out_period, copies, slots = 1 << log_in, 1 << log_out, 1 << log_copies, 128 * stride
+    in_period, out_period, copies, slots = 1 << log_in, 1 << log_out, 1 << log_copies, 128 * batch
     periods = (in_period, out_period)
     counts = (1, copies) if into else (copies, 1)
-    geometry = MapGeometry(slots, *periods, 0, stride, *counts)
-    assume(geometry.copies_fit)
+    shift = 0 if into else in_period // copies
+    geometry = MapGeometry(slots, *periods, shift, *counts, batch)
+    assume(geometry.exists)
     random = np.random.default_rng(seed)
     dense_map = random.normal(size=(out_period, in_period)) * (random.random((out_period, in_period)) < density)
-    made = make_diagonal_map(SparseMatrix.of(dense_map), geometry)
+    made = DiagonalMap(SparseMatrix.of(dense_map), geometry)
     moved = [
-        Layout((period,), slots, period, period // count * (count > 1), run=period * count * (count > 1), stride=stride)
+        Layout((period,), slots, period, (), period // count * (count > 1), count, batch)
         for period, count in zip(periods, counts, strict=True)
     ]
-    samples = random.normal(size=(stride, in_period))
+    samples = random.normal(size=(batch, in_period))
     (x,) = moved[0].pack(samples)
     total = np.zeros(slots)
     for offset in made.offsets:
@@ -170,13 +171,13 @@ def test_maps_between_plain_values_and_moved_copies(
         total += made.diagonal(offset, amount) * np.roll(x, -amount)
     if into:
         np.testing.assert_allclose(made.apply(x), total, atol=1e-9)
-    run, rows = made.run, moved[1].run or out_period
+    run, rows = made.run, moved[1].run
     while run > rows:
         run //= 2
-        total = total + np.roll(total, -run * stride)
+        total = total + np.roll(total, -run * batch)
     expected = samples @ dense_map.T
     np.testing.assert_allclose(total, moved[1].pack(expected)[0], atol=1e-9)
-    found = moved[1].copies(total, 0).reshape(-1, stride, out_period).swapaxes(0, 1)
+    found = moved[1].in_all_copies(total, 0).reshape(-1, batch, out_period).swapaxes(0, 1)
     for sample, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(sample, np.broadcast_to(wanted, sample.shape), atol=1e-9)
     if not into and density == 1.0:
@@ -208,15 +209,15 @@ def test_offsets_by_axes_are_those_of_the_entries(
     matrix = SparseMatrix.of(csr)
     made = []
     for shape, gap in (((channels[0], 4, 4), gaps[0]), (y.type.shape, gaps[1])):  # type: ignore[union-attr]
-        layout = Layout(shape, slots, 1, 0, gap)
-        made.append(Layout(shape, slots, min(slots, next_power_of_two(layout.last_place + 1)), 0, gap))
-    answers = MapOffsets(slots)
+        layout = Layout(shape, slots, 1, gap_axes(shape, gap))
+        made.append(replace(layout, period=min(slots, next_power_of_two(layout.last_place + 1))))
+    answers = MapOffsets()
     modulus = min(made[0].period, made[1].period)
     got, expected = answers.blocks(matrix, *made), answers._by_entries(matrix, *made, modulus)
     assert {key: value.tolist() for key, value in got.items()} == {k: v.tolist() for k, v in expected.items()}
     if not pruned:
         # The small form says the same without its entries.
-        small = MapOffsets(slots).blocks(dense_map, *made)
+        small = MapOffsets().blocks(dense_map, *made)
         assert {key: value.tolist() for key, value in small.items()} == {k: v.tolist() for k, v in expected.items()}
 
 
@@ -304,7 +305,7 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
         in_order[end] = min(range(len(candidates[end])), key=lambda e: cost(i, start, e))
     assert total(in_order) > 1.05 * least
     # The strided convolution leaves gaps, and the next one works around them.
-    assert [layout.gap for layout in chosen] == [1, 1, 2, 2, 1]
+    assert [layout.digits[2][0][1] for layout in chosen] == [1, 1, 2, 2, 1]
 
 
 def test_too_large_tables_are_left_to_descent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +366,7 @@ def test_rotations_of_one_value_are_shared_by_its_maps() -> None:
     made = compile(program, Options(security_bits=None, log_ring=10, precision_bits=5)).program
     transforms = [node for node in made.nodes if node.op == "linear_transform"]
     assert len(transforms) > 2
-    shared = share_babies(made.nodes, lambda n: transform_diagonals(n.attrs, made.linear_map, 512), ())
+    shared = share_babies(made.nodes, lambda n: transform_diagonals(n.attrs, made.linear_map), ())
     sources = {operand for node in transforms for operand in node.inputs}
     for source in sources:
         uses = [(n, i) for n in transforms for i, operand in enumerate(n.inputs) if operand is source]
@@ -450,12 +451,12 @@ def test_samples_whose_tensors_take_several_ciphertexts(batch: int) -> None:
 
 
 def test_layouts_pack_samples_side_by_side() -> None:
-    layout = Layout((2, 3), 32, 8, stride=2)
+    layout = Layout((2, 3), 32, 8, samples=2)
     samples = np.arange(12.0).reshape(2, 2, 3)
     (vector,) = layout.pack(samples)
     assert vector[:12].tolist() == [0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]
     np.testing.assert_array_equal(layout.unpack([vector]), samples)
-    np.testing.assert_array_equal(layout.copies(vector, 0)[:2], samples.reshape(2, -1))
+    np.testing.assert_array_equal(layout.in_all_copies(vector, 0)[:2], samples.reshape(2, -1))
     assert record(Layout, to_json(layout), "it") == layout
 
 
@@ -503,7 +504,7 @@ def test_moved_copies_are_used_where_values_leave_slots_free(backend: str) -> No
     program = network((4, 8, 8), body, -0.5, 0.5)
     made = compile(program, Options(security_bits=None, log_ring=11, precision_bits=5)).program
     transforms = [node.attrs for node in made.nodes if node.op == "linear_transform"]
-    assert any(a.get("in_copies", 1) > 1 for a in transforms)
+    assert any(a["geometry"].in_copies > 1 for a in transforms)
     x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 8, 8))
     expected = interpret(program, x)
     np.testing.assert_allclose(interpret(made, x), expected, atol=1e-6)

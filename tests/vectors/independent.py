@@ -311,9 +311,9 @@ class Secret:
 def open_key(data, passphrase):
     """The secret of a key file, as its values, and the fields."""
     kind = "a client's secret key"
-    fields, text, blobs = read_container(data, kind, 2)
+    fields, text, blobs = read_container(data, kind, 3)
     cut = text.rindex('"nonce": ')
-    given = f'{text[:cut]}"kind": "{kind}", {text[cut:-1]}, "version": 2}}'.encode()
+    given = f'{text[:cut]}"kind": "{kind}", {text[cut:-1]}, "version": 3}}'.encode()
     n, r, p, salt = (fields["scrypt"][name] for name in ("n", "r", "p", "salt"))
     key = hashlib.scrypt(passphrase.encode(), salt=bytes.fromhex(salt), n=n, r=r, p=p, maxmem=1 << 30, dklen=32)
     return ChaCha20Poly1305(key).decrypt(bytes.fromhex(fields["nonce"]), blobs["secret"], given), fields

@@ -14,23 +14,21 @@ import numpy as np
 def places(layout):
     shape = layout["shape"]
     c, h, w = {3: lambda: shape, 2: lambda: (shape[0], 1, shape[1])}.get(len(shape), lambda: (1, 1, math.prod(shape)))()
-    g = layout["gap"]
-    width = layout["width"] or w * g
-    block = layout["block"] or h * g * width
-    for i, y, x in itertools.product(range(c), range(h), range(w)):
-        if split := layout.get("split"):
-            r, s, f, r2, s2, f2 = split
-            yield i % r * s + i // r * f + x % r2 * s2 + x // r2 * f2
-        else:
-            yield i // g**2 * block + i % g**2 // g * width + i % g**2 % g + y * g * width + x * g
+    axes = layout.get("axes", [[[c, h * w]], [[h, w]], [[w, 1]]])
+    for indices in itertools.product(range(c), range(h), range(w)):
+        place = 0
+        for index, digits in zip(indices, axes, strict=True):
+            for radix, stride in digits:
+                place, index = place + index % radix * stride, index // radix
+        yield place
 
 
 def packed(layout, samples):
     """The slots of each ciphertext; `samples` are lists of the elements in their order."""
-    period, stride, where = layout["period"], layout.get("stride", 1), list(places(layout))
-    slots = layout["slots"] // stride
-    run, shift = layout["run"] or slots, layout["shift"]
-    found = np.zeros((max(where) // period + 1, slots, stride))
+    period, count, where = layout["period"], layout.get("samples", 1), list(places(layout))
+    slots = layout["slots"] // count
+    run, shift = period * layout.get("copies", 1), layout.get("shift", 0)
+    found = np.zeros((max(where) // period + 1, slots, count))
     shown = np.array([(v % run + shift * (v % run // period)) % period for v in range(slots)])
     for j, sample in enumerate(samples):
         flat = np.zeros(found.shape[0] * period)

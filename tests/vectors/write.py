@@ -25,7 +25,7 @@ from heliograph.ckks.embedding import coefficients_of, rounded_at
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import Layout, gap_axes, matrix_axes
 from heliograph.records import to_json
 from heliograph.report.figures import Certified
 from heliograph.runtime import residues
@@ -59,12 +59,13 @@ PASSPHRASE = "correct horse bättery"
 TAG, REQUEST = "00112233445566778899aabbccddeeff", "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 LAYOUTS = (
     Layout((5,), 32, 8),
-    Layout((2, 3), 32, 8, width=4),
-    Layout((5, 2, 2), 32, 32, gap=2),
-    Layout((2, 2, 3), 32, 16, width=4, block=8),
-    Layout((4,), 32, 4, shift=1, run=16),
-    Layout((3,), 32, 4, stride=4),
-    Layout((2, 4), 32, 32, split=(2, 1, 0, 2, 4, 16)),
+    Layout((2, 3), 32, 8, gap_axes((2, 3), width=4)),
+    Layout((5, 2, 2), 32, 32, gap_axes((5, 2, 2), 2)),
+    Layout((2, 2, 3), 32, 16, gap_axes((2, 2, 3), 1, 4, 8)),
+    Layout((4,), 32, 4, shift=1, copies=4),
+    Layout((4,), 32, 4, shift=1, copies=2),
+    Layout((3,), 32, 4, samples=4),
+    Layout((2, 4), 32, 32, matrix_axes((2, 4), (2, 1, 0), (2, 4, 16))),
     Layout((40,), 32, 32),
 )
 
@@ -111,7 +112,15 @@ class Drawn:
 def public() -> PublicArtifact:
     """Of y = t + rotated(t, 5), t = x * x, one rotation by 3 in the whole chain, one by 2 and the conjugation."""
     slots = RING.slots
-    given = PublicSpec("x", (2, 3), Layout((2, 3), slots, 8, width=4), -1.0, 1.0, levels=(2,), log_scales=(LOG_SCALE,))
+    given = PublicSpec(
+        "x",
+        (2, 3),
+        Layout((2, 3), slots, 8, gap_axes((2, 3), width=4)),
+        -1.0,
+        1.0,
+        levels=(2,),
+        log_scales=(LOG_SCALE,),
+    )
     found = PublicSpec(
         "y", (8,), Layout((8,), slots, 8), 0.0, 2.0, "proved", log_scales=(2 * LOG_SCALE - RING.log_primes[2],)
     )
@@ -128,7 +137,7 @@ def public() -> PublicArtifact:
 
 def bootstrapped() -> PublicArtifact:
     """One that has everything that only some have: bootstraps, also in a lower part, a certificate, several samples."""
-    layout = Layout((3,), RING.slots, 4, stride=4)
+    layout = Layout((3,), RING.slots, 4, samples=4)
     columns, classes = ("a", "b", "ü"), 3
     given = (
         PublicSpec("x", (3,), layout, -1.0, 1.0, columns=columns, levels=(2,), log_scales=(34.0,)),
@@ -386,8 +395,8 @@ def _encoding() -> dict[str, Any]:
 
 def _layout(layout: Layout) -> dict[str, Any]:
     """Where elements 1, 2, ... stand; several samples are counted on."""
-    count = layout.size * layout.stride
-    shape = layout.shape if layout.stride == 1 else (layout.stride, *layout.shape)
+    count = layout.size * layout.samples
+    shape = layout.shape if layout.samples == 1 else (layout.samples, *layout.shape)
     tensor = np.arange(1.0, count + 1).reshape(shape)
     vectors = layout.pack(tensor)
     assert (layout.unpack(vectors) == tensor).all()

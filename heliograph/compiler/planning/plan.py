@@ -177,7 +177,7 @@ def simulated(
             def watch(node: Node, value: Any, seen: dict[Node, Array] = seen) -> None:
                 if node in compared:
                     entry, chunk = compared[node]
-                    seen[node] = range_layout(program, entry).copies(np.real(value.slots), chunk)
+                    seen[node] = range_layout(program, entry).in_all_copies(np.real(value.slots), chunk)
 
             simulator = Simulator(program, seed=position, noisy=noisy)
             encrypted = {**simulator.encrypt_inputs(vectors), **left[noisy]}

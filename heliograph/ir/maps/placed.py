@@ -1,4 +1,4 @@
-"""Maps between ciphertexts that keep their small form: the entries of each diagonal are computed on demand.
+"""Maps between positions in ciphertexts. Small forms are kept: the entries of each diagonal are computed on demand.
 
 In the layouts of convolutional networks the position of an element is its channel's plus its place's. The distance of
 an entry of a Kronecker product from the diagonal is then the distance of its channels plus the distance of its places:
@@ -137,16 +137,54 @@ class PlacedMatrix(Matrix):
         return _Kernel(self, modulus)
 
 
-def blocks_of(matrix: Matrix, operand: Layout, result: Layout) -> Mapping[tuple[int, int], PlacedMatrix] | None:
-    """The blocks that hold entries; None for a map in no small form, or if positions do not add up."""
+def blocks_of(matrix: Matrix, operand: Layout, result: Layout) -> Mapping[tuple[int, int], Matrix]:
+    """The blocks that hold entries, by (ciphertext of the result, of the operand), each between positions. They are in a
+    small form if the matrix is and if positions add up.
+    """
     if not isinstance(matrix, KroneckerMatrix) or not fits(matrix, operand, result):
-        return None
+        return _listed(matrix.sparse(), operand, result)
     made = (
         PlacedMatrix(matrix, operand, result, (o, i))
         for o in range(result.ciphertexts)
         for i in range(operand.ciphertexts)
     )
     return {block.block: block for block in made if block.nnz}
+
+
+def in_places(matrix: SparseMatrix, layout: Layout, out: Layout) -> SparseMatrix:
+    """The matrix between places: rows and columns in the order of the layouts, all ciphertexts one after the other."""
+    shape = (out.ciphertexts * out.period, layout.ciphertexts * layout.period)
+    places_in, places_out = layout.places(), out.places()
+    if shape == matrix.shape and (np.diff(places_in) == 1).all() and (np.diff(places_out) == 1).all():
+        return matrix
+    # Rows are moved unchanged; columns are renumbered.
+    order = np.argsort(places_out, kind="stable")
+    lengths = np.diff(matrix.indptr)[order].astype(np.int64)
+    indptr: Array = np.zeros(shape[0] + 1, dtype=np.int64)
+    indptr[places_out[order] + 1] = lengths
+    indptr = np.cumsum(indptr)
+    starts = np.cumsum(lengths) - lengths
+    gather = np.repeat(matrix.indptr[order] - starts, lengths) + np.arange(matrix.data.size)
+    columns = places_in.astype(np.int32)[matrix.indices[gather]]
+    csr = scipy.sparse.csr_array((matrix.data[gather], columns, indptr.astype(np.int32)), shape=shape)
+    csr.sort_indices()
+    return SparseMatrix(shape, csr.data, csr.indices, csr.indptr)
+
+
+def _listed(matrix: SparseMatrix, layout: Layout, out: Layout) -> dict[tuple[int, int], SparseMatrix]:
+    """The blocks with entries, by (ciphertext of the result, ciphertext of the operand), each between positions."""
+    whole = in_places(matrix, layout, out)
+    if out.ciphertexts == layout.ciphertexts == 1:
+        return {(0, 0): whole} if whole.data.size else {}
+    blocks = {}
+    csr = whole.csr()
+    for o in range(out.ciphertexts):
+        rows = csr[o * out.period : (o + 1) * out.period]
+        for i in range(layout.ciphertexts):
+            block = rows[:, i * layout.period : (i + 1) * layout.period]
+            if block.nnz:
+                blocks[o, i] = SparseMatrix.of(block)
+    return blocks
 
 
 def fits(matrix: KroneckerMatrix, operand: Layout, result: Layout) -> bool:

@@ -15,6 +15,8 @@ import numpy as np
 
 from heliograph.errors import InternalError, ProgramError
 from heliograph.functions import Family
+from heliograph.ir.maps.diagonals import MapGeometry
+from heliograph.ir.maps.layout import MOST_STACKED, Layout
 from heliograph.ir.node import Array, Attr, Constant, ConstantName, Matrix, Node, OpaqueConstant, Stage
 from heliograph.ir.types import CipherType, TensorType, Type
 
@@ -45,10 +47,6 @@ class Context:
         """The shape of the constant of that name; known even if its contents are not."""
         return tuple(self.constants[str(name)].shape)
 
-
-# The most ciphertexts for one tensor when each holds one element of every sample. Nothing else bounds the size of a
-# program.
-MOST_STACKED = 1 << 13
 
 Attrs: TypeAlias = Mapping[str, Any]
 InferType: TypeAlias = "Callable[[Sequence[Any], Attrs, Context], Type]"
@@ -191,8 +189,8 @@ FEW_ARRAYS = 4
 class OpSpec:
     """One operation.
 
-    attrs: kinds by name: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`;
-        a trailing `?` makes the attribute optional.
+    attrs: kinds by name: `int`, `float`, `bool`, `str`, `ints`, `floats`, `strs`, `constant`, `constants`, and the records
+        `layout` and `geometry`, whose attributes have these names too; a trailing `?` makes the attribute optional.
     depth: multiplicative levels between operands and result (for `poly`, depending on its degree).
     linear: gives the sparse matrix of a linear op.
     activation: the family of functions of one variable (functions.py) that the op means, until a pass replaces it.
@@ -262,6 +260,8 @@ def rules_of(node: Node) -> SlotRules:
     return rules
 
 
+# The frozen records that are attributes.
+RECORDS: Mapping[str, type] = {"layout": Layout, "geometry": MapGeometry}
 _SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
 
 
@@ -270,6 +270,8 @@ def attr_matches(kind: str, value: Attr) -> bool:
     kind = kind.removesuffix("?")
     if kind == "constant":
         return isinstance(value, ConstantName)
+    if kind in RECORDS:
+        return isinstance(value, RECORDS[kind])
     if kind in _SCALARS:
         if isinstance(value, bool) and kind != "bool":
             return False

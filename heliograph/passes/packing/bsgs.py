@@ -10,7 +10,7 @@ import numpy as np
 
 from heliograph.execution.prices import Prices, Spent
 from heliograph.ir import Array
-from heliograph.passes.packing.map_offsets import distinct
+from heliograph.ir.maps.offsets import distinct
 
 # The most splits tried on one set of offsets: enough for every split of three axes of a convolution.
 _MOST_SPLITS = 3000

@@ -21,10 +21,9 @@ from heliograph.errors import InternalError, PlanningError, said
 from heliograph.ir import Array, Node, Program, TensorType, shape_of
 from heliograph.ir.analysis.carried import carried_pairs
 from heliograph.ir.analysis.depth import program_depth
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import MOST_STACKED, Layout, gap_axes
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.rows import ROW_OPS
-from heliograph.ir.ops.table import MOST_STACKED
 
 _MOST_CELLS = 1 << 22
 _ROUNDS = 3
@@ -84,12 +83,15 @@ def group_values(program: Program) -> Groups:
     return groups
 
 
-def _with_period(layout: Layout) -> Layout:
-    """The layout with its period: the least power of two that holds every place, at most one sample's slots."""
-    return replace(layout, period=min(layout.slots // layout.stride, next_power_of_two(layout.last_place + 1)))
+def _gap_layout(
+    shape: tuple[int, ...], slots: int, samples: int, gap: int = 1, width: int = 0, block: int = 0
+) -> Layout:
+    """A gap layout with its period: the least power of two that holds every place, at most one sample's slots."""
+    layout = Layout(shape, slots, 1, gap_axes(shape, gap, width, block), samples=samples)
+    return replace(layout, period=min(layout.own_slots, next_power_of_two(layout.last_place + 1)))
 
 
-def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) -> dict[int, Layout]:
+def pinned_layouts(program: Program, groups: Groups, slots: int, samples: int) -> dict[int, Layout]:
     """The layouts that ops on rows fix; a row takes the next power of two of its columns in slots."""
     pinned: dict[int, Layout] = {}
     for node in program.nodes:
@@ -98,16 +100,14 @@ def pinned_layouts(program: Program, groups: Groups, slots: int, stride: int) ->
             if node.op == "sum_runs":
                 # Elements are adjacent, and the sum of a run is at the start of the run.
                 gap = node.attrs["count"] if member is node else 1
-                _pin(pinned, number, _with_period(Layout(shape, slots, 1, gap=gap, stride=stride)))
+                _pin(pinned, number, _gap_layout(shape, slots, samples, gap))
                 continue
-            columns = shape[-1]
-            block = next_power_of_two(columns)
-            rows = Layout(shape, slots, 1, width=columns, block=block, stride=stride) if len(shape) == 2 else None
-            layout = _with_period(rows or Layout(shape, slots, 1, stride=stride))
+            block = next_power_of_two(shape[-1]) if len(shape) == 2 else 0
+            layout = _gap_layout(shape, slots, samples, block=block)
             if layout.ciphertexts > 1:
                 raise PlanningError(
                     f"{node.op} of a tensor of shape {shape} needs {next_power_of_two(layout.last_place + 1)} slots; "
-                    f"a ciphertext has {slots // stride}",
+                    f"a ciphertext has {slots // samples}",
                     hint="operations on rows work within one ciphertext",
                 )
             _pin(pinned, number, layout)
@@ -125,7 +125,7 @@ def candidate_layouts(
     program: Program,
     groups: Groups,
     slots: int,
-    stride: int = 1,
+    samples: int = 1,
     most_moved: int = 0,
     pins: Mapping[int, Layout] | None = None,
 ) -> list[list[Layout]]:
@@ -134,44 +134,44 @@ def candidate_layouts(
     Values between maps may also have moved copies, over at most `most_moved` slots of a sample (ir/maps/diagonals.py):
     a map from these has fewer diagonals. `pins` are the layouts that are already settled.
     """
-    pinned = {**(pins or {}), **pinned_layouts(program, groups, slots, stride)}
+    pinned = {**(pins or {}), **pinned_layouts(program, groups, slots, samples)}
     shapes = [groups.shape(number) for number in range(len(groups.members))]
     frames = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 3}
     frames |= {(1, shape[-1]) for shape in shapes if len(shape) == 2}
     table = []
     for number, shape in enumerate(shapes):
-        layouts = [pinned.get(number) or _with_period(Layout(shape, slots, 1, stride=stride))]
+        # Each with its gap and its block.
+        layouts = [(1, 0, pinned.get(number) or _gap_layout(shape, slots, samples))]
         if len(shape) in (2, 3) and number not in pinned:
             rows, columns = (shape[-2] if len(shape) == 3 else 1), shape[-1]
             for frame_rows, frame_columns in sorted(frames):
                 # Frames that fill more than a ciphertext end where a row does.
-                wide = frame_rows * frame_columns > slots // stride
+                wide = frame_rows * frame_columns > slots // samples
                 width = next_power_of_two(frame_columns) if wide else frame_columns
                 gap = 1
                 while rows * gap <= max(frame_rows, gap if rows == 1 else 0) and columns * gap <= frame_columns:
                     area = max(frame_rows, rows * gap) * width
                     for block in {area, next_power_of_two(area)}:
-                        made = Layout(shape, slots, 1, 0, gap, width, block, stride=stride)
-                        layouts.append(_with_period(made))
+                        layouts.append((gap, block, _gap_layout(shape, slots, samples, gap, width, block)))
                     gap *= 2
-        distinct = list({layout.places().tobytes(): layout for layout in reversed(layouts)}.values())
-        most = MOST_STACKED if stride == slots else MOST_CIPHERTEXTS
+        distinct = list({each[-1].places().tobytes(): each for each in reversed(layouts)}.values())
+        most = MOST_STACKED if samples == slots else MOST_CIPHERTEXTS
         # More ciphertexts than necessary make everything more expensive.
-        fewest = min(layout.ciphertexts for layout in distinct)
+        fewest = min(layout.ciphertexts for *_, layout in distinct)
         if fewest > 1:
             # But maps between layouts in which no channel is split between ciphertexts are far smaller.
-            even = [layout for layout in distinct if layout.parts]
-            count = min((layout.ciphertexts for layout in even), default=0)
+            even = [each for each in distinct if each[-1].parts]
+            count = min((layout.ciphertexts for *_, layout in even), default=0)
             if fewest <= count <= min(_MOST_FOR_EVEN * fewest, most):
                 distinct, fewest = even, count
         if fewest > most:
             raise PlanningError(
-                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // stride} slots; at most {most} are "
+                f"a tensor of shape {shape} needs {fewest} ciphertexts of {slots // samples} slots; at most {most} are "
                 "supported",
                 hint=said("use a larger ring ({Options.log_ring}), or a smaller tensor"),
             )
-        fitting = [layout for layout in distinct if layout.ciphertexts == fewest]
-        fitting.sort(key=lambda layout: (layout.period, layout.gap, layout.block))
+        fewer = [each for each in distinct if each[-1].ciphertexts == fewest]
+        fitting = [layout for *_, layout in sorted(fewer, key=lambda each: (each[-1].period, *each[:-1]))]
         if fewest == 1 and number not in pinned and _between_maps(program, groups.members[number]):
             fitting += [moved for layout in fitting for moved in _moved(layout, most_moved)]
         table.append(fitting)
@@ -190,7 +190,7 @@ def _moved(layout: Layout, most: int) -> list[Layout]:
     """The layout with 2, 4, ... moved copies."""
     made, copies = [], 2
     while layout.period * copies <= most and copies <= layout.period:
-        made.append(replace(layout, shift=layout.period // copies, run=layout.period * copies))
+        made.append(replace(layout, shift=layout.period // copies, copies=copies))
         copies *= 2
     return made
 

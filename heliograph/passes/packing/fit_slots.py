@@ -95,7 +95,7 @@ def _input(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
 
 
 def _pack(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
-    return fitting.builder.op("pack", operands, node.loc, **{**node.attrs, "slots": fitting.slots})
+    return fitting.builder.op("pack", operands, node.loc, layout=replace(node.attrs["layout"], slots=fitting.slots))
 
 
 def _rotate(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:

@@ -20,8 +20,9 @@ from heliograph.errors import PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
 from heliograph.ir.bootstraps.series import series_of
 from heliograph.ir.interface import TensorSpec
-from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets, positions_in_slots
+from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
 from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.placed import in_places
 from heliograph.ir.maps.steps import pair_offsets
 from heliograph.ir.writer import SlotWriter
 from heliograph.passes.base import rule_for
@@ -32,7 +33,7 @@ from heliograph.passes.packing.choose_layouts import (
     largest_batch,
     one_for_each_slot,
 )
-from heliograph.passes.packing.map_plans import MapPlans, in_places, spread
+from heliograph.passes.packing.map_plans import MapPlans
 from heliograph.passes.packing.products.choose_products import product_pins
 from heliograph.passes.packing.products.copy_operands import with_products
 
@@ -148,7 +149,7 @@ class _Packer:
                 if shifted is None or not program.linear_map(name).nnz:
                     continue
                 cost = self.plans.steps(node, [(name, layout)], out, thorough=True)[0]
-                if self.plans.shifted_steps(node, name, shifted, out)[0] < cost:
+                if self.plans.steps(node, [(name, shifted)], out, thorough=True)[0] < cost:
                     chosen[of[operand]] = shifted
         return chosen
 
@@ -158,12 +159,9 @@ class _Packer:
 
     def _packed(self, node: Node, layout: Layout) -> list[Node]:
         """The slot vectors of a plain run-time value beside ciphertexts of that layout."""
-        attrs = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
-        attrs["stride"] = layout.stride if layout.stride > 1 else None
-        attrs["split"] = layout.split or None
         count = layout.ciphertexts
         return [
-            self.builder.op("pack", (self.clear[node],), node.loc, **attrs, chunk=self._chunk(chunk, count))
+            self.builder.op("pack", (self.clear[node],), node.loc, layout=layout, chunk=self._chunk(chunk, count))
             for chunk in range(count)
         ]
 
@@ -178,7 +176,7 @@ class _Packer:
         """A rotation by whole rows, all in one ciphertext."""
         (operand,) = node.inputs
         (value,), layout = self.new[operand], self.layout(operand)
-        amount = node.attrs["amount"] * layout.block % layout.period
+        amount = node.attrs["amount"] * layout.row_length % layout.period
         return [self._rotate(value, amount, node) if amount else value]
 
     def sum_rows(self, node: Node) -> list[Node]:
@@ -186,7 +184,7 @@ class _Packer:
         (operand,) = node.inputs
         (value,), layout = self.new[operand], self.layout(operand)
         step = layout.period // 2
-        while step >= layout.block:
+        while step >= layout.row_length:
             value = self.builder.op("add_ct", (value, self._rotate(value, step, node)), node.loc)
             step //= 2
         return [value]
@@ -263,20 +261,17 @@ class _Packer:
         out = self.layout(node)
         if self.slots == 1:
             return self._sums(node, out)
-        # Operands with the same period share giant steps and the rotations that add up partial sums.
-        alike: dict[tuple[int, int, bool], list[tuple[Node, Any, Layout]]] = {}
+        # Operands with the same period and copies share giant steps and the rotations that add up partial sums.
+        alike: dict[MapGeometry, list[tuple[Node, Any, Layout]]] = {}
         for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
             layout = self.layout(operand)
-            by_client = operand.op == "input" and bool(layout.shift)
-            alike.setdefault((layout.period, layout.run, by_client), []).append((operand, name, layout))
-        partial: list[tuple[int, list[Node]]] = []
-        for maps in alike.values():
-            layout = maps[0][2]
-            partial.append((spread(layout, out), [self._transform(node, maps, out, o) for o in range(out.ciphertexts)]))
-        made = [
-            self._summed(node, [(run, vectors[o]) for run, vectors in partial], out.run or out.period)
-            for o in range(out.ciphertexts)
-        ]
+            alike.setdefault(MapGeometry.between(layout, out), []).append((operand, name, layout))
+        made = []
+        for chunk in range(out.ciphertexts):
+            partial = [
+                (geometry.run, self._transform(node, geometry, maps, out, chunk)) for geometry, maps in alike.items()
+            ]
+            made.append(self._summed(node, partial, out.run))
         if "bias" in node.attrs:
             made = self._add_plain(made, self.builder.context.array(node.attrs["bias"]), out, node, node.attrs["bias"])
         return made
@@ -299,23 +294,16 @@ class _Packer:
     def _transform(
         self,
         node: Node,
+        geometry: MapGeometry,
         maps: Sequence[tuple[Node, Any, Layout]],
         out: Layout,
         chunk: int,
     ) -> Node:
-        """One ciphertext of the sum of maps from operands with the same period, still as partial sums.
+        """One ciphertext of the sum of maps of this geometry, still as partial sums.
 
         The terms of a row are spread over a run of slots; `_summed` adds them up.
         """
-        layout = maps[0][2]
-        # For an input, the client applies the shift, which was chosen for this map; for other values it is the distance
-        # between moved copies.
-        shift = layout.shift if maps[0][0].op == "input" else 0
-        if shift:
-            steps = self.plans.shifted_steps(node, maps[0][1], layout, out)[1]
-        else:
-            steps = self.plans.steps(node, [(name, of) for _, name, of in maps], out, thorough=True)[1]
-        modulus = self.slots if shift else self.plans.modulus(layout, out)
+        steps = self.plans.steps(node, [(name, of) for _, name, of in maps], out, thorough=True)[1]
         operands, names, used = [], [], set()
         for operand, name, of in maps:
             for (o, i), matrix in self.plans.blocks(name, of, out).items():
@@ -323,28 +311,22 @@ class _Packer:
                     continue
                 operands.append(self.new[operand][i])
                 names.append(self.builder.constant(matrix, str(name)))
-                if shift or out.shift:
-                    geometry = MapGeometry(self.slots, layout.period, out.period, shift, out_copies=out.copies_moved)
-                    offsets = diagonal_offsets(matrix, geometry)
+                if out.shift:
+                    offsets = [offset // self.batch for offset in diagonal_offsets(matrix, geometry)]
                 else:
-                    offsets = tuple(self.plans.offsets(name, of, out)[o, i].tolist())
-                for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, modulus).items():
+                    offsets = self.plans.offsets(name, of, out)[o, i].tolist()
+                for g, pairs in pair_offsets(offsets, steps.baby, steps.giant, geometry.modulus).items():
                     used |= {(b, g) for b, _ in pairs}
         if not operands:
             # No operand reaches these rows: the map is zero.
-            zero = SparseMatrix.of(np.zeros((out.period, layout.period)))
+            zero = SparseMatrix.of(np.zeros((geometry.out_period, geometry.in_period)))
             operands, names = [self.new[maps[0][0]][0]], [self.builder.constant(zero, "nothing.matrix")]
         return self.builder.op(
             "linear_transform",
             operands,
             node.loc,
             matrices=tuple(names),
-            in_period=layout.period,
-            in_shift=shift,
-            out_period=out.period,
-            in_copies=layout.copies_moved if layout.shift and not shift else None,
-            out_copies=out.copies_moved if out.shift else None,
-            stride=self.batch if self.batch > 1 else None,
+            geometry=geometry,
             baby_steps=tuple(sorted({b * self.batch for b, _ in used})),
             giant_steps=tuple(sorted({g * self.batch for _, g in used})),
         )
@@ -371,9 +353,9 @@ class _Packer:
                 number = float(chunk[0])
                 made.append(self.builder.op("add_scalar", (value,), node.loc, value=number) if number else value)
                 continue
-            if layout.shift:
-                chunk = chunk[positions_in_slots(layout.run, layout.period, layout.shift)]
-            constant = self.builder.constant(np.repeat(chunk, self.batch), f"{name}.slots")
+            constant = self.builder.constant(
+                np.repeat(chunk[layout.positions[: layout.run]], self.batch), f"{name}.slots"
+            )
             made.append(self.builder.op("add_plain", (value,), node.loc, value=constant))
         return made
 

@@ -26,7 +26,7 @@ from heliograph.files import write_file
 from heliograph.runtime.wire.messages import are_names
 
 KIND = "a client's secret key"
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 512 * 1024**2
 MAX_SHARED = 1 << 30
 # OWASP's recommendation for n = 2**15: 2**15 * 8 * 128 bytes = 32 MB, three times over (p = 3), some tenths of a second per

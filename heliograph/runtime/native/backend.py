@@ -142,12 +142,12 @@ class NativeEvaluator(FactorEvaluator, ServerEvaluator):
     def diagonal_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
         if self._compact:
             size = self.plaintext_bytes(level)
-            return rounded_bytes(diagonals.run * diagonals.stride, log_scale, size, self.ring.ring_dim)
+            return rounded_bytes(diagonals.run * diagonals.samples, log_scale, size, self.ring.ring_dim)
         return self._encoded_bytes(level, log_scale, diagonals)
 
     def _encoded_bytes(self, level: int, log_scale: float, diagonals: DiagonalMap) -> int:
         size = self.plaintext_bytes(level)
-        return encoded_bytes(diagonals.run * diagonals.stride, log_scale, size, self.ring.ring_dim)
+        return encoded_bytes(diagonals.run * diagonals.samples, log_scale, size, self.ring.ring_dim)
 
     @functools.cached_property
     def _compact(self) -> bool:

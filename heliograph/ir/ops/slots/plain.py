@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import check_layout
 from heliograph.ir.node import Array, Node
 from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
@@ -127,36 +127,24 @@ define(
 )
 
 
-_LAYOUT = ("slots", "period", "gap", "width", "block")
-
-
-def layout_of_pack(shape: tuple[int, ...], a: Attrs) -> Layout:
-    """The layout in which a `pack` node puts its tensor."""
-    return Layout(shape, **{key: a[key] for key in _LAYOUT}, stride=a.get("stride", 1), split=a.get("split", ()))
-
-
 def _pack_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
-    operand = operands[0]
+    operand, layout = operands[0], check_layout(a["layout"], a["layout"].slots, "what a pack makes")
     if not isinstance(operand, TensorType) or operand.secret:
         raise ProgramError("pack takes a plain tensor")
-    stride, chunk = a.get("stride", 1), a.get("chunk", 0)
-    one = a["slots"] // stride if stride > 0 and a["slots"] > 0 and a["slots"] % stride == 0 else 0
-    if one < 1 or a["period"] < 1 or one % a["period"] or a["gap"] < 1 or min(a["width"], a["block"]) < 0:
-        raise ProgramError(f"pack: no layout has slots {a['slots']}, period {a['period']}, gap {a['gap']}")
-    layout = layout_of_pack(tuple(a["shape"]), a)
-    fits = min(a["shape"], default=1) > 0 and layout.size == operand.size and layout.split_fits
-    fits = fits and 0 <= chunk < layout.ciphertexts
-    if not fits or layout.size > layout.ciphertexts * a["period"] or (layout.ciphertexts > 1 and a["period"] != one):
-        raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {a['period']}")
-    return SlotsType(a["slots"], secret=False)
+    count = layout.ciphertexts
+    if layout.size != operand.size or not 0 <= a.get("chunk", 0) < count or layout.size > count * layout.period:
+        raise ProgramError(f"pack: a tensor of shape {operand.shape} does not fit period {layout.period}")
+    if count > 1 and layout.period != layout.own_slots:
+        raise ProgramError(f"pack: {count} vectors of period {layout.period}, which is not all of their slots")
+    return SlotsType(layout.slots, secret=False)
 
 
 def _pack(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    layout = layout_of_pack(tuple(a["shape"]), a)
     # All samples of a batch take the same value: the vector of one sample, with each slot repeated.
-    one = replace(layout, slots=layout.slots // layout.stride, stride=1)
-    chunk = a.get("chunk", 0)
-    return np.stack([np.repeat(one.pack(sample.reshape(one.shape), chunk)[0], layout.stride) for sample in values[0]])
+    samples = a["layout"].samples
+    one = replace(a["layout"], slots=a["layout"].own_slots, samples=1)
+    vectors = [one.pack(sample.reshape(one.shape), a.get("chunk", 0))[0] for sample in values[0]]
+    return np.stack([np.repeat(vector, samples) for vector in vectors])
 
 
 def _pack_bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
@@ -181,25 +169,15 @@ define(
         "pack",
         SLOTS,
         (1, 1),
-        {
-            "shape": "ints",
-            "slots": "int",
-            "period": "int",
-            "gap": "int",
-            "width": "int",
-            "block": "int",
-            "stride": "int?",
-            "split": "ints?",
-            "chunk": "int?",
-        },
+        {"layout": "layout", "chunk": "int?"},
         _pack_type,
         _pack,
-        "A slot vector of a plain tensor, laid out as a tensor of `shape` (see ir/maps/layout.py), ciphertext `chunk`.",
+        "A slot vector of a plain tensor: ciphertext `chunk` of its layout (see ir/maps/layout.py).",
         role=Role.PACKING,
         rules=SlotRules(
             _pack_bounds,
-            lambda node, periods, context: node.attrs["period"] * node.attrs.get("stride", 1),
-            lambda node, operands, context: np.zeros(node.attrs["slots"], dtype=bool),
+            lambda node, periods, context: node.attrs["layout"].period * node.attrs["layout"].samples,
+            lambda node, operands, context: np.zeros(node.attrs["layout"].slots, dtype=bool),
             NO_KEYS,
         ),
     )

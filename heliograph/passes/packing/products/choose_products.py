@@ -31,7 +31,7 @@ _MOST_CHOICES = 20_000
 
 
 def choose_products(
-    program: Program, groups: Groups, ring: Ring, stride: int, costs: CostTable
+    program: Program, groups: Groups, ring: Ring, samples: int, costs: CostTable
 ) -> dict[Node, MatrixProduct]:
     """The way of each product of matrices: the cheapest choice in which every value has a single layout.
 
@@ -47,7 +47,7 @@ def choose_products(
         """The ways to lower a product of this kind and these shapes, the cheapest first."""
         found = [
             (price_ms(count(way), ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
-            for way in ways(kind, (left, right), ring.slots, stride, 1.0)
+            for way in ways(kind, (left, right), ring.slots, samples, 1.0)
         ]
         return sorted(found, key=lambda item: item[0])
 
@@ -56,7 +56,9 @@ def choose_products(
         return priced(node.attrs["kind"], left, right)
 
     search = _Search(groups, nodes, [options(node) for node in nodes])
-    pinned = {number: _places(layout) for number, layout in pinned_layouts(program, groups, ring.slots, stride).items()}
+    pinned = {
+        number: _places(layout) for number, layout in pinned_layouts(program, groups, ring.slots, samples).items()
+    }
     search.choose(0, 0.0, pinned, [])
     if search.best is None:
         node = nodes[search.reached]

@@ -26,7 +26,7 @@ _MOST_COPIED = 1 << 12
 
 
 def with_products(
-    program: Program, ring: Ring, stride: int, costs: CostTable
+    program: Program, ring: Ring, samples: int, costs: CostTable
 ) -> tuple[Program, Groups, dict[Node, MatrixProduct]]:
     """The program, with one copy of an operand if necessary, its groups of values and the ways of its products.
 
@@ -34,12 +34,12 @@ def with_products(
     """
     groups = group_values(program)
     try:
-        return program, groups, choose_products(program, groups, ring, stride, costs)
+        return program, groups, choose_products(program, groups, ring, samples, costs)
     except PlanningError:
         for copied in _copies(program):
             of = group_values(copied)
             try:
-                return copied, of, choose_products(copied, of, ring, stride, costs)
+                return copied, of, choose_products(copied, of, ring, samples, costs)
             except PlanningError:
                 continue
         raise

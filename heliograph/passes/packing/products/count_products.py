@@ -44,8 +44,8 @@ def calls_of(program: Program) -> Counter[str]:
     offsets = {
         # Maps of products have the same period at both ends.
         node: [
-            Offsets(each, node.attrs["in_period"] * node.attrs.get("stride", 1))
-            for each in transform_offsets(node.attrs, program.linear_map, program.inputs[0].attrs["slots"])
+            Offsets(each, node.attrs["geometry"].in_period * node.attrs["geometry"].samples)
+            for each in transform_offsets(node.attrs, program.linear_map)
         ]
         for node in program.nodes
         if node.op == "linear_transform"

@@ -33,7 +33,7 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage
-from heliograph.ir.maps.layout import Layout
+from heliograph.ir.maps.layout import Layout, matrix_axes
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.matrices import KINDS
 from heliograph.ir.writer import SlotWriter
@@ -159,7 +159,7 @@ class MatrixProduct:
 
     def program(self) -> Program:
         """The product alone, at the packed stage."""
-        writer = SlotWriter(Builder("product", Stage.PACKED), batch=self.out.stride)
+        writer = SlotWriter(Builder("product", Stage.PACKED), batch=self.out.samples)
         left, right = (
             [writer.builder.input(name, slots=layout.slots, chunk=chunk) for chunk in range(layout.ciphertexts)]
             for name, layout in (("left", self.left), ("right", self.right))
@@ -177,7 +177,7 @@ class MatrixProduct:
 
 def _elements(layout: Layout, chunk: int) -> Array:
     """A mask of the elements' slots, for one sample."""
-    used = layout.used(chunk)[:: layout.stride]
+    used = layout.used(chunk)[:: layout.samples]
     return np.asarray(used[: layout.period], dtype=np.float64)
 
 
@@ -342,7 +342,7 @@ class Gather(Sizes):
         return [writer.transform([real, imaginary], maps.classes(), (0,), (0, s.period - s.turns))]
 
 
-def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, scale: float) -> list[MatrixProduct]:
+def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, samples: int, scale: float) -> list[MatrixProduct]:
     """All ways to lower a product of these shapes, with their layouts."""
     found: list[MatrixProduct] = []
     turned = KINDS[kind]
@@ -350,7 +350,7 @@ def ways(kind: str, shapes: Sequence[tuple[int, int]], slots: int, stride: int, 
     inner = (0 if turned[0] else 1, 1 if turned[1] else 0)
     result = (shapes[0][1 - inner[0]], shapes[1][1 - inner[1]])
     for big in (0, 1):
-        axes = _Axes((shapes[0], shapes[1]), result, inner, big, slots, stride)
+        axes = _Axes((shapes[0], shapes[1]), result, inner, big, slots, samples)
         for halves in (False, True):
             found += _products(axes, Combine(*axes.combined, halves), scale)
             found += _products(axes, Gather(*axes.gathered, halves), scale)
@@ -365,7 +365,7 @@ class _Axes:
     `shapes`, `result`: the shapes of the operands and of the result.
     `inner`: the summed axis of each operand.
     `big`: the place of the big operand.
-    `slots`, `stride`: the slots of a ciphertext, and of these the number for each place (samples side by side).
+    `slots`, `samples`: the slots of a ciphertext, and the number of samples side by side.
     """
 
     shapes: tuple[tuple[int, int], tuple[int, int]]
@@ -373,7 +373,7 @@ class _Axes:
     inner: tuple[int, int]
     big: int
     slots: int
-    stride: int
+    samples: int
 
     @property
     def classes(self) -> int:
@@ -384,7 +384,7 @@ class _Axes:
     def combined(self) -> tuple[int, int, int, int]:
         """(slots of a sample, classes, rows of X, columns of X) where the sum is over X's rows."""
         own, inner = self.shapes[self.big], self.inner[self.big]
-        return self.slots // self.stride, self.classes, own[inner], own[1 - inner]
+        return self.slots // self.samples, self.classes, own[inner], own[1 - inner]
 
     @property
     def gathered(self) -> tuple[int, int, int, int]:
@@ -392,10 +392,10 @@ class _Axes:
         slots, classes, rows, columns = self.combined
         return slots, classes, columns, rows
 
-    def split(self, shape: tuple[int, int], period: int, first: int, steps: Sequence[Sequence[int]]) -> Layout:
-        """The layout of a matrix; axis `first` has the first of the steps."""
-        ordered = (*steps[0], *steps[1]) if first == 0 else (*steps[1], *steps[0])
-        return Layout(shape, self.slots, period, stride=self.stride, split=ordered)
+    def layout(self, shape: tuple[int, int], period: int, first: int, places: Sequence[tuple[int, int, int]]) -> Layout:
+        """The layout of a matrix; axis `first` has the first of the places (see `matrix_axes`)."""
+        rows, columns = places if first == 0 else reversed(places)
+        return Layout(shape, self.slots, period, matrix_axes(shape, rows, columns), samples=self.samples)
 
     def product(self, how: Way, x: Layout, small: Layout, out: Layout, scale: float) -> MatrixProduct:
         both = (x, small) if self.big == 0 else (small, x)
@@ -416,14 +416,14 @@ def _products(axes: _Axes, sizes: Combine | Gather, scale: float) -> Iterator[Ma
     wide, kept = (room, block, far), (room, 1, far)
     # Repeated rows do as well as zeros: they meet no weight, and their results are not kept.
     few = min(height, next_power_of_two(sizes.rows)) if sizes.ciphertexts == 1 else height
-    repeated = axes.split(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
-    x = axes.split(axes.shapes[big], period, f_axis, (rows_at, columns_at))
+    repeated = axes.layout(axes.shapes[big], few * block, f_axis, ((few, block, few * block), columns_at))
+    x = axes.layout(axes.shapes[big], period, f_axis, (rows_at, columns_at))
     if combines:
-        w = axes.split(axes.shapes[small], period, c_axis, (kept, packed))
-        out = axes.split(axes.result, room * block, out_c, (wide, columns_at))
+        w = axes.layout(axes.shapes[small], period, c_axis, (kept, packed))
+        out = axes.layout(axes.result, room * block, out_c, (wide, columns_at))
     else:
-        w = axes.split(axes.shapes[small], room * block, c_axis, (wide, columns_at))
-        out = axes.split(axes.result, period, out_c, (kept, packed))
+        w = axes.layout(axes.shapes[small], room * block, c_axis, (wide, columns_at))
+        out = axes.layout(axes.result, period, out_c, (kept, packed))
     yield axes.product(sizes, x, w, out, scale)
     if few < height:
         yield axes.product(sizes, repeated, w, out, scale)
@@ -437,9 +437,9 @@ def _folded(axes: _Axes, scale: float) -> Iterator[MatrixProduct]:
     big, small = axes.big, 1 - axes.big
     slots, height, width, room = sizes.slots, sizes.height, sizes.width, sizes.room
     rows_at, period = (height, width, slots), room * width
-    x = axes.split(axes.shapes[big], slots, 1 - axes.inner[big], (rows_at, (width, 1, slots)))
+    x = axes.layout(axes.shapes[big], slots, 1 - axes.inner[big], (rows_at, (width, 1, slots)))
     # The small operand: rows of classes over the columns of X, repeated below each other. The result: rows of X with
     # the classes side by side.
-    w = axes.split(axes.shapes[small], period, 1 - axes.inner[small], ((room, width, period), (width, 1, period)))
-    out = axes.split(axes.result, slots, small, ((room, 1, slots), rows_at))
+    w = axes.layout(axes.shapes[small], period, 1 - axes.inner[small], ((room, width, period), (width, 1, period)))
+    out = axes.layout(axes.result, slots, small, ((room, 1, slots), rows_at))
     yield axes.product(sizes, x, w, out, scale)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,8 +37,7 @@ class _Connections:
 class MapOffsets:
     """The offsets of maps between many layouts; matrices with the same structure share the results."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    def __init__(self) -> None:
         self._structures: dict[int, tuple[Matrix, str]] = {}
         self._connections: dict[tuple[str, tuple[int, ...], tuple[int, ...]], _Connections] = {}
         self._blocks: dict[tuple[str, Layout, Layout], Blocks] = {}
@@ -65,35 +64,16 @@ class MapOffsets:
         """
         key = (self.structure(matrix), layout, out)
         if key not in self._blocks:
-            if layout.shift or out.shift:
-                self._blocks[key] = self._between_copies(matrix, layout, out)
-            else:
-                modulus = MapGeometry(self.slots, layout.period, out.period).modulus
-                self._blocks[key] = self._between(matrix, layout, out, modulus)
+            geometry = MapGeometry.between(layout, out)
+            modulus = geometry.modulus
+            blocks = self._by_axes(matrix, layout, out, modulus)
+            if blocks is None:
+                blocks = self._by_entries(matrix, layout, out, modulus)
+            if out.shift:
+                changes = np.unique([change % modulus for *_, change in geometry.moves])
+                blocks = {block: _sums(offsets, changes, modulus) for block, offsets in blocks.items()}
+            self._blocks[key] = blocks
         return self._blocks[key]
-
-    def _between(self, matrix: Matrix, layout: Layout, out: Layout, modulus: int) -> Blocks:
-        found = self._by_axes(matrix, layout, out, modulus)
-        return self._by_entries(matrix, layout, out, modulus) if found is None else found
-
-    def _between_copies(self, matrix: Matrix, layout: Layout, out: Layout) -> Blocks:
-        """The offsets for layouts with moved copies, of one ciphertext each (ir/maps/diagonals.py).
-
-        First come the distances from row to position, modulo the operand's whole period. In an operand with moved
-        copies, one rotation serves all distances that are equal modulo its shift. In a result with moved copies, a row
-        stands in another slot of each copy, which changes its distances.
-        """
-        whole = layout.period
-        blocks = self._between(matrix, replace(layout, shift=0, run=0), replace(out, shift=0, run=0), whole)
-        if layout.shift:
-            return {key: distinct(offsets % layout.shift, layout.shift) for key, offsets in blocks.items()}
-        # The change of a row's offsets in each copy, with and without a wrap around the end of the period.
-        moves = {
-            (out.shift * copy - out.period * copy - out.period * wrap) % whole
-            for copy in range(out.copies_moved)
-            for wrap in (0, 1)
-        }
-        return {key: _sums(offsets, np.array(sorted(moves)), whole) for key, offsets in blocks.items()}
 
     def _connected(self, matrix: Matrix, layout: Layout, out: Layout) -> _Connections:
         shapes = (layout.channels_rows_columns, out.channels_rows_columns)
