@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -12,11 +13,17 @@ from typing import Any, TypeAlias
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.arguments import program_of
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes, scale_passes
+from heliograph.compiler.pipeline import (
+    MERGED,
+    flood_pass,
+    linear_passes,
+    polynomial_passes,
+    range_passes,
+    scale_passes,
+)
 from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.planning.allocation import allocate
-from heliograph.compiler.planning.merging import Merging
-from heliograph.compiler.planning.plan import sample_inputs
+from heliograph.compiler.planning.plan import Plan, sample_inputs
 from heliograph.compiler.planning.planner import best_plan
 from heliograph.compiler.reporting.bill import bill
 from heliograph.compiler.reporting.held_out import Observation, observe
@@ -24,8 +31,9 @@ from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.interpret import interpret_many
 from heliograph.ir import Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
-from heliograph.passes.base import Trail
+from heliograph.passes.base import Step, Trail
 from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.polynomials.approximation import Approximations, merged_entries
 from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.report.text import Report
 
@@ -200,10 +208,11 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             fused = linear[-1].program
     show(linear)
     if program.stage is Stage.PACKED:
-        polynomial, observation = fused, Observation(Calibrate().run(fused))
+        Calibrate().run(fused)
+        polynomial, observation = fused, Observation(None)
     else:
         observation = observe(fused, options, shown)
-        trail = polynomial_passes(fused, options, observation.observed, observation.approximated)
+        trail = polynomial_passes(observation.known)
         show(trail)
         polynomial = trail[-1].program
         last[Stage.TENSOR] = written
@@ -216,12 +225,27 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
     polynomial = range_passes(polynomial, outputs, calibrated)
     # A program on slots is its own polynomial program.
     planned = exact if fused is program else interpret_many(polynomial, first)
-    merging = Merging(fused, options, observation, polynomial)
-    plan = best_plan(polynomial, options, planned, merging.offered)
-    settled = merging.settled(plan, lambda made: range_passes(made, outputs, calibrated))
-    if settled is not None:
-        show((settled.step,))
-        plan, polynomial, observation = settled.plan, settled.polynomial, settled.observation
+
+    def written_as(table: Approximations) -> Program:
+        """The polynomial program of another table."""
+        return replace(polynomial_passes(table)[-1].program, interface=polynomial.interface)
+
+    @functools.cache
+    def offered() -> Program:
+        """The polynomial program with the series that bootstraps may compute in place of polynomials."""
+        if not options.bootstrap_activations or observation.table is None:
+            return polynomial
+        return written_as(observation.table.offered)
+
+    plan = best_plan(polynomial, options, planned, offered)
+    entries = merged_entries(plan.program)
+    if entries:
+        table = observation.known.offered.merged(entries)
+        merged = Step(MERGED, written_as(table))
+        show((merged,))
+        polynomial = range_passes(merged.program, outputs, calibrated)
+        plan = _told(plan, table, polynomial)
+        observation = observation.merged(table, entries, options.samples_apart)
         planned = interpret_many(polynomial, first)
         if observation.trial is not None:
             samples = list(observation.unseen.samples)
@@ -248,6 +272,17 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
     figures = bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate, allocation)
     report = Report(figures)
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
+
+
+def _told(plan: Plan, table: Approximations, polynomial: Program) -> Plan:
+    """The plan with the ranges of a table in which bootstraps compute activations, and of its program's outputs."""
+    known = {spec.name: spec for spec in polynomial.interface.outputs}
+    outputs = tuple(
+        replace(spec, low=known[spec.name].low, high=known[spec.name].high, range_source=known[spec.name].range_source)
+        for spec in plan.program.interface.outputs
+    )
+    interface = replace(plan.program.interface, outputs=outputs)
+    return replace(plan, program=replace(plan.program, ranges=table.ranges_of(plan.program), interface=interface))
 
 
 def dumper(folder: str | Path | None) -> Watch:

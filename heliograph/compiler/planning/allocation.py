@@ -22,7 +22,12 @@ from heliograph import rounding
 from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes, scaled, unproved_pack_passes
+from heliograph.compiler.pipeline import (
+    linear_passes,
+    polynomial_passes,
+    scaled,
+    unproved_pack_passes,
+)
 from heliograph.compiler.planning.bootstrap_planner import lower_parts, size_margin
 from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.planning.plan import pack_samples, sample_inputs
@@ -33,7 +38,7 @@ from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.prices import Work, prices_on
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Builder, Node, Program
+from heliograph.ir import Array, Node, Program
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
 from heliograph.ir.ops.table import OPS
 from heliograph.machine import usable_cores
@@ -41,7 +46,6 @@ from heliograph.passes.base import apply
 from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
 from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.degrees.allocate_degrees import (
-    Activation,
     Candidate,
     Point,
     Table,
@@ -54,7 +58,7 @@ from heliograph.passes.degrees.allocate_degrees import (
 from heliograph.passes.degrees.impacts import impacts_of
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 from heliograph.passes.polynomials.approximate import degrees_by_layer
-from heliograph.passes.polynomials.fold_scaling import FoldScaling
+from heliograph.passes.polynomials.approximation import Activation, Approximations
 from heliograph.passes.ranges.calibrate import Calibrate, Observed
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.simplify import Simplify
@@ -75,39 +79,6 @@ _APART = 1.005
 _STEPS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A program for trying degrees of its polynomials: its maps are the same for all degrees.
-
-    `program`: the approximated program.
-    `activations`: the activations with free degrees, by entry in the table of ranges.
-    """
-
-    program: Program
-    activations: Mapping[int, Activation]
-
-    @classmethod
-    def of(cls, fused: Program, options: Options, observed: Mapping[Node, Observed]) -> Trial:
-        activations: dict[int, Activation] = {}
-        return cls(apply(replace(approximate_pass(options, observed), activations=activations), fused), activations)
-
-    def with_degrees(self, degrees: Mapping[str, int]) -> Program:
-        """The program with polynomials of these degrees, by layer."""
-        builder = Builder(self.program.name, self.program.stage, self.program)
-
-        def emit(node: Node, operands: list[Node]) -> Node:
-            entry: int = node.attrs.get("range", -1) if node.op == "poly" else -1
-            if entry not in self.activations or node.loc.layer not in degrees:
-                return builder.copy(node, operands)
-            made = self.activations[entry].polynomial(degrees[node.loc.layer])
-            series = builder.constant(np.array(made.coefficients), f"{node.loc.layer}.poly")
-            # With unit sizes the interval stays; otherwise it may follow the degree.
-            ends = {} if self.program.ranges[entry].units else {"low": made.low, "high": made.high}
-            return builder.op("poly", operands, node.loc, **{**node.attrs, "coefficients": series, **ends})
-
-        return builder.rewrite(self.program, emit)
-
-
 # A chain, and the search on the packed program without its constants.
 Carrying: TypeAlias = "tuple[PlaceBootstraps, BootstrapSearch]"
 
@@ -123,7 +94,7 @@ class Allocator:
     `points`: the front, the cheapest first.
     `papers`: in mode "plan", OLA's allocations for every budget, at OLA's prices.
     `chains`: in mode "plan", the chains of the front, on which an allocation of OLA's is priced as a plan.
-    `trial`: the program for trying degrees, with ranges from `partly`.
+    `trial`: the approximations for trying degrees, with ranges from `partly`.
     `observed`: the observed ranges on all calibration samples.
     `partly`: the observed ranges on every other calibration sample.
     `samples`: the held-out samples, from the rest.
@@ -138,7 +109,7 @@ class Allocator:
     points: tuple[Point, ...]
     papers: tuple[Point, ...]
     chains: tuple[Carrying, ...]
-    trial: Trial
+    trial: Approximations
     observed: Mapping[Node, Observed]
     partly: Mapping[Node, Observed]
     samples: tuple[Array, ...]
@@ -154,9 +125,9 @@ class Allocator:
                 hint=said("{pass calibration=samples to trace|give --calibration FILE}, or give degrees by layer"),
             )
         observed = Calibrate().run(fused)
-        known = Trial.of(fused, options, observed)
-        polynomial = apply(FoldScaling(), known.program)
-        table = Table(_candidates(source, known.activations, options.bootstrap_activations))
+        known = approximate_pass(options, observed).table(fused)
+        polynomial = polynomial_passes(known)[-1].program
+        table = Table(_candidates(source, known.free, options.bootstrap_activations))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
         partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
@@ -171,7 +142,7 @@ class Allocator:
             # If no ring bootstraps, OLA has no allocation.
             with contextlib.suppress(PlanningError):
                 papers = _front(_paper(polynomial, table.of(paper_errors), options))
-        trial = Trial.of(fused, options, partly)
+        trial = approximate_pass(options, partly).table(fused)
         return cls(
             source, fused, options, table, polynomial, tuple(_front(points)), tuple(papers), tuple(chains), trial,
             observed, partly, apart, exact,
@@ -206,9 +177,10 @@ class Allocator:
         trial = self.trial
         if point.errors:
             fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
-            trial = Trial.of(fused, self.options, Calibrate().run(replace(fused, calibration=setting_of(fused))))
+            partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
+            trial = approximate_pass(self.options, partly).table(fused)
         samples, exact = ([array[first:most] for array in arrays] for arrays in (self.samples, self.exact))
-        found = run_in_chunks(trial.with_degrees(point.single), samples)
+        found = run_in_chunks(trial.with_degrees(point.single).write(), samples)
         same = class_agreement(self.source, exact, found)
         if same is not None:
             agree = same.agree + (0 if compared is None else round((1.0 - compared) * first))

@@ -12,6 +12,7 @@ import numpy as np
 from heliograph import rounding
 from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.compiler.planning.plan import Plan
 from heliograph.compiler.reporting.held_out import Observation
 from heliograph.compiler.reporting.savings import largest_difference, largest_of, savings
@@ -20,9 +21,7 @@ from heliograph.ir import Array, Matrix, Program, Stage
 from heliograph.ir.analysis.depth import critical_depth, node_depth
 from heliograph.ir.analysis.loss import has_classes
 from heliograph.ir.ops.table import OPS
-from heliograph.passes.base import apply
 from heliograph.passes.polynomials.approximate import degrees_by_layer
-from heliograph.passes.polynomials.fold_scaling import FoldScaling
 from heliograph.records import LARGEST
 from heliograph.report.figures import (
     Allocation,
@@ -83,11 +82,9 @@ def bill(
             savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
             else savings(
-                fused,
                 # The held-out samples had no part in the trial, so its errors on them are errors on unseen inputs.
-                polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
-                options,
-                observation.partly or observation.observed,
+                polynomial if observation.trial is None else polynomial_passes(observation.trial)[-1].program,
+                observation.trial or observation.known,
                 samples,
                 exact,
             ),

@@ -61,8 +61,6 @@ class Observed:
     of x from zero, or of the largest row from the next.
     `spread`: for the operand of a decision over rows, the largest distance between two rows of a column.
     `tails`: for the operand of a polynomial, the figures from which its interval is estimated.
-    `room`: the factor by which held-out samples need a wider interval than these figures give.
-    `degree`: the degree of the polynomial; None if it is still to be chosen.
     `rounds`: for the operand of a maximum over rows, the differences that each round compares.
     """
 
@@ -75,8 +73,6 @@ class Observed:
     near: float | None = None
     spread: float | None = None
     tails: Tails | None = None
-    room: float = 1.0
-    degree: int | None = None
     rounds: tuple[Round, ...] = ()
 
 
