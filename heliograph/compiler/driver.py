@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,11 +25,11 @@ from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.planning.allocation import allocate
 from heliograph.compiler.planning.plan import Plan, sample_inputs
 from heliograph.compiler.planning.planner import best_plan
-from heliograph.compiler.reporting.bill import bill
+from heliograph.compiler.reporting.bill import CHUNK, bill, given_error, given_outputs
 from heliograph.compiler.reporting.held_out import Observation, observe
 from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.interpret import interpret_many
-from heliograph.ir import Node, Program, Stage, TensorType
+from heliograph.ir import Array, Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail
 from heliograph.passes.polynomials.approximate import degrees_by_layer
@@ -39,7 +39,6 @@ from heliograph.report.text import Report
 
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
-_ERROR_SAMPLES = 64
 # With fewer held-out samples than this, a warning is issued.
 _FEW_APART = 8
 
@@ -217,14 +216,18 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         polynomial = trail[-1].program
         last[Stage.TENSOR] = written
     # Every program is interpreted once on the same samples. Errors are measured on held-out samples, if there are any.
-    first = sample_inputs(program, _ERROR_SAMPLES)
-    samples = first if observation.trial is None else list(observation.unseen.samples)
-    exact = interpret_many(program, samples)
+    first = sample_inputs(program, CHUNK)
     calibrated = program.calibration[0].shape[0] if program.calibration else 0
-    outputs = exact if fused is program else interpret_many(fused, samples)
+    given = given_outputs(program) if calibrated and program.stage is Stage.TENSOR else interpret_many(program, first)
+
+    def measured(outputs: Sequence[Array]) -> list[Array]:
+        """The outputs on the samples on which errors are measured."""
+        return [out[:CHUNK] if observation.trial is None else out[list(observation.unseen.places)] for out in outputs]
+
+    outputs = measured(observation.outputs or (given if fused is program else interpret_many(fused, first)))
     polynomial = range_passes(polynomial, outputs, calibrated)
     # A program on slots is its own polynomial program.
-    planned = exact if fused is program else interpret_many(polynomial, first)
+    planned = given if fused is program else interpret_many(polynomial, first)
 
     def written_as(table: Approximations) -> Program:
         """The polynomial program of another table."""
@@ -247,9 +250,6 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         plan = _told(plan, table, polynomial)
         observation = observation.merged(table, entries, options.samples_apart)
         planned = interpret_many(polynomial, first)
-        if observation.trial is not None:
-            samples = list(observation.unseen.samples)
-            exact = interpret_many(program, samples)
     show(plan.trail)
     stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}
     if options.flood is not None:
@@ -268,8 +268,13 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             "error of each polynomial for one more level, and hg.to_torch gives a module to train with the polynomials",
             stacklevel=4,
         )
+    samples = first if observation.trial is None else list(unseen.samples)
     approximate = planned if observation.trial is None else unseen.outputs
-    figures = bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate, allocation)
+    error = given_error(program, given, polynomial, planned)
+    exact = measured(given)
+    figures = bill(
+        program, fused, polynomial, plan, options, observation, samples, exact, approximate, error, allocation
+    )
     report = Report(figures)
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
 

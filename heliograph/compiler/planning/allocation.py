@@ -33,12 +33,12 @@ from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.planning.plan import pack_samples, sample_inputs
 from heliograph.compiler.planning.planner import candidates, log_rings, reach_of
 from heliograph.compiler.reporting.bill import class_agreement
-from heliograph.compiler.reporting.held_out import Calibrated, apart_of, approximate_pass, setting_of
+from heliograph.compiler.reporting.held_out import apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.prices import Work, prices_on
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Node, Program
+from heliograph.ir import Array, Program
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
 from heliograph.ir.ops.table import OPS
 from heliograph.machine import usable_cores
@@ -59,7 +59,7 @@ from heliograph.passes.degrees.impacts import impacts_of
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 from heliograph.passes.polynomials.approximate import degrees_by_layer
 from heliograph.passes.polynomials.approximation import Activation, Approximations
-from heliograph.passes.ranges.calibrate import Calibrate, Observed
+from heliograph.passes.ranges.calibrate import Calibrate, Calibration
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.simplify import Simplify
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
@@ -94,9 +94,8 @@ class Allocator:
     `points`: the front, the cheapest first.
     `papers`: in mode "plan", OLA's allocations for every budget, at OLA's prices.
     `chains`: in mode "plan", the chains of the front, on which an allocation of OLA's is priced as a plan.
-    `trial`: the approximations for trying degrees, with ranges from `partly`.
-    `observed`: the observed ranges on all calibration samples.
-    `partly`: the observed ranges on every other calibration sample.
+    `trial`: the approximations for trying degrees, with ranges from every other calibration sample.
+    `calibrated`: what the calibration samples show of the fused program.
     `samples`: the held-out samples, from the rest.
     `exact`: the program's own outputs on the held-out samples.
     """
@@ -110,8 +109,7 @@ class Allocator:
     papers: tuple[Point, ...]
     chains: tuple[Carrying, ...]
     trial: Approximations
-    observed: Mapping[Node, Observed]
-    partly: Mapping[Node, Observed]
+    calibrated: Calibration
     samples: tuple[Array, ...]
     exact: Sequence[Array]
 
@@ -124,14 +122,13 @@ class Allocator:
                 where="Options.allocate",
                 hint=said("{pass calibration=samples to trace|give --calibration FILE}, or give degrees by layer"),
             )
-        observed = Calibrate().run(fused)
-        known = approximate_pass(options, observed).table(fused)
+        calibrated = Calibrate().calibration(fused)
+        known = approximate_pass(options, calibrated.whole).table(fused)
         polynomial = polynomial_passes(known)[-1].program
         table = Table(_candidates(source, known.free, options.bootstrap_activations))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
-        partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
-        exact = run_in_chunks(fused, apart)
+        exact = [out[1::2][:_MEASURED] for out in calibrated.outputs]
         del known
         papers, chains = list[Point](), list[Carrying]()
         if options.allocate == "paper":
@@ -142,10 +139,10 @@ class Allocator:
             # If no ring bootstraps, OLA has no allocation.
             with contextlib.suppress(PlanningError):
                 papers = _front(_paper(polynomial, table.of(paper_errors), options))
-        trial = approximate_pass(options, partly).table(fused)
+        trial = approximate_pass(options, calibrated.half).table(fused)
         return cls(
             source, fused, options, table, polynomial, tuple(_front(points)), tuple(papers), tuple(chains), trial,
-            observed, partly, apart, exact,
+            calibrated, apart, exact,
         )  # fmt: skip
 
     def composing(self) -> Allocator:
@@ -213,12 +210,12 @@ class Allocated:
 
     `options`: the options with the degrees by layer.
     `record`: the allocation for the report.
-    `calibrated`: the observed ranges of the program on all calibration samples, and on every other one.
+    `calibrated`: what the calibration samples show of the program.
     """
 
     options: Options
     record: Allocation
-    calibrated: Calibrated
+    calibrated: Calibration
 
 
 def allocate(source: Program, fused: Program, options: Options) -> Allocated:
@@ -234,7 +231,7 @@ def allocate(source: Program, fused: Program, options: Options) -> Allocated:
     given = degrees_by_layer(fused, options.degrees)
     errors = {**options.errors, **point.errors}
     found = replace(options, degrees={**given, **point.single}, errors=errors)
-    return Allocated(found, record, (allocator.observed, allocator.partly))
+    return Allocated(found, record, allocator.calibrated)
 
 
 def allocation_curve(program: Program, options: Options) -> list[Point]:

@@ -12,18 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
 from heliograph import rounding
 from heliograph.compiler.options import Options
-from heliograph.interpret import interpret_many, run_nodes
+from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.polynomials.approximate import Approximate
 from heliograph.passes.polynomials.approximation import Approximations
-from heliograph.passes.ranges.calibrate import Calibrate, Observed
+from heliograph.passes.ranges.calibrate import Calibrate, Calibration, Observed
 from heliograph.report.figures import UnseenInputs, WorstLayer
 
 CONFIDENCE = 0.95
@@ -56,6 +55,7 @@ class Unseen:
     `left_by_entry`: the number that left the interval of each entry.
     `samples`: the first of those that stayed in all intervals, by input; errors are measured on them.
     `outputs`: the outputs of the polynomials on `samples`.
+    `places`: the places of `samples` among the calibration samples.
     """
 
     setting: int
@@ -66,6 +66,7 @@ class Unseen:
     left_by_entry: tuple[int, ...] = ()
     samples: tuple[Array, ...] = ()
     outputs: tuple[Array, ...] = ()
+    places: tuple[int, ...] = ()
 
     def figures(self) -> UnseenInputs:
         """The figures for the report; the rate is bounded by Clopper and Pearson's one-sided interval."""
@@ -113,6 +114,7 @@ class Observation:
     `table`: the approximations, with the room that held-out samples need; None for a program on slots.
     `unseen`: the results of the held-out samples.
     `trial`: the approximations without the held-out samples; errors on these are errors on unseen inputs.
+    `outputs`: the outputs of the fused program on all calibration samples.
     `too_far`: the error of the outputs as a share of their spread, if no degree that the compiler tries is enough; else
     zero.
     """
@@ -120,6 +122,7 @@ class Observation:
     table: Approximations | None
     unseen: Unseen = field(default_factory=lambda: Unseen(0))
     trial: Approximations | None = None
+    outputs: tuple[Array, ...] = ()
     too_far: float = 0.0
 
     @property
@@ -139,10 +142,6 @@ class Observation:
         return replace(self, unseen=unseen) if unseen.samples and unseen.samples[0].shape[0] else self
 
 
-# The statistics of each value on all calibration samples, and on every other one.
-Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
-
-
 def setting_of(fused: Program) -> tuple[Array, ...]:
     """The calibration samples that are not held out: they set the ranges of the trial."""
     return tuple(samples[0::2] for samples in fused.calibration)
@@ -153,18 +152,18 @@ def apart_of(fused: Program, most: int) -> tuple[Array, ...]:
     return tuple(samples[1::2][:most] for samples in fused.calibration)
 
 
-def observe(fused: Program, options: Options, calibrated: Calibrated | None = None) -> Observation:
+def observe(fused: Program, options: Options, calibrated: Calibration | None = None) -> Observation:
     """The observation of a fused program on its calibration samples.
 
-    `calibrated` are the statistics if the program already ran on the samples.
+    `calibrated` is what the samples show, if the program already ran on them.
     """
-    observed = Calibrate().run(fused) if calibrated is None else calibrated[0]
+    calibrated = Calibrate().calibration(fused) if calibrated is None else calibrated
+    observed, outputs = calibrated.whole, calibrated.outputs
     count = fused.calibration[0].shape[0] if fused.calibration else 0
     choice = approximate_pass(options, observed)
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
-        return Observation(choice.table(fused), Unseen(count))
-    setting, apart = setting_of(fused), apart_of(fused, options.samples_apart)
-    partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
+        return Observation(choice.table(fused), Unseen(count), outputs=outputs)
+    apart = apart_of(fused, options.samples_apart)
     best: Observation | None = None
     least, usual = math.inf, options.margin is None and options.target_error is None
     # A network's error grows with its depth. So while it is too large, the allowed error of every polynomial is halved.
@@ -173,11 +172,11 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
         if best is not None and table.degrees == best.known.degrees:
             break
         # The degrees are those of the compiled program, because its polynomials are what is measured.
-        trial = table.anew(observed=partly, fixed=table.degrees if usual else {})
-        unseen = look(trial.write(), apart, setting[0].shape[0])
-        error = _output_error(fused, unseen) if usual else 0.0
+        trial = table.anew(observed=calibrated.half, fixed=table.degrees if usual else {})
+        unseen = look(trial.write(), apart, (count + 1) // 2)
+        error = _output_error(outputs, unseen) if usual else 0.0
         if best is None or error <= _WORTH_A_LEVEL * least:
-            best, least = Observation(table, unseen, trial), error
+            best, least = Observation(table, unseen, trial, outputs), error
         if error <= _OUTPUT_ERROR:
             break
     assert best is not None
@@ -190,16 +189,18 @@ def observe(fused: Program, options: Options, calibrated: Calibrated | None = No
     return replace(best, too_far=too_far)
 
 
-def _output_error(fused: Program, unseen: Unseen) -> float:
+def _output_error(outputs: Sequence[Array], unseen: Unseen) -> float:
     """The root mean square error of an output as a share of its spread over the samples; the largest of all outputs.
 
+    `outputs` are the exact ones on all calibration samples.
     Zero with too few samples. For a constant output it is a share of the output's size, for an output that is always
     zero the error itself.
     """
     if not unseen.samples or unseen.samples[0].shape[0] < _FEWEST:
         return 0.0
     shares = [0.0]
-    for exact, made in zip(interpret_many(fused, list(unseen.samples)), unseen.outputs, strict=True):
+    for whole, made in zip(outputs, unseen.outputs, strict=True):
+        exact = whole[list(unseen.places)]
         error = math.sqrt(float(np.square(made - exact).mean()))
         spread = math.sqrt(float(exact.var(axis=0).mean()))
         size = math.sqrt(float(np.square(exact).mean()))
@@ -241,6 +242,7 @@ def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
         tuple(int(row.sum()) for row in out),
         tuple(samples[: stayed.size][stayed][:_MOST_MEASURED] for samples in apart),
         tuple(np.concatenate(parts)[stayed][:_MOST_MEASURED] for parts in zip(*outputs, strict=True)),
+        tuple((2 * np.flatnonzero(stayed) + 1)[:_MOST_MEASURED].tolist()),
     )
 
 

@@ -17,7 +17,7 @@ import scipy.sparse
 from heliograph.ir.node import Array, Matrix, SparseMatrix
 
 # The number of values gathered at once when a map is applied.
-_GATHERED = 1 << 20
+_GATHERED = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
