@@ -19,8 +19,6 @@ from heliograph.functions import METHODS as METHODS
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 _DENSE = 20_001  # points at which an error is measured
-# The number of points at which the density of a mixture is computed at a time: few enough for the cache.
-_TOGETHER = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +168,10 @@ def density(
     """The density of a normal distribution, or of a mixture of several by their shares, up to a factor."""
     if shares is None:
         return np.asarray(np.exp(-0.5 * ((x - mean) / std) ** 2))
-    heights, weights = np.empty(x.shape), shares / std
-    for start in range(0, x.size, _TOGETHER):
-        part = (x[start : start + _TOGETHER, None] - mean) / std
-        np.multiply(part, part, out=part)
-        part *= -0.5
-        heights[start : start + _TOGETHER] = np.exp(part, out=part) @ weights
+    parts = (x[:, None] - mean) / std
+    parts *= parts
+    parts *= -0.5
+    heights = np.exp(parts, out=parts) @ (shares / std)
     return np.asarray(heights / heights.max())
 
 

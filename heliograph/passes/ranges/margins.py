@@ -11,7 +11,7 @@ The degree that the wider interval needs is chosen by passes/polynomials/choose_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,9 +110,10 @@ def _unit_sizes(peaks: Array) -> Array:
     Each compromise is widened by the tail of held-out samples.
     """
     best: tuple[float, Array] | None = None
+    whole, folds = peaks.max(axis=0), _folds(peaks)
     for blend in _BLENDS if peaks.shape[0] >= _ENOUGH_FOR_UNITS else (0.0,):
-        sizes = _blended(peaks, blend)
-        sizes = sizes * tail(_left_out(peaks, blend), 1.0)
+        sizes = _blended(whole, blend)
+        sizes = sizes * tail(_left_out(folds, blend), 1.0)
         price = float(np.log(sizes).mean())
         if best is None or price < best[0]:
             best = price, sizes
@@ -120,23 +121,30 @@ def _unit_sizes(peaks: Array) -> Array:
     return best[1]
 
 
-def _blended(peaks: Array, blend: float) -> Array:
-    own = peaks.max(axis=0)
+def _blended(own: Array, blend: float) -> Array:
+    """A compromise between the units' own sizes and the largest of them."""
     largest = max(float(own.max()), _SMALLEST)
     return np.asarray(np.maximum(own, _SMALLEST * largest) ** blend * largest ** (1.0 - blend))
 
 
-def _left_out(peaks: Array, blend: float) -> Array:
-    """The largest unit of each held-out sample, relative to sizes from the other folds."""
-    count = peaks.shape[0]
-    if count == 1:
+def _folds(peaks: Array) -> list[tuple[Array, Array]]:
+    """For each fold of the samples: their units' sizes, and the units' own sizes on the other folds."""
+    count = min(_FOLDS, peaks.shape[0])
+    return [
+        (
+            peaks[number::count],
+            np.max([peaks[other::count].max(axis=0) for other in range(count) if other != number], axis=0),
+        )
+        for number in range(count)
+        if count > 1
+    ]
+
+
+def _left_out(folds: Sequence[tuple[Array, Array]], blend: float) -> Array:
+    """The largest unit of each held-out sample, relative to sizes from the other folds; one without other samples."""
+    if not folds:
         return np.ones(1)
-    fold = np.arange(count) % min(_FOLDS, count)
-    ratios = np.empty(count)
-    for number in range(int(fold.max()) + 1):
-        out = fold == number
-        ratios[out] = (peaks[out] / _blended(peaks[~out], blend)).max(axis=1)
-    return ratios
+    return np.concatenate([(held_out / _blended(own, blend)).max(axis=1) for held_out, own in folds])
 
 
 @dataclass(frozen=True, slots=True)
