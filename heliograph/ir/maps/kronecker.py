@@ -151,10 +151,10 @@ class KroneckerMatrix(Matrix):
         # (terms, out, in) as (out, terms * in): one product for all taps.
         flat = np.ascontiguousarray(self.weights.transpose(1, 0, 2).reshape(out, terms * own))
         taps = [_tap(place) for place in self.places]
-        others = [place.csr() if tap is None else None for place, tap in zip(self.places, taps, strict=True)]
+        others = {t: self.places[t].csr() for t, tap in enumerate(taps) if tap is None}
         result = np.empty((count, out, rows), dtype=np.result_type(x, np.float64))
         # Products with sparse matrices are dear to begin.
-        together = _GATHERED if all(each is None for each in others) else _MULTIPLIED
+        together = _MULTIPLIED if others else _GATHERED
         step = max(1, together // (terms * own * max(rows, 1)))
         for start in range(0, count, step):
             part = x[start : start + step].reshape(-1, own, columns)
@@ -162,9 +162,9 @@ class KroneckerMatrix(Matrix):
             padded = np.zeros((len(part), own, columns + 1), dtype=result.dtype)
             padded[:, :, :columns] = part
             moved = np.empty((len(part), terms, own, rows), dtype=result.dtype)
-            for t, (other, tap) in enumerate(zip(others, taps, strict=True)):
-                if other is not None:
-                    moved[:, t] = (other @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
+            for t, tap in enumerate(taps):
+                if tap is None:
+                    moved[:, t] = (others[t] @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
                 else:
                     moved[:, t] = np.take(padded, tap, axis=2)
             np.matmul(flat, moved.reshape(len(part), terms * own, rows), out=result[start : start + step])
