@@ -248,7 +248,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
         show((merged,))
         polynomial = range_passes(merged.program, outputs, calibrated)
         plan = _told(plan, table, polynomial)
-        observation = observation.merged(table, entries, options.samples_apart)
+        observation = observation.merged(table, options.samples_apart)
         planned = interpret_many(polynomial, first)
     show(plan.trail)
     stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}

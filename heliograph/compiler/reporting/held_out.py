@@ -10,7 +10,7 @@ the reported rate is the first one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -131,13 +131,11 @@ class Observation:
         assert self.table is not None
         return self.table
 
-    def merged(self, table: Approximations, entries: Collection[int], most: int) -> Observation:
-        """The observation if bootstraps compute the activations of these entries, as in `table`; `most` as in
-        `apart_of`.
-        """
+    def merged(self, table: Approximations, most: int) -> Observation:
+        """The observation if bootstraps compute activations as in `table`; `most` as in `apart_of`."""
         if self.trial is None:
             return self
-        trial = self.trial.merged(entries, like=table)
+        trial = self.trial.merged_like(table)
         unseen = look(trial.write(), apart_of(trial.fused, most), self.unseen.setting)
         return replace(self, unseen=unseen) if unseen.samples and unseen.samples[0].shape[0] else self
 

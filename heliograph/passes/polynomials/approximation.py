@@ -274,19 +274,23 @@ class Approximations:
             {entry: replace(each, series=each.fit_series()) for entry, each in self.activations.items()}
         )
 
-    def merged(self, entries: Collection[int], like: Approximations | None = None) -> Approximations:
-        """The table in which bootstraps compute the activations of these entries; all other series go.
+    def merged(self, entries: Collection[int]) -> Approximations:
+        """The table in which bootstraps compute the offered series of these entries; all other series go."""
+        return self._changed({
+            entry: replace(each, merged=True) if entry in entries else replace(each, series=None)
+            for entry, each in self.activations.items()
+        })  # fmt: skip
 
-        With `like`, series have the degrees of that table.
+    def merged_like(self, other: Approximations) -> Approximations:
+        """The table in which bootstraps compute the same activations as in another table of the same program, by series
+        of the same degrees.
         """
-        changed = {}
-        for entry, each in self.activations.items():
-            series = each.series if entry in entries else None
-            if like is not None and entry in entries:
-                known = like.activations[entry].series
-                series = None if known is None else each.fit_series(known.degree)
-            changed[entry] = replace(each, series=series, merged=series is not None)
-        return self._changed(changed)
+        known = {each.node: each.series.degree for each in other.activations.values() if each.merged and each.series}
+        return self._changed({
+            entry: replace(each, series=each.fit_series(known[each.node]), merged=True)
+            for entry, each in self.activations.items()
+            if each.node in known
+        })  # fmt: skip
 
     def _changed(self, activations: Mapping[int, Activation]) -> Approximations:
         return replace(self, activations={**self.activations, **activations})
@@ -310,8 +314,9 @@ class Approximations:
             found = self.activations.get(node.attrs.get("range", -1)) if node.op == "poly" else None
             if found is None:
                 return builder.copy(node, operands)
-            return builder.op(
-                "poly", operands, node.loc, **{**node.attrs, **found.written(builder, node.attrs["coefficients"])}
+            attrs = {**node.attrs, **found.written(builder, node.attrs["coefficients"])}
+            return (
+                builder.copy(node, operands) if attrs == node.attrs else builder.op("poly", operands, node.loc, **attrs)
             )
 
         return builder.rewrite(self.frame, emit)
