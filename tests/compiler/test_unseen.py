@@ -348,3 +348,14 @@ def test_smooth_functions_take_the_smallest_degree_that_encryption_hides(act: st
 def test_kinks_take_no_low_degree() -> None:
     program = network(1, np.random.default_rng(0).uniform(-1, 1, size=(256, 16)))
     assert front_passes(program, Options(precision_bits=0.0))[-1].program.ranges[0].degree >= 15
+
+
+def test_functions_of_one_value_have_degrees_of_their_own() -> None:
+    samples = np.random.default_rng(0).uniform(-0.2, 0.2, size=(256, 16))
+    b = Builder("net", Stage.TENSOR)
+    x = b.input("x", shape=(16,), low=-0.5, high=0.5)
+    kinked, smooth = b.op("relu", (x,)), b.op("tanh", (x,))
+    program = replace(b.finish([b.op("add", (kinked, smooth))]), calibration=(samples,))
+    ranges = front_passes(program, Options(precision_bits=10.0))[-1].program.ranges
+    degrees = {entry.function: entry.degree for entry in ranges}
+    assert degrees["relu"] >= 15 > degrees["tanh"]
