@@ -58,7 +58,7 @@ def figures(
 ) -> dict[str, Any]:
     """Garbage, agreement, depth and what the bill says, of one program under one set of options."""
     seen = observe(fused, options)
-    polynomial = polynomial_passes(fused, options, seen.observed)[-1].program
+    polynomial = polynomial_passes(seen.known)[-1].program
     shown = interpret_many(fused, [part[:64] for part in seen.unseen.samples])
     polynomial = apply(OutputRanges(polynomial.stage, shown, len(program.calibration[0])), polynomial)
     outputs = evaluated(polynomial, unseen)

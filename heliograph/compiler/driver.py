@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,26 +13,32 @@ from typing import Any, TypeAlias
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.arguments import program_of
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import flood_pass, linear_passes, polynomial_passes, range_passes, scale_passes
+from heliograph.compiler.pipeline import (
+    MERGED,
+    flood_pass,
+    linear_passes,
+    polynomial_passes,
+    range_passes,
+    scale_passes,
+)
 from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.planning.allocation import allocate
-from heliograph.compiler.planning.merging import Merging
-from heliograph.compiler.planning.plan import sample_inputs
+from heliograph.compiler.planning.plan import Plan, sample_inputs
 from heliograph.compiler.planning.planner import best_plan
-from heliograph.compiler.reporting.bill import bill
+from heliograph.compiler.reporting.bill import CHUNK, bill, given_error, given_outputs
 from heliograph.compiler.reporting.held_out import Observation, observe
 from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.interpret import interpret_many
-from heliograph.ir import Node, Program, Stage, TensorType
+from heliograph.ir import Array, Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
-from heliograph.passes.base import Trail
+from heliograph.passes.base import Step, Trail
 from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.polynomials.approximation import Approximations, merged_entries
 from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.report.text import Report
 
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
-_ERROR_SAMPLES = 64
 # With fewer held-out samples than this, a warning is issued.
 _FEW_APART = 8
 
@@ -200,32 +207,49 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             fused = linear[-1].program
     show(linear)
     if program.stage is Stage.PACKED:
-        polynomial, observation = fused, Observation(Calibrate().run(fused))
+        Calibrate().run(fused)
+        polynomial, observation = fused, Observation(None)
     else:
         observation = observe(fused, options, shown)
-        trail = polynomial_passes(fused, options, observation.observed, observation.approximated)
+        trail = polynomial_passes(observation.known)
         show(trail)
         polynomial = trail[-1].program
         last[Stage.TENSOR] = written
     # Every program is interpreted once on the same samples. Errors are measured on held-out samples, if there are any.
-    first = sample_inputs(program, _ERROR_SAMPLES)
-    samples = first if observation.trial is None else list(observation.unseen.samples)
-    exact = interpret_many(program, samples)
+    first = sample_inputs(program, CHUNK)
     calibrated = program.calibration[0].shape[0] if program.calibration else 0
-    outputs = exact if fused is program else interpret_many(fused, samples)
+    given = given_outputs(program) if calibrated and program.stage is Stage.TENSOR else interpret_many(program, first)
+
+    def measured(outputs: Sequence[Array]) -> list[Array]:
+        """The outputs on the samples on which errors are measured."""
+        return [out[:CHUNK] if observation.trial is None else out[list(observation.unseen.places)] for out in outputs]
+
+    outputs = measured(observation.outputs or (given if fused is program else interpret_many(fused, first)))
     polynomial = range_passes(polynomial, outputs, calibrated)
     # A program on slots is its own polynomial program.
-    planned = exact if fused is program else interpret_many(polynomial, first)
-    merging = Merging(fused, options, observation, polynomial)
-    plan = best_plan(polynomial, options, planned, merging.offered)
-    settled = merging.settled(plan, lambda made: range_passes(made, outputs, calibrated))
-    if settled is not None:
-        show((settled.step,))
-        plan, polynomial, observation = settled.plan, settled.polynomial, settled.observation
+    planned = given if fused is program else interpret_many(polynomial, first)
+
+    def written_as(table: Approximations) -> Program:
+        """The polynomial program of another table."""
+        return replace(polynomial_passes(table)[-1].program, interface=polynomial.interface)
+
+    @functools.cache
+    def offered() -> Program:
+        """The polynomial program with the series that bootstraps may compute in place of polynomials."""
+        if not options.bootstrap_activations or observation.table is None:
+            return polynomial
+        return written_as(observation.table.offered)
+
+    plan = best_plan(polynomial, options, planned, offered)
+    entries = merged_entries(plan.program)
+    if entries:
+        table = observation.known.offered.merged(entries)
+        merged = Step(MERGED, written_as(table))
+        show((merged,))
+        polynomial = range_passes(merged.program, outputs, calibrated)
+        plan = _told(plan, table, polynomial)
+        observation = observation.merged(table, options.samples_apart)
         planned = interpret_many(polynomial, first)
-        if observation.trial is not None:
-            samples = list(observation.unseen.samples)
-            exact = interpret_many(program, samples)
     show(plan.trail)
     stages = {stage.value: str(made) for stage, made in last.items() if stage is not Stage.EXECUTABLE}
     if options.flood is not None:
@@ -244,10 +268,26 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             "error of each polynomial for one more level, and hg.to_torch gives a module to train with the polynomials",
             stacklevel=4,
         )
+    samples = first if observation.trial is None else list(unseen.samples)
     approximate = planned if observation.trial is None else unseen.outputs
-    figures = bill(program, fused, polynomial, plan, options, observation, samples, exact, approximate, allocation)
+    error = given_error(program, given, polynomial, planned)
+    exact = measured(given)
+    figures = bill(
+        program, fused, polynomial, plan, options, observation, samples, exact, approximate, error, allocation
+    )
     report = Report(figures)
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
+
+
+def _told(plan: Plan, table: Approximations, polynomial: Program) -> Plan:
+    """The plan with the ranges of a table in which bootstraps compute activations, and of its program's outputs."""
+    known = {spec.name: spec for spec in polynomial.interface.outputs}
+    outputs = tuple(
+        replace(spec, low=known[spec.name].low, high=known[spec.name].high, range_source=known[spec.name].range_source)
+        for spec in plan.program.interface.outputs
+    )
+    interface = replace(plan.program.interface, outputs=outputs)
+    return replace(plan, program=replace(plan.program, ranges=table.ranges_of(plan.program), interface=interface))
 
 
 def dumper(folder: str | Path | None) -> Watch:

@@ -9,10 +9,11 @@ import numpy as np
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning.plan import sample_inputs
-from heliograph.compiler.reporting.held_out import approximate_pass, observe
+from heliograph.compiler.reporting.held_out import observe
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Node, Program, Stage
+from heliograph.ir import Array, Program, Stage
 from heliograph.ir.bootstraps.asked import bootstraps
+from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail, apply, run
 from heliograph.passes.bootstraps.lower_bootstraps import LowerBootstraps
 from heliograph.passes.bootstraps.pair_bootstraps import PairBootstraps
@@ -27,9 +28,8 @@ from heliograph.passes.packing.clean_slots import CleanSlots
 from heliograph.passes.packing.fit_slots import FitSlots
 from heliograph.passes.packing.pack import Pack
 from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.polynomials.approximation import Approximations
 from heliograph.passes.polynomials.fold_scaling import FoldScaling
-from heliograph.passes.polynomials.merge_activations import MergeActivations
-from heliograph.passes.ranges.calibrate import Observed
 from heliograph.passes.ranges.output_ranges import Flood, OutputRanges
 from heliograph.passes.tensors.compose_relu import ComposeReLU
 from heliograph.passes.tensors.expand import Expand
@@ -37,6 +37,8 @@ from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.scale_outputs import ScaleOutputs, output_scales
 from heliograph.passes.tensors.simplify import Simplify
 
+# The name of the step in which bootstraps are found to compute activations: the polynomials become their series.
+MERGED = "merge-activations"
 # The size of the outputs is measured on this many samples.
 _SCALE_SAMPLES = 16
 # The names of the passes that leave a step, in the order in which they run; few programs need all of them.
@@ -48,7 +50,7 @@ PASSES: tuple[str, ...] = (
     FuseLinear.name,
     Approximate.name,
     FoldScaling.name,
-    MergeActivations.name,
+    MERGED,
     Pack.name,
     FitSlots.name,
     PlaceBootstraps.name,
@@ -78,13 +80,18 @@ def scaled(program: Program) -> Program:
     return trail[-1].program if trail else program
 
 
+def fused_program(program: Program, options: Options) -> Program:
+    """The program of few linear maps and activations that is approximated."""
+    return linear_passes(scaled(program), options.errors)[-1].program
+
+
 def front_passes(program: Program, options: Options) -> Trail:
     """From tensors to polynomials on [-1, 1]; independent of the ring."""
     scaling = scale_passes(program)
     linear = linear_passes(scaling[-1].program if scaling else program, options.errors)
     fused = linear[-1].program
     seen = observe(fused, options)
-    return (*scaling, *linear, *polynomial_passes(fused, options, seen.observed, seen.approximated))
+    return (*scaling, *linear, *polynomial_passes(seen.known))
 
 
 def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -> Trail:
@@ -93,15 +100,10 @@ def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -
     return run((Simplify(), Expand(), *composed, FuseLinear()), program)
 
 
-def polynomial_passes(
-    fused: Program, options: Options, observed: Mapping[Node, Observed], approximated: Program | None = None
-) -> Trail:
-    """From fused tensor programs to polynomials on [-1, 1]. `approximated` is the first pass's result, if it already
-    ran.
-    """
-    if approximated is None:
-        approximated = apply(approximate_pass(options, observed), fused)
-    return (Step(Approximate.name, approximated), *run((FoldScaling(),), approximated))
+def polynomial_passes(table: Approximations, name: str = Approximate.name) -> Trail:
+    """From the approximations of a fused program to polynomials on [-1, 1]; `name` is that of the first step."""
+    written = verify(table.write(), after=name)
+    return (Step(name, written), *run((FoldScaling(),), written))
 
 
 def range_passes(program: Program, outputs: Sequence[Array], calibrated: int) -> Program:

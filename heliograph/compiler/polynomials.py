@@ -11,13 +11,13 @@ import numpy as np
 from heliograph.approx.fits.fit import METHODS
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.reporting.held_out import approximate_pass, observe
+from heliograph.compiler.pipeline import fused_program
+from heliograph.compiler.reporting.held_out import observe
 from heliograph.errors import ProgramError
 from heliograph.ir import Array, Builder, Node, Program, Stage, TensorType
 from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
 from heliograph.passes.tensors.expand import Expand
-from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.simplify import Simplify
 
 
@@ -36,12 +36,9 @@ def approximate(program: Program, options: Options | None = None) -> Program:
             f"approximate takes a program of the tensor stage, not of stage {program.stage.value}",
             hint="pass what trace or parse gave",
         )
-    program = apply(Expand(), apply(Simplify(), program))
-    fused = apply(FuseLinear(), program)
     options = options or Options()
-    seen = observe(fused, options)
-    made = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
-    chosen = _by_activation(made)
+    chosen = _by_activation(observe(fused_program(program, options), options).known.write())
+    program = apply(Expand(), apply(Simplify(), program))
     builder = Builder(program.name, Stage.TENSOR, program)
 
     def emit(node: Node, operands: list[Node]) -> Node:

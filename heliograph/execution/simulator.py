@@ -389,21 +389,26 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             # Without errors the order of the steps does not matter.
             total = np.asarray(sum(d.apply(value.slots) for d, value in zip(diagonals, operands, strict=True)))
             return self._errors.made(total, x.level, scales[0], 2, 0.0, node.op)
-        # Each value twice in a row: a rotation by a giant step is then a slice.
+        # Real and imaginary part, each twice in a row: a rotation by a giant step is then a slice.
         slots = ring.slots
-        parts = {key: [np.tile(part, 2) for part in (value.real, value.imag)] for key, value in rotated.items()}
+        parts = {key: np.tile(np.stack([value.real, value.imag]), 2) for key, value in rotated.items()}
         # The error from rounding the plaintexts is Gaussian, and its variances add up over the products.
         rounding = [noise.encoding_std(ring) * 2.0**-plain for plain in a["plain_log_scales"]]
         squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()}
         power: Array = np.zeros(slots)
-        sums: list[Array] = [np.zeros(slots), np.zeros(slots)]
+        sums, product = np.zeros((2, slots)), np.empty((2, slots))
+        # Groups with the same baby steps have the same power.
+        powers: dict[tuple[tuple[int, int], ...], Any] = {}
         for g, terms in groups.items():
             for position, b, offset in terms:
                 diagonal = diagonals[position].one_run(offset, g + b)
-                for total, part in zip(sums, parts[position, b], strict=True):
-                    of = part[g % slots :][:slots].reshape(-1, diagonal.size)
-                    total += (of * diagonal).reshape(-1)
-            power += np.roll(sum(squares[position, b] for position, b, _ in terms), -g)
+                of, shape = parts[position, b][:, g % slots :][:, :slots], (2, -1, diagonal.size)
+                np.multiply(of.reshape(shape), diagonal, out=product.reshape(shape))
+                sums += product
+            steps = tuple((position, b) for position, b, _ in terms)
+            if steps not in powers:
+                powers[steps] = sum(squares[step] for step in steps)
+            power += np.roll(powers[steps], -g)
         total = sums[0] + 1j * sums[1]
         total = total + self._errors.gaussian(total.shape) * np.sqrt(power)
         total = total + len(giants) * self._errors.bias * 2.0 ** -scales[0]

@@ -13,9 +13,9 @@ import numpy as np
 
 from heliograph.artifact.artifact import Artifact
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes, scaled
+from heliograph.compiler.pipeline import fused_program
 from heliograph.compiler.places import portable
-from heliograph.compiler.reporting.held_out import approximate_pass, observe
+from heliograph.compiler.reporting.held_out import observe
 from heliograph.errors import HeliographError, ProgramError, RangeError
 from heliograph.execution.interface import batch_of, pack_inputs
 from heliograph.execution.loop import execute
@@ -26,7 +26,6 @@ from heliograph.interpret import run_nodes
 from heliograph.ir import Array, CipherType, Node, Program, Stage, shape_of
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ranges import RangeEntry
-from heliograph.passes.base import apply
 from heliograph.runtime.server.server import Server, require_server
 from heliograph.runtime.wire.messages import EncryptedInput, object_name
 
@@ -296,9 +295,8 @@ def _originals(
     if program.stage is not Stage.TENSOR:
         return _slot_originals(artifact, program, samples), {}
     options = Options.of_bill(artifact.report.figures.options)
-    fused = linear_passes(scaled(program), options.errors)[-1].program
-    seen = observe(fused, options)
-    approximated = seen.approximated or apply(approximate_pass(options, seen.observed), fused)
+    fused = fused_program(program, options)
+    approximated = observe(fused, options).known.frame
     ranges = artifact.program.ranges
     if [(e.layer, e.location) for e in approximated.ranges] != [(e.layer, e.location) for e in ranges]:
         raise _another_program()

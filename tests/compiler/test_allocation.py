@@ -14,7 +14,6 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import heliograph as hg
-from heliograph.approx.fits.fit import fit
 from heliograph.approx.fits.hermite import errors as hermite_errors
 from heliograph.compiler import driver
 from heliograph.compiler.pipeline import linear_passes
@@ -24,7 +23,9 @@ from heliograph.errors import ProgramError
 from heliograph.functions import known
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Builder, Location, Node, Program, Stage
-from heliograph.passes.degrees.allocate_degrees import Activation, paper_points, products_of, worthwhile
+from heliograph.passes.degrees.allocate_degrees import paper_points, products_of, worthwhile
+from heliograph.passes.polynomials.approximation import Activation
+from heliograph.passes.ranges.margins import Normals
 from heliograph.report.text import Report
 
 SIZE, CLASSES, SAMPLES = 12, 4, 400
@@ -223,12 +224,17 @@ def activation(name: str, mean: float = 0.0, std: float = 1.0, reach: float = 8.
     assert family is not None
     function = family.of({})
     node: Node = network().nodes[2]
+    inputs = Normals(np.array([mean]), np.array([std]), np.array([1.0]))
     return Activation(
-        node, function.evaluate, tuple(function.kinks),
-        lambda degree: fit(function.evaluate, -reach, reach, degree, "gaussian", mean, std, function.kinks),
-        -reach * std, reach * std,
-        np.array([mean]), np.array([std]), np.array([1.0]), 1.0, 1.0,
-    )  # fmt: skip
+        node=node,
+        of=function,
+        low=-reach * std,
+        high=reach * std,
+        method="gaussian",
+        mean=mean,
+        std=std,
+        normals=inputs,
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,14 +249,16 @@ def activation(name: str, mean: float = 0.0, std: float = 1.0, reach: float = 8.
 )  # fmt: skip
 def test_the_papers_mean_square_errors(name: str, mean: float, std: float, degree: int, wanted: float) -> None:
     found = activation(name, mean, std)
-    assert hermite_errors(found.function, mean, std, degree, found.kinks)[degree] == pytest.approx(wanted, rel=1e-5)
+    assert hermite_errors(found.of.evaluate, mean, std, degree, found.of.kinks)[degree] == pytest.approx(
+        wanted, rel=1e-5
+    )
 
 
 def test_errors_on_an_interval_are_near_the_papers_where_the_interval_is_wide() -> None:
     """Least squares with a floor, on six deviations, lose against those on the whole line, smooth functions most."""
     for name, most in (("relu", 2.0), ("gelu", 5.0)):
         found = activation(name, reach=6.0)
-        own, line = found.errors(15), hermite_errors(found.function, 0.0, 1.0, 15, found.kinks)
+        own, line = found.errors(15), hermite_errors(found.of.evaluate, 0.0, 1.0, 15, found.of.kinks)
         for degree in (2, 3, 7, 15):
             assert 0.95 * line[degree] <= own[degree] <= most * line[degree]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes
-from heliograph.compiler.reporting.bill import given_error
+from heliograph.compiler.reporting.bill import given_error, given_outputs
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Program, Stage
 from heliograph.records import LARGEST
@@ -64,7 +64,8 @@ def test_a_sample_far_outside_is_a_figure_and_no_infinity() -> None:
     x = np.concatenate([np.full((1, 4), 1e60), np.linspace(-1, 1, 400).reshape(100, 4)])
     program = hg.parse("program p\ninput x: secret tensor[4] in [-1, 1]\noutput y = tanh(x)\n")
     polynomial = front_passes(program, hg.Options())[-1].program
-    found = given_error(replace(program, calibration=(x,)), polynomial)
+    source = replace(program, calibration=(x,))
+    found = given_error(source, given_outputs(source), polynomial)
     assert found == LARGEST
 
 

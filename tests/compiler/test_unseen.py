@@ -14,7 +14,7 @@ from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import front_passes, linear_passes
 from heliograph.compiler.polynomials import approximate
-from heliograph.compiler.reporting.held_out import approximate_pass, observe, rate_bound
+from heliograph.compiler.reporting.held_out import observe, rate_bound
 from heliograph.errors import RangeError
 from heliograph.interpret import interpret_many, run_nodes
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
@@ -109,15 +109,16 @@ def test_the_bound_holds_of_what_fresh_samples_do(options: Options) -> None:
     seen = observe(fused, options)
     assert (seen.unseen.setting, seen.unseen.apart) == (100, 100)
     assert seen.trial is not None
+    made = seen.trial.write()
     left = np.zeros(10_000, dtype=bool)
 
     def look(node: Node, value: Array) -> None:
-        for reader in (n for n in seen.trial.nodes if n.op == "poly" and n.inputs[0] is node):
+        for reader in (n for n in made.nodes if n.op == "poly" and n.inputs[0] is node):
             low, high = reader.attrs["low"], reader.attrs["high"]
             left[~((value >= low - 1e-6) & (value <= high + 1e-6)).all(axis=1)] = True
 
     with np.errstate(all="ignore"):
-        run_nodes(seen.trial, {seen.trial.inputs[0]: inputs(10_000, 6)}, look)
+        run_nodes(made, {made.inputs[0]: inputs(10_000, 6)}, look)
     assert left.mean() <= rate_bound(seen.unseen.left, 100)
     assert left.any() if options.margin == 0.0 else left.mean() < 1e-3
 
@@ -128,7 +129,7 @@ def test_a_sample_kept_apart_that_leaves_makes_room() -> None:
     fused = linear_passes(network(2, samples))[-1].program
     found = observe(fused, Options())
     assert found.unseen.left == 1
-    assert max(seen.room for seen in found.observed.values()) > 1.2
+    assert max(found.known.choice.room.values()) > 1.2
     made = approximate(network(2, samples))
     (output,) = interpret_many(made, [samples[33:34]])
     (exact,) = interpret_many(fused, [samples[33:34]])
@@ -136,7 +137,7 @@ def test_a_sample_kept_apart_that_leaves_makes_room() -> None:
     # A margin that was given is the user's: it is looked at, and kept.
     kept = observe(fused, Options(margin=0.1))
     assert kept.unseen.left >= 1
-    assert all(seen.room == 1.0 for seen in kept.observed.values())
+    assert not kept.known.choice.room
 
 
 def test_as_many_samples_are_kept_apart_as_was_asked_for() -> None:
@@ -324,7 +325,7 @@ def test_a_sample_that_leaves_a_later_round_of_a_maximum_makes_room() -> None:
     program = pooled(calibration)
     linear = linear_passes(program)[-1].program
     seen = observe(linear, Options())
-    polynomial = apply(approximate_pass(Options(), seen.observed), linear)
+    polynomial = seen.known.write()
     assert seen.unseen.left == 1
     assert [entry.high >= 40.0 * factor for entry, factor in zip(polynomial.ranges[1:], (0.25, 0.5), strict=True)][1]
 
@@ -347,3 +348,14 @@ def test_smooth_functions_take_the_smallest_degree_that_encryption_hides(act: st
 def test_kinks_take_no_low_degree() -> None:
     program = network(1, np.random.default_rng(0).uniform(-1, 1, size=(256, 16)))
     assert front_passes(program, Options(precision_bits=0.0))[-1].program.ranges[0].degree >= 15
+
+
+def test_functions_of_one_value_have_degrees_of_their_own() -> None:
+    samples = np.random.default_rng(0).uniform(-0.2, 0.2, size=(256, 16))
+    b = Builder("net", Stage.TENSOR)
+    x = b.input("x", shape=(16,), low=-0.5, high=0.5)
+    kinked, smooth = b.op("relu", (x,)), b.op("tanh", (x,))
+    program = replace(b.finish([b.op("add", (kinked, smooth))]), calibration=(samples,))
+    ranges = front_passes(program, Options(precision_bits=10.0))[-1].program.ranges
+    degrees = {entry.function: entry.degree for entry in ranges}
+    assert degrees["relu"] >= 15 > degrees["tanh"]

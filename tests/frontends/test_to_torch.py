@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,24 @@ def test_approximate_has_the_polynomials_of_compile() -> None:
         lowered = front_passes(program, options)[-1].program
         x = samples[:10].numpy()
         np.testing.assert_allclose(interpret_batch(made, x)[0], interpret_batch(lowered, x)[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "options", [hg.Options(degree=9), hg.Options(degree=9, errors={"a": 0.01})], ids=["large", "composed"]
+)
+def test_approximate_goes_the_way_of_compile(options: hg.Options) -> None:
+    """Compile divides large outputs, behind which a ReLU has ranges by unit, and composes a ReLU for an error."""
+    samples = np.random.default_rng(0).uniform(-1, 1, (64, 8)) * np.linspace(0.2, 1.0, 8)
+    text = "program p\ninput x: secret tensor[8]\na = relu(2 * x + 0.3)\nb = relu(400000 * a - 100000)\noutput y = b\n"
+    program = replace(hg.parse(text), calibration=(samples,))
+    lowered = front_passes(program, options)[-1].program
+    assert lowered.interface.scales[0] > 1.0
+    made = hg.approximate(program, options)
+    # What compile composes stays as it is.
+    assert sum(node.op == "relu" for node in made.nodes) == len(options.errors)
+    if not options.errors:
+        (found,), (wanted,) = interpret_batch(made, samples), interpret_batch(lowered, samples)
+        np.testing.assert_allclose(found, wanted * lowered.interface.scales[0], rtol=1e-7, atol=1e-4)
 
 
 def test_refusals() -> None:

@@ -358,7 +358,7 @@ def test_the_bill_says_on_how_many_samples_the_class_agrees(top1):
     assert observation.trial is not None
     (apart,) = observation.unseen.samples
     exact = interpret_many(source, [apart])[0].argmax(1)
-    found = interpret_many(observation.trial, [apart])[0].argmax(1)
+    found = interpret_many(observation.trial.write(), [apart])[0].argmax(1)
     agree, count = int((exact == found).sum()), len(apart)
     assert 0 < agree < count, "the network has to be one whose class changes"
     assert made.report.values["class_agreement"] == {"samples": count, "agree": agree}

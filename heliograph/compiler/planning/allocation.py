@@ -22,18 +22,23 @@ from heliograph import rounding
 from heliograph.ckks.ring import MOST_LEVELS, Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import linear_passes, scaled, unproved_pack_passes
+from heliograph.compiler.pipeline import (
+    linear_passes,
+    polynomial_passes,
+    scaled,
+    unproved_pack_passes,
+)
 from heliograph.compiler.planning.bootstrap_planner import lower_parts, size_margin
 from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
 from heliograph.compiler.planning.plan import pack_samples, sample_inputs
 from heliograph.compiler.planning.planner import candidates, log_rings, reach_of
 from heliograph.compiler.reporting.bill import class_agreement
-from heliograph.compiler.reporting.held_out import Calibrated, apart_of, approximate_pass, setting_of
+from heliograph.compiler.reporting.held_out import apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.prices import Work, prices_on
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Builder, Node, Program
+from heliograph.ir import Array, Program
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
 from heliograph.ir.ops.table import OPS
 from heliograph.machine import usable_cores
@@ -41,7 +46,6 @@ from heliograph.passes.base import apply
 from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
 from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.degrees.allocate_degrees import (
-    Activation,
     Candidate,
     Point,
     Table,
@@ -54,8 +58,8 @@ from heliograph.passes.degrees.allocate_degrees import (
 from heliograph.passes.degrees.impacts import impacts_of
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 from heliograph.passes.polynomials.approximate import degrees_by_layer
-from heliograph.passes.polynomials.fold_scaling import FoldScaling
-from heliograph.passes.ranges.calibrate import Calibrate, Observed
+from heliograph.passes.polynomials.approximation import Activation, Approximations
+from heliograph.passes.ranges.calibrate import Calibrate, Calibration
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.simplify import Simplify
 from heliograph.report.figures import Allocation, CurvePoint, LayerImpact
@@ -75,39 +79,6 @@ _APART = 1.005
 _STEPS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A program for trying degrees of its polynomials: its maps are the same for all degrees.
-
-    `program`: the approximated program.
-    `activations`: the activations with free degrees, by entry in the table of ranges.
-    """
-
-    program: Program
-    activations: Mapping[int, Activation]
-
-    @classmethod
-    def of(cls, fused: Program, options: Options, observed: Mapping[Node, Observed]) -> Trial:
-        activations: dict[int, Activation] = {}
-        return cls(apply(replace(approximate_pass(options, observed), activations=activations), fused), activations)
-
-    def with_degrees(self, degrees: Mapping[str, int]) -> Program:
-        """The program with polynomials of these degrees, by layer."""
-        builder = Builder(self.program.name, self.program.stage, self.program)
-
-        def emit(node: Node, operands: list[Node]) -> Node:
-            entry: int = node.attrs.get("range", -1) if node.op == "poly" else -1
-            if entry not in self.activations or node.loc.layer not in degrees:
-                return builder.copy(node, operands)
-            made = self.activations[entry].polynomial(degrees[node.loc.layer])
-            series = builder.constant(np.array(made.coefficients), f"{node.loc.layer}.poly")
-            # With unit sizes the interval stays; otherwise it may follow the degree.
-            ends = {} if self.program.ranges[entry].units else {"low": made.low, "high": made.high}
-            return builder.op("poly", operands, node.loc, **{**node.attrs, "coefficients": series, **ends})
-
-        return builder.rewrite(self.program, emit)
-
-
 # A chain, and the search on the packed program without its constants.
 Carrying: TypeAlias = "tuple[PlaceBootstraps, BootstrapSearch]"
 
@@ -123,9 +94,8 @@ class Allocator:
     `points`: the front, the cheapest first.
     `papers`: in mode "plan", OLA's allocations for every budget, at OLA's prices.
     `chains`: in mode "plan", the chains of the front, on which an allocation of OLA's is priced as a plan.
-    `trial`: the program for trying degrees, with ranges from `partly`.
-    `observed`: the observed ranges on all calibration samples.
-    `partly`: the observed ranges on every other calibration sample.
+    `trial`: the approximations for trying degrees, with ranges from every other calibration sample.
+    `calibrated`: what the calibration samples show of the fused program.
     `samples`: the held-out samples, from the rest.
     `exact`: the program's own outputs on the held-out samples.
     """
@@ -138,9 +108,8 @@ class Allocator:
     points: tuple[Point, ...]
     papers: tuple[Point, ...]
     chains: tuple[Carrying, ...]
-    trial: Trial
-    observed: Mapping[Node, Observed]
-    partly: Mapping[Node, Observed]
+    trial: Approximations
+    calibrated: Calibration
     samples: tuple[Array, ...]
     exact: Sequence[Array]
 
@@ -153,14 +122,13 @@ class Allocator:
                 where="Options.allocate",
                 hint=said("{pass calibration=samples to trace|give --calibration FILE}, or give degrees by layer"),
             )
-        observed = Calibrate().run(fused)
-        known = Trial.of(fused, options, observed)
-        polynomial = apply(FoldScaling(), known.program)
-        table = Table(_candidates(source, known.activations, options.bootstrap_activations))
+        calibrated = Calibrate().calibration(fused)
+        known = approximate_pass(options, calibrated.whole).table(fused)
+        polynomial = polynomial_passes(known)[-1].program
+        table = Table(_candidates(source, known.free, options.bootstrap_activations))
         require_candidates(table, source.name)
         apart = apart_of(fused, _MEASURED)
-        partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
-        exact = run_in_chunks(fused, apart)
+        exact = [out[1::2][:_MEASURED] for out in calibrated.outputs]
         del known
         papers, chains = list[Point](), list[Carrying]()
         if options.allocate == "paper":
@@ -171,10 +139,10 @@ class Allocator:
             # If no ring bootstraps, OLA has no allocation.
             with contextlib.suppress(PlanningError):
                 papers = _front(_paper(polynomial, table.of(paper_errors), options))
-        trial = Trial.of(fused, options, partly)
+        trial = approximate_pass(options, calibrated.half).table(fused)
         return cls(
             source, fused, options, table, polynomial, tuple(_front(points)), tuple(papers), tuple(chains), trial,
-            observed, partly, apart, exact,
+            calibrated, apart, exact,
         )  # fmt: skip
 
     def composing(self) -> Allocator:
@@ -206,9 +174,10 @@ class Allocator:
         trial = self.trial
         if point.errors:
             fused = linear_passes(self.source, {**self.options.errors, **point.errors})[-1].program
-            trial = Trial.of(fused, self.options, Calibrate().run(replace(fused, calibration=setting_of(fused))))
+            partly = Calibrate().run(replace(fused, calibration=setting_of(fused)))
+            trial = approximate_pass(self.options, partly).table(fused)
         samples, exact = ([array[first:most] for array in arrays] for arrays in (self.samples, self.exact))
-        found = run_in_chunks(trial.with_degrees(point.single), samples)
+        found = run_in_chunks(trial.with_degrees(point.single).write(), samples)
         same = class_agreement(self.source, exact, found)
         if same is not None:
             agree = same.agree + (0 if compared is None else round((1.0 - compared) * first))
@@ -241,12 +210,12 @@ class Allocated:
 
     `options`: the options with the degrees by layer.
     `record`: the allocation for the report.
-    `calibrated`: the observed ranges of the program on all calibration samples, and on every other one.
+    `calibrated`: what the calibration samples show of the program.
     """
 
     options: Options
     record: Allocation
-    calibrated: Calibrated
+    calibrated: Calibration
 
 
 def allocate(source: Program, fused: Program, options: Options) -> Allocated:
@@ -262,7 +231,7 @@ def allocate(source: Program, fused: Program, options: Options) -> Allocated:
     given = degrees_by_layer(fused, options.degrees)
     errors = {**options.errors, **point.errors}
     found = replace(options, degrees={**given, **point.single}, errors=errors)
-    return Allocated(found, record, (allocator.observed, allocator.partly))
+    return Allocated(found, record, allocator.calibrated)
 
 
 def allocation_curve(program: Program, options: Options) -> list[Point]:

@@ -12,6 +12,7 @@ import numpy as np
 from heliograph import rounding
 from heliograph.artifact.figures import complete, prices
 from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.compiler.planning.plan import Plan
 from heliograph.compiler.reporting.held_out import Observation
 from heliograph.compiler.reporting.savings import largest_difference, largest_of, savings
@@ -20,9 +21,7 @@ from heliograph.ir import Array, Matrix, Program, Stage
 from heliograph.ir.analysis.depth import critical_depth, node_depth
 from heliograph.ir.analysis.loss import has_classes
 from heliograph.ir.ops.table import OPS
-from heliograph.passes.base import apply
 from heliograph.passes.polynomials.approximate import degrees_by_layer
-from heliograph.passes.polynomials.fold_scaling import FoldScaling
 from heliograph.records import LARGEST
 from heliograph.report.figures import (
     Allocation,
@@ -35,7 +34,7 @@ from heliograph.report.figures import (
 # Variants are compiled for the report only if the linear maps have at most this many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
 # Samples that are evaluated at once.
-_CHUNK = 64
+CHUNK = 64
 
 
 def bill(
@@ -48,18 +47,19 @@ def bill(
     samples: Sequence[Array],
     exact: Sequence[Array],
     approximate: Sequence[Array],
+    given: float | None = None,
     allocation: Allocation | None = None,
 ) -> Figures:
     """All figures of the report.
 
     `samples`: samples with a leading sample axis; the held-out ones, if there are any.
     `exact`, `approximate`: the outputs of the network and of the polynomials on them.
+    `given`: the largest error on all calibration samples (`given_error`).
 
     With held-out samples, the error of the polynomials is measured on a program with ranges that were set without them.
     The error of the compiled polynomials on all calibration samples is measured too, because the largest samples are
     often among those that set the ranges.
     """
-    given = given_error(source, polynomial)
     largest = rounding.nearest(largest_of(exact, source.interface.scales))
     watched = any(entry.source == "observed" for entry in plan.program.ranges)
     return complete(
@@ -83,11 +83,9 @@ def bill(
             savings=()
             if source.stage is Stage.PACKED or not _worth_varying(fused)
             else savings(
-                fused,
                 # The held-out samples had no part in the trial, so its errors on them are errors on unseen inputs.
-                polynomial if observation.trial is None else apply(FoldScaling(), observation.trial),
-                options,
-                observation.partly or observation.observed,
+                polynomial if observation.trial is None else polynomial_passes(observation.trial)[-1].program,
+                observation.trial or observation.known,
                 samples,
                 exact,
             ),
@@ -99,21 +97,39 @@ def bill(
     )
 
 
-def given_error(source: Program, polynomial: Program) -> float | None:
+def given_error(
+    source: Program, exact: Sequence[Array], polynomial: Program, first: Sequence[Array] | None = None
+) -> float | None:
     """The largest error of the polynomials on the calibration samples; None without samples, and for a program on
     slots, which is its own polynomial program.
+
+    `exact`: the outputs of the source on these samples.
+    `first`: those of the polynomial program on the first `CHUNK` of them, if they are known.
     """
     if source.stage is not Stage.TENSOR or not source.calibration:
         return None
     largest = 0.0
-    for start in range(0, source.calibration[0].shape[0], _CHUNK):
-        samples = [array[start : start + _CHUNK] for array in source.calibration]
+    for start in range(0, source.calibration[0].shape[0], CHUNK):
+        part = slice(start, start + CHUNK)
         with np.errstate(all="ignore"):
-            pairs = zip(interpret_many(source, samples), interpret_many(polynomial, samples), strict=True)
-            found = largest_of([exact - made for exact, made in pairs], source.interface.scales)
+            made = (
+                interpret_many(polynomial, [samples[part] for samples in source.calibration])
+                if start or not first
+                else first
+            )
+            found = largest_of([a[part] - b for a, b in zip(exact, made, strict=True)], source.interface.scales)
         # A sample outside an interval may overflow.
         largest = max(largest, found if found < LARGEST else LARGEST)
     return min(rounding.upward(largest, rounding.SEEN_BITS), LARGEST)
+
+
+def given_outputs(source: Program) -> list[Array]:
+    """The outputs of a program on its calibration samples."""
+    parts = [
+        interpret_many(source, [samples[start : start + CHUNK] for samples in source.calibration])
+        for start in range(0, source.calibration[0].shape[0], CHUNK)
+    ]
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:

@@ -10,23 +10,19 @@ the reported rate is the first one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
 from heliograph import rounding
 from heliograph.compiler.options import Options
-from heliograph.interpret import interpret_many, run_nodes
+from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, shape_of
-from heliograph.ir.ops.table import OPS
 from heliograph.ir.ranges import RangeEntry
-from heliograph.passes.base import apply
 from heliograph.passes.polynomials.approximate import Approximate
-from heliograph.passes.polynomials.merge_activations import Offer
-from heliograph.passes.ranges.calibrate import Calibrate, Observed
-from heliograph.passes.ranges.margins import Chooser
+from heliograph.passes.polynomials.approximation import Approximations
+from heliograph.passes.ranges.calibrate import Calibrate, Calibration, Observed
 from heliograph.report.figures import UnseenInputs, WorstLayer
 
 CONFIDENCE = 0.95
@@ -59,6 +55,7 @@ class Unseen:
     `left_by_entry`: the number that left the interval of each entry.
     `samples`: the first of those that stayed in all intervals, by input; errors are measured on them.
     `outputs`: the outputs of the polynomials on `samples`.
+    `places`: the places of `samples` among the calibration samples.
     """
 
     setting: int
@@ -69,6 +66,7 @@ class Unseen:
     left_by_entry: tuple[int, ...] = ()
     samples: tuple[Array, ...] = ()
     outputs: tuple[Array, ...] = ()
+    places: tuple[int, ...] = ()
 
     def figures(self) -> UnseenInputs:
         """The figures for the report; the rate is bounded by Clopper and Pearson's one-sided interval."""
@@ -95,14 +93,8 @@ def rate_bound(left: int, apart: int, confidence: float = CONFIDENCE) -> float:
     return float(scipy.special.betaincinv(left + 1, apart - left, confidence))
 
 
-def approximate_pass(
-    options: Options,
-    observed: Mapping[Node, Observed],
-    chooser: Chooser | None = None,
-    offers: dict[int, Offer] | None = None,
-    alike: Mapping[int, Offer] | None = None,
-) -> Approximate:
-    """The pass that chooses polynomials, by the options; `offers` and `alike` as in `Approximate`."""
+def approximate_pass(options: Options, observed: Mapping[Node, Observed]) -> Approximate:
+    """The pass that chooses polynomials, by the options."""
     return Approximate(
         degree=options.degree,
         degrees=options.degrees,
@@ -111,36 +103,41 @@ def approximate_pass(
         method=options.method,
         spread=options.spread,
         observed=observed,
-        chooser=chooser,
-        offers=offers,
-        alike=alike,
         precision=2.0**-options.precision_bits,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The observed ranges of a program, and the results of the held-out samples.
+    """The approximations of a program, and the results of the held-out samples.
 
-    `observed`: the statistics that set the ranges, with the room that held-out samples need.
+    `table`: the approximations, with the room that held-out samples need; None for a program on slots.
     `unseen`: the results of the held-out samples.
-    `partly`: the statistics without the held-out samples.
-    `trial`: the polynomial program from `partly`, before scaling; errors on held-out samples are its errors.
-    `approximated`: the result of `Approximate` from `observed`, if the choice of degrees needed it.
+    `trial`: the approximations without the held-out samples; errors on these are errors on unseen inputs.
+    `outputs`: the outputs of the fused program on all calibration samples.
     `too_far`: the error of the outputs as a share of their spread, if no degree that the compiler tries is enough; else
     zero.
     """
 
-    observed: Mapping[Node, Observed]
+    table: Approximations | None
     unseen: Unseen = field(default_factory=lambda: Unseen(0))
-    partly: Mapping[Node, Observed] | None = None
-    trial: Program | None = None
-    approximated: Program | None = None
+    trial: Approximations | None = None
+    outputs: tuple[Array, ...] = ()
     too_far: float = 0.0
 
+    @property
+    def known(self) -> Approximations:
+        """The approximations of a program on tensors."""
+        assert self.table is not None
+        return self.table
 
-# The statistics of each value on all calibration samples, and on every other one.
-Calibrated: TypeAlias = "tuple[Mapping[Node, Observed], Mapping[Node, Observed]]"
+    def merged(self, table: Approximations, most: int) -> Observation:
+        """The observation if bootstraps compute activations as in `table`; `most` as in `apart_of`."""
+        if self.trial is None:
+            return self
+        trial = self.trial.merged_like(table)
+        unseen = look(trial.write(), apart_of(trial.fused, most), self.unseen.setting)
+        return replace(self, unseen=unseen) if unseen.samples and unseen.samples[0].shape[0] else self
 
 
 def setting_of(fused: Program) -> tuple[Array, ...]:
@@ -153,109 +150,60 @@ def apart_of(fused: Program, most: int) -> tuple[Array, ...]:
     return tuple(samples[1::2][:most] for samples in fused.calibration)
 
 
-def observe(fused: Program, options: Options, calibrated: Calibrated | None = None) -> Observation:
-    """The observation of a fused program on its calibration samples; empty if it has none.
+def observe(fused: Program, options: Options, calibrated: Calibration | None = None) -> Observation:
+    """The observation of a fused program on its calibration samples.
 
-    `calibrated` are the statistics if the program already ran on the samples.
+    `calibrated` is what the samples show, if the program already ran on them.
     """
-    observed = Calibrate().run(fused) if calibrated is None else calibrated[0]
+    calibrated = Calibrate().calibration(fused) if calibrated is None else calibrated
+    observed, outputs = calibrated.whole, calibrated.outputs
     count = fused.calibration[0].shape[0] if fused.calibration else 0
+    choice = approximate_pass(options, observed)
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
-        return Observation(observed, Unseen(count))
-    setting, apart = setting_of(fused), apart_of(fused, options.samples_apart)
-    partly = Calibrate().run(replace(fused, calibration=setting)) if calibrated is None else calibrated[1]
-    too_far = 0.0
-    if options.margin is None and options.target_error is None:
-        chosen = _close_enough(fused, options, observed, partly, apart)
-        observed, partly = chosen.observed, chosen.partly
-        approximated, made, unseen = chosen.approximated, chosen.made, chosen.unseen
-        too_far = chosen.error if options.degree is None and chosen.error > _OUTPUT_ERROR else 0.0
-    else:
-        approximated, made = None, apply(approximate_pass(options, partly), fused)
-        unseen = look(made, apart, setting[0].shape[0])
-    if unseen.left and options.margin is None:
-        room = _room(fused, made, unseen)
-        observed = {node: replace(seen, room=room.get(node, 1.0)) for node, seen in observed.items()}
-        approximated = None
-    if not unseen.samples or not unseen.samples[0].shape[0]:
-        return Observation(observed, unseen, approximated=approximated)
-    return Observation(observed, unseen, partly, made, approximated, too_far)
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """Polynomials of chosen degrees.
-
-    `observed`, `partly`, `approximated`: as in `Observation`.
-    `made`: the program from `partly`.
-    `unseen`: the results of the held-out samples on it.
-    `degrees`: the chosen degrees, by operand.
-    `error`: the error of the held-out samples' outputs.
-    """
-
-    observed: Mapping[Node, Observed]
-    partly: Mapping[Node, Observed]
-    approximated: Program | None
-    made: Program
-    unseen: Unseen
-    degrees: Mapping[Node, int]
-    error: float
-
-
-def _close_enough(
-    fused: Program,
-    options: Options,
-    observed: Mapping[Node, Observed],
-    partly: Mapping[Node, Observed],
-    apart: tuple[Array, ...],
-) -> _Trial:
-    """The trial with the usual degrees or, if the outputs of the held-out samples are too far off, with higher ones.
-
-    A network's error grows with its depth. So while it is too large, the allowed error of every polynomial is halved.
-    """
-    best: _Trial | None = None
-    for closeness in _CLOSER if options.degree is None else _CLOSER[:1]:
-        chooser = Chooser.of(fused, observed, 2.0**-options.precision_bits, closeness)
-        chosen = apply(approximate_pass(options, observed, chooser), fused)
-        if best is not None and chooser.degrees == best.degrees:
+        return Observation(choice.table(fused), Unseen(count), outputs=outputs)
+    apart = apart_of(fused, options.samples_apart)
+    best: Observation | None = None
+    least, usual = math.inf, options.margin is None and options.target_error is None
+    # A network's error grows with its depth. So while it is too large, the allowed error of every polynomial is halved.
+    for closeness in _CLOSER if usual and options.degree is None else _CLOSER[:1]:
+        table = replace(choice, closeness=closeness).table(fused)
+        if best is not None and table.degrees == best.known.degrees:
             break
         # The degrees are those of the compiled program, because its polynomials are what is measured.
-        fixed = {node: replace(seen, degree=chooser.degrees.get(node)) for node, seen in observed.items()}
-        fixed_partly = {node: replace(seen, degree=fixed[node].degree) for node, seen in partly.items()}
-        made = apply(approximate_pass(options, fixed_partly), fused)
-        unseen = look(made, apart, math.ceil(fused.calibration[0].shape[0] / 2))
-        error = _output_error(fused, unseen)
-        if best is None or error <= _WORTH_A_LEVEL * best.error:
-            # Functions of the same operand take one degree from now on; in `chosen` their degrees may differ.
-            approximated = None if _shared(fused, chooser.degrees) else chosen
-            best = _Trial(fixed, fixed_partly, approximated, made, unseen, chooser.degrees, error)
+        trial = table.anew(observed=calibrated.half, fixed=table.degrees if usual else {})
+        unseen = look(trial.write(), apart, (count + 1) // 2)
+        error = _output_error(outputs, unseen) if usual else 0.0
+        if best is None or error <= _WORTH_A_LEVEL * least:
+            best, least = Observation(table, unseen, trial, outputs), error
         if error <= _OUTPUT_ERROR:
             break
     assert best is not None
-    return best
+    if best.unseen.left and options.margin is None:
+        room = _room(best.known, best.unseen)
+        best = replace(best, table=best.known.anew(room=room, fixed=best.known.degrees if usual else {}))
+    if not best.unseen.samples or not best.unseen.samples[0].shape[0]:
+        return replace(best, trial=None)
+    too_far = least if options.degree is None and least > _OUTPUT_ERROR else 0.0
+    return replace(best, too_far=too_far)
 
 
-def _output_error(fused: Program, unseen: Unseen) -> float:
+def _output_error(outputs: Sequence[Array], unseen: Unseen) -> float:
     """The root mean square error of an output as a share of its spread over the samples; the largest of all outputs.
 
+    `outputs` are the exact ones on all calibration samples.
     Zero with too few samples. For a constant output it is a share of the output's size, for an output that is always
     zero the error itself.
     """
     if not unseen.samples or unseen.samples[0].shape[0] < _FEWEST:
         return 0.0
     shares = [0.0]
-    for exact, made in zip(interpret_many(fused, list(unseen.samples)), unseen.outputs, strict=True):
+    for whole, made in zip(outputs, unseen.outputs, strict=True):
+        exact = whole[list(unseen.places)]
         error = math.sqrt(float(np.square(made - exact).mean()))
         spread = math.sqrt(float(exact.var(axis=0).mean()))
         size = math.sqrt(float(np.square(exact).mean()))
         shares.append(error / (spread if spread > _SAME * size else size or 1.0))
     return max(shares)
-
-
-def _shared(program: Program, degrees: Mapping[Node, int]) -> bool:
-    """Whether two functions have the same operand among those with a chosen degree."""
-    users = program.users()
-    return any(sum(OPS[user.op].activation is not None for user in users[node]) > 1 for node in degrees)
 
 
 def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
@@ -292,14 +240,15 @@ def look(made: Program, apart: tuple[Array, ...], setting: int) -> Unseen:
         tuple(int(row.sum()) for row in out),
         tuple(samples[: stayed.size][stayed][:_MOST_MEASURED] for samples in apart),
         tuple(np.concatenate(parts)[stayed][:_MOST_MEASURED] for parts in zip(*outputs, strict=True)),
+        tuple((2 * np.flatnonzero(stayed) + 1)[:_MOST_MEASURED].tolist()),
     )
 
 
-def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
+def _room(table: Approximations, unseen: Unseen) -> dict[Node, float]:
     """More room for the operands of left intervals: much for the first one; later ones may only follow, and get a
     little.
     """
-    readers = {entry: node for node, entries in _activations(fused, made).items() for entry in entries}
+    readers = {entry: node for node, entries in _activations(table.fused, unseen.entries).items() for entry in entries}
     room: dict[Node, float] = {}
     for place, left in enumerate(unseen.left_by_entry):
         if left and place in readers:
@@ -311,12 +260,12 @@ def _room(fused: Program, made: Program, unseen: Unseen) -> dict[Node, float]:
     return room
 
 
-def _activations(fused: Program, made: Program) -> dict[Node, list[int]]:
+def _activations(fused: Program, ranges: Sequence[RangeEntry]) -> dict[Node, list[int]]:
     """The entries in the range table of each node of the fused program that has any, by layer, line and function: one
     entry, but one for each round of a maximum over rows.
     """
     places: dict[tuple[str, str, str], list[int]] = {}
-    for place, entry in enumerate(made.ranges):
+    for place, entry in enumerate(ranges):
         places.setdefault((entry.layer, entry.location, entry.function), []).append(place)
     table = {}
     for node in fused.nodes:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from heliograph import rounding
 from heliograph.approx.fits.fit import METHODS
-from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import polynomial_passes
 from heliograph.errors import HeliographError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.analysis.depth import critical_depth, depth_of_degree, node_depth, program_depth
 from heliograph.passes.polynomials.approximate import degrees_by_layer
-from heliograph.passes.ranges.calibrate import Observed
+from heliograph.passes.polynomials.approximation import Approximations
 from heliograph.report.figures import Saving
 
 # At most this many candidates are combined: the text shows three.
@@ -93,18 +92,16 @@ def fuse_into(program: Program, node: Node) -> Program:
 
 
 def savings(
-    fused: Program,
     polynomial: Program,
-    options: Options,
-    observed: Mapping[Node, Observed],
+    table: Approximations,
     samples: Sequence[Array],
     exact: Sequence[Array],
 ) -> tuple[Saving, ...]:
     """The changes with the least error that save a level, each with its text, its depth and its error.
 
-    `fused` is the tensor program before approximation, `exact` its outputs on `samples`. Single changes come first;
-    where two longest paths run side by side, pairs are tried, then triples. Every variant is compiled, and its depth
-    and its outputs' error on the samples are measured.
+    `polynomial` is the program, `table` its approximations, `exact` the outputs of the exact program on `samples`.
+    Single changes come first; where two longest paths run side by side, pairs are tried, then triples. Every variant is
+    compiled, and its depth and its outputs' error on the samples are measured.
     """
     depth = program_depth(polynomial)
     changes = _candidates(polynomial)
@@ -115,7 +112,7 @@ def savings(
         found = []
         for group in itertools.combinations(changes, size):
             if critical_depth(polynomial, frozenset(change.node for change in group))[0] < depth:
-                made = _compiled(group, fused, polynomial, options, observed, samples, exact)
+                made = _compiled(group, polynomial, table, samples, exact)
                 if made is not None and made.depth < depth:
                     found.append(made)
             if len(found) >= (_SHOWN if large else _COMPARED):
@@ -128,15 +125,13 @@ def savings(
 
 def _compiled(
     group: Sequence[_Change],
-    fused: Program,
     polynomial: Program,
-    options: Options,
-    observed: Mapping[Node, Observed],
+    table: Approximations,
     samples: Sequence[Array],
     exact: Sequence[Array],
 ) -> Saving | None:
     """The variant with these changes; None if it cannot be compiled."""
-    chosen = degrees_by_layer(fused, options.degrees)
+    chosen = degrees_by_layer(table.fused, table.choice.degrees)
     degrees, texts, made = dict(chosen), [], polynomial
     for change in group:
         if change.kind != "degree":
@@ -148,8 +143,7 @@ def _compiled(
         texts.append(f"degree {degree} instead of {old} for {_named(change)}")
     try:
         if degrees != chosen:
-            variant = replace(options, degrees=degrees)
-            made = polynomial_passes(fused, variant, observed)[-1].program
+            made = polynomial_passes(table.anew(degrees=degrees))[-1].program
         for change in group:
             if change.kind != "fusion":
                 continue

@@ -16,8 +16,8 @@ import scipy.sparse
 
 from heliograph.ir.node import Array, Matrix, SparseMatrix
 
-# The number of values gathered at once when a map is applied.
-_GATHERED = 1 << 20
+# The numbers of values that are gathered at once, or multiplied by sparse matrices, when a map is applied.
+_GATHERED, _MULTIPLIED = 1 << 18, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,17 +151,20 @@ class KroneckerMatrix(Matrix):
         # (terms, out, in) as (out, terms * in): one product for all taps.
         flat = np.ascontiguousarray(self.weights.transpose(1, 0, 2).reshape(out, terms * own))
         taps = [_tap(place) for place in self.places]
+        others = {t: self.places[t].csr() for t, tap in enumerate(taps) if tap is None}
         result = np.empty((count, out, rows), dtype=np.result_type(x, np.float64))
-        step = max(1, _GATHERED // (terms * own * max(rows, 1)))
+        # Products with sparse matrices are dear to begin.
+        together = _MULTIPLIED if others else _GATHERED
+        step = max(1, together // (terms * own * max(rows, 1)))
         for start in range(0, count, step):
             part = x[start : start + step].reshape(-1, own, columns)
             # A last column of zeros, for places that a tap does not reach.
             padded = np.zeros((len(part), own, columns + 1), dtype=result.dtype)
             padded[:, :, :columns] = part
             moved = np.empty((len(part), terms, own, rows), dtype=result.dtype)
-            for t, (place, tap) in enumerate(zip(self.places, taps, strict=True)):
+            for t, tap in enumerate(taps):
                 if tap is None:
-                    moved[:, t] = (place.csr() @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
+                    moved[:, t] = (others[t] @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
                 else:
                     moved[:, t] = np.take(padded, tap, axis=2)
             np.matmul(flat, moved.reshape(len(part), terms * own, rows), out=result[start : start + step])

@@ -129,29 +129,28 @@ def _conv_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Ty
     return TensorType((out_channels, *window_shape("conv", shape[1:], kernel, a, a["dilation"])), operands[0].secret)
 
 
+# The number of windows' elements that are copied at a time: few enough for the cache.
+_GATHERED = 1 << 18
+
+
 def _conv(values: Sequence[Array], a: Attrs, context: Context) -> Array:
     weight = context.array(a["weight"])
     out_channels, per_group, *kernel = weight.shape
     groups, rank = a["groups"], len(kernel)
     patches = windows(values[0], kernel, a, a["dilation"])
-    n, _, *rest = patches.shape
-    spatial = rest[:rank]
-    patches = patches.reshape(n, groups, per_group, *rest)
-    weight = weight.reshape(groups, out_channels // groups, per_group, *kernel)
-    out = np.stack(
-        [
-            np.tensordot(
-                patches[:, g],
-                weight[g],
-                axes=((1, *range(2 + rank, 2 + 2 * rank)), tuple(range(1, 2 + rank))),
-            )
-            for g in range(groups)
-        ],
-        axis=1,
-    )  # (n, groups, *spatial, out / groups)
-    out = np.moveaxis(out, -1, 2).reshape(n, out_channels, *spatial)
+    n, channels, *spatial = patches.shape[: 2 + rank]
+    # (n, C, *kernel, *spatial): for each sample and group, the weights times a matrix with a column for each place.
+    patches = np.moveaxis(patches, range(2 + rank, 2 + 2 * rank), range(2, 2 + rank))
+    taps, places = per_group * math.prod(kernel), math.prod(spatial)
+    dtype = np.result_type(values[0], weight)
+    matrices = weight.reshape(groups, out_channels // groups, taps).astype(dtype, copy=False)
+    out = np.empty((n, out_channels, *spatial), dtype=dtype)
+    step = max(1, _GATHERED // max(1, channels * math.prod(kernel) * places))
+    for start in range(0, n, step):
+        block = patches[start : start + step].reshape(-1, groups, taps, places)
+        out[start : start + step] = np.matmul(matrices, block).reshape(-1, out_channels, *spatial)
     if "bias" in a:
-        out = out + context.array(a["bias"]).reshape(-1, *([1] * rank))
+        out += context.array(a["bias"]).reshape(-1, *([1] * rank))
     return out
 
 

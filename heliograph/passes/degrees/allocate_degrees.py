@@ -25,16 +25,13 @@ import numpy.typing as npt
 
 from heliograph.approx.compositions.sign import odd_multiplications, sign
 from heliograph.approx.evaluate import plan_polynomial
-from heliograph.approx.fits.fit import FLOOR, Fit, density, symmetry
 from heliograph.approx.fits.hermite import errors as hermite_errors
-from heliograph.approx.fits.trigonometric import mean_square_errors
 from heliograph.ckks.trigonometric import series_levels
 from heliograph.errors import ProgramError
-from heliograph.ir import Array, Node
-from heliograph.ir.analysis.depth import depth_of_degree
+from heliograph.ir import Array
 from heliograph.passes.bootstraps.place_bootstraps import PolynomialWay
 from heliograph.passes.bootstraps.placement import MOST_LOSS
-from heliograph.passes.polynomials.squares import fits_a_square
+from heliograph.passes.polynomials.approximation import Activation
 
 # A plan chooses among the degrees up to this one: the best for each number of levels and products.
 MOST_DEGREE = 127
@@ -44,101 +41,7 @@ _COMPOSED_BITS = (9, 11, 13)
 PAPER_DEGREES = (1, 3, 7, 15, 31, 63, 127, 88, 154, 210)
 # The number of budget steps for each layer.
 _BUDGET_STEPS = 40
-_GRID = 2001
 Vector = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """An activation with a free degree. With unit sizes, all values are in multiples of these.
-
-    `node`: its node in the fused program.
-    `function`, `kinks`: the function and the places of its kinks.
-    `polynomial`: the fit of any degree.
-    `low`, `high`: the polynomial's interval.
-    `mean`, `std`, `shares`: the distribution of the inputs, one normal or a mixture of them with these shares.
-    `spread`: the factor on `std` in the weight of the fit.
-    `size`, `largest`: the root mean square and the largest of the unit sizes.
-    """
-
-    node: Node
-    function: Callable[[Array], Array]
-    kinks: tuple[float, ...]
-    polynomial: Callable[[int], Fit]
-    low: float
-    high: float
-    mean: Vector
-    std: Vector
-    shares: Vector
-    spread: float
-    size: float
-    largest: float = 1.0
-
-    @property
-    def parity(self) -> int | None:
-        """0 or 1 where the function on its interval is even or odd up to a line, else None."""
-        return self._symmetry()[0]
-
-    @property
-    def moments(self) -> tuple[float, float]:
-        """(mean, standard deviation) of all inputs together, in multiples of the sizes."""
-        share = self.shares / self.shares.sum()
-        mean = float(share @ self.mean)
-        return mean, math.sqrt(max(float(share @ (self.std**2 + self.mean**2)) - mean**2, 0.0))
-
-    def _symmetry(self) -> tuple[int | None, Vector]:
-        """The parity of the function minus a line, and the line's two coefficients on [-1, 1]."""
-        if self.low != -self.high:
-            return None, np.zeros(2)
-        return symmetry(lambda t: np.asarray(self.function(self.high * t)))
-
-    def errors(self, most: int) -> Vector:
-        """E(0), ..., E(most): the mean square error of the weighted least squares fit of each degree, in the values'
-        own units.
-
-        Fits of rising degrees are nested: one orthogonal basis serves all.
-        """
-        t, x, measure, weight = self._weighted()
-        true = density(x, self.mean, np.maximum(self.std, (self.high - self.low) * 1e-3), self.shares) * measure
-        parity, line = self._symmetry()
-        # A function that is even or odd up to a line is fitted as such (approx/fits/fit.py): the line is its other
-        # parity.
-        kept = np.arange(most + 1) if parity is None else np.arange(parity, most + 1, 2)
-        target = np.asarray(self.function(x), dtype=np.float64) - line[0] - line[1] * t
-        basis, _ = np.linalg.qr(np.polynomial.chebyshev.chebvander(t, most)[:, kept] * weight[:, None])
-        values = np.cumsum(basis * (basis.T @ (target * weight)), axis=1) / weight[:, None]
-        squares = np.empty(most + 1)
-        squares[kept] = true @ (values - target[:, None]) ** 2 / true.sum()
-        if parity is not None:
-            # A degree of the other parity has the coefficients of the degree below; degree 0 of an odd function is the
-            # line.
-            lowest = float(true @ target**2 / true.sum())
-            others = np.arange(1 - parity, most + 1, 2)
-            squares[others] = [squares[d - 1] if d else lowest for d in others]
-        return np.asarray(squares * self.size**2)
-
-    def series_errors(self) -> dict[int, float]:
-        """The mean square errors of the series that bootstraps may compute, by their degrees."""
-        made = mean_square_errors(self.function, self.low, self.high, self.mean, self.std, self.shares, self.spread)
-        return {degree: error * self.size**2 for degree, error in made.items()}
-
-    def depth(self, degree: int) -> int:
-        """Levels of that degree's polynomial; 1 where degree 2 becomes a square (passes/polynomials/squares.py)."""
-        if degree == 2:
-            t, x, _, weight = self._weighted()
-            basis = np.polynomial.chebyshev.chebvander(t, 2) * weight[:, None]
-            fit = np.linalg.lstsq(basis, np.asarray(self.function(x), dtype=np.float64) * weight, rcond=None)[0]
-            if fits_a_square(fit):
-                return 1
-        return depth_of_degree(degree)
-
-    def _weighted(self) -> tuple[Vector, Vector, Vector, Vector]:
-        """Points of [-1, 1] and of the interval, the measure of each point and the root of its weight in the fit."""
-        t = np.cos(np.linspace(math.pi, 0.0, _GRID))
-        x = (self.high + self.low) / 2 + (self.high - self.low) / 2 * t
-        width = np.maximum(self.spread * self.std, (self.high - self.low) * 1e-3)
-        measure = np.gradient(x)
-        return t, x, measure, np.sqrt((density(x, self.mean, width, self.shares) + FLOOR) * measure)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -361,7 +264,7 @@ def paper_errors(activation: Activation, degrees: Sequence[int] = PAPER_DEGREES)
     """E_i(d) by OLA's definition: under one normal on the whole line, fitted to all of the activation's inputs."""
     mean, std = activation.moments
     std = max(std, 1e-15)
-    found = hermite_errors(activation.function, mean, activation.spread * std, max(degrees), activation.kinks)
+    found = hermite_errors(activation.of.evaluate, mean, activation.spread * std, max(degrees), activation.of.kinks)
     return {degree: float(found[degree]) * activation.size**2 for degree in sorted(degrees)}
 
 

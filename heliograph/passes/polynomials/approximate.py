@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 
 from heliograph import functions, rounding
-from heliograph.approx.fits.fit import Fit, Moments, fit, smallest_degree
-from heliograph.approx.fits.trigonometric import SeriesFit, fit_series
-from heliograph.approx.proofs.fit_proof import largest_error
+from heliograph.approx.fits.fit import Fit, smallest_degree
 from heliograph.errors import ProgramError, at, said
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, Stage, size_of
@@ -21,7 +18,8 @@ from heliograph.ir.ops.functions import ALONG_ROWS
 from heliograph.ir.ops.table import OPS, Bounds
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import rule_for
-from heliograph.passes.degrees.allocate_degrees import Activation
+from heliograph.passes.polynomials.approximation import Activation, Approximations, Degrees
+from heliograph.passes.polynomials.choose_degree import Chooser, degree_of_maximum, usual_polynomial
 from heliograph.passes.polynomials.lower_functions import (
     Argument,
     Lowering,
@@ -31,25 +29,15 @@ from heliograph.passes.polynomials.lower_functions import (
     lower_sign,
 )
 from heliograph.passes.polynomials.lower_inverses import away_from_zero, lower_exp, lower_inverse, lower_softmax
-from heliograph.passes.polynomials.merge_activations import Offer
 from heliograph.passes.ranges.calibrate import Observed
 from heliograph.passes.ranges.intervals import Interval, hull, transfer
-from heliograph.passes.ranges.margins import WORTH_A_PROOF, Chooser, Normals, degree_of_maximum, degrees_of, negligible
+from heliograph.passes.ranges.margins import WORTH_A_PROOF, Normals, Wide, widened
 from heliograph.passes.ranges.range_table import range_entry
 from heliograph.passes.ranges.units import UnitGroup, unit_groups
-
-# By layer name, or one degree per activation in program order.
-Degrees: TypeAlias = "Mapping[str, int] | Sequence[int]"
 
 # On a symmetric interval, ReLU-like functions take about a quarter fewer products. The interval is made symmetric if
 # that widens it by no more than this factor.
 _SYMMETRY = 1.35
-DEFAULT_DEGREE = 15
-# An error below this share of a polynomial's size is smaller than the error of encryption; its exact size does not
-# matter.
-_NEGLIGIBLE = 2.0**-36
-# The number of points at which a function's size is measured.
-_SIZED = 257
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +52,15 @@ class Approximate:
     `degrees`: degrees by layer name, or one for each activation in program order.
     `target_error`: asks for the smallest degree with a largest error below it.
     `margin`: widens an observed range on each side, as a share of its width. With None, margin and degree are chosen
-    together from the tails of the samples (`margins.py`).
+    together from the tails of the samples (ranges/margins.py, choose_degree.py).
     `method`: the method of the fits, unless the op has its own.
     `spread`: widens the normal distribution by which method gaussian weighs (OLA's r).
     `observed`: the result of `Calibrate`.
-    `chooser`: chooses margin and degree where `margin` is None; by default, the pass builds one.
-    `activations`: if given, filled with the activations without a requested degree, by entry in the table of ranges.
-    `offers`: if given, filled with the series that a bootstrap may compute in place of a polynomial.
-    `alike`: if given, only these entries get an offer, with a series of the same degree.
     `precision`: the error that encryption may add to a result, as a share of its size. A smooth function takes a lower
     degree if its error is far below that; with 0, none does.
+    `closeness`: where `margin` is None, the allowed share of the usual error.
+    `room`: where `margin` is None, the factors by which operands need a wider interval than the samples show.
+    `fixed`: the degrees of nodes whose degree is neither requested nor to be chosen again.
     """
 
     degree: int | None = None
@@ -83,44 +70,91 @@ class Approximate:
     method: str | None = None
     spread: float = 1.0
     observed: Mapping[Node, Observed] = field(default_factory=dict)
-    chooser: Chooser | None = None
-    activations: dict[int, Activation] | None = None
-    offers: dict[int, Offer] | None = None
-    alike: Mapping[int, Offer] | None = None
     precision: float = 0.0
+    closeness: float = 1.0
+    room: Mapping[Node, float] = field(default_factory=dict)
+    fixed: Mapping[Node, int] = field(default_factory=dict)
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
     makes: ClassVar[Stage] = Stage.POLYNOMIAL
 
     def run(self, program: Program) -> Program:
-        if not isinstance(self.degrees, Mapping):
-            return replace(self, degrees=degrees_by_layer(program, self.degrees)).run(program)
-        if self.margin is None and self.chooser is None:
-            return replace(self, chooser=Chooser.of(program, self.observed, self.precision)).run(program)
-        degrees_by_layer(program, self.degrees)
-        return _Approximator(self, program).run()
+        return self.table(program).write()
 
-    def margin_of(self, operand: Node | None) -> float:
+    def table(self, fused: Program) -> Approximations:
+        """The approximation of each activation of a fused program."""
+        choice = replace(self, degrees=degrees_by_layer(fused, self.degrees))
+        return _Approximator(choice, fused).table()
+
+
+class _Approximator:
+    """The making of one table: the program with the polynomials, the bounds of its values, and the table of ranges."""
+
+    def __init__(self, options: Approximate, program: Program) -> None:
+        self.options, self.program, self.observed = options, program, options.observed
+        self.builder = Builder(program.name, Stage.POLYNOMIAL, program)
+        self.users = program.users()
+        self.wide: dict[Node, Wide] = {}
+        self.chooser: Chooser | None = None
+        if options.margin is None:
+            self.wide = widened(self.observed, options.room)
+            self.chooser = Chooser.of(program, self.observed, options.precision, options.closeness)
+            reaching = {
+                node: replace(seen, reach=self.wide[node].reach) if node in self.wide else seen
+                for node, seen in self.observed.items()
+            }
+            self.groups = unit_groups(program, reaching, 0.0, WORTH_A_PROOF)
+        else:
+            self.groups = unit_groups(program, self.observed, options.margin)
+        # By node of the new program: bounds of each element, and the flattened unit sizes by which the value is
+        # divided. Readers multiply by these sizes.
+        self.bounds: dict[Node, Bounds | None] = {}
+        self.divided: dict[Node, Array] = {}
+        self.ranges: list[RangeEntry] = []
+        self.activations: dict[int, Activation] = {}
+        self.maxima: dict[Node, int] = {}
+
+    def table(self) -> Approximations:
+        new: dict[Node, Node] = {}
+        for node in self.program.nodes:
+            operands = [new[operand] for operand in node.inputs]
+            if not node.type.secret:
+                # The server computes its own values exactly, activations included.
+                new[node] = self._copied(node, operands)
+            elif OPS[node.op].activation is not None:
+                new[node] = self.activation(node, operands)
+            else:
+                new[node] = rule_for(RULES, node, Approximate.name)(self, node, operands)
+        self.builder.ranges = self.ranges
+        frame = self.builder.finish_as(self.program, new)
+        return Approximations(self.options, self.program, frame, self.activations, self.maxima)
+
+    def margin_of(self, operand: Node) -> float:
         """The margin on the samples' range of a value of the old program, as a share of the range's width."""
-        if self.margin is not None:
-            return self.margin
-        assert self.chooser is not None
-        return self.chooser.wide[operand].margin if operand is not None and operand in self.chooser.wide else 0.0
+        if self.options.margin is not None:
+            return self.options.margin
+        return self.wide[operand].margin if operand in self.wide else 0.0
 
-    def of_maximum(self, operand: Node) -> tuple[tuple[float, ...], Callable[[Mapping[int, float]], int]]:
-        """For a maximum over the operand's rows: the reach of the differences that each round compares, and a function
-        that chooses the degree of their polynomials by error.
+    def of_maximum(self, node: Node) -> tuple[tuple[float, ...], Callable[[Mapping[int, float]], int]]:
+        """For a maximum over rows: the reach of the differences that each round compares, and a function that chooses
+        the degree of their polynomials by error.
         """
+        operand = node.inputs[0]
         seen = self.observed.get(operand)
         if seen is None or not seen.rounds:
             return (), min
-        if self.chooser is not None:
-            return self.chooser.wide[operand].rounds, partial(self.chooser.maximum, operand)
+
+        def degree(errors: Mapping[int, float]) -> int:
+            fixed = self.options.fixed.get(node)
+            chosen = degree_of_maximum(seen, errors, self.options.closeness) if fixed is None else fixed
+            self.maxima[node] = chosen
+            return chosen
+
+        if operand in self.wide:
+            return self.wide[operand].rounds, degree
         # An interval of both signs, widened by a share of its width on each side.
-        return tuple(float(each.peaks.max()) * (1.0 + 2.0 * self.margin_of(operand)) for each in seen.rounds), partial(
-            degree_of_maximum, seen
-        )
+        return tuple(float(each.peaks.max()) * (1.0 + 2.0 * self.margin_of(operand)) for each in seen.rounds), degree
 
     def interval(self, node: Node, proved: Interval | None, seen: Observed | None) -> tuple[Interval, str]:
         if "spread" in node.attrs:
@@ -144,7 +178,7 @@ class Approximate:
         if seen is not None:
             width = max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
             if self.chooser is not None:
-                low, high = self.chooser.wide[node.inputs[0]].low, self.chooser.wide[node.inputs[0]].high
+                low, high = self.wide[node.inputs[0]].low, self.wide[node.inputs[0]].high
             else:
                 margin = self.margin_of(node.inputs[0])
                 low, high = seen.low - margin * width, seen.high + margin * width
@@ -170,156 +204,44 @@ class Approximate:
             ),
         )
 
-    def fit(
-        self,
-        node: Node,
-        of: Function,
-        low: float,
-        high: float,
-        method: str,
-        mean: Any,
-        std: Any,
-        unit: float = 1.0,
-        sizes: Array | None = None,
-    ) -> tuple[Fit, tuple[float, bool], Callable[[int], Fit], Callable[[int | None], SeriesFit | None]]:
-        """The fit of a function on [low, high], as (polynomial, (error bound, whether it is proved), polynomial of a
-        given degree, series).
+    def fitted(self, activation: Activation) -> tuple[Activation, tuple[float, bool]]:
+        """The activation with its polynomial, and (a bound on its error, whether it is proved).
 
-        The polynomial has the requested degree, or the smallest that meets the target error in units of `unit`; the
-        proved bound decides. The third item gives the polynomial of any degree. The last gives a series as accurate as
-        the polynomial (for None), or one of a given degree; None where there is none.
+        The polynomial has the requested degree, or the smallest that meets the target error in units of the largest
+        size; the proved bound decides.
         """
-        assert isinstance(self.degrees, Mapping)
-
-        def bound(made: Fit) -> tuple[float, bool]:
-            size = sum(map(abs, made.coefficients))
-            return largest_error(made.coefficients, made.low, made.high, of, _NEGLIGIBLE * size)
-
-        weighted: dict[Fit, tuple[Moments, Moments, Array | None]] = {}
-
-        def make(degree: int, low: float, high: float, mean: Moments, std: Moments, shares: Array | None) -> Fit:
-            made = fit(
-                of.evaluate, low, high, degree, method, mean, std, of.kinks, self.spread, shares=shares, coarse=True
-            )
-            weighted[made] = mean, std, shares
-            return made
-
-        def series(degree: int | None) -> SeriesFit | None:
-            known: tuple[Moments | None, Moments | None, Array | None] = None, None, None
-            if method == "gaussian":
-                known = weighted.get(chosen, (mean, std, None))
-            return fit_series(of, chosen, *known, spread=self.spread, degree=degree)
-
-        chooses = self.chooser is not None and node.inputs[0] in self.chooser.wide
-
-        def polynomial(degree: int | None) -> Fit:
-            if chooses:
-                assert self.chooser is not None
-                return self.chooser.polynomial(node, of, make, low, high, degree, sizes)
-            if degree is not None:
-                return make(degree, low, high, mean, std, None)
-            return self._usual(of, lambda degree: make(degree, low, high, mean, std, None))
-
-        degree = self.degrees.get(node.loc.layer, node.attrs.get("degree", self.degree))
-        if degree is None and self.target_error is not None:
+        options, node, of = self.options, activation.node, activation.of
+        assert isinstance(options.degrees, Mapping)
+        degree = options.degrees.get(node.loc.layer, node.attrs.get("degree", options.degree))
+        asked = node.loc.layer in options.degrees or "degree" in node.attrs
+        seen = self.observed.get(node.inputs[0])
+        normals = None if seen is None or seen.tails is None else Normals.of(seen.tails, activation.sizes)
+        activation = replace(activation, spread=options.spread, normals=normals, asked=asked)
+        if degree is None and options.target_error is not None:
             chosen = smallest_degree(
                 of.evaluate,
-                low,
-                high,
-                self.target_error / unit,
-                method,
-                mean,
-                std,
-                spread=self.spread,
+                activation.low,
+                activation.high,
+                options.target_error / activation.largest,
+                activation.method,
+                activation.mean,  # type: ignore[arg-type]
+                activation.std,  # type: ignore[arg-type]
+                spread=activation.spread,
                 kinks=of.kinks,
-                bound=lambda made: bound(made)[0],
+                bound=lambda made: activation.bound(made)[0],
                 coarse=True,
             )
+            return replace(activation, chosen=chosen), activation.bound(chosen)
+        if self.chooser is not None and normals is not None:
+            activation = replace(activation, mean=normals.mean, std=normals.std, shares=normals.shares)
+        degree = options.fixed.get(node) if degree is None else degree
+        if degree is not None:
+            chosen = activation.fit(degree)
+        elif self.chooser is not None and normals is not None:
+            chosen = self.chooser.polynomial(activation)
         else:
-            chosen = polynomial(degree)
-        return chosen, bound(chosen), polynomial, series
-
-    def _usual(self, of: Function, make: Callable[[int], Fit]) -> Fit:
-        """The polynomial of the usual degree, or of a smaller one with a negligible error."""
-        for degree in degrees_of(of):
-            made = make(degree)
-            size = float(np.ptp(made(np.linspace(made.low, made.high, _SIZED, dtype=np.float64)))) / 2
-            if degree == DEFAULT_DEGREE or made.max_error <= negligible(self.precision, size):
-                break
-        return made
-
-    def offer(
-        self, entry: int, series: Callable[[int | None], SeriesFit | None], size: float = 1.0, largest: float = 1.0
-    ) -> None:
-        """Record the series of an activation in `offers`, if that is given."""
-        if self.offers is None or (self.alike is not None and entry not in self.alike):
-            return
-        found = series(None if self.alike is None else self.alike[entry].series.degree)
-        if found is not None:
-            self.offers[entry] = Offer(found, size, largest)
-
-    def note(
-        self,
-        entry: int,
-        node: Node,
-        of: Function,
-        made: Fit,
-        polynomial: Callable[[int], Fit],
-        sizes: Array | None = None,
-    ) -> None:
-        """Record an activation in `activations`, if that is given and the degree was not requested."""
-        seen = self.observed.get(node.inputs[0])
-        asked = node.loc.layer in self.degrees or "degree" in node.attrs
-        if self.activations is None or asked or seen is None or seen.tails is None:
-            return
-        normals = Normals.of(seen.tails, sizes)
-        size = 1.0 if sizes is None else float(np.sqrt(np.mean(sizes**2)))
-        self.activations[entry] = Activation(
-            node,
-            of.evaluate,
-            tuple(of.kinks),
-            polynomial,
-            made.low,
-            made.high,
-            normals.mean,
-            normals.std,
-            normals.shares,
-            self.spread,
-            size,
-            1.0 if sizes is None else float(sizes.max()),
-        )
-
-
-class _Approximator:
-    """One run of the pass: the new program, the bounds of its values, and the table of ranges."""
-
-    def __init__(self, options: Approximate, program: Program) -> None:
-        self.options, self.program = options, program
-        self.builder = Builder(program.name, Stage.POLYNOMIAL, program)
-        self.users = program.users()
-        if options.chooser is not None:
-            self.groups = options.chooser.groups(program)
-        else:
-            self.groups = unit_groups(program, options.observed, options.margin_of(None))
-        # By node of the new program: bounds of each element, and the flattened unit sizes by which the value is
-        # divided. Readers multiply by these sizes.
-        self.bounds: dict[Node, Bounds | None] = {}
-        self.divided: dict[Node, Array] = {}
-        self.ranges: list[RangeEntry] = []
-
-    def run(self) -> Program:
-        new: dict[Node, Node] = {}
-        for node in self.program.nodes:
-            operands = [new[operand] for operand in node.inputs]
-            if not node.type.secret:
-                # The server computes its own values exactly, activations included.
-                new[node] = self._copied(node, operands)
-            elif OPS[node.op].activation is not None:
-                new[node] = self.activation(node, operands)
-            else:
-                new[node] = rule_for(RULES, node, Approximate.name)(self, node, operands)
-        self.builder.ranges = self.ranges
-        return self.builder.finish_as(self.program, new)
+            chosen = usual_polynomial(activation, options.precision)
+        return replace(activation, chosen=chosen), activation.bound(chosen)
 
     def _copied(self, node: Node, operands: list[Node]) -> Node:
         made = self.builder.copy(node, operands)
@@ -365,7 +287,7 @@ class _Approximator:
         made = builder.op("poly", (operand,), node.loc, **{**node.attrs, "range": len(ranges)})
         low, high = node.attrs["low"], node.attrs["high"]
         proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
-        seen = self.options.observed.get(node.inputs[0])
+        seen = self.observed.get(node.inputs[0])
         if seen and (seen.low < low or seen.high > high):
             raise _contradicted(node, low, high, seen)
         coefficients = tuple(map(float, builder.context.array(node.attrs["coefficients"])))
@@ -391,8 +313,8 @@ class _Approximator:
         builder, bounds, ranges, options = self.builder, self.bounds, self.ranges, self.options
         of = _function(node)
         proved = None if bounds.get(operand) is None else hull(bounds[operand])  # type: ignore[arg-type]
-        seen = self.options.observed.get(node.inputs[0])
-        interval, source = options.interval(node, proved, seen)
+        seen = self.observed.get(node.inputs[0])
+        interval, source = self.interval(node, proved, seen)
         if node.op == "relu" and source == "proved" and interval.low >= 0:
             return operand  # the identity on its whole range
         if of.positive:
@@ -401,9 +323,10 @@ class _Approximator:
         method = node.attrs.get("method") or options.method or of.method or ("gaussian" if seen else "minimax")
         mean, std = (seen.mean, seen.std) if seen else (None, None)
         with at(node.loc):
-            chosen, bound, polynomial, series = options.fit(node, of, low, high, method, mean, std)
-        options.note(len(ranges), node, of, chosen, polynomial)
-        options.offer(len(ranges), series)
+            activation, bound = self.fitted(
+                Activation(node=node, of=of, low=low, high=high, method=method, mean=mean, std=std)
+            )
+        self.activations[len(ranges)], chosen = activation, activation.polynomial
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly",
@@ -426,7 +349,7 @@ class _Approximator:
                 method=chosen.method,
                 rms_error=chosen.rms_error,
                 seen=seen,
-                margin=options.margin_of(node.inputs[0]),
+                margin=self.margin_of(node.inputs[0]),
                 proved=proved,
             )
         )
@@ -437,10 +360,10 @@ class _Approximator:
         (operand,), old = operands, node.inputs[0]
         bounds = self.bounds.get(operand)
         proved = None if bounds is None else hull(bounds)
-        seen = self.options.observed.get(old)
-        interval, source = self.options.interval(node, proved, seen)
+        seen = self.observed.get(old)
+        interval, source = self.interval(node, proved, seen)
         shared = len(self.users[old]) > 1 or old in self.program.outputs
-        reaches, choose_degree = self.options.of_maximum(old)
+        reaches, choose_degree = self.of_maximum(node)
         lowering = Lowering(
             self.builder,
             node.loc,
@@ -448,7 +371,7 @@ class _Approximator:
             node=node,
             bounds=self.bounds,
             ranges=self.ranges,
-            margin=self.options.margin_of(old),
+            margin=self.margin_of(old),
             shared=frozenset(operands if shared else ()),
             target_error=self.options.target_error,
             reaches=reaches,
@@ -461,29 +384,20 @@ class _Approximator:
         """The polynomial of an activation with an operand divided by unit."""
         builder, bounds, ranges, options = self.builder, self.bounds, self.ranges, self.options
         of = _function(node)
-        seen, sizes, reach = self.options.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
+        seen, sizes, reach = self.observed[node.inputs[0]], group.settle(node, None), group.reach[node]
         proved = bounds.get(operand)
         source = "observed"
         if proved is not None:
             proved = proved[0] * sizes, proved[1] * sizes
             inside = np.maximum(np.abs(proved[0]), np.abs(proved[1])) <= reach * sizes * (1.0 + 1e-9)
             source = "proved" if inside.all() else "observed"
-        size, largest = float(np.sqrt(np.mean(sizes**2))), float(sizes.max())
         method = node.attrs.get("method") or options.method or of.method or "gaussian"
+        activation = Activation(node=node, of=of, low=-reach, high=reach, method=method, sizes=sizes)
+        size, largest = activation.size, activation.largest
+        std = max(seen.std / size, 1e-3 * reach)
         with at(node.loc):
-            chosen, (bound, known), polynomial, series = options.fit(
-                node,
-                of,
-                -reach,
-                reach,
-                method,
-                seen.mean / size,
-                max(seen.std / size, 1e-3 * reach),
-                largest,
-                sizes,
-            )
-        options.note(len(ranges), node, of, chosen, polynomial, sizes)
-        options.offer(len(ranges), series, size, largest)
+            activation, (bound, known) = self.fitted(replace(activation, mean=seen.mean / size, std=std))
+        self.activations[len(ranges)], chosen = activation, activation.polynomial
         coefficients = builder.constant(np.array(chosen.coefficients), f"{node.loc.layer or node.op}.poly")
         made = builder.op(
             "poly", (operand,), node.loc, coefficients=coefficients, low=-reach, high=reach, range=len(ranges)
@@ -507,7 +421,7 @@ class _Approximator:
                 proved=None if proved is None else hull(proved),
                 units=int(np.asarray(seen.reach).size),
                 smallest_unit=float(sizes.min()) * reach,
-                unit_sizes=tuple(float(f"{reach * unit:.9g}") for unit in sizes),
+                unit_sizes=_printed(reach * sizes),
             )
         )
         return made
@@ -596,6 +510,12 @@ def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
                 hint="give them different names, or one degree",
             )
     return table
+
+
+def _printed(sizes: Array) -> tuple[float, ...]:
+    """The sizes to nine digits. Elements of one channel have one size, which is rounded once."""
+    values, places = np.unique(sizes, return_inverse=True)
+    return tuple(np.array([float(f"{value:.9g}") for value in values])[places.ravel()].tolist())
 
 
 def _contradicted(node: Node, low: float, high: float, seen: Observed) -> ProgramError:

@@ -11,13 +11,14 @@ product or an input fixes the factor.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import networkx
 import numpy as np
 import scipy.sparse
 
-from heliograph.ir import Attr, Builder, Node, Program, SparseMatrix, Stage, TensorType
+from heliograph.approx.fits.trigonometric import as_polynomial
+from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, TensorType
 from heliograph.ir.analysis.depth import trim
 from heliograph.ir.bootstraps.series import series_of
 from heliograph.ir.ops.table import Context, Role, role_of
@@ -105,8 +106,14 @@ class FoldScaling:
             else:
                 centre = builder.constant(np.full(shape, -middle / half), "centre")
                 operand = builder.op("add", (operand, builder.op("constant", (), node.loc, value=centre)), node.loc)
-        series = builder.context.array(node.attrs["coefficients"]) / factor_out
-        coefficients = builder.constant(series if square is None else square.coefficients, node.attrs["coefficients"])
+        own = _scaled_series(builder, node, factor_out) if square is None else {}
+        values = (
+            builder.context.array(node.attrs["coefficients"]) / factor_out if square is None else square.coefficients
+        )
+        if own.get("merged"):
+            # What the bootstrap computes is the scaled series.
+            values = as_polynomial(builder.context.array(own["series"]), own["half_period"])
+        coefficients = builder.constant(values, node.attrs["coefficients"])
         return builder.op(
             "poly",
             (operand,),
@@ -115,16 +122,16 @@ class FoldScaling:
             low=-1.0,
             high=1.0,
             range=node.attrs.get("range"),
-            **({} if square is not None else _scaled_series(builder, node, factor_out)),
+            **own,
         )
 
 
-def _scaled_series(builder: Builder, node: Node, factor: float) -> dict[str, Attr]:
+def _scaled_series(builder: Builder, node: Node, factor: float) -> dict[str, Any]:
     """The attributes of the series that a bootstrap may compute in place of the polynomial, divided by the factor."""
     attrs = series_of(node.attrs)
     if "series" in attrs:
         attrs["series"] = builder.constant(builder.context.array(attrs["series"]) / factor, attrs["series"])
-    return attrs
+    return attrs if node.attrs.get("merged") is None else {**attrs, "merged": 1}
 
 
 @dataclass(frozen=True, slots=True)

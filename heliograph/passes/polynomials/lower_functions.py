@@ -33,9 +33,10 @@ from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.table import Bounds
 from heliograph.ir.ranges import RangeEntry
 from heliograph.ir.writer import Writer
+from heliograph.passes.polynomials.choose_degree import MAX_DEGREES
 from heliograph.passes.ranges.calibrate import Observed, row_distances
 from heliograph.passes.ranges.intervals import Interval, transfer
-from heliograph.passes.ranges.margins import MAX_DEGREES, WORTH_A_PROOF
+from heliograph.passes.ranges.margins import WORTH_A_PROOF
 from heliograph.passes.ranges.range_table import range_entry
 
 # The default for the smallest difference to be resolved, as a share of the range, without one from program or samples.

@@ -61,8 +61,6 @@ class Observed:
     of x from zero, or of the largest row from the next.
     `spread`: for the operand of a decision over rows, the largest distance between two rows of a column.
     `tails`: for the operand of a polynomial, the figures from which its interval is estimated.
-    `room`: the factor by which held-out samples need a wider interval than these figures give.
-    `degree`: the degree of the polynomial; None if it is still to be chosen.
     `rounds`: for the operand of a maximum over rows, the differences that each round compares.
     """
 
@@ -75,9 +73,21 @@ class Observed:
     near: float | None = None
     spread: float | None = None
     tails: Tails | None = None
-    room: float = 1.0
-    degree: int | None = None
     rounds: tuple[Round, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the calibration samples show of a program.
+
+    `whole`: the statistics of each value on all samples; empty if there are none.
+    `half`: the same on every other sample, from the first.
+    `outputs`: the program's outputs on all samples, with a leading sample axis.
+    """
+
+    whole: Mapping[Node, Observed]
+    half: Mapping[Node, Observed]
+    outputs: tuple[Array, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +100,14 @@ class Calibrate:
     name: ClassVar[str] = "calibrate"
 
     def run(self, program: Program) -> Mapping[Node, Observed]:
-        if not program.calibration:
-            return {}
-        count = _check(program)
-        low: dict[Node, float] = {}
-        high: dict[Node, float] = {}
-        total: dict[Node, float] = {}
-        squares: dict[Node, float] = {}
-        size: dict[Node, int] = {}
-        by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
-        # Functions along rows are lowered using the interval of their operands.
-        read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
-        units: dict[Node, _Units] = {node: _Units(node) for node in program.nodes if node in by_unit | read}
+        return self.calibration(program, half=False).whole
 
-        rounds = {
-            node.inputs[0]: _Rounds(shape_of(node.inputs[0])[0])
-            for node in program.nodes
-            if node.op == "max_rows" and node.type.secret
-        }
-        decisions = {
-            node.inputs[0]: _Decision(rows=node.op == "argmax_rows")
-            for node in program.nodes
-            if node.op in ("sign", "argmax_rows") and node.type.secret
-        }
+    def calibration(self, program: Program, half: bool = True) -> Calibration:
+        """The statistics on all samples and, with `half`, on every other one, from one run."""
+        if not program.calibration:
+            return Calibration({}, {}, ())
+        count = _check(program)
+        whole, other = _Statistics(program), _Statistics(program, every=2)
 
         def observe(node: Node, value: Array) -> None:
             if not np.isfinite(value).all():
@@ -123,41 +118,71 @@ class Calibrate:
                     hint="leave the sample out, or keep the argument where the function is finite: "
                     "log(clamp(x, min=0.01))",
                 )
-            low[node] = min(low.get(node, math.inf), float(value.min(initial=math.inf)))
-            high[node] = max(high.get(node, -math.inf), float(value.max(initial=-math.inf)))
-            total[node] = total.get(node, 0.0) + float(value.sum())
-            squares[node] = squares.get(node, 0.0) + float(np.square(value).sum())
-            size[node] = size.get(node, 0) + value.size
-            if node in units:
-                units[node].add(value)
-            if node in decisions:
-                decisions[node].add(value)
-            if node in rounds:
-                rounds[node].add(value)
+            whole.add(node, value)
+            if half:
+                other.add(node, value[::2])
 
+        outputs = []
         for start in range(0, count, _CHUNK):
             chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
-            run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
+            found = run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
+            outputs.append([np.broadcast_to(out, (len(chunk[0]), *out.shape[1:])) for out in found])
+        joined = tuple(np.concatenate(parts) for parts in zip(*outputs, strict=True))
+        return Calibration(whole.table(count), other.table((count + 1) // 2), joined)
+
+
+class _Statistics:
+    """The statistics of each value of a program, on its samples or on one in `every`."""
+
+    def __init__(self, program: Program, every: int = 1) -> None:
+        self.low: dict[Node, float] = {}
+        self.high: dict[Node, float] = {}
+        self.total: dict[Node, float] = {}
+        self.squares: dict[Node, float] = {}
+        self.size: dict[Node, int] = {}
+        self.by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
+        # Functions along rows are lowered using the interval of their operands.
+        read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
+        self.units = {node: _Units(node) for node in program.nodes if node in self.by_unit | read}
+        self.rounds = {
+            node.inputs[0]: _Rounds(shape_of(node.inputs[0])[0], every)
+            for node in program.nodes
+            if node.op == "max_rows" and node.type.secret
+        }
+        self.decisions = {
+            node.inputs[0]: _Decision(rows=node.op == "argmax_rows")
+            for node in program.nodes
+            if node.op in ("sign", "argmax_rows") and node.type.secret
+        }
+
+    def add(self, node: Node, value: Array) -> None:
+        self.low[node] = min(self.low.get(node, math.inf), float(value.min(initial=math.inf)))
+        self.high[node] = max(self.high.get(node, -math.inf), float(value.max(initial=-math.inf)))
+        self.total[node] = self.total.get(node, 0.0) + float(value.sum())
+        self.squares[node] = self.squares.get(node, 0.0) + float(np.square(value).sum())
+        self.size[node] = self.size.get(node, 0) + value.size
+        for table in (self.units, self.decisions, self.rounds):
+            if node in table:
+                table[node].add(value)
+
+    def table(self, count: int) -> dict[Node, Observed]:
         table = {}
-        for node in low:
-            mean = total[node] / size[node]
-            variance = max(0.0, squares[node] / size[node] - mean * mean)
-            reach = units[node].reach() if node in by_unit else None
-            tails = units[node].tails() if node in units else None
-            decision = decisions.get(node)
+        for node in self.low:
+            mean = self.total[node] / self.size[node]
+            variance = max(0.0, self.squares[node] / self.size[node] - mean * mean)
+            decision = self.decisions.get(node)
             near, spread = (decision.near(), decision.spread) if decision else (None, None)
-            compared = rounds[node].result() if node in rounds else ()
             table[node] = Observed(
-                low[node],
-                high[node],
+                self.low[node],
+                self.high[node],
                 mean,
                 math.sqrt(variance),
                 count,
-                reach,
+                self.units[node].reach() if node in self.by_unit else None,
                 near,
                 spread,
-                tails,
-                rounds=compared,
+                self.units[node].tails() if node in self.units else None,
+                self.rounds[node].result() if node in self.rounds else (),
             )
         return table
 
@@ -234,13 +259,16 @@ def row_distances(program: Program) -> tuple[float | None, float | None]:
 
 
 class _Rounds:
-    """The differences that each round of a maximum over so many rows compares, if all rounds are exact."""
+    """The differences that each round of a maximum over so many rows compares, if all rounds are exact.
+
+    `every`: a chunk has the samples of a chunk of so many times as many.
+    """
 
     # The number of quantiles, and the number of differences picked evenly from each chunk of samples.
     _QUANTILES, _PICKED = 512, 1 << 14
 
-    def __init__(self, rows: int) -> None:
-        self.count = rows.bit_length() - 1
+    def __init__(self, rows: int, every: int = 1) -> None:
+        self.count, self.every = rows.bit_length() - 1, every
         self.peaks: list[list[Array]] = [[] for _ in range(self.count)]
         self.picked: list[list[Array]] = [[] for _ in range(self.count)]
 
@@ -251,7 +279,7 @@ class _Rounds:
             distance = np.abs(first - second).reshape(value.shape[0], -1)
             self.peaks[number].append(distance.max(axis=1))
             flat = distance.ravel()
-            self.picked[number].append(flat[:: max(1, flat.size // self._PICKED)])
+            self.picked[number].append(flat[:: max(1, self.every * flat.size // self._PICKED)])
             value = np.maximum(first, second)
 
     def result(self) -> tuple[Round, ...]:

@@ -1,52 +1,29 @@
-"""The margin of an interval beyond the calibration samples, and the degree that the wider interval needs.
+"""The margin of an interval beyond the calibration samples.
 
 A sample's largest value at a layer is one draw from a tail; the interval has to hold the draws of unseen inputs. The
 tail is assumed to be exponential within the largest tenth of the samples, and the interval ends where `RATE` of the
 samples are beyond it. Ranges by unit are judged by held-out samples: with hundreds or thousands of units, new samples
 exceed a single unit's largest value far more often than the whole layer's.
 
-A wider interval makes a polynomial worse inside it. So margin and degree are chosen together: the degree is the
-smallest of `DEGREES` with an error, under the distribution of the samples, that is no larger than the error of the
-usual degree on an interval a tenth wider than the samples, and no large part of the function's variation. For a smooth
-function that may be a thousand times less than the encryption's error, so such a function takes the first degree with a
-`negligible` error, also from `LOW_DEGREES`.
+The degree that the wider interval needs is chosen by passes/polynomials/choose_degree.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.approx.fits.fit import Fit, Moments, density
-from heliograph.functions import Function
-from heliograph.ir import Array, Node, Program, shape_of
+from heliograph.approx.fits.fit import Fit, density
+from heliograph.ir import Array, Node, shape_of
 from heliograph.passes.ranges.calibrate import Observed, Tails
-from heliograph.passes.ranges.units import UnitGroup, unit_groups
 
 # The share of samples from the calibration's distribution that a layer's interval may miss.
 RATE = 1e-4
-# The reference for a degree's error: this margin, at the first of the degrees. Each degree uses up its levels.
-USUAL_MARGIN = 0.1
-DEGREES = (15, 31, 63)
-# Further degrees for smooth functions, used if their error is negligible: each uses up its levels.
-LOW_DEGREES = (3, 7)
-# The degrees for a maximum over rows, the same for all rounds: the first with a root mean square error of at most this
-# share of the values' standard deviation.
-MAX_DEGREES = (31, 63, 127)
-_MAXIMUM = 0.08
-# A largest error is negligible if it is below this share of the error that encryption may add to a result of the same
-# size.
-_BELOW_ENCRYPTION = 1 / 16
 # A proved interval is used if it is wider by no more than this factor.
 WORTH_A_PROOF = 1.2
-# A degree is kept if its error is larger by no more than this factor: less error is not worth a level.
-_SLACK = 1.08
-# The usual degree is too low if its error exceeds this share of the standard deviation of the function's values.
-_WORST = 0.15
 # Extra room, growing with each layer of the network. Polynomials move the inputs of the layers after them, and a sample
 # leaves the network's ranges if it leaves any layer's; leaving the first one's ruins all that follow.
 _ROOM, _ROOM_EACH, _MOST_ROOM = 0.05, 0.03, 0.3
@@ -103,11 +80,11 @@ class Wide:
     rounds: tuple[float, ...] = ()
 
 
-def widened(observed: Mapping[Node, Observed]) -> dict[Node, Wide]:
-    """The widened range of every observed operand of a polynomial."""
+def widened(observed: Mapping[Node, Observed], room: Mapping[Node, float]) -> dict[Node, Wide]:
+    """The widened range of every observed operand of a polynomial; `room` has the factors by which some need more."""
     watched = {node: seen for node, seen in observed.items() if seen.tails is not None}
-    room = min(_ROOM + _ROOM_EACH * len(watched), _MOST_ROOM)
-    return {node: _wide(seen, (1.0 + room) * seen.room, shape_of(node)) for node, seen in watched.items()}
+    usual = 1.0 + min(_ROOM + _ROOM_EACH * len(watched), _MOST_ROOM)
+    return {node: _wide(seen, usual * room.get(node, 1.0), shape_of(node)) for node, seen in watched.items()}
 
 
 def _wide(seen: Observed, room: float, shape: tuple[int, ...]) -> Wide:
@@ -133,9 +110,10 @@ def _unit_sizes(peaks: Array) -> Array:
     Each compromise is widened by the tail of held-out samples.
     """
     best: tuple[float, Array] | None = None
+    whole, folds = peaks.max(axis=0), _folds(peaks)
     for blend in _BLENDS if peaks.shape[0] >= _ENOUGH_FOR_UNITS else (0.0,):
-        sizes = _blended(peaks, blend)
-        sizes = sizes * tail(_left_out(peaks, blend), 1.0)
+        sizes = _blended(whole, blend)
+        sizes = sizes * tail(_left_out(folds, blend), 1.0)
         price = float(np.log(sizes).mean())
         if best is None or price < best[0]:
             best = price, sizes
@@ -143,23 +121,30 @@ def _unit_sizes(peaks: Array) -> Array:
     return best[1]
 
 
-def _blended(peaks: Array, blend: float) -> Array:
-    own = peaks.max(axis=0)
+def _blended(own: Array, blend: float) -> Array:
+    """A compromise between the units' own sizes and the largest of them."""
     largest = max(float(own.max()), _SMALLEST)
     return np.asarray(np.maximum(own, _SMALLEST * largest) ** blend * largest ** (1.0 - blend))
 
 
-def _left_out(peaks: Array, blend: float) -> Array:
-    """The largest unit of each held-out sample, relative to sizes from the other folds."""
-    count = peaks.shape[0]
-    if count == 1:
+def _folds(peaks: Array) -> list[tuple[Array, Array]]:
+    """For each fold of the samples: their units' sizes, and the units' own sizes on the other folds."""
+    count = min(_FOLDS, peaks.shape[0])
+    return [
+        (
+            peaks[number::count],
+            np.max([peaks[other::count].max(axis=0) for other in range(count) if other != number], axis=0),
+        )
+        for number in range(count)
+        if count > 1
+    ]
+
+
+def _left_out(folds: Sequence[tuple[Array, Array]], blend: float) -> Array:
+    """The largest unit of each held-out sample, relative to sizes from the other folds; one without other samples."""
+    if not folds:
         return np.ones(1)
-    fold = np.arange(count) % min(_FOLDS, count)
-    ratios = np.empty(count)
-    for number in range(int(fold.max()) + 1):
-        out = fold == number
-        ratios[out] = (peaks[out] / _blended(peaks[~out], blend)).max(axis=1)
-    return ratios
+    return np.concatenate([(held_out / _blended(own, blend)).max(axis=1) for held_out, own in folds])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,126 +181,3 @@ class Normals:
         x: Array = np.linspace(low, high, _GRID, dtype=np.float64)
         weight = density(x, self.mean, np.maximum(self.std, (high - low) * 1e-3), self.shares)
         return x, weight / weight.sum()
-
-
-# A polynomial by (degree, low, high, mean, std, shares); least squares are weighted by one normal, or by several with
-# shares.
-Maker: TypeAlias = "Callable[[int, float, float, Moments, Moments, Array | None], Fit]"
-
-
-def degrees_of(of: Function) -> tuple[int, ...]:
-    """The degrees that a function may take, the smallest first; with a kink, a low one is never good enough."""
-    return DEGREES if of.kinks else (*LOW_DEGREES, *DEGREES)
-
-
-def degree_of_maximum(seen: Observed, errors: Mapping[int, float], closeness: float = 1.0) -> int:
-    """The smallest degree of a maximum over rows with a small enough error, or the largest if there is none.
-
-    `closeness` is the allowed share of the usual error.
-    """
-    if seen.degree is not None and seen.degree in errors:
-        return seen.degree
-    return next((d for d, error in errors.items() if error <= _MAXIMUM * closeness * seen.std), max(errors))
-
-
-def negligible(precision: float, size: float) -> float:
-    """The largest error that encryption hides in values of that size; `precision` is encryption's error as a share of
-    it.
-    """
-    return _BELOW_ENCRYPTION * precision * size
-
-
-@dataclass(slots=True)
-class Chooser:
-    """The choice of polynomials for intervals that are wider than the samples.
-
-    `observed`: the samples' statistics.
-    `wide`: the widened ranges.
-    `usual`: the unit groups with the usual margin.
-    `precision`: the error that encryption may add to a result, as a share of its size.
-    `closeness`: the allowed share of the usual error.
-    `degrees`: the chosen degrees, by operand.
-    """
-
-    observed: Mapping[Node, Observed]
-    wide: Mapping[Node, Wide]
-    usual: Mapping[Node, UnitGroup]
-    precision: float = 0.0
-    closeness: float = 1.0
-    degrees: dict[Node, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, program: Program, observed: Mapping[Node, Observed], precision: float = 0.0, closeness: float = 1.0
-    ) -> Chooser:
-        usual = unit_groups(program, observed, USUAL_MARGIN)
-        return cls(observed, widened(observed), usual, precision, closeness)
-
-    def groups(self, program: Program) -> dict[Node, UnitGroup]:
-        """The unit groups with the widened reach."""
-        reaching = {
-            node: replace(seen, reach=self.wide[node].reach if node in self.wide else seen.reach)
-            for node, seen in self.observed.items()
-        }
-        return unit_groups(program, reaching, 0.0, WORTH_A_PROOF)
-
-    def polynomial(
-        self,
-        node: Node,
-        of: Function,
-        make: Maker,
-        low: float,
-        high: float,
-        degree: int | None,
-        sizes: Array | None,
-    ) -> Fit:
-        """The polynomial of that degree, or of the smallest good enough one; `sizes` are the unit sizes.
-
-        A degree is good enough if its error is as small as usual, or negligible.
-        """
-        operand = node.inputs[0]
-        seen = self.observed[operand]
-        assert seen.tails is not None
-        normals = Normals.of(seen.tails, sizes)
-        degree = degree or seen.degree
-        size = 1.0 if sizes is None else float(np.sqrt(np.mean(sizes**2)))
-        if degree:
-            self.degrees[operand] = degree
-            return make(degree, low, high, normals.mean, normals.std, normals.shares)
-        deviation = normals.deviation(of.evaluate, low, high)
-        usual = self._usual_error(node, of.evaluate, make, seen, low, high)
-        allowed = self.closeness * min(_SLACK * usual, _WORST * deviation * size)
-        for tried in degrees_of(of):
-            made = make(tried, low, high, normals.mean, normals.std, normals.shares)
-            if made.max_error <= negligible(self.precision, deviation):
-                break
-            if tried in DEGREES and normals.error(made, of.evaluate) * size <= allowed:
-                break
-        self.degrees[operand] = tried
-        return made
-
-    def maximum(self, operand: Node, errors: Mapping[int, float]) -> int:
-        """The degree of a maximum over the operand's rows, given the error of each degree."""
-        self.degrees[operand] = degree_of_maximum(self.observed[operand], errors, self.closeness)
-        return self.degrees[operand]
-
-    def _usual_error(
-        self, node: Node, function: Callable[[Array], Array], make: Maker, seen: Observed, low: float, high: float
-    ) -> float:
-        """The error of the first degree, under the distribution of the samples, on a range a tenth wider than theirs.
-
-        Where the function has no value a tenth outside, the range ends at `low` or `high`, the actual interval.
-        """
-        assert seen.tails is not None
-        if node in self.usual:
-            group = self.usual[node]
-            sizes = group.settle(node, None)
-            size, reach = float(np.sqrt(np.mean(sizes**2))), group.reach[node]
-            plain = make(DEGREES[0], -reach, reach, seen.mean / size, max(seen.std / size, 1e-3 * reach), None)
-            return Normals.of(seen.tails, sizes).error(plain, function) * size
-        width = USUAL_MARGIN * max(seen.high - seen.low, 1e-6 * max(abs(seen.high), abs(seen.low), 1e-6))
-        ends = np.array((seen.low - width, seen.high + width))
-        with np.errstate(all="ignore"):
-            ends = np.where(np.isfinite(function(ends)), ends, (low, high))
-        plain = make(DEGREES[0], float(ends[0]), float(ends[1]), seen.mean, seen.std, None)
-        return Normals.of(seen.tails, None).error(plain, function)
