@@ -20,7 +20,7 @@ from harness import Run, benchmark, option
 from heliograph.ckks import noise
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.ring import Ring
-from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
+from heliograph.compiler.planning.chains import bootstrapping_rings
 from heliograph.compiler.pipeline import level_passes
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.interface import pack_inputs

@@ -10,7 +10,7 @@ import pytest
 import heliograph as hg
 from heliograph.compiler import driver
 from heliograph.compiler.pipeline import front_passes
-from heliograph.compiler.planning import bootstrap_planner
+from heliograph.compiler.planning import planner
 from heliograph.compiler.reporting.bill import class_agreement
 from heliograph.errors import HeliographError, ProgramError
 from heliograph.interpret import interpret_batch
@@ -90,12 +90,10 @@ def test_conflicts_are_refused_before_anything_is_worked_out(
 def test_series_are_fitted_only_where_a_ring_can_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network needs a larger ring than the smallest; none of the small ones can bootstrap securely."""
     asked: list[bool] = []
-    fitted, planned = approximation.fit_series, bootstrap_planner.plan_bootstrapped
+    fitted, planned = approximation.fit_series, planner.plan_bootstrapped
     tried: list[int] = []
     monkeypatch.setattr(approximation, "fit_series", lambda *of, **more: asked.append(True) or fitted(*of, **more))
-    monkeypatch.setattr(
-        "heliograph.compiler.planning.planner.plan_bootstrapped", lambda *of: tried.append(of[0]) or planned(*of)
-    )
+    monkeypatch.setattr(planner, "plan_bootstrapped", lambda *of: tried.append(of[0]) or planned(*of))
     made = hg.compile(hg.parse(DEEP))
     assert made.ring.log_ring > 10
     assert made.report.figures.bootstraps == 0

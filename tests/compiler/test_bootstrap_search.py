@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import heliograph as hg
-from heliograph.compiler.planning import bootstrap_planner as planner
-from heliograph.compiler.planning.bootstrap_planner import _Choice, _TooCoarseError
+from heliograph.ckks.noise import bootstrap_error
+from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.placements import Choice
+from heliograph.compiler.planning.plan import Refusal
 from heliograph.errors import PlanningError
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
@@ -25,34 +27,33 @@ class Search:
     """What the planner did: the choices it had, those it planned, and how often it simulated a finished plan."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.found: list[Sequence[_Choice]] = []
-        self.lowered: list[_Choice] = []
-        self.finished: list[_Choice] = []
-        # What lowering and finishing raise, where something is given.
+        self.found: list[Sequence[Choice]] = []
+        self.lowered: list[Choice] = []
+        self.finished: list[Choice] = []
+        # What lowering raises and finishing returns, where something is given.
         self.refuses: Any = lambda choice: None
         self.coarse: Any = lambda choice: None
-        choices, lower, finish = planner._choices, planner._lowered, planner._finished
+        choices, lower, finish = planner.choices, planner._lowered, planner._Fitting._finished
 
-        def _choices(*given: Any) -> Any:
+        def placed(*given: Any) -> Any:
             made = choices(*given)
             self.found.append(made[0])
             return made
 
-        def _lowered(choice: _Choice, *given: Any) -> Any:
+        def lowered(choice: Choice, *given: Any) -> Any:
             self.lowered.append(choice)
             if (error := self.refuses(choice)) is not None:
                 raise error
             return lower(choice, *given)
 
-        def _finished(planned: Any, *given: Any) -> Any:
-            self.finished.append(planned.choice)
-            if (error := self.coarse(planned.choice)) is not None:
-                raise error
-            return finish(planned, *given)
+        def finished(fitting: Any, lowered: Any, *given: Any) -> Any:
+            self.finished.append(lowered.choice)
+            refusal = self.coarse(lowered.choice)
+            return finish(fitting, lowered, *given) if refusal is None else refusal
 
-        monkeypatch.setattr(planner, "_choices", _choices)
-        monkeypatch.setattr(planner, "_lowered", _lowered)
-        monkeypatch.setattr(planner, "_finished", _finished)
+        monkeypatch.setattr(planner, "choices", placed)
+        monkeypatch.setattr(planner, "_lowered", lowered)
+        monkeypatch.setattr(planner._Fitting, "_finished", finished)
 
 
 @pytest.fixture
@@ -82,13 +83,13 @@ def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "wanted_fastest", lambda *given: True)
-    error, refused = planner.bootstrap_error, []
+    error, refused = bootstrap_error, []
 
-    def coarse(choice: _Choice) -> _TooCoarseError | None:
+    def coarse(choice: Choice) -> Refusal | None:
         if refused:
             return None
         refused.append(len(search.lowered))
-        return _TooCoarseError("its error would be large", False, 0.5 * error(choice.ring))
+        return Refusal(PlanningError("its error would be large"), finer_bits=1, serves=0.5 * error(choice.ring))
 
     search.coarse = coarse
     compiled(**SECURE)
@@ -105,9 +106,9 @@ def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
 def test_bootstraps_count_in_a_bound_on_memory_as_they_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out, they may fit where whole ones would not; where they would by no means, no plan is tried."""
     bound = compiled().report.to_dict()["server_peak_bytes"]
-    monkeypatch.setattr(_Choice, "bootstrap_bytes", property(lambda choice: 2 * bound))
+    monkeypatch.setattr(Choice, "bootstrap_bytes", property(lambda choice: 2 * bound))
     assert compiled(memory_bytes=bound).report.to_dict()["server_peak_bytes"] <= bound
-    monkeypatch.setattr(_Choice, "bootstrap_bytes", property(lambda choice: 3 * bound))
+    monkeypatch.setattr(Choice, "bootstrap_bytes", property(lambda choice: 3 * bound))
     with pytest.raises(PlanningError, match="keys and tables of bootstraps alone"):
         compiled(memory_bytes=bound)
 
@@ -117,31 +118,26 @@ def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
     search: Search, monkeypatch: pytest.MonkeyPatch, excess: float, share: float
 ) -> None:
     """A chain of one bit more is among them where little is missing, though it errs by a little more than half as much."""
-    fit, finish, simulate = planner._first_fitting, planner._finished, planner.simulated
-    wanted: list[Any] = []
+    finish, simulate = planner._Fitting._finished, planner.simulated
+    tolerance: list[float] = []
     served: list[float] = []
 
-    def _first_fitting(*given: Any) -> Any:
-        wanted.append(given[3])
-        return fit(*given)
-
-    def _finished(*given: Any) -> Any:
-        try:
-            return finish(*given)
-        except _TooCoarseError as error:
-            served.append(error.serves)
-            raise
+    def finished(fitting: Any, *given: Any) -> Any:
+        tolerance.append(fitting.wanted.tolerance)
+        found = finish(fitting, *given)
+        if isinstance(found, Refusal):
+            served.append(found.serves)
+        return found
 
     def simulated(*given: Any) -> Any:
         found = simulate(*given)
         # Only the first plan is refused.
-        return found if served else replace(found, error=excess * wanted[0].tolerance)
+        return found if served else replace(found, error=excess * tolerance[0])
 
-    monkeypatch.setattr(planner, "_first_fitting", _first_fitting)
-    monkeypatch.setattr(planner, "_finished", _finished)
+    monkeypatch.setattr(planner._Fitting, "_finished", finished)
     monkeypatch.setattr(planner, "simulated", simulated)
     compiled(**SECURE)
-    first, *others = (planner.bootstrap_error(choice.ring) for choice in search.finished)
+    first, *others = (bootstrap_error(choice.ring) for choice in search.finished)
     assert served == [pytest.approx(share * first)]
     assert others
     assert max(others) <= share * first

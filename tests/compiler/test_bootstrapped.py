@@ -13,9 +13,12 @@ import torch
 from helpers.keyed import compiled, keyed
 
 import heliograph as hg
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.plan import Plan, Refusal
 from heliograph.errors import PlanningError, RangeError, WireError
 from heliograph.execution.key_use import key_use
+from heliograph.execution.loop import Trace
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, CipherType, Stage
 from heliograph.ir.bootstraps.asked import bootstrap_slots, bootstrapped, bootstraps
@@ -172,21 +175,19 @@ def _given(options: hg.Options) -> dict[str, object]:
 def test_where_the_large_ring_does_not_fit_the_memory_a_smaller_one_bootstraps(monkeypatch: pytest.MonkeyPatch) -> None:
     program = hg.parse("program p\ninput x: secret slots[4] in [-1, 1]\noutput y = x * x\n")
     tried: list[tuple[str, int]] = []
-    sentinel: Any = object()
+    sentinel: Any = Plan(program, (), Ring(16, 60, 40, 20, 3), Trace(), 1.0, 0.0, 1.0)
 
     def plain(log_ring: int, *rest: Any) -> Any:
         tried.append(("plain", log_ring))
         if log_ring < 17:
-            raise TooFewLevelsError(60, 40)
-        raise PlanningError("the server would need 15 bytes", where="Options.memory_bytes")
+            return Refusal(TooFewLevelsError(60, 40), levels=60)
+        return Refusal(PlanningError("the server would need 15 bytes", where="Options.memory_bytes"))
 
     def bootstrapped(log_ring: int, *rest: Any) -> Any:
         tried.append(("bootstrapped", log_ring))
-        if log_ring < 16:
-            raise PlanningError("no chain with bootstrapping is secure")
-        return sentinel
+        return Refusal(PlanningError("no chain with bootstrapping is secure")) if log_ring < 16 else sentinel
 
-    monkeypatch.setattr(planner, "_plan_on", plain)
+    monkeypatch.setattr(planner, "plan_unbootstrapped", plain)
     monkeypatch.setattr(planner, "plan_bootstrapped", bootstrapped)
     assert planner.make_plan(program, hg.Options(memory_bytes=12), [np.ones(4)]) is sentinel
     assert tried[-2:] == [("bootstrapped", 16), ("plain", 17)]

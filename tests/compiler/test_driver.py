@@ -25,8 +25,8 @@ from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.chains import candidates
 from heliograph.compiler.planning.plan import AmplifiedError, least_ms, run_ms
-from heliograph.compiler.planning.planner import candidates
 from heliograph.errors import HeliographError, PlanningError, ProgramError, SecurityError, UnsupportedError
 from heliograph.interpret import interpret
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage

@@ -25,9 +25,9 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.noise import series_std
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import levels_deeper
-from heliograph.compiler.planning import bootstrap_planner
-from heliograph.compiler.planning.plan import run_ms
-from heliograph.errors import PlanningError, ProgramError, RangeError, VerifyError
+from heliograph.compiler.planning import planner
+from heliograph.compiler.planning.plan import Refusal, run_ms
+from heliograph.errors import ProgramError, RangeError, VerifyError
 from heliograph.execution.walk import node_calls
 from heliograph.interpret import interpret
 from heliograph.ir import Builder, Program, Stage
@@ -203,13 +203,14 @@ def test_a_compiled_program_computes_activations_where_it_bootstraps(deep: hg.Pr
 
 def test_no_plan_is_made_that_could_not_be_faster(deep: hg.Program, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    made = bootstrap_planner.plan_bootstrapped
-    monkeypatch.setattr(
-        "heliograph.compiler.planning.planner.plan_bootstrapped", lambda *of: asked.append(of) or made(*of)
-    )
+    made = planner.plan_bootstrapped
+    monkeypatch.setattr(planner, "plan_bootstrapped", lambda *of: asked.append(of) or made(*of))
     hg.compile(deep, replace(TOY, objective="latency"))
-    with pytest.raises(PlanningError, match="no plan takes less than 1 ms"):
-        made(*asked[0][:4], 1.0)
+    *given, wanted = asked[0]
+    refused = made(*given, replace(wanted, faster_than=1.0))
+    assert isinstance(refused, Refusal)
+    assert refused.slow
+    assert "no plan takes less than 1 ms" in str(refused.error)
 
 
 def test_without_it_bootstraps_refresh_values(deep: hg.Program) -> None:
@@ -239,9 +240,9 @@ def test_a_deep_program_is_faster_with_it() -> None:
 
 
 def test_it_does_so_where_the_fastest_plan_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap_planner, "wanted_fastest", lambda *given: True)
+    monkeypatch.setattr(planner, "wanted_fastest", lambda *given: True)
     # Each plan is written out before plans are compared, whatever their number.
-    monkeypatch.setattr(bootstrap_planner, "_COMPARED", 4)
+    monkeypatch.setattr(planner, "_COMPARED", 4)
     fastest = hg.compile(twelve(), TWELVE)
     figures = fastest.report.figures
     assert figures.bootstrapping is not None

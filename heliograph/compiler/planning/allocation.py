@@ -19,19 +19,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from heliograph import rounding
-from heliograph.ckks.ring import MOST_LEVELS, Ring
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import (
-    linear_passes,
-    polynomial_passes,
-    scaled,
-    unproved_pack_passes,
-)
-from heliograph.compiler.planning.bootstrap_planner import lower_parts, size_margin
-from heliograph.compiler.planning.bootstrap_rings import bootstrapping_rings
+from heliograph.compiler.pipeline import linear_passes, polynomial_passes, scaled, unproved_pack_passes
+from heliograph.compiler.planning.chains import bootstrapping_rings, candidates, log_rings, longest, lower_parts
 from heliograph.compiler.planning.plan import pack_samples, sample_inputs
-from heliograph.compiler.planning.planner import candidates, log_rings, reach_of
+from heliograph.compiler.planning.planner import reach_of, size_margin
 from heliograph.compiler.reporting.bill import class_agreement
 from heliograph.compiler.reporting.held_out import apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError, said
@@ -437,15 +431,15 @@ def _chains(
         return BootstrapSearch(made, ring.slots, options.costs).having(ways=ways, groups=groups)
 
     for log_ring in log_rings(options) if options.bootstrap is not True and not written else ():
-        longest = _longest(log_ring, least, most, headroom, options)
-        if longest < least:
+        top = longest(log_ring, least, most, headroom, options)
+        if top < least:
             continue
-        lengths = sorted({round(each) for each in np.linspace(least, longest, _LENGTHS)})
+        lengths = sorted({round(each) for each in np.linspace(least, top, _LENGTHS)})
         chosen = [candidates(log_ring, levels, headroom, options)[0] for levels in lengths]
         search = packed_for(chosen[0]).without_constants()
         for ring in chosen:
             yield ring, search
-        if longest == most:
+        if top == most:
             return
     if options.bootstrap is False:
         return
@@ -461,15 +455,6 @@ def _chains(
             for ring in rings:
                 yield ring, search
             return
-
-
-def _longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
-    """The longest chain between `least` and `most` levels on a ring; less than `least` if there is none."""
-    low, high = least - 1, min(most, MOST_LEVELS)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if candidates(log_ring, middle, headroom, options) else (low, middle - 1)
-    return low
 
 
 def _placeable(search: BootstrapSearch, table: Table, rings: Sequence[Ring]) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
-from heliograph.errors import RangeError
+from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.execution.loop import Trace, execute
 from heliograph.execution.prices import prices_on, total_ms
+from heliograph.execution.protocol import Call
 from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
@@ -49,6 +51,7 @@ class Wanted:
     `tolerance`: the largest allowed error.
     `magnitude`: the largest output.
     `gap_error`: as in `Options`.
+    `faster_than`: the milliseconds of a plan that is known already.
     """
 
     inputs: Sequence[Array]
@@ -56,6 +59,14 @@ class Wanted:
     tolerance: float
     magnitude: float
     gap_error: float | None = None
+    faster_than: float = math.inf
+
+    def below(self, plan: Plan | None) -> Wanted:
+        """The same requirements for a plan that is faster than this one."""
+        return self if plan is None else replace(self, faster_than=min(self.faster_than, plan.total_ms))
+
+    def too_slow(self) -> Refusal:
+        return Refusal(PlanningError(f"no plan takes less than {self.faster_than:.0f} ms"), slow=True)
 
     def refuses(self, found: Simulated) -> str:
         """Why a plan with these errors is refused; empty if it is not."""
@@ -87,6 +98,47 @@ class Plan:
     output_magnitude: float
     unbounded_ms: float | None = None
     loading_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        return self.predicted_ms + self.loading_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a chain or a ring is refused, and what the next one must have.
+
+    `error`: the error, if no other one serves.
+    `levels`: the least number of levels.
+    `finer_bits`: by how many bits the scale must be finer.
+    `share`: bootstraps with this share of the errors may be precise enough.
+    `room_bits`: how many bits more the first modulus needs above the scale.
+    `drifts`: whether the scale must be another one.
+    `calls`: the calls of the run that was simulated, which price other chains.
+    `serves`: bootstraps with at most this error may be precise enough.
+    `paired`: whether bootstraps refreshed two values at once.
+    `slow`: whether no plan can be fast enough.
+    """
+
+    error: PlanningError
+    levels: int = 0
+    finer_bits: int = 0
+    share: float = 1.0
+    room_bits: int = 0
+    drifts: bool = False
+    calls: Mapping[Call, int] | None = None
+    serves: float = math.inf
+    paired: bool = False
+    slow: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether no other chain on the ring would serve."""
+        return not (self.levels or self.finer_bits or self.room_bits or self.drifts)
+
+    @property
+    def no_memory(self) -> bool:
+        return self.error.where == "Options.memory_bytes"
 
 
 def sample_inputs(program: Program, count: int) -> list[Array]:

@@ -1,26 +1,43 @@
-"""Choose ring, chain, scale and digits: the smallest ring that carries the program, then the cheapest way to use it."""
+"""Choose ring, chain, scale, digits and bootstraps: the smallest ring that carries the program, then the cheapest way to
+use it.
+
+On each ring, chains are tried in the order of their prices: bootstraps are placed if the program is deeper than any
+chain, then the program is lowered, fitted to the memory, and simulated. A chain that does not serve gives a `Refusal`,
+which says what the next one must have.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from heliograph.ckks.costs import CostTable
-from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring
-from heliograph.ckks.security import MAX_LOG_PQ_128
+from heliograph.ckks.ring import MIN_SCALE_BITS, Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import back_passes, pack_passes
-from heliograph.compiler.planning.bootstrap_planner import plan_bootstrapped, wanted_fastest
+from heliograph.compiler.pipeline import back_passes, lower_passes, pack_passes, pair_passes
+from heliograph.compiler.planning.chains import (
+    MIN_HEADROOM_BITS,
+    bootstrapping_rings,
+    candidates,
+    log_rings,
+    most_levels,
+)
+from heliograph.compiler.planning.placements import Choice, choices, in_order
 from heliograph.compiler.planning.plan import (
     BITS_FINER,
     AmplifiedError,
     Plan,
+    Refusal,
     Wanted,
     least_ms,
+    pack_samples,
     run_ms,
     sample_inputs,
     simulated,
@@ -33,55 +50,17 @@ from heliograph.execution.prices import call_ms, total_ms
 from heliograph.execution.protocol import Call
 from heliograph.ir import Array, Program
 from heliograph.ir.analysis.depth import program_depth, spends_carried
+from heliograph.ir.bootstraps.asked import paired_slots
+from heliograph.ir.verify import verify
+from heliograph.passes.base import Step, Trail
+from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
+from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.levels.plan_levels import DriftError, TooFewLevelsError
 from heliograph.rounding import power_of_two
 
-# A scale finer than this gains nothing: errors are then far below float32's, and our kernels are slower.
-_MAX_SCALE_BITS = 49
-# This many bits of the scale may be given up for one special prime less.
-_BITS_FOR_A_PRIME = 3
-# The first modulus is at least this many bits above the scale, as room for the size of the outputs.
-_MIN_HEADROOM_BITS = 8
-# If no plan is found, the error names outputs that need more room than this.
-_LARGE_BITS = 22
-
-
-def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
-    """The chains with enough levels on a ring, the cheapest key switch first.
-
-    For each number of digits these are the one with the finest scale, and one that saves a special prime, if that costs
-    only a few bits of the scale.
-    """
-    found = []
-    for digits in range(1, levels + 2):
-        scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
-        finest: Ring | None = None
-        for scale in scales:
-            ring = Ring(
-                log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits, short_specials=True
-            )
-            if scale + headroom > 60 or not (ring.secure and ring.legal):
-                continue
-            if finest is None or ring.special < finest.special:
-                found.append(ring)
-            finest = finest or ring
-            if ring.special < finest.special or scale == finest.scale_bits - _BITS_FOR_A_PRIME:
-                break
-    middle = max(1, levels // 2)
-    return sorted(found, key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes))
-
-
-def log_rings(options: Options) -> list[int]:
-    """The rings that may be chosen, the smallest first."""
-    return sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
-
-
-def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
-    """The largest output, and the bits above the scale that the first modulus then needs."""
-    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
-    return magnitude, max(_MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
-
-
+# If no plan is found, the error names outputs that need more room than this. No chain gets more for values that leave
+# their ranges.
+_LARGE_BITS, _MOST_ROOM = 22, 30
 # Chains on rings of 2^16 and above have room for anything.
 _ROOMY = 16
 # This many runs, each starting from what the previous one left, show how errors develop.
@@ -90,18 +69,42 @@ _ROUNDS = 4
 _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
 # An answer that takes up to this factor longer counts as equally soon, if it is for more samples.
 _AS_SOON = 1.01
+# If the fastest plan is wanted, at most this many of the fastest choices are planned completely. A plan costs as much
+# as its choice, unless key selection adds a sub-chain: then less, but by no more than this factor.
+_COMPARED, _OFF = 8, 1.1
+# The margin on observed sizes, without one from the options or the program's ranges.
+_SIZE_MARGIN = 0.5
+# The levels of a chain that bootstraps must not use: each number is tried in turn until one is enough.
+_SPARE = (0, 1, 2)
+# If a plan is too coarse, the next one is finer by at least half a bit: chains that differ only in digits are not
+# tried.
+_FINER = 2.0**-0.5
+_NOT_SECURE = "no chain with bootstrapping is secure"
+# If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of
+# choices. (The other rotations are composed, which takes long to plan.)
+_KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
+
+
+def reach_of(outputs: Sequence[Array]) -> tuple[float, int]:
+    """The largest output, and the bits above the scale that the first modulus then needs."""
+    magnitude = max(float(np.abs(out).max(initial=0.0)) for out in outputs)
+    return magnitude, max(MIN_HEADROOM_BITS, math.ceil(math.log2(max(magnitude, 1e-9))) + 4)
 
 
 def best_plan(
-    program: Program, options: Options, outputs: Sequence[Array], offered: Callable[[], Program] | None = None
+    program: Program,
+    options: Options,
+    outputs: Sequence[Array],
+    offered: Callable[[], Program] | None = None,
+    faster_than: float = math.inf,
 ) -> Plan:
     """The plan of `make_plan`; with `options.objective`, the best plan over several batch sizes."""
     if options.objective is None:
-        return make_plan(program, options, outputs, offered=offered)
+        return make_plan(program, options, outputs, offered=offered, faster_than=faster_than)
     plans: list[Plan] = []
     failed: PlanningError | None = None
     for batch in _BATCHES:
-        if options.objective == "latency" and plans and _total_ms(plans[-1]) > _AS_SOON * _total_ms(plans[0]):
+        if options.objective == "latency" and plans and plans[-1].total_ms > _AS_SOON * plans[0].total_ms:
             # More samples at once take no less time.
             break
         try:
@@ -112,11 +115,9 @@ def best_plan(
         assert failed is not None
         raise failed
     if options.objective == "throughput":
-        return min(plans, key=lambda plan: _total_ms(plan) / batch_of(plan.program))
-    soonest = min(map(_total_ms, plans))
-    return max(
-        (plan for plan in plans if _total_ms(plan) <= _AS_SOON * soonest), key=lambda plan: batch_of(plan.program)
-    )
+        return min(plans, key=lambda plan: plan.total_ms / batch_of(plan.program))
+    soonest = min(plan.total_ms for plan in plans)
+    return max((plan for plan in plans if plan.total_ms <= _AS_SOON * soonest), key=lambda plan: batch_of(plan.program))
 
 
 def make_plan(
@@ -125,12 +126,14 @@ def make_plan(
     outputs: Sequence[Array],
     samples: int = 2,
     offered: Callable[[], Program] | None = None,
+    faster_than: float = math.inf,
 ) -> Plan:
     """The plan for a polynomial program, or for a program on slots.
 
     `outputs`: some of its outputs.
     `samples`: the number of samples for the simulation.
     `offered`: returns the program with the series that bootstraps may compute in place of polynomials.
+    `faster_than`: plans that take as many milliseconds are of no use.
 
     If there is no plan, raises a PlanningError with the reasons; it names large outputs if there are any.
     """
@@ -145,7 +148,16 @@ def make_plan(
         )
     magnitude, headroom = reach_of(outputs)
     try:
-        return _plan(program, options, outputs, samples, offered)
+        if headroom > 60 - MIN_SCALE_BITS:
+            raise PlanningError(
+                f"outputs reach {magnitude:.3g}, too large for any first modulus of 60 bits",
+                where=f"program {program.name!r}",
+                hint="divide the outputs by a constant in the model, or check the ranges of its inputs",
+            )
+        inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
+        tolerance = 2.0**-options.precision_bits * max(1.0, magnitude)
+        wanted = Wanted(inputs, headroom, tolerance, magnitude, options.gap_error, faster_than)
+        return _plan(program, options, wanted, offered or (lambda: program))
     except PlanningError as error:
         if headroom <= _LARGE_BITS or str(error.where).startswith("Options."):
             raise
@@ -159,26 +171,11 @@ def make_plan(
         ) from None
 
 
-def _plan(
-    program: Program,
-    options: Options,
-    outputs: Sequence[Array],
-    samples: int,
-    offered: Callable[[], Program] | None,
-) -> Plan:
-    inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
-    magnitude, headroom = reach_of(outputs)
-    if headroom > 60 - MIN_SCALE_BITS:
-        raise PlanningError(
-            f"outputs reach {magnitude:.3g}, too large for any first modulus of 60 bits",
-            where=f"program {program.name!r}",
-            hint="divide the outputs by a constant in the model, or check the ranges of its inputs",
-        )
-    wanted = Wanted(inputs, headroom, 2.0**-options.precision_bits * max(1.0, magnitude), magnitude, options.gap_error)
+def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[[], Program]) -> Plan:
+    """The plan on the first ring that has one. Raises PlanningError if there is none."""
     rings = log_rings(options)
-    reasons = []
-    drifted: DriftError | None = None
-    bootstrapped = _Bootstrapped(program, options, wanted, offered or (lambda: program))
+    reasons: list[Callable[[], str]] = []
+    drifted: Refusal | None = None
     written = any(node.op == "bootstrap" for node in program.nodes)
     endless = bool(program.interface.carried) and spends_carried(program)
     if endless and options.bootstrap is False:
@@ -187,172 +184,199 @@ def _plan(
             where="Options.bootstrap",
             why="each run spends levels of them, and only a bootstrap gives levels back",
         )
+
+    @functools.cache
+    def bootstrapped(log_ring: int) -> Plan | Refusal:
+        return plan_bootstrapped(log_ring, offered, options, wanted)
+
+    def below(limit: int) -> Plan | None:
+        """The plan with bootstraps on the smallest ring below a limit that has one, else None."""
+        plans = (bootstrapped(log_ring) for log_ring in rings if log_ring < limit)
+        return next((plan for plan in plans if isinstance(plan, Plan)), None)
+
     # A value from an earlier run has no more levels than that run left.
     too_deep = options.bootstrap is True or written or endless
     for log_ring in rings if not too_deep else ():
-        smaller = None
-        if too_deep and options.bootstrap is None:
-            smaller = bootstrapped.below(log_ring, rings)
-        try:
-            return _plan_on(log_ring, program, options, wanted, smaller)
-        except DriftError as error:
-            drifted = drifted or error
-            reasons.append(f"ring 2^{log_ring}: {error.what}")
-        except PlanningError as error:
-            reasons.append(f"ring 2^{log_ring}: {error.what}")
-            if error.where == "Options.memory_bytes" and too_deep and options.bootstrap is None:
-                # Without bootstraps, only a large ring is deep enough; a smaller one with bootstraps may fit.
-                if smaller is not None:
-                    return smaller
-                break
-            if error.where:
-                raise
-            too_deep = isinstance(error, TooFewLevelsError)
+        smaller = below(log_ring) if too_deep and options.bootstrap is None else None
+        found = plan_unbootstrapped(log_ring, program, options, wanted.below(smaller))
+        if isinstance(found, Plan) or (smaller is not None and (found.slow or found.no_memory)):
+            return faster(smaller, found)
+        reasons.append(functools.partial(_reason, log_ring, found, options))
+        if found.drifts:
+            drifted = drifted or found
+            continue
+        if found.no_memory and too_deep and options.bootstrap is None:
+            # Without bootstraps, only a large ring is deep enough; a smaller one with bootstraps may fit.
+            break
+        if found.slow or found.error.where:
+            raise found.error
+        too_deep = bool(found.levels)
     for log_ring in rings if too_deep and options.bootstrap is not False else ():
-        try:
-            return bootstrapped.best_from(log_ring, rings)
-        except PlanningError as error:
-            if error.where:
-                raise
-            reasons.append(f"ring 2^{log_ring} with bootstraps: {error.what}")
+        found, larger = bootstrapped(log_ring), log_ring + 1
+        if isinstance(found, Plan):
+            if larger in rings and log_ring < _ROOMY and wanted_fastest(program, options):
+                # Longer chains bootstrap less often.
+                return faster(found, plan_bootstrapped(larger, offered, options, wanted.below(found)))
+            return found
+        if found.slow or found.error.where:
+            raise found.error
+        reasons.append(functools.partial("ring 2^{} with bootstraps: {}".format, log_ring, found.error.what))
     if drifted is not None:
-        raise drifted
+        raise drifted.error
     raise PlanningError(
         f"no ring carries {program.name!r}: it needs {program_depth(program)} levels",
-        why="\n       ".join(reasons[-3:]),
+        why="\n       ".join(reason() for reason in reasons[-3:]),
         hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
         "precision_bits",
     )
 
 
-@dataclass(slots=True)
-class _Bootstrapped:
-    """A cache of plans with bootstraps, one for each ring; `known` has the plans and errors so far."""
-
-    program: Program
-    options: Options
-    wanted: Wanted
-    offered: Callable[[], Program]
-    known: dict[int, Plan | PlanningError] = field(default_factory=dict)
-
-    def on(self, log_ring: int) -> Plan:
-        """The plan on that ring. Raises the PlanningError if there is none."""
-        if log_ring not in self.known:
-            try:
-                self.known[log_ring] = plan_bootstrapped(log_ring, self.offered, self.options, self.wanted)
-            except PlanningError as error:
-                self.known[log_ring] = error
-        found = self.known[log_ring]
-        if isinstance(found, PlanningError):
-            raise found
-        return found
-
-    def best_from(self, log_ring: int, rings: Sequence[int]) -> Plan:
-        """The plan on that ring; if the fastest is wanted, also the next ring is tried: longer chains bootstrap less
-        often.
-        """
-        plan, larger = self.on(log_ring), log_ring + 1
-        if larger in rings and log_ring < _ROOMY and wanted_fastest(self.program, self.options):
-            with contextlib.suppress(PlanningError):
-                other = plan_bootstrapped(larger, self.offered, self.options, self.wanted, _total_ms(plan))
-                return min(plan, other, key=_total_ms)
+def faster(plan: Plan | None, other: Plan | Refusal) -> Plan:
+    """The faster one of two plans, where there are two."""
+    if isinstance(other, Refusal) or (plan is not None and plan.total_ms <= other.total_ms):
+        assert plan is not None
         return plan
-
-    def below(self, limit: int, rings: Sequence[int]) -> Plan | None:
-        """The plan on the smallest ring below a limit that has one, else None."""
-        for log_ring in rings:
-            if log_ring < limit:
-                with contextlib.suppress(PlanningError):
-                    return self.on(log_ring)
-        return None
+    return other
 
 
-def _total_ms(plan: Plan) -> float:
-    return plan.predicted_ms + plan.loading_ms
+def wanted_fastest(program: Program, options: Options) -> bool:
+    """Whether the fastest plan is wanted, however large; otherwise the smallest of nearly equally fast plans is chosen.
 
-
-def _plan_on(log_ring: int, program: Program, options: Options, wanted: Wanted, smaller: Plan | None = None) -> Plan:
-    """The plan without bootstraps on one ring, or `smaller`, a plan with bootstraps on a smaller ring, if that is
-    faster.
-
-    In a larger ring with a chain for a deep program, every operation and key is several times larger.
+    A program that carries values from run to run counts, because it runs again and again.
     """
-    headroom = wanted.headroom
-    levels = max(1, program_depth(program))
-    least_scale = 0
-    failure = ""
-    drifted: DriftError | None = None
+    return options.objective is not None or options.allocate == "plan" or bool(program.interface.carried)
+
+
+def _reason(log_ring: int, found: Refusal, options: Options) -> str:
+    """Why a ring was refused without bootstraps. The levels that it has are counted only for the text."""
+    error = TooFewLevelsError(found.levels, most_levels(log_ring, options)) if found.levels else found.error
+    return f"ring 2^{log_ring}: {error.what}"
+
+
+# ---------------------------------------------------------------------------------------------- one chain
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _tried(ring: Ring, make: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T | Refusal:
+    """What a step of planning returns, or why it refuses this chain."""
+    try:
+        return make(*given, **named)
+    except TooFewLevelsError as few:
+        return Refusal(few, levels=few.needed)
+    except DriftError as drift:
+        return Refusal(drift, drifts=True)
+    except AmplifiedError as amplified:
+        # Missing room is hardly ever the cause.
+        error = PlanningError(f"{amplified.what} (scale of {ring.scale_bits} bits)")
+        return Refusal(error, finer_bits=BITS_FINER, share=2.0**-BITS_FINER, room_bits=1)
+    except RangeError as out_of_range:
+        return Refusal(PlanningError(out_of_range.what, why=out_of_range.why), room_bits=3)
+    except PlanningError as error:
+        return Refusal(error)
+
+
+def _simulated(trail: Trail, ring: Ring, options: Options, wanted: Wanted) -> Plan | Refusal:
+    """The plan with an executable program, if its errors are small enough."""
+    program = trail[-1].program
+    found = _tried(ring, simulated, program, wanted.inputs, wanted.refuses)
+    if isinstance(found, Refusal):
+        return found
+    if wrong := wanted.refuses(found):
+        error = PlanningError(f"{wrong} (scale of {ring.scale_bits} bits)")
+        # Errors grow at most in proportion to the errors of bootstraps.
+        share = min(_FINER, wanted.tolerance / found.error)
+        return Refusal(error, finer_bits=1, share=share, calls=found.trace.calls)
+    price = total_ms(found.trace.calls, program, options.costs)
+    return Plan(program, trail, ring, found.trace, price, found.error, wanted.magnitude)
+
+
+# ---------------------------------------------------------------------------------------------- without bootstraps
+
+
+def plan_unbootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan | Refusal:
+    """The plan without bootstraps on one ring."""
+    levels, headroom, least_scale = max(1, program_depth(program)), wanted.headroom, 0
+    failed: Refusal | None = None
+    drifted: Refusal | None = None
     rings = candidates(log_ring, levels, headroom, options)
     while rings:
         ring = rings.pop(0)
         if ring.scale_bits < least_scale:
             continue
-        if smaller is not None and _total_ms(smaller) < least_ms(program, ring, options.costs):
-            return smaller
-        try:
-            packed = pack_passes(program, ring, options)
-            trail = back_passes(program, ring, options, packed=packed)
-            executable = trail[-1].program
-            if smaller is not None and _total_ms(smaller) < run_ms(executable, options.costs):
-                # Larger scales, and keys that do not fit, would only add to the time.
-                return smaller
-            found = simulated(executable, wanted.inputs, wanted.refuses)
-            if wanted.refuses(found):
-                # If the error comes from rotations, this is cheaper than a finer scale.
-                trail = back_passes(program, ring, options, packed=packed, exact_rotations=True)
-                executable = trail[-1].program
-                found = simulated(executable, wanted.inputs, wanted.refuses)
-        except TooFewLevelsError as few:
-            levels = few.needed
-            rings = candidates(log_ring, levels, headroom, options)
-            continue
-        except DriftError as drift:
+        found = _unbootstrapped(ring, program, options, wanted)
+        if (
+            isinstance(found, Plan)
+            or found.final
+            or (not found.finer_bits and found.room_bits and headroom >= _MOST_ROOM)
+        ):
+            return found
+        if found.drifts:
             # Primes of another size drift differently. Rings that differ only in keys would drift alike.
-            drifted = drifted or drift
+            drifted = drifted or found
             rings = [other for other in rings if other.scale_bits != ring.scale_bits]
             continue
-        except AmplifiedError as amplified:
-            # Missing room is hardly ever the cause.
-            failure = f"{amplified.what} (scale of {ring.scale_bits} bits)"
-            least_scale = ring.scale_bits + BITS_FINER
-            headroom += 1
-            rings = candidates(log_ring, levels, headroom, options)
-            continue
-        except RangeError as out_of_range:
-            if headroom >= 30:
-                raise PlanningError(out_of_range.what) from None
-            failure = out_of_range.what
-            headroom += 3
-            rings = candidates(log_ring, levels, headroom, options)
-            continue
-        if wrong := wanted.refuses(found):
-            failure = f"{wrong} (scale of {ring.scale_bits} bits)"
-            least_scale = ring.scale_bits + 1
+        if found.finer_bits:
+            least_scale = ring.scale_bits + found.finer_bits
+        if not found.levels:
+            failed = found
+        if found.calls is not None:
             # The levels of the work are now known.
-            rings.sort(key=lambda other: _priced_on(found.trace.calls, other, options.costs))
+            calls = found.calls
+            rings.sort(key=lambda other: _priced_on(calls, other, options.costs))
             continue
-        fitting: tuple[Program, float] | None = executable, 0.0
-        if options.memory_bytes is not None:
-            fitting = within(executable, ring, options.memory_bytes)
-        if fitting is None:
-            least = least_server_bytes(executable, ring)
-            raise PlanningError(
+        levels, headroom = found.levels or levels, headroom + found.room_bits
+        rings = candidates(log_ring, levels, headroom, options)
+    return failed or drifted or Refusal(PlanningError(f"it needs {levels} levels"), levels=levels)
+
+
+def _unbootstrapped(ring: Ring, program: Program, options: Options, wanted: Wanted) -> Plan | Refusal:
+    """The plan without bootstraps on one chain.
+
+    In a larger ring with a chain for a deep program, every operation and key is several times larger. So the time is
+    compared with the one to beat before a program is packed, and before it is simulated.
+    """
+    if wanted.faster_than < math.inf and wanted.faster_than < least_ms(program, ring, options.costs):
+        return wanted.too_slow()
+    packed = _tried(ring, pack_passes, program, ring, options)
+    if isinstance(packed, Refusal):
+        return packed
+    # If the error comes from rotations, exact ones are cheaper than a finer scale.
+    for exact in (False, True):
+        trail = _tried(ring, back_passes, program, ring, options, packed=packed, exact_rotations=exact)
+        if isinstance(trail, Refusal):
+            return trail
+        if wanted.faster_than < math.inf and wanted.faster_than < run_ms(trail[-1].program, options.costs):
+            return wanted.too_slow()
+        found = _simulated(trail, ring, options, wanted)
+        if isinstance(found, Plan):
+            return _resident(found, options)
+        if found.calls is None:
+            break
+    return found
+
+
+def _resident(plan: Plan, options: Options) -> Plan | Refusal:
+    """The plan within the bound on memory."""
+    if options.memory_bytes is None:
+        return plan
+    fitting = within(plan.program, plan.ring, options.memory_bytes)
+    if fitting is None:
+        least = least_server_bytes(plan.program, plan.ring)
+        return Refusal(
+            PlanningError(
                 said(f"the server would need {least} bytes, {{memory_bytes}} allows {options.memory_bytes}"),
                 where="Options.memory_bytes",
                 why="that is with keys that are read anew in every run",
                 hint=said("set {key_bytes} lower (slower, fewer keys), or allow more"),
             )
-        executable, loading = fitting
-        price = total_ms(found.trace.calls, executable, options.costs)
-        # Without the memory bound, all keys would stay in memory.
-        kept = price if loading else None
-        plan = Plan(executable, trail, ring, found.trace, price, found.error, wanted.magnitude, kept, loading)
-        return smaller if smaller is not None and _total_ms(smaller) < _total_ms(plan) else plan
-    if failure:
-        raise PlanningError(failure)
-    if drifted is not None:
-        raise drifted
-    raise TooFewLevelsError(levels, _most_levels(log_ring, options))
+        )
+    program, loading = fitting
+    # Without the memory bound, all keys would stay in memory.
+    unbounded_ms = plan.predicted_ms if loading else None
+    return replace(plan, program=program, loading_ms=loading, unbounded_ms=unbounded_ms)
 
 
 def _priced_on(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float:
@@ -360,20 +384,235 @@ def _priced_on(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
     return sum(number * call_ms(call, ring, costs) for call, number in calls.items())
 
 
-def _most_levels(log_ring: int, options: Options) -> int:
-    """The levels of the longest secure chain on a ring, at the smallest scale that is ever planned."""
-    levels = 1
-    while levels < MOST_LEVELS and any(
-        Ring(
-            log_ring,
-            MIN_SCALE_BITS + _MIN_HEADROOM_BITS,
-            MIN_SCALE_BITS,
-            levels + 1,
-            digits,
-            options.security_bits,
-            short_specials=True,
-        ).secure
-        for digits in range(1, levels + 3)
-    ):
-        levels += 1
-    return levels
+# ---------------------------------------------------------------------------------------------- with bootstraps
+
+
+def plan_bootstrapped(
+    log_ring: int, offered: Callable[[], Program], options: Options, wanted: Wanted
+) -> Plan | Refusal:
+    """The plan with bootstraps on one ring: on the chain with the least total cost of work and bootstraps.
+
+    `offered` returns the program with the series that bootstraps may compute. Fitting these takes time, so it is called
+    only if the ring has a chain that bootstraps.
+
+    Among chains of nearly the same cost, the one with the smallest keys and tables is chosen. With
+    `Options.memory_bytes`, it is the first in order of cost that fits, or a faster one that fits by reading keys again
+    in every run. Finer bootstraps are tried if coarse ones are not precise enough.
+    """
+    rings = bootstrapping_rings(log_ring, options, series=True)
+    if rings:
+        program = offered()
+        if not any(node.op == "poly" and node.attrs.get("series") is not None for node in program.nodes):
+            rings = bootstrapping_rings(log_ring, options)
+    if not rings:
+        return Refusal(PlanningError(_NOT_SECURE))
+    packing = _tried(rings[0], pack_passes, program, rings[0], options)
+    if isinstance(packing, Refusal):
+        return packing
+    search = BootstrapSearch(packing[-1].program, rings[0].slots, options.costs)
+    coarse = found = Refusal(PlanningError(_NOT_SECURE))
+    # Pairs are a bit coarser: if there were any, try again without them.
+    for pairs in (True, False):
+        fitting = _Fitting(packing, options, wanted, pairs)
+        # Aligning scales may take levels. In that case, try again with some to spare.
+        for spare in _SPARE:
+            chosen, failure = _placed(search, rings, options, wanted, pairs, spare)
+            found = Refusal(PlanningError(failure))
+            while chosen and not found.levels:
+                attempt = fitting.first(in_order(chosen, options, fitting.fastest))
+                if isinstance(attempt, Plan) or attempt.final or attempt.drifts:
+                    return attempt
+                found = attempt
+                if found.finer_bits:
+                    coarse = found
+                    chosen = [choice for choice in chosen if choice.error <= found.serves]
+            if not found.levels:
+                break
+        if not coarse.paired:
+            break
+    return found
+
+
+def _placed(
+    search: BootstrapSearch, rings: Sequence[Ring], options: Options, wanted: Wanted, pairs: bool, spare: int
+) -> tuple[list[Choice], str]:
+    """The choices, with observed sizes if those that are proved are too large; and why the last other one failed."""
+    found, failure = choices(search, rings, options, pairs, spare)
+    packed = search.program
+    for nearby in (False, True):
+        if not found:
+            samples = pack_samples(packed, wanted.inputs)
+            sizes = observed_sizes(packed, samples, size_margin(packed, options), nearby)
+            found, failure = choices(search.having(sizes=sizes), rings, options, pairs, spare)
+    return found, failure
+
+
+def size_margin(program: Program, options: Options) -> float:
+    """The margin on observed sizes: the option's, or else the largest margin of a range."""
+    if options.margin is not None:
+        return options.margin
+    return max((entry.margin for entry in program.ranges), default=_SIZE_MARGIN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A choice as an executable program that fits the memory.
+
+    `program`: the executable program, the last one of `trail` with the bound on its keys in memory.
+    `loading_ms`: the time for reading keys again in each run.
+    `cost_ms`: the time of a run with it.
+    """
+
+    choice: Choice
+    trail: Trail
+    program: Program
+    loading_ms: float
+    cost_ms: float
+
+
+def _lowered(choice: Choice, packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Trail:
+    """All passes of a choice; without pairs if their scales cannot be aligned."""
+    ring = choice.ring
+    shift = max(0, wanted.headroom - (ring.first_mod_bits - ring.scale_bits))
+    verify(choice.placed.program, after=PlaceBootstraps.name)
+    placed = (*packing, Step(PlaceBootstraps.name, choice.placed.program))
+    paired = pair_passes(choice.placed.program, ring, options) if pairs else ()
+    if paired:
+        with contextlib.suppress(PlanningError):
+            return (*placed, *paired, *lower_passes(paired[-1].program, ring, options, shift, choice.lower))
+    return (*placed, *lower_passes(choice.placed.program, ring, options, shift, choice.lower))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The search for the first choice that fits, or for the fastest.
+
+    `packing`: the passes to the packed program.
+    `pairs`: whether bootstraps may refresh two values at once.
+    `times`: the milliseconds of the choices that were lowered.
+    """
+
+    packing: Trail
+    options: Options
+    wanted: Wanted
+    pairs: bool
+    times: dict[Choice, float] = field(default_factory=dict)
+
+    @property
+    def fastest(self) -> bool:
+        return wanted_fastest(self.packing[-1].program, self.options)
+
+    def first(self, choices: Sequence[Choice]) -> Plan | Refusal:
+        """The first of these choices that fits the memory; if time matters most, the fastest of the first `_COMPARED`."""
+        options = self.options
+        least_bytes, unbounded_ms = None, None
+        best: _Lowered | None = None
+        first: tuple[_Lowered, Plan] | None = None
+        few: Refusal | None = None
+        # Numbers of levels between bootstraps that proved too few for their placements.
+        too_few: set[int] = set()
+        compared = 0
+        # By the baby steps of bootstraps: a bound on the size of a key, where larger keys did not fit. Keys are a share
+        # of a server's memory, which falls at most in proportion to their size.
+        largest: dict[float, float] = {}
+
+        def worth_planning(choice: Choice, composed: bool) -> bool:
+            limits = () if composed else (most for babies, most in largest.items() if babies <= choice.babies)
+            return choice.room not in too_few and choice.ring.rotation_key_bytes <= min(limits, default=math.inf)
+
+        for choice, tried in _tries(choices, options, worth_planning):
+            if best is not None and tried is not options:
+                # Reading keys again costs less than composing rotations from several others.
+                break
+            enough = compared >= (_COMPARED if self.fastest else 1)
+            if best is not None and not best.loading_ms and (enough or choice.cost_ms > _OFF * best.cost_ms):
+                break
+            if choice.cost_ms >= self.wanted.faster_than:
+                # A finished program takes longer than its placement.
+                break
+            if best is not None and self.times.get(choice, 0.0) >= best.cost_ms:
+                compared += 1
+                continue
+            trail = _tried(choice.ring, _lowered, choice, self.packing, tried, self.wanted, self.pairs)
+            if isinstance(trail, Refusal):
+                if trail.levels:
+                    # Aligning scales took levels that the placement of bootstraps did not foresee.
+                    few = trail
+                    too_few.add(choice.room)
+                elif tried is options or trail.error.where != "Options.key_bytes":
+                    return trail
+                continue
+            program = trail[-1].program
+            fitting: tuple[Program, float] | None = program, 0.0
+            if options.memory_bytes is not None:
+                needed = least_server_bytes(program, choice.ring)
+                least_bytes = needed if least_bytes is None else min(needed, least_bytes)
+                fitting = within(program, choice.ring, options.memory_bytes)
+                if fitting is None and tried is options:
+                    most = choice.ring.rotation_key_bytes * options.memory_bytes / needed
+                    largest[choice.babies] = min(largest.get(choice.babies, math.inf), most)
+            own_ms = run_ms(program, options.costs)
+            if fitting is None or fitting[1]:
+                unbounded_ms = unbounded_ms or own_ms
+            if fitting is None:
+                continue
+            if tried is options:
+                self.times[choice] = own_ms
+            found = _Lowered(choice, trail, *fitting, own_ms + fitting[1])
+            best = found if best is None or found.cost_ms < best.cost_ms else best
+            compared += 1
+            if first is None:
+                # If its bootstraps are too coarse, most of the others need not be planned.
+                plan = self._finished(found, unbounded_ms)
+                if isinstance(plan, Refusal):
+                    return plan
+                first = found, plan
+        if best is not None and first is not None:
+            return first[1] if best is first[0] else self._finished(best, unbounded_ms)
+        if few is not None and least_bytes is None:
+            return few
+        if least_bytes is None and self.wanted.faster_than < math.inf:
+            return self.wanted.too_slow()
+        return Refusal(_too_large(choices, least_bytes, options))
+
+    def _finished(self, lowered: _Lowered, unbounded_ms: float | None) -> Plan | Refusal:
+        """The plan after a simulation."""
+        found = _simulated(lowered.trail, lowered.choice.ring, self.options, self.wanted)
+        if isinstance(found, Plan):
+            return replace(found, program=lowered.program, unbounded_ms=unbounded_ms, loading_ms=lowered.loading_ms)
+        return replace(found, serves=found.share * lowered.choice.error, paired=bool(paired_slots(lowered.program)))
+
+
+def _tries(
+    choices: Sequence[Choice], options: Options, worth_planning: Callable[[Choice, bool], bool]
+) -> Iterator[tuple[Choice, Options]]:
+    """The choices to plan completely, in order; if memory is bounded, also with fewer keys.
+
+    `worth_planning(choice, composed)` is called when a choice's turn comes, because earlier tries show how much room is
+    needed; `composed` says whether rotations are composed from a few keys.
+    """
+    if options.memory_bytes is None:
+        yield from ((choice, options) for choice in choices if worth_planning(choice, False))
+        return
+    # Choices that would not fit with any keys of the program itself need not be tried.
+    possible = [choice for choice in choices if choice.reserved_bytes < options.memory_bytes]
+    for share, most in _KEY_SHARES.items():
+        composed = share < 1.0
+        worthwhile = (choice for choice in possible if worth_planning(choice, composed))
+        for choice in itertools.islice(worthwhile, most):
+            left = int(share * (options.memory_bytes - choice.reserved_bytes))
+            yield choice, replace(options, key_bytes=min(left, options.key_bytes or left)) if composed else options
+
+
+def _too_large(choices: Sequence[Choice], least_bytes: int | None, options: Options) -> PlanningError:
+    """The error if none of these choices fits the memory; `least_bytes` is the least need of a planned one."""
+    reserved = min(choice.reserved_bytes for choice in choices)
+    return PlanningError(
+        said(
+            f"the server would need {least_bytes or reserved} bytes at least, {{memory_bytes}} allows "
+            f"{options.memory_bytes}"
+        ),
+        where="Options.memory_bytes",
+        why=f"keys and tables of bootstraps alone take {reserved} bytes or more in this ring",
+        hint="allow more, or lower degrees so that no value needs a bootstrap",
+    )

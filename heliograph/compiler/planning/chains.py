@@ -1,4 +1,4 @@
-"""The chains on which values can be bootstrapped: their levels, digits and bits."""
+"""The chains of a ring, without bootstraps and with them: their levels, digits and bits."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from heliograph.ckks.noise import bootstrap_error, series_std
-from heliograph.ckks.ring import Ring, bootstrap_levels
-from heliograph.ckks.security import max_log_pq
+from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring, bootstrap_levels
+from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.options import Options
 from heliograph.execution.bootstrap_work import bootstrap_ms
 
+# A scale finer than this gains nothing: errors are then far below float32's, and our kernels are slower.
+_MAX_SCALE_BITS = 49
+# This many bits of the scale may be given up for one special prime less.
+_BITS_FOR_A_PRIME = 3
+# The first modulus is at least this many bits above the scale, as room for the size of the outputs.
+MIN_HEADROOM_BITS = 8
 # Levels of CoeffsToSlots and SlotsToCoeffs: more levels are faster but leave fewer to the program.
 _LEVEL_BUDGETS = ((2, 2), (3, 2), (3, 3), (4, 3))
 # The most levels between bootstraps: more gain nothing, even if security allows them.
 _MAX_LEVELS_BETWEEN = 24
-# Scales: above 49 bits our kernels are slower, below 28 there are too few primes.
-_SCALES = range(49, 27, -1)
+# The scales of chains that bootstrap: below 28 bits there are too few primes.
+_SCALES = range(_MAX_SCALE_BITS, 27, -1)
 # The first modulus is this many bits above the scale: fewer bits keep more of the scale, more bits distort values less.
 _HEADROOM_BITS = range(4, 11)
 # Bootstraps coarser than the first are of no use; finer ones than the second are not needed.
@@ -27,6 +33,57 @@ _COARSEST, _FINEST = 2.0**-9, 2.0**-20
 _FINER, _FASTER = 0.7, 0.93
 # No key is more than this many times as large as with the fewest digits: shorter chains are as fine with smaller keys.
 _LARGER = 4.0
+
+
+def log_rings(options: Options) -> list[int]:
+    """The rings that may be chosen, the smallest first."""
+    return sorted(MAX_LOG_PQ_128) if options.log_ring is None else [options.log_ring]
+
+
+def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
+    """The chains with enough levels on a ring, the cheapest key switch first.
+
+    For each number of digits these are the one with the finest scale, and one that saves a special prime, if that costs
+    only a few bits of the scale.
+    """
+    middle = max(1, levels // 2)
+    return sorted(
+        _candidates(log_ring, levels, headroom, options),
+        key=lambda ring: (options.costs.rotate_ms(ring, middle), ring.rotation_key_bytes),
+    )
+
+
+def _candidates(log_ring: int, levels: int, headroom: int, options: Options) -> Iterator[Ring]:
+    """`candidates` by rising digits."""
+    scales = range(_MAX_SCALE_BITS, MIN_SCALE_BITS - 1, -1) if options.scale_bits is None else (options.scale_bits,)
+    for digits in range(1, levels + 2):
+        finest: Ring | None = None
+        for scale in scales:
+            ring = Ring(
+                log_ring, min(scale + headroom, 60), scale, levels, digits, options.security_bits, short_specials=True
+            )
+            if scale + headroom > 60 or not (ring.secure and ring.legal):
+                continue
+            if finest is None or ring.special < finest.special:
+                yield ring
+            finest = finest or ring
+            if ring.special < finest.special or scale == finest.scale_bits - _BITS_FOR_A_PRIME:
+                break
+
+
+def most_levels(log_ring: int, options: Options) -> int:
+    """The levels of the longest secure chain on a ring, at the smallest scale that is ever planned."""
+    return longest(log_ring, 1, MOST_LEVELS, MIN_HEADROOM_BITS, replace(options, scale_bits=None))
+
+
+def longest(log_ring: int, least: int, most: int, headroom: int, options: Options) -> int:
+    """The longest chain between `least` and `most` levels on a ring; less than `least` if there is none."""
+    low, high = least - 1, min(most, MOST_LEVELS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = next(_candidates(log_ring, middle, headroom, options), None) is not None
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
 
 
 def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -> list[Ring]:
@@ -88,3 +145,17 @@ def _finest(ring: Ring) -> Ring:
     """The ring with the first modulus that gives bootstraps of its scale the least error."""
     every = (ring.scale_bits + bits for bits in _HEADROOM_BITS)
     return min((replace(ring, first_mod_bits=bits) for bits in every if bits <= 60), key=bootstrap_error)
+
+
+def lower_parts(ring: Ring) -> tuple[Ring, ...]:
+    """The sub-chains that can bootstrap, each with the fewest possible digits, highest first."""
+    assert ring.bootstrap is not None
+    room = ring.bootstrap_level - ring.bootstrap_input_level
+    found = []
+    for less in range(1, room):
+        level = ring.levels - less
+        tried = (ring.lower(level, digits, bootstraps=True) for digits in range(2, level + 2))
+        fitting = next((part for part in tried if part.legal and part.secure), None)
+        if fitting is not None:
+            found.append(fitting)
+    return tuple(found)
