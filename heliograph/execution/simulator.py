@@ -65,11 +65,13 @@ class _Errors:
         """A ciphertext with fresh error added. Raises RangeError if its values do not fit the modulus."""
         if self.noisy and std:
             slots = slots + self.gaussian(slots.shape) * (std * 2.0**-log_scale)
-        size = float(np.abs(slots).max(initial=0.0))
+        size = _most(slots)
         if not math.isfinite(size):
             raise RangeError(f"{what} gives NaN or infinity")
         # One bit of the modulus is for the sign. The largest coefficient of a slot vector is at most its largest slot.
         room = self._log_q[level] - 1 - log_scale
+        if size > 0 and math.log2(size) > room:
+            size = float(np.abs(slots).max(initial=0.0))
         if size > 0 and math.log2(size) > room:
             size = float(np.abs(coefficients_of(slots, slots.size)).max())
         if size > 0 and math.log2(size) > room:
@@ -79,6 +81,14 @@ class _Errors:
                 hint="give calibration samples that reach the true range, or a larger first modulus",
             )
         return SimulatedCiphertext(slots, level, log_scale, parts)
+
+
+def _most(slots: Array) -> float:
+    """A bound on the size of the slots, exact for real ones: the sizes of complex numbers take much longer."""
+    if not np.iscomplexobj(slots):
+        return float(np.abs(slots).max(initial=0.0))
+    parts = np.ascontiguousarray(slots).view(np.float64)
+    return math.sqrt(2.0) * max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
 
 
 def _needs(holds: bool, what: str, need: str) -> None:
@@ -301,8 +311,9 @@ class SimulatedPrimitives(NothingWide):
 
     def _switched(self, slots: Array, x: SimulatedCiphertext, what: str) -> SimulatedCiphertext:
         """Slots after a key switch of x."""
-        biased = slots + self._errors.bias * 2.0**-x.log_scale
-        return self._errors.made(biased, x.level, x.log_scale, 2, self.switch_std(x.level), what)
+        if self._errors.noisy:
+            slots = slots + self._errors.bias * 2.0**-x.log_scale
+        return self._errors.made(slots, x.level, x.log_scale, 2, self.switch_std(x.level), what)
 
 
 class Simulator(Evaluator[SimulatedCiphertext]):
@@ -380,7 +391,10 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         for position, b in dict.fromkeys((position, b) for terms in groups.values() for position, b, _ in terms):
             value = operands[position]
             for step in paths.get(b, (b,) if b else ()):
-                value = do.rotate(value, step % ring.slots)
+                if self._errors.noisy:
+                    value = do.rotate(value, step % ring.slots)
+                elif step % ring.slots:
+                    do.needs_key(step % ring.slots, x.level)
             rotated[position, b] = value.slots
         giants = [step for g in groups for step in paths.get(g, (g,) if g else ())]
         for step in giants:
