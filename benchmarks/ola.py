@@ -25,7 +25,7 @@ import torch
 
 from common import hg
 from harness import BACKEND, FOLDER, Run, apart, benchmark, option, threads_option
-from heliograph.compiler.planning.allocation import allocate
+from heliograph.compiler.planning.allocation import allocations
 from heliograph.compiler.pipeline import linear_passes
 from heliograph.compiler.reporting.held_out import setting_of
 from heliograph.ir import Builder, Location, Stage
@@ -130,7 +130,7 @@ def allocated(given: dict[str, Any], name: str) -> dict[str, Any]:
         Calibrate().run(replace(fused, calibration=samples))
     shared, shared_work = time.perf_counter() - begun, time.process_time() - worked
     before, begun, worked = peak_rss_bytes(), time.perf_counter(), time.process_time()
-    found = allocate(program, fused, chosen).record
+    found = next(allocations(program, fused, chosen)).record
     seconds, work = time.perf_counter() - begun, time.process_time() - worked
     return {
         "seconds": seconds,

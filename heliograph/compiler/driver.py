@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from heliograph.compiler.pipeline import (
     scale_passes,
 )
 from heliograph.compiler.places import portable, told_by
-from heliograph.compiler.planning.allocation import allocate
+from heliograph.compiler.planning.allocation import Allocated, allocations
 from heliograph.compiler.planning.plan import Plan, sample_inputs
 from heliograph.compiler.planning.planner import best_plan
 from heliograph.compiler.reporting.bill import CHUNK, bill, given_error, given_outputs
@@ -114,30 +115,47 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
     program, before = portable(program)
     dump = dumper(options.dump_ir)
 
-    # If there are two plans, steps are kept until one of them is chosen.
-    kept: list[tuple[str, Program]] = []
-
     def seen(name: str, made: Program) -> None:
         dump(name, made)
         watch(name, made)
 
-    def followed(name: str, made: Program) -> None:
-        reached(name)
-        if options.allocate == "plan":
-            kept.append((name, made))
-        else:
-            seen(name, made)
-
     with told_by(before):
-        made = _made(program, options, followed, begun)
-        if options.allocate == "plan":
-            first = len(kept)
-            other = _by_paper(made, program, options, followed, begun)
-            shown = kept[:first] if other is None else kept[first:]
-            for step in shown:
-                seen(*step)
-            made = other or made
-        return made
+        verify(program)
+        scaling = scale_passes(program)
+        scaled = scaling[-1].program if scaling else program
+        linear = linear_passes(scaled, options.errors) if program.stage is Stage.TENSOR else ()
+        fused = linear[-1].program if linear else program
+        options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
+        variants = iter((None,)) if options.allocate is None else allocations(scaled, fused, options)
+        best: Artifact | None = None
+        steps: list[Step] = []
+        for variant in variants:
+            # If there may be several plans, steps are kept until one of them is chosen.
+            kept: list[Step] = []
+
+            def followed(name: str, made: Program, kept: list[Step] = kept) -> None:
+                reached(name)
+                if options.allocate == "plan":
+                    kept.append(Step(name, made))
+                else:
+                    seen(name, made)
+
+            known_ms = math.inf if best is None else best.report.figures.predicted.evaluate_ms
+            try:
+                made = _made(program, scaling, linear, options, variant, followed, begun, known_ms)
+            except PlanningError:
+                if best is None:
+                    raise
+                break
+            if made.report.figures.predicted.evaluate_ms < known_ms:
+                best, steps = made, kept
+            if not made.report.figures.bootstraps:
+                # Only the cost of bootstraps is unknown while degrees are allocated.
+                break
+        for step in steps:
+            seen(*step)
+        assert best is not None
+        return best
 
 
 def _refuse_conflicts(program: Program, options: Options) -> None:
@@ -156,30 +174,20 @@ def _refuse_conflicts(program: Program, options: Options) -> None:
         )
 
 
-def _by_paper(made: Artifact, program: Program, options: Options, watch: Watch, begun: float) -> Artifact | None:
-    """The artifact of OLA's own allocation if it is faster than `made`, else None.
+def _made(
+    program: Program,
+    scaling: Trail,
+    linear: Trail,
+    options: Options,
+    allocated: Allocated | None,
+    watch: Watch,
+    begun: float,
+    faster_than: float,
+) -> Artifact:
+    """The artifact after the passes up to the fused program, with the degrees of an allocation if there is one.
 
-    Allocations are priced before the precision of their chains, and so the number of digits, is known. With bootstraps
-    this decides half of the time and more, so OLA's allocation is planned too.
+    Raises PlanningError if there is no plan, or none that takes less than `faster_than` milliseconds.
     """
-    figures = made.report.figures
-    assert figures.allocation is not None
-    if not figures.bootstraps:
-        return None
-    try:
-        other = _made(program, replace(options, allocate="paper"), watch, begun)
-    except PlanningError:
-        return None
-    found = other.report.figures
-    assert found.allocation is not None
-    served = max(figures.allocation.allowed, figures.allocation.measured)
-    if found.predicted.evaluate_ms >= figures.predicted.evaluate_ms or found.allocation.measured > served:
-        return None
-    return other
-
-
-def _made(program: Program, options: Options, watch: Watch, begun: float) -> Artifact:
-    verify(program)
     # The last program of each stage, for the artifact.
     last = {program.stage: program}
 
@@ -188,23 +196,18 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             watch(name, made)
             last[made.stage] = made
 
-    written, scaling = program, scale_passes(program)
+    written = program
     show(scaling)
     fused = program = scaling[-1].program if scaling else program
-    linear: Trail = ()
-    if program.stage is Stage.TENSOR:
-        linear = linear_passes(program, options.errors)
-        fused = linear[-1].program
-    options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
     allocation, shown = None, None
-    if options.allocate is not None:
-        allocated = allocate(program, fused, options)
+    if allocated is not None:
         options, allocation, shown = allocated.options, allocated.record, allocated.calibrated
         if options.errors:
             shown = None
             # The allocation gave errors for single ReLUs, so these are composed.
             linear = linear_passes(program, options.errors)
-            fused = linear[-1].program
+    if linear:
+        fused = linear[-1].program
     show(linear)
     if program.stage is Stage.PACKED:
         Calibrate().run(fused)
@@ -240,7 +243,7 @@ def _made(program: Program, options: Options, watch: Watch, begun: float) -> Art
             return polynomial
         return written_as(observation.table.offered)
 
-    plan = best_plan(polynomial, options, planned, offered)
+    plan = best_plan(polynomial, options, planned, offered, faster_than)
     entries = merged_entries(plan.program)
     if entries:
         table = observation.known.offered.merged(entries)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,37 +122,46 @@ def test_a_plan_with_bootstraps_gives_way_to_the_papers_where_that_is_faster(mon
     """Allocations are priced before the precision of their chains is known. Only what is taken is shown."""
     options = replace(TOY, allocate="plan", accuracy_loss=0.02)
     figures = compiled("plan").report.figures
-    begun = driver._made
-    assert figures.allocation is not None
+    begun, chose = driver._made, allocation.chosen
 
-    def planned(ms: float, measured: float = 0.02, bootstraps: int = 1) -> tuple[hg.Artifact, list[str]]:
-        """As if the plan took so long and changed so many classes: what is compiled, and the steps that are shown."""
-        found = replace(figures.allocation, measured=measured, allowed=measured)
+    def planned(ms: float, more: float = 0.0, bootstraps: int = 1) -> tuple[hg.Artifact, list[str], list[float]]:
+        """As if the plan took so long, and the paper's changed so many classes more: what is compiled, the steps that
+        are shown, and the times that plans of the paper's had to beat.
+        """
         predicted = replace(figures.predicted, evaluate_ms=ms)
-        other = replace(figures, predicted=predicted, bootstraps=bootstraps, allocation=found)
-        made = replace(compiled("plan"), report=Report(other))
+        made = replace(compiled("plan"), report=Report(replace(figures, predicted=predicted, bootstraps=bootstraps)))
+        bounds: list[float] = []
 
-        def one(program: Program, asked: hg.Options, watch: driver.Watch, start: float) -> hg.Artifact:
-            if asked.allocate != "plan":
-                return begun(program, asked, watch, start)
+        def one(program: Program, *given: Any) -> hg.Artifact:
+            *_, allocated, watch, _, faster_than = given
+            if allocated.record.mode == "paper":
+                bounds.append(faster_than)
+                return begun(program, *given)
             watch("of the plan", program)
             return made
+
+        def choose(allocator: Allocator) -> Any:
+            point, record = chose(allocator)
+            return point, replace(record, measured=record.measured + more * (record.mode == "paper"))
 
         seen: list[str] = []
         with monkeypatch.context() as patch:
             patch.setattr(driver, "_made", one)
+            patch.setattr(allocation, "chosen", choose)
             found = hg.compile(network(), options, watch=lambda name, _: seen.append(name))
-        return found, seen
+        return found, seen, bounds
 
-    found, seen = planned(1e6)
+    found, seen, bounds = planned(1e6)
     assert found.fingerprint == compiled("paper").fingerprint
     assert "fold-scaling" in seen
     assert "of the plan" not in seen
+    assert bounds == [1e6]
     # Not one that changes more classes, not a slower one, and without bootstraps none is tried.
-    for ms, more in ((1e6, {"measured": -1.0}), (1e-6, {}), (1e6, {"bootstraps": 0})):
-        found, seen = planned(ms, **more)
+    for ms, given, tried in ((1e6, {"more": 0.5}, []), (1e-6, {}, [1e-6]), (1e6, {"bootstraps": 0}, [])):
+        found, seen, bounds = planned(ms, **given)
         assert found.report.figures.predicted.evaluate_ms == ms
         assert seen == ["of the plan"]
+        assert bounds == tried
 
 
 def test_an_artifact_keeps_its_allocation(tmp_path: object) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from heliograph.ckks.costs import CostTable
 from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring, bootstrap_levels
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
@@ -92,29 +94,37 @@ def bootstrapping_rings(log_ring: int, options: Options, series: bool = False) -
 
     With `series`, bootstraps may compute activations, and it is enough if only such bootstraps are fine enough.
     """
-    found = []
+    return list(_bootstrapping_rings(log_ring, options.security_bits, options.scale_bits, options.costs, series))
+
+
+@functools.lru_cache(maxsize=32)
+def _bootstrapping_rings(
+    log_ring: int, security_bits: int | None, scale_bits: int | None, costs: CostTable, series: bool
+) -> tuple[Ring, ...]:
+    """`bootstrapping_rings`, kept because allocation and planner ask for the same ones several times."""
+    found: list[Ring] = []
     for budget in _LEVEL_BUDGETS:
         # A map of one level needs as many slots as it has butterfly layers to merge.
         if max(budget) > log_ring - 2:
             continue
         for between in range(1, _MAX_LEVELS_BETWEEN + 1):
             levels = between + bootstrap_levels(budget)
-            shape = Ring(log_ring, 60, 60, levels, 2, options.security_bits, budget, short_specials=True)
-            chains = list(_chains(shape, options, series))
+            shape = Ring(log_ring, 60, 60, levels, 2, security_bits, budget, short_specials=True)
+            chains = list(_chains(shape, scale_bits, costs, series))
             if not chains:
                 break
             found += chains
-    return found
+    return tuple(found)
 
 
-def _chains(shape: Ring, options: Options, series: bool) -> Iterator[Ring]:
+def _chains(shape: Ring, scale_bits: int | None, costs: CostTable, series: bool) -> Iterator[Ring]:
     """The chains of these levels, by rising digits: the first secure one, then finer or faster ones."""
     error = price = most = math.inf
     for digits in range(2, shape.levels + 2):
-        ring = _chain(replace(shape, digits=digits), options.scale_bits, series)
+        ring = _chain(replace(shape, digits=digits), scale_bits, series)
         if ring is None:
             continue
-        own, own_price = bootstrap_error(ring), bootstrap_ms(ring, ring.slots, options.costs)
+        own, own_price = bootstrap_error(ring), bootstrap_ms(ring, ring.slots, costs)
         finer = own <= _FINER * error and error > _FINEST
         if not finer and own_price > _FASTER * price:
             continue
