@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from heliograph.ckks.bootstrap import all_bootstrap_rotations, bootstrap_table_bytes
+from heliograph.ckks.bootstrap import bootstrap_key_bytes, bootstrap_table_bytes
 from heliograph.ckks.chains import MOST_CHAINS, bootstrap_chain
 from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring
@@ -16,11 +16,14 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.planning.chains import lower_parts
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Program
+from heliograph.ir.maps.steps import rotation_steps
 from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps, Placed, Return
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
-# A chain within this factor of the fastest is taken if its keys are smaller.
+# Of two rings with bootstraps as fine, one that takes this many times as long is not compared further.
 _NEARLY = 1.1
+# The longer time that half the bytes of keys and tables are worth.
+_FOR_HALF_THE_BYTES = 1.1
 # For up to this many carried values, all combinations of their levels are tried.
 _MOST_ENTRIES = 3
 # Combinations are tried on this many of the fastest chains.
@@ -87,9 +90,14 @@ class Choice:
             by_chain[self.rings[self.place_of(one)]].add(one.slots)
         total = 0
         for ring, slot_counts in by_chain.items():
-            keys = len(all_bootstrap_rotations(ring, slot_counts)) * ring.rotation_key_bytes
-            total += keys + sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
+            tables = sum(bootstrap_table_bytes(ring, slots) for slots in slot_counts)
+            total += bootstrap_key_bytes(ring, slot_counts) + tables
         return total
+
+    def bytes_with(self, rotations: int) -> int:
+        """These bytes, and those of the keys of `rotations` more, up to the level to which bootstraps return."""
+        own = self.ring.lower(max(1, self.ring.bootstrap_level), 1).rotation_key_bytes
+        return self.bootstrap_bytes + rotations * own
 
     @property
     def reserved_bytes(self) -> int:
@@ -177,33 +185,26 @@ def _worthwhile(times: Mapping[Ring, float], options: Options, much: float = _NE
     return [ring for ring in times if ring in chosen]
 
 
-def in_order(found: Sequence[Choice], options: Options, fastest: bool) -> list[Choice]:
-    """The choices and their variants with fewer keys, the best first: of those that are nearly as fast as the fastest,
-    the one with the smallest keys and tables, or with `fastest` the fastest.
+def in_order(found: Sequence[Choice], packed: Program, options: Options, fastest: bool) -> list[Choice]:
+    """The choices and their variants with fewer keys, the best first: with `fastest` the fastest, otherwise the one with
+    the least product of time and a small power of the bytes of keys and tables.
     """
     least = min(choice.cost_ms for choice in found)
-    # If memory is bounded, the fastest may be out of reach.
-    worth = _NEARLY if options.memory_bytes is None else _NEARLY**2
     every = [
         *found,
         *(
             fewer
             for choice in found
-            if choice.cost_ms <= worth * least
+            if choice.cost_ms <= _NEARLY**2 * least
             for babies in _BABIES
             if (fewer := choice.with_babies(babies, options)) is not None
         ),
     ]
-    near = [choice for choice in every if choice.cost_ms <= _NEARLY * least]
-    near.sort(
-        key=lambda choice: (
-            choice.cost_ms if fastest else 0.0,
-            choice.bootstrap_bytes,
-            choice.cost_ms,
-        )
-    )
-    far = [choice for choice in every if choice.cost_ms > _NEARLY * least]
-    return [*near, *sorted(far, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))]
+    if fastest:
+        return sorted(every, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))
+    rotations = len({step % every[0].ring.slots for node in packed.nodes for step in rotation_steps(node)})
+    exponent = math.log2(_FOR_HALF_THE_BYTES)
+    return sorted(every, key=lambda choice: (choice.cost_ms * choice.bytes_with(rotations) ** exponent, choice.cost_ms))
 
 
 def _entries(program: Program) -> list[dict[str, int]]:

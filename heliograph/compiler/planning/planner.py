@@ -419,7 +419,7 @@ def plan_bootstrapped(
             chosen, failure = _placed(search, rings, options, wanted, pairs, spare)
             found = Refusal(PlanningError(failure))
             while chosen and not found.levels:
-                attempt = fitting.first(in_order(chosen, options, fitting.fastest))
+                attempt = fitting.first(in_order(chosen, search.program, options, fitting.fastest))
                 if isinstance(attempt, Plan) or attempt.final or attempt.drifts:
                     return attempt
                 found = attempt
