@@ -243,8 +243,7 @@ def random_slot_program(seed: int, steps: int = 10) -> Program:
         values.append(node)
         left[node] = 6
     tensor = builder.input("p", Location("filter.hg", 3), shape=(SLOTS,), low=-1.0, high=1.0, secret=False)
-    places = {key: getattr(layout, key) for key in ("shape", "slots", "period", "gap", "width", "block")}
-    plain = builder.op("pack", (tensor,), **places)
+    plain = builder.op("pack", (tensor,), layout=layout)
     for step in range(steps):
         x, y = (values[int(random.integers(len(values)))] for _ in range(2))
         vector = builder.constant(random.uniform(-1, 1, size=SLOTS), "v")

@@ -32,7 +32,7 @@ def slot_periods(program: Program) -> dict[Node, int]:
         slots = node.type.slots
         if node.op == "input":
             layout = layouts.get(node.attrs["name"])
-            periods[node] = slots if layout is None or layout.shift else layout.period * layout.samples
+            periods[node] = slots if layout is None else layout.run * layout.samples
         else:
             known = [periods.get(operand, slots) for operand in node.inputs]
             periods[node] = rules_of(node).period(node, known, context)
