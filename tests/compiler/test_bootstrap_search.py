@@ -137,7 +137,7 @@ def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
     monkeypatch.setattr(planner._Fitting, "_finished", finished)
     monkeypatch.setattr(planner, "simulated", simulated)
     compiled(**SECURE)
-    first, *others = (bootstrap_error(choice.ring) for choice in search.finished)
+    first, *others = (choice.error for choice in search.finished)
     assert served == [pytest.approx(share * first)]
     assert others
     assert max(others) <= share * first
