@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.noise import bootstrap_error, series_std
-from heliograph.ckks.primes import WORD_BITS
 from heliograph.ckks.ring import MIN_SCALE_BITS, MOST_LEVELS, Ring, bootstrap_levels
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.options import Options
@@ -46,8 +45,8 @@ def log_rings(options: Options) -> list[int]:
 def candidates(log_ring: int, levels: int, headroom: int, options: Options) -> list[Ring]:
     """The chains with enough levels on a ring, the cheapest key switch first.
 
-    For each number of digits these are the one with the finest scale, one that saves a special prime, if that costs
-    only a few bits of the scale, and the finest of primes of one word.
+    For each number of digits these are the one with the finest scale, and one that saves a special prime, if that costs
+    only a few bits of the scale.
     """
     middle = max(1, levels // 2)
     return sorted(
@@ -72,15 +71,6 @@ def _candidates(log_ring: int, levels: int, headroom: int, options: Options) -> 
             finest = finest or ring
             if ring.special < finest.special or scale <= finest.scale_bits - _BITS_FOR_A_PRIME:
                 break
-        if finest is not None and finest.scale_bits > WORD_BITS and options.scale_bits is None:
-            yield from _in_words(finest, headroom)
-
-
-def _in_words(ring: Ring, headroom: int) -> Iterator[Ring]:
-    """The chain with primes of one word, if there is one."""
-    shorter = replace(ring, scale_bits=WORD_BITS, first_mod_bits=min(WORD_BITS + headroom, 60))
-    if shorter.legal and shorter.secure:
-        yield shorter
 
 
 def most_levels(log_ring: int, options: Options) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.optimize
 
 from heliograph.artifact.costs import save_costs
-from heliograph.ckks.costs import CostTable
+from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.errors import MissingPackageError
@@ -198,7 +198,7 @@ def rotation_ms(ring: Ring) -> dict[str, float]:
 def fit_costs(samples: list[Sample], machine: str) -> CostTable:
     """The table with nonnegative coefficients and the least squared relative error."""
     if all(sample.ring.words(sample.level) == 2 * (sample.level + 1) for sample in samples):
-        return _fitted(samples, machine, CostTable.word_share)[0]
+        return _fitted(samples, machine, BUILT_IN.word_share)[0]
     found = scipy.optimize.minimize_scalar(
         lambda share: _fitted(samples, machine, share)[1], bounds=(0.05, 1.0), method="bounded"
     )
