@@ -150,7 +150,7 @@ def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
 
     planned = memory_bytes(free.program, free.ring)
     # Below both ways of keeping all keys, in one file too: its bytes are fewer than the keys.
-    bound = min(planned["server_file"], planned["server_folder"]) - planned["resident_keys"] // 3
+    bound = min(planned["server_file"], planned["server_folder"]) - planned["resident_keys"] // 2
     tight = hg.compile(hg.parse(source), replace(options, memory_bytes=bound))
     report = tight.report.to_dict()
     assert report["server_peak_bytes"] <= bound

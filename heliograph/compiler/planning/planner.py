@@ -395,8 +395,8 @@ def plan_bootstrapped(
     `offered` returns the program with the series that bootstraps may compute. Fitting these takes time, so it is called
     only if the ring has a chain that bootstraps.
 
-    Among chains of nearly the same cost, the one with the smallest keys and tables is chosen. With
-    `Options.memory_bytes`, it is the first in order of cost that fits, or a faster one that fits by reading keys again
+    A chain with larger keys and tables is chosen only where it saves enough time. With `Options.memory_bytes`, it is the
+    first in this order that fits, or a faster one that fits by reading keys again
     in every run. Finer bootstraps are tried if coarse ones are not precise enough.
     """
     rings = bootstrapping_rings(log_ring, options, series=True)
@@ -413,19 +413,21 @@ def plan_bootstrapped(
     coarse = found = Refusal(PlanningError(_NOT_SECURE))
     # Pairs are a bit coarser: if there were any, try again without them.
     for pairs in (True, False):
-        fitting = _Fitting(packing, options, wanted, pairs)
+        fitting, serves = _Fitting(packing, options, wanted, pairs), math.inf
         # Aligning scales may take levels. In that case, try again with some to spare.
         for spare in _SPARE:
             chosen, failure = _placed(search, rings, options, wanted, pairs, spare)
-            found = Refusal(PlanningError(failure))
+            found = coarse if chosen and serves < math.inf else Refusal(PlanningError(failure))
+            # Bootstraps that proved too coarse are not tried again with levels to spare.
+            chosen = [choice for choice in chosen if choice.error <= serves]
             while chosen and not found.levels:
                 attempt = fitting.first(in_order(chosen, search.program, options, fitting.fastest))
                 if isinstance(attempt, Plan) or attempt.final or attempt.drifts:
                     return attempt
                 found = attempt
                 if found.finer_bits:
-                    coarse = found
-                    chosen = [choice for choice in chosen if choice.error <= found.serves]
+                    coarse, serves = found, found.serves
+                    chosen = [choice for choice in chosen if choice.error <= serves]
             if not found.levels:
                 break
         if not coarse.paired:
