@@ -417,7 +417,7 @@ def _turned_words(
             if lifted:
                 value = times_word(value, factor, factor_ratio, q)
             found0 = word_total(found0, value, q)
-        to = x
+        to: Any = x
         if targets.size > 0:
             to = np.int64(targets[x]) // LANES * LANES
             places = load(lanes, to)

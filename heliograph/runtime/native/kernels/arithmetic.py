@@ -17,12 +17,29 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import binding
 
 # Every constant is an unsigned 64-bit integer, because numba turns mixed unsigned and signed integers into floating-point
 # numbers.
 _HALF = np.uint64(32)
 _LOW = np.uint64((1 << 32) - 1)
 ONE = np.uint64(1)
+
+
+def processor_has(feature: str) -> bool:
+    """Whether kernels are compiled for a processor with this feature.
+
+    NUMBA_CPU_FEATURES and NUMBA_CPU_NAME apply, as for numba itself.
+    """
+    asked = numba.config.CPU_FEATURES
+    if asked is not None:
+        return f"+{feature}" in asked.split(",")
+    if numba.config.CPU_NAME == "generic":
+        return False
+    try:
+        return bool(binding.get_host_cpu_features().get(feature, False))
+    except RuntimeError:
+        return False
 
 
 def _guard() -> AbstractContextManager[Any]:

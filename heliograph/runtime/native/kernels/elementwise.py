@@ -26,7 +26,6 @@ from heliograph.runtime.native.kernels.accumulate import (
 )
 from heliograph.runtime.native.kernels.arithmetic import (
     difference,
-    inlined,
     kernel,
     parallel_kernel,
     product,
@@ -52,6 +51,9 @@ from heliograph.runtime.native.kernels.vectors import (
     word_difference,
     word_total,
 )
+
+# Numbers in a block of rows of words, of which nothing is copied. A quarter of a ring's dimension may be smaller.
+_LONG_BLOCK = 1024
 
 
 @parallel_kernel
@@ -307,10 +309,11 @@ def sums_of_products(
         row, at = rows[j, 0], rows[j, 1]
         modulus = known.moduli[row]
         if modulus[5]:
-            for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
+            where, step = np.empty((3, terms.shape[0]), np.uint64), min(_LONG_BLOCK, size // 4)
+            for block in range(half * size // 4, (half + 1) * size // 4, step):
                 for s in range(out.shape[0]):
                     some = terms[begins[s] : begins[s + 1]]
-                    _sum_words(ciphertexts, plains, sizes, some, out[s], block, at, modulus)
+                    _sum_words(ciphertexts, plains, sizes, some, where, out[s], block, step, at, modulus)
             continue
         split = modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT
         values = np.empty((2, ciphertexts.size, 2, BLOCK), np.uint64)
@@ -337,42 +340,75 @@ def sums_of_products(
 
 @kernel
 def _sum_words(
-    ciphertexts: Any, plains: Any, sizes: Any, terms: Any, out: Any, block: Any, at: Any, modulus: Any
+    ciphertexts: Any,
+    plains: Any,
+    sizes: Any,
+    terms: Any,
+    where: Any,
+    out: Any,
+    block: Any,
+    step: Any,
+    at: Any,
+    modulus: Any,
 ) -> None:
-    """One sum over a block and its mirror image, for a short prime."""
-    width, size, count = out.shape[1], out.shape[2], terms.shape[0]
+    """One sum over a block of `step` numbers and its mirror image, for a short prime; `where` is scratch space."""
+    width, size, count, four = out.shape[1], out.shape[2], terms.shape[0], np.uint64(4)
+    # Plaintexts of which only half is stored come last: they are read backwards in the mirror image.
+    whole = 0
+    for t in range(count):
+        place = terms[t, 1]
+        if sizes[place] == size:
+            number = whole
+            whole += 1
+        else:
+            number = count - 1 - (t - whole)
+        value = ciphertexts[terms[t, 0]]
+        where[0, number] = value + four * np.uint64(at * size)
+        where[1, number] = value + four * np.uint64((width + at) * size)
+        where[2, number] = plains[place] + four * np.uint64(at * sizes[place])
+    o0, o1 = out[0, at], out[1, at]
+    _add_terms(where, 0, whole, False, o0, o1, block, step, True, modulus)
+    _add_terms(where, 0, whole, False, o0, o1, size - step - block, step, True, modulus)
+    _add_terms(where, whole, count, False, o0, o1, block, step, whole == 0, modulus)
+    _add_terms(where, whole, count, True, o0, o1, size - step - block, step, whole == 0, modulus)
+
+
+@kernel
+def _add_terms(
+    where: Any, begin: Any, end: Any, back: Any, o0: Any, o1: Any, block: Any, step: Any, fresh: Any, modulus: Any
+) -> None:
+    """Add some of the terms to both parts of a sum over a block, or begin the sum if it is `fresh`.
+
+    `where` has the addresses of both parts of a ciphertext's row, and of a plaintext's, which is read `back` to front
+    if only its first half is stored.
+    """
+    if begin == end:
+        return
     prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
-    whole = (np.uint64(1) << np.uint64(32)) % prime
-    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
-    first, second = at * size, (width + at) * size
-    for side in range(2):
-        begin = size - BLOCK - block if side else block
-        o0, o1 = out[0, at], out[1, at]
-        for x in range(begin, begin + BLOCK, LANES):
-            found0, found1 = splat(np.uint32(0)), splat(np.uint32(0))
-            for t in range(0, count, SUMMANDS):
-                factor = _plain_words(plains, sizes, terms[t, 1], at, x, size)
-                value = ciphertexts[terms[t, 0]]
-                sums0 = products(load_at(value, first + x), factor)
-                sums1 = products(load_at(value, second + x), factor)
-                for u in range(t + 1, min(t + SUMMANDS, count)):
-                    factor = _plain_words(plains, sizes, terms[u, 1], at, x, size)
-                    value = ciphertexts[terms[u, 0]]
-                    sums0 = plus_products(sums0, load_at(value, first + x), factor)
-                    sums1 = plus_products(sums1, load_at(value, second + x), factor)
-                found0 = word_total(found0, settled_words(sums0, q, minus), q)
-                found1 = word_total(found1, settled_words(sums1, q, minus), q)
-            store(o0, x, times_word(found0, w, ratio, q))
-            store(o1, x, times_word(found1, w, ratio, q))
-
-
-@inlined
-def _plain_words(plains: Any, sizes: Any, place: Any, at: Any, x: Any, size: Any) -> Any:
-    """A vector of a plaintext's row, mirrored if only half of the plaintext is stored and x lies in the other half."""
-    stored = sizes[place]
-    if x < stored:
-        return load_at(plains[place], at * stored + x)
-    return mirrored(load_at(plains[place], at * stored + size - LANES - x))
+    # Montgomery's reduction divides by 2^32.
+    lifted = (np.uint64(1) << np.uint64(32)) % prime
+    w, ratio = splat(np.uint32(lifted)), splat(np.uint32((lifted << np.uint64(32)) // prime))
+    first, second, factors, size = where[0], where[1], where[2], o0.size
+    for x in range(block, block + step, LANES):
+        found0, found1 = splat(np.uint32(0)), splat(np.uint32(0))
+        there = size - LANES - x if back else x
+        for t in range(begin, end, SUMMANDS):
+            factor = load_at(factors[t], there)
+            factor = mirrored(factor) if back else factor
+            sums0 = products(load_at(first[t], x), factor)
+            sums1 = products(load_at(second[t], x), factor)
+            for u in range(t + 1, min(t + SUMMANDS, end)):
+                factor = load_at(factors[u], there)
+                factor = mirrored(factor) if back else factor
+                sums0 = plus_products(sums0, load_at(first[u], x), factor)
+                sums1 = plus_products(sums1, load_at(second[u], x), factor)
+            found0 = word_total(found0, settled_words(sums0, q, minus), q)
+            found1 = word_total(found1, settled_words(sums1, q, minus), q)
+        found0, found1 = times_word(found0, w, ratio, q), times_word(found1, w, ratio, q)
+        if not fresh:
+            found0, found1 = word_total(found0, load(o0, x), q), word_total(found1, load(o1, x), q)
+        store(o0, x, found0)
+        store(o1, x, found1)
 
 
 @kernel

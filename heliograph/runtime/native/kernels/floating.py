@@ -15,32 +15,22 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import binding
 from numba.extending import intrinsic
 
 from heliograph.ir import Array
-from heliograph.runtime.native.kernels.arithmetic import inlined
+from heliograph.runtime.native.kernels.arithmetic import inlined, processor_has
 
 # numba's decorator is untyped.
 _emitted: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
 def _fused() -> bool:
-    """Whether kernels are compiled for a processor with a fused multiply-add.
-
-    Without one each product would be a function call. NUMBA_CPU_FEATURES and NUMBA_CPU_NAME apply, as for numba itself.
+    """Whether kernels are compiled for a processor with a fused multiply-add. Without one each product would be a function
+    call.
     """
-    asked = numba.config.CPU_FEATURES
-    if asked is not None:
-        return "+fma" in asked.split(",")
-    if numba.config.CPU_NAME == "generic":
-        return False
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return True
-    try:
-        return bool(binding.get_host_cpu_features().get("fma", False))
-    except RuntimeError:
-        return False
+    arm = platform.machine().lower() in ("aarch64", "arm64")
+    given = numba.config.CPU_FEATURES is None and numba.config.CPU_NAME != "generic"
+    return (arm and given) or processor_has("fma")
 
 
 # Residues modulo primes below this, 2^49.3, are computed as doubles. Larger primes use integers; so do all primes on

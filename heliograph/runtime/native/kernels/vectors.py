@@ -13,33 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic, models, register_model
 
+from heliograph.runtime.native.kernels.arithmetic import processor_has
+
 # numba's decorators are untyped.
-_emitted: Callable[[Callable[..., Any]], Any] = intrinsic
+emitted: Callable[[Callable[..., Any]], Any] = intrinsic
 _register: Any = register_model
 
 # Products that are summed before the sum is reduced.
 SUMMANDS = 8
-
-
-def processor_has(feature: str) -> bool:
-    """Whether kernels are compiled for a processor with this feature.
-
-    NUMBA_CPU_FEATURES and NUMBA_CPU_NAME apply, as for numba itself.
-    """
-    asked = numba.config.CPU_FEATURES
-    if asked is not None:
-        return f"+{feature}" in asked.split(",")
-    if numba.config.CPU_NAME == "generic":
-        return False
-    try:
-        return bool(binding.get_host_cpu_features().get(feature, False))
-    except RuntimeError:
-        return False
 
 
 # The words of a vector.
@@ -53,7 +39,7 @@ _WORDS = ir.VectorType(_I32, LANES)
 _HALVES = ir.VectorType(_I64, LANES // 2)
 
 
-class VectorType(types.Type):  # type: ignore[misc]
+class VectorType(types.Type):
     """A vector of `LANES` unsigned 32-bit words."""
 
     def __init__(self) -> None:
@@ -62,7 +48,7 @@ class VectorType(types.Type):  # type: ignore[misc]
 
 Vector = VectorType()
 # Sums of products: of the even lanes, and of the odd lanes.
-Pair = types.UniTuple(Vector, 2)
+Pair: Any = UniTuple(Vector, 2)
 
 
 @_register(VectorType)
@@ -198,7 +184,7 @@ def _generator(emit: Callable[..., Any]) -> Any:
 
 
 def _of_one(result: Any, emit: Callable[..., Any]) -> Any:
-    @_emitted
+    @emitted
     def operation(context: Any, x: Any) -> Any:
         return result(x), _generator(emit)
 
@@ -206,7 +192,7 @@ def _of_one(result: Any, emit: Callable[..., Any]) -> Any:
 
 
 def _of_two(result: Any, emit: Callable[..., Any]) -> Any:
-    @_emitted
+    @emitted
     def operation(context: Any, x: Any, y: Any) -> Any:
         return result(x, y), _generator(emit)
 
@@ -214,7 +200,7 @@ def _of_two(result: Any, emit: Callable[..., Any]) -> Any:
 
 
 def _of_three(result: Any, emit: Callable[..., Any]) -> Any:
-    @_emitted
+    @emitted
     def operation(context: Any, x: Any, y: Any, z: Any) -> Any:
         return result(x, y, z), _generator(emit)
 
@@ -222,14 +208,14 @@ def _of_three(result: Any, emit: Callable[..., Any]) -> Any:
 
 
 def _of_four(result: Any, emit: Callable[..., Any]) -> Any:
-    @_emitted
+    @emitted
     def operation(context: Any, x: Any, y: Any, z: Any, w: Any) -> Any:
         return result(x, y, z, w), _generator(emit)
 
     return operation
 
 
-@_emitted
+@emitted
 def load(context: Any, array: Any, place: Any) -> Any:
     """The words of a contiguous array from `place` on."""
 
@@ -239,7 +225,7 @@ def load(context: Any, array: Any, place: Any) -> Any:
     return Vector(array, types.intp), generate
 
 
-@_emitted
+@emitted
 def pair_at(context: Any, array: Any, place: Any) -> Any:
     """`LANES` 64-bit numbers of a contiguous array of words, from the word at `place` on, as a `Pair`."""
 
@@ -252,7 +238,7 @@ def pair_at(context: Any, array: Any, place: Any) -> Any:
     return Pair(array, types.intp), generate
 
 
-@_emitted
+@emitted
 def load_at(context: Any, address: Any, place: Any) -> Any:
     """The words from `place` on of the words at an address."""
 
@@ -265,7 +251,7 @@ def load_at(context: Any, address: Any, place: Any) -> Any:
     return Vector(types.uint64, types.intp), generate
 
 
-@_emitted
+@emitted
 def store(context: Any, array: Any, place: Any, value: Any) -> Any:
     """Write a vector into a contiguous array from `place` on."""
 
@@ -276,7 +262,7 @@ def store(context: Any, array: Any, place: Any, value: Any) -> Any:
     return types.void(array, types.intp, value), generate
 
 
-@_emitted
+@emitted
 def splat(context: Any, word: Any) -> Any:
     """One 32-bit word in all lanes."""
 
@@ -389,7 +375,7 @@ plus_pieces = _of_four(Pair, _plus_pieces)
 above = _of_three(Vector, _above)
 
 
-@_emitted
+@emitted
 def permuted(context: Any, x: Any, places: Any) -> Any:
     """The lanes of x at `places`, a vector of numbers below `LANES`."""
 

@@ -16,7 +16,17 @@ from numba.core import types
 from heliograph.ir import Array
 from heliograph.runtime.native.kernels import vectors
 from heliograph.runtime.native.kernels.arithmetic import kernel
-from heliograph.runtime.native.kernels.vectors import LANES, LOG_LANES, Vector, Words, load, splat, store, times_word
+from heliograph.runtime.native.kernels.vectors import (
+    LANES,
+    LOG_LANES,
+    Vector,
+    Words,
+    emitted,
+    load,
+    splat,
+    store,
+    times_word,
+)
 from heliograph.runtime.residues import bit_reversed, powers, smallest_root
 
 # The words of a tail.
@@ -96,7 +106,7 @@ def _on_runs(butterfly: Callable[..., Any], butterflies: Sequence[tuple[int, int
     return generate
 
 
-@vectors.intrinsic
+@emitted
 def _forth_twice(
     context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any
 ) -> Any:
@@ -104,7 +114,7 @@ def _forth_twice(
     return types.void(a, types.intp, types.intp, *[Vector] * 7), _on_runs(vectors.forth, _TWICE, 4)
 
 
-@vectors.intrinsic
+@emitted
 def _back_twice(
     context: Any, a: Any, j: Any, run: Any, w1: Any, r1: Any, w2: Any, r2: Any, w3: Any, r3: Any, q: Any
 ) -> Any:
@@ -112,13 +122,13 @@ def _back_twice(
     return types.void(a, types.intp, types.intp, *[Vector] * 7), _on_runs(vectors.back, _TWICE[2:] + _TWICE[:2], 4)
 
 
-@vectors.intrinsic
+@emitted
 def _forth_once(context: Any, a: Any, j: Any, run: Any, w: Any, ratio: Any, q: Any) -> Any:
     """One step on one vector of each of two runs."""
     return types.void(a, types.intp, types.intp, *[Vector] * 3), _on_runs(vectors.forth, [(0, 1, 0)], 2)
 
 
-@vectors.intrinsic
+@emitted
 def _back_once(context: Any, a: Any, j: Any, run: Any, w: Any, ratio: Any, q: Any) -> Any:
     """The step the other way."""
     return types.void(a, types.intp, types.intp, *[Vector] * 3), _on_runs(vectors.back, [(0, 1, 0)], 2)
@@ -187,7 +197,7 @@ def _emit_back(context: Any, builder: Any, signature: Any, arguments: Any) -> An
     return context.get_dummy_value()
 
 
-@vectors.intrinsic
+@emitted
 def _tail_forth(
     context: Any, a: Any, j: Any, numbers: Any, ratios: Any, first: Any, lanes: Any, at: Any, q: Any
 ) -> Any:
@@ -200,7 +210,7 @@ def _tail_forth(
     return types.void(a, types.intp, numbers, ratios, types.intp, lanes, types.intp, Vector), _emit_forth
 
 
-@vectors.intrinsic
+@emitted
 def _tail_back(context: Any, a: Any, j: Any, numbers: Any, ratios: Any, first: Any, lanes: Any, at: Any, q: Any) -> Any:
     """The first steps the other way, on canonical values."""
     return types.void(a, types.intp, numbers, ratios, types.intp, lanes, types.intp, Vector), _emit_back
