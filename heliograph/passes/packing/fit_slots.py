@@ -187,5 +187,5 @@ RULES: Mapping[str, _Rule] = {
     "conjugate": _conjugate,
     "rotate": _rotate,
     **dict.fromkeys(("add_ct", "sub_ct", "mul_ct", "lincomb", "negate", "rescale"), _unchanged),
-    **dict.fromkeys(("add_plain", "add_scalar", "mul_plain", "mul_int", "double", "add_pt", "mul_pt"), _unchanged),
+    **dict.fromkeys(("add_plain", "add_scalar", "mul_plain", "mul_int", "add_pt", "mul_pt"), _unchanged),
 }
