@@ -31,7 +31,6 @@ from heliograph.passes.polynomials.approximate import Approximate
 from heliograph.passes.polynomials.approximation import Approximations
 from heliograph.passes.polynomials.fold_scaling import FoldScaling
 from heliograph.passes.ranges.output_ranges import Flood, OutputRanges
-from heliograph.passes.tensors.cancel_negations import CancelNegations
 from heliograph.passes.tensors.compose_relu import ComposeReLU
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.fuse_linear import FuseLinear
@@ -46,7 +45,6 @@ _SCALE_SAMPLES = 16
 PASSES: tuple[str, ...] = (
     ScaleOutputs.name,
     Simplify.name,
-    CancelNegations.name,
     Expand.name,
     ComposeReLU.name,
     FuseLinear.name,
@@ -99,7 +97,7 @@ def front_passes(program: Program, options: Options) -> Trail:
 def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -> Trail:
     """From tensors to few linear maps and activations; `errors` are for composed ReLUs (`Options.errors`)."""
     composed = (ComposeReLU(errors),) if errors else ()
-    return run((Simplify(), CancelNegations(), Expand(), *composed, FuseLinear()), program)
+    return run((Simplify(), Expand(), *composed, FuseLinear()), program)
 
 
 def polynomial_passes(table: Approximations, name: str = Approximate.name) -> Trail:
