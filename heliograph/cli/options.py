@@ -30,7 +30,7 @@ COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = {
         "samples_apart",
     ),
     "Precision of encryption": ("precision_bits", "gap_error", "flood"),
-    "Speed and size": ("batch", "objective", "key_bytes", "memory_bytes", "prove_clean", "costs"),
+    "Speed and size": ("batch", "objective", "key_bytes", "memory_bytes", "costs"),
     "Bootstrapping": ("bootstrap", "bootstrap_activations", "chains"),
     "Parameters of the ring": ("log_ring", "scale_bits", "security_bits"),
     INSIDE: ("dump_ir",),

@@ -192,8 +192,6 @@ class Options:
     bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it).
     bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster (default: yes).
         They do so by trigonometric polynomials of half the degree, in two levels less.
-    prove_clean: Whether it is proved that slots without a result do not depend on the input (default: yes). The proof takes
-        time; nothing is executed differently without it.
     log_ring: Fix the ring dimension at 2 to this power (default: chosen).
     scale_bits: Fix the bits of the scale (default: chosen).
     costs: Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
@@ -246,7 +244,6 @@ class Options:
     objective: str | None = _option(None, choices=("latency", "throughput"))
     bootstrap: bool | None = _option(None)
     bootstrap_activations: bool = _option(True, told="unless default")
-    prove_clean: bool = _option(True)
     log_ring: int | None = _option(None, 10, high=17)
     scale_bits: int | None = _option(None, 20, high=59)
     costs: CostTable = field(
