@@ -37,10 +37,6 @@ class Counted(Generic[C]):
         self._calls[Call("add", self.level, parts)] += 1
         return self._do.negate(x)
 
-    def double(self, x: C, parts: int = 2) -> C:
-        self._calls[Call("double", self.level, parts)] += 1
-        return self._do.double(x)
-
     def accumulate(self, x: C, y: C) -> C:
         self._calls[Call("accumulate", self.level, 2)] += 1
         return self._do.accumulate(x, y)

@@ -67,10 +67,6 @@ class Primitives(Protocol[C]):
 
     def negate(self, x: C) -> C: ...
 
-    def double(self, x: C) -> C:
-        """The sum with itself."""
-        ...
-
     def accumulate(self, x: C, y: C) -> C:
         """The sum; it may overwrite `x`, to which nobody else has a reference."""
         ...

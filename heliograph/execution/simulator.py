@@ -141,9 +141,6 @@ class SimulatedPrimitives(NothingWide):
         _alike(x, y, what)
         return self._errors.made(slots, x.level, x.log_scale, max(x.parts, y.parts), 0.0, what)
 
-    def double(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
-        return self.add(x, x)
-
     def negate(self, x: SimulatedCiphertext) -> SimulatedCiphertext:
         return replace(x, slots=-x.slots)
 

@@ -56,7 +56,7 @@ class NoValues:
 
     rotate_wide = step_wide = rotate_hoisted
     wide_sums = sums_of_products
-    negate = double = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
+    negate = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
     add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
 
 

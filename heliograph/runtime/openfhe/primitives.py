@@ -76,9 +76,6 @@ class OpenFHEPrimitives(NothingWide):
     def sub(self, x: Any, y: Any) -> Any:
         return self.context.EvalSub(x, y)
 
-    def double(self, x: Any) -> Any:
-        return self.add(x, x)
-
     def negate(self, x: Any) -> Any:
         return self.context.EvalNegate(x)
 

@@ -63,7 +63,7 @@ def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
             total = power if total is None else on.add(total, power, operand.parts)
         rest >>= 1
         if rest:
-            power = on.double(power, operand.parts)
+            power = on.add(power, power, operand.parts)
     return on.negate(total, operand.parts) if factor < 0 else total
 
 
