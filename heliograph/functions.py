@@ -373,15 +373,6 @@ _fixed(
 )
 _fixed("sin", np.sin, Analytic(lambda mp, x: mp.sin(x), lambda a, b, y: math.cosh(y)), "The sine.", odd=True)
 _fixed("cos", np.cos, Analytic(lambda mp, x: mp.cos(x), lambda a, b, y: math.cosh(y)), "The cosine.")
-_ATAN = Function(
-    "atan",
-    np.arctan,
-    # |Im atan(z)| <= atanh(|Im z|).
-    Analytic(lambda mp, x: mp.atan(x), lambda a, b, y: math.pi / 2 + math.atanh(y), lambda x: 1.0),
-    increasing=True,
-    odd=True,
-)
-add(Family("atan", lambda: _ATAN, "The arc tangent.", torch_op="aten.atan"))
 _fixed(
     "erf",
     lambda x: np.asarray(special.erf(x)),

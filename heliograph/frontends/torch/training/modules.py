@@ -340,7 +340,6 @@ _UNARY: Mapping[str, Callable[[Tensor, Mapping[str, Any]], Tensor]] = {
     "log": lambda x, a: torch.log(x),
     "sin": lambda x, a: torch.sin(x),
     "cos": lambda x, a: torch.cos(x),
-    "atan": lambda x, a: torch.atan(x),
     "clamp": lambda x, a: torch.clamp(x, a.get("min"), a.get("max")),
     "softmax": lambda x, a: torch.softmax(x, a["axis"] + 1 if a["axis"] >= 0 else a["axis"]),
     "softmax_rows": lambda x, a: torch.softmax(x, 1),

@@ -33,7 +33,7 @@ _NOTHING = frozenset(
 _FUNCTIONS = frozenset(
     {
         *("relu", "leaky_relu", "sigmoid", "tanh", "silu", "gelu", "softplus", "abs", "exp", "log", "sqrt", "rsqrt"),
-        *("reciprocal", "relu6", "erf", "atan", "sin", "cos", "sign", "clamp", "clamp_min", "clamp_max", "hardtanh", "div"),
+        *("reciprocal", "relu6", "erf", "sin", "cos", "sign", "clamp", "clamp_min", "clamp_max", "hardtanh", "div"),
         *("where", "gt", "ge", "lt", "le", "maximum", "minimum", "masked_fill"),
         *POINTWISE,
     }
