@@ -71,7 +71,7 @@ class Role(Enum):
     PRODUCT = "product"
     # A sum of products with plaintexts, whose scale the level planner chooses; it is rescaled later.
     PLAIN_PRODUCT = "plain product"
-    # Leaves level, scale and parts unchanged.
+    # Acts on each slot alike, and leaves level, scale and parts unchanged.
     TRANSPARENT = "transparent"
     # A key switch that keeps level and scale and needs two parts: slots are rotated or conjugated.
     ROTATION = "rotation"
