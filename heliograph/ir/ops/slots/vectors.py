@@ -153,20 +153,6 @@ define(
 )
 define(
     OpSpec(
-        "double",
-        SLOTS,
-        (1, 1),
-        {},
-        unchanged,
-        lambda values, a, context: 2.0 * values[0],
-        "Twice each slot, by a sum; spends no level and leaves the scale.",
-        role=Role.TRANSPARENT,
-        rules=slotwise(lambda node, operands, context: scaled(operands[0], *[np.array(2.0)] * 2)),
-        run=lambda run, node, operands: run.at(runs.cipher(node)).add(*operands, *operands, runs.cipher(node).parts),
-    )
-)
-define(
-    OpSpec(
         "mul_i",
         SLOTS,
         (1, 1),
