@@ -193,7 +193,8 @@ def test_the_command_line_takes_plain_inputs(tmp_path: Path, capsys: pytest.Capt
 
 def test_an_author_stacks_vectors_for_a_weighted_sum() -> None:
     text = """program stacked
-input x, y: secret slots[8] in [-1, 1]
+input x: secret slots[8] in [-1, 1]
+input y: secret slots[8] in [-1, 1]
 output z = weighted_sum(stack(x * y, y), matrix=[[0.5, 2], [1, 0]], row=0)
 """
     artifact = compile(parse(text), TOY)
