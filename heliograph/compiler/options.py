@@ -197,8 +197,6 @@ class Options:
         They do so by trigonometric polynomials of half the degree, in two levels less.
     chains: Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys). They are
         the whole one and lower parts of it, each with its own keys.
-    prove_clean: Whether it is proved that slots without a result do not depend on the input (default: yes). The proof takes
-        time; nothing is executed differently without it.
     log_ring: Fix the ring dimension at 2 to this power (default: chosen).
     scale_bits: Fix the bits of the scale (default: chosen).
     security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
@@ -244,7 +242,6 @@ class Options:
     objective: str | None = _option(None, choices=("latency", "throughput"))
     key_bytes: int | None = _option(None, 1)
     memory_bytes: int | None = _option(None, 1)
-    prove_clean: bool = _option(True)
     costs: CostTable = field(
         default_factory=default_costs,
         metadata={"bounds": About(flag=Flag(metavar="FILE|built-in", read=named_costs))},

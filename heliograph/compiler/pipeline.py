@@ -122,7 +122,7 @@ def back_passes(
 def pack_passes(program: Program, ring: Ring, options: Options) -> Trail:
     """From polynomials on tensors (or on the slots of an author's program) to polynomials on the ring's slots."""
     trail = unproved_pack_passes(program, ring, options)
-    if program.stage is not Stage.PACKED and options.prove_clean:
+    if program.stage is not Stage.PACKED:
         CleanSlots().run(trail[-1].program)
     return trail
 
