@@ -100,7 +100,7 @@ def register_function(
     )
     if low is not None and high is not None:
         made.evaluate(np.linspace(low, high, 257, dtype=np.float64))
-    family = Family(name, lambda: made, f"The registered function {name}.", torch_op=torch_op)
+    family = Family(name, lambda: made, f"The registered function {name}.", torch_ops=(torch_op,) if torch_op else ())
     functions.add(family)
     define_activation(family)
     return made
