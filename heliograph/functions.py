@@ -404,16 +404,6 @@ _fixed(
     torch_ops=("aten.cos",),
 )
 _fixed(
-    "atan",
-    np.arctan,
-    # |Im atan(z)| <= atanh(|Im z|).
-    Analytic(lambda mp, x: mp.atan(x), lambda a, b, y: math.pi / 2 + math.atanh(y), lambda x: 1.0),
-    "The arc tangent.",
-    increasing=True,
-    odd=True,
-    torch_ops=("aten.atan",),
-)
-_fixed(
     "erf",
     lambda x: np.asarray(special.erf(x)),
     Analytic(lambda mp, x: mp.erf(x), lambda a, b, y: _erf_bound(y)),

@@ -57,6 +57,7 @@ POINTWISE: Mapping[str, Corners | None] = {
     "cosh": _none,
     "asin": _none,
     "acos": _none,
+    "atan": _none,
     "asinh": _none,
     "acosh": _none,
     "atanh": _none,
