@@ -156,11 +156,6 @@ PRIMITIVES = {
             lambda do, s: lambda: do.add(s.x, s.x),
             methods=("add", "sub", "negate"),
         ),
-        Primitive(
-            "double",
-            lambda costs, ring, level, parts: costs.add_ms(ring, level, parts) * 2 / 3,
-            lambda do, s: lambda: do.double(s.x),
-        ),
         Primitive("accumulate", lambda costs, ring, level, parts: costs.add_ms(ring, level, parts), _accumulated),
         Primitive("add_plain", lambda costs, ring, level, parts: costs.add_ms(ring, level, parts), _plain_sum),
         Primitive(

@@ -67,10 +67,6 @@ class Primitives(Protocol[C]):
 
     def negate(self, x: C) -> C: ...
 
-    def double(self, x: C) -> C:
-        """The sum with itself."""
-        ...
-
     def accumulate(self, x: C, y: C) -> C:
         """The sum; it may overwrite `x`, to which nobody else has a reference."""
         ...
@@ -179,9 +175,6 @@ class Composed:
 
     Ciphertexts are their own wide values.
     """
-
-    def double(self: Primitives[C], x: C) -> C:
-        return self.add(x, x)
 
     def sum_of_products(self: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
         total: C | None = None

@@ -82,9 +82,6 @@ class NativePrimitives:
         _check_alike(x.residues, y.residues)
         return self._elementwise(elementwise.subtract, x, y.residues)
 
-    def double(self, x: Ciphertext) -> Ciphertext:
-        return self.add(x, x)
-
     def negate(self, x: Ciphertext) -> Ciphertext:
         return self._elementwise(elementwise.subtract, Ciphertext(np.zeros_like(x.residues), x.level), x.residues)
 

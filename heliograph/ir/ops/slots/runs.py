@@ -63,7 +63,7 @@ def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
             total = power if total is None else on.add(total, power, parts=operand.parts)
         rest >>= 1
         if rest:
-            power = on.double(power, parts=operand.parts)
+            power = on.add(power, power, parts=operand.parts)
     return on.negate(total, parts=operand.parts) if factor < 0 else total
 
 
