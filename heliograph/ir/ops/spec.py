@@ -86,6 +86,12 @@ class Role(Enum):
     POLYNOMIAL = "polynomial"
     # The slot vector of a plain tensor.
     PACKING = "packing"
+    # A function of several values, or along any axis: `passes/tensors/expand.py` has a rule that rewrites it in terms of
+    # others.
+    JOINT = "joint"
+    # A function along axis 0 of (rows, columns): `passes/polynomials/approximate.py` turns it into a composition of
+    # polynomials.
+    ALONG_ROWS = "along rows"
     # Moves, repeats or adds up rows of a tensor (rows, columns): rotations, but no level.
     ROWS = "rows"
     # Moves or copies elements of tensors, or adds them up with equal weights, by position alone.
