@@ -12,7 +12,7 @@ from heliograph.execution.primitives import COUNTED, UNCOUNTED
 from heliograph.execution.protocol import Call
 from heliograph.ir import Node, Program
 from heliograph.ir.ops.slots.runs import cipher
-from heliograph.ir.ops.table import OPS
+from heliograph.ir.ops.table import OPS, Role, role_of
 
 # Stands in for every ciphertext, plaintext and digit.
 _NOTHING = object()
@@ -75,10 +75,10 @@ class Walk(Run[Any]):
 
 
 def descents(node: Node) -> Counter[Call]:
-    """The possible chain switches after a rescale or a level_drop: one for each level to which it comes down, in case a
-    sub-chain ends there.
+    """The possible chain switches after an op that comes down some levels: one for each of them, in case a sub-chain
+    ends there.
     """
-    if node.op not in ("rescale", "level_drop"):
+    if role_of(node) is not Role.LEVEL:
         return Counter()
     made, operand = cipher(node), cipher(node.inputs[0])
     return Counter(Call("switch_chain", level, made.parts) for level in range(made.level, operand.level))

@@ -46,6 +46,7 @@ def _define_pairwise(name: str, function: Callable[[Array, Array], Array], doc: 
             lambda values, a, context: np.asarray(function(*align(values)), dtype=np.float64),
             doc,
             role=Role.JOINT,
+            steps=name in COMPARISONS,
         )
     )
 
@@ -166,6 +167,7 @@ define(
         "The place of the largest element along an axis: one-hot, or its number with `index`. `count`: how many results may "
         "be summed and still round right; `method`: best, or Phoenix's iterated." + _DECIDES,
         role=Role.JOINT,
+        steps=True,
     )
 )
 
@@ -229,6 +231,7 @@ define(
         "One-hot along axis 0 of (rows, columns). `spread` bounds how far two rows of a column are apart, in place of `low` "
         "and `high`.",
         role=Role.ALONG_ROWS,
+        steps=True,
     )
 )
 define(

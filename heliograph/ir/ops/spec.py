@@ -205,6 +205,8 @@ class OpSpec:
     word: the op's word in reports, if its name is less clear.
     run: evaluates the op on ciphertexts, from primitives that every backend has.
     stacks: whether the op reads stacks of ciphertexts.
+    steps: whether its value is constant except where it jumps, so that no derivative goes through it.
+    plaintext: whether a run keeps an encoded plaintext for it.
     bounds: of the elements of a tensor op's value, None if not known.
     effort: of its evaluation in the clear, None if that is a few arrays of the operands' and the result's size.
     """
@@ -224,6 +226,8 @@ class OpSpec:
     word: str = ""
     run: Run | None = None
     stacks: bool = False
+    steps: bool = False
+    plaintext: bool = False
     bounds: ElementBounds | None = None
     effort: Effort | None = None
 

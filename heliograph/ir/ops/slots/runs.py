@@ -20,10 +20,12 @@ def cipher(node: Node) -> CipherType:
     return node.type
 
 
-def sum_of_two(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    x, y = operands
-    on, parts = run.at(cipher(node.inputs[0])), max(cipher(operand).parts for operand in node.inputs)
-    return on.add(x, y, parts=parts) if node.op == "add_ct" else on.sub(x, y, parts=parts)
+def added(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node.inputs[0])).add(*operands, parts=cipher(node).parts)
+
+
+def subtracted(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node.inputs[0])).sub(*operands, parts=cipher(node).parts)
 
 
 def complex_of(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
