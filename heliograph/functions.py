@@ -93,7 +93,7 @@ class Family:
 
     `parameters`: name to kind, as in an op's attributes (`float?`, `str?`).
     `homogeneous`: f(c x) = c f(x) for c > 0.
-    `torch_op`: the op that represents a registered function in a traced model.
+    `torch_ops`: the ops that represent it in a traced model, if these take nothing but the value.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Family:
     doc: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     homogeneous: bool = False
-    torch_op: str | None = None
+    torch_ops: tuple[str, ...] = ()
 
     def of(self, attrs: Mapping[str, Any]) -> Function:
         """The function with the parameters in an op's attributes."""
@@ -142,6 +142,11 @@ def families() -> tuple[Family, ...]:
     return tuple(_FAMILIES.values())
 
 
+def registered() -> tuple[Family, ...]:
+    """The families that were added to the built-in ones."""
+    return tuple(family for name, family in _FAMILIES.items() if name not in _BUILT_IN)
+
+
 def function(name: str, **parameters: Any) -> Function:
     """The function with this name and these parameters."""
     return family(name).of(parameters)
@@ -179,10 +184,11 @@ def _fixed(
     homogeneous: bool = False,
     increasing: bool = False,
     odd: bool = False,
+    torch_ops: tuple[str, ...] = (),
 ) -> None:
     """A function without parameters."""
     made = Function(name, evaluate, proof, increasing=increasing, odd=odd)
-    add(Family(name, lambda: made, doc, homogeneous=homogeneous))
+    add(Family(name, lambda: made, doc, homogeneous=homogeneous, torch_ops=torch_ops))
 
 
 def _quiet(evaluate: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
@@ -224,6 +230,7 @@ _fixed(
     "max(x, 0).",
     homogeneous=True,
     increasing=True,
+    torch_ops=("aten.relu",),
 )
 
 
@@ -280,6 +287,7 @@ _fixed(
         lambda mp, x: x * _mp_sigmoid(mp, x), lambda a, b, y: _size(a, b, y) * _sigmoid_bound(y), lambda x: math.pi
     ),
     "x * sigmoid(x).",
+    torch_ops=("aten.silu",),
 )
 _fixed(
     "sigmoid",
@@ -287,6 +295,7 @@ _fixed(
     Analytic(_mp_sigmoid, lambda a, b, y: _sigmoid_bound(y), lambda x: math.pi),
     "1 / (1 + exp(-x)).",
     increasing=True,
+    torch_ops=("aten.sigmoid", "aten.special_expit"),
 )
 _fixed(
     "tanh",
@@ -294,6 +303,7 @@ _fixed(
     Analytic(lambda mp, x: mp.tanh(x), lambda a, b, y: 1.0 + 2.0 * _sigmoid_bound(2 * y), lambda x: math.pi / 2),
     "The hyperbolic tangent.",
     increasing=True,
+    torch_ops=("aten.tanh",),
 )
 
 
@@ -324,6 +334,7 @@ _fixed(
     Polynomials((0.0,), ((-1.0,), (1.0,))),
     "-1, 0 or 1.",
     increasing=True,
+    torch_ops=("aten.sign", "aten.sgn"),
 )
 _fixed(
     "abs",
@@ -331,6 +342,7 @@ _fixed(
     Polynomials((0.0,), (_line(-1.0), _line(1.0))),
     "The absolute value.",
     homogeneous=True,
+    torch_ops=("aten.abs", "aten.absolute"),
 )
 _fixed(
     "exp",
@@ -339,6 +351,7 @@ _fixed(
     Analytic(lambda mp, x: mp.exp(x), lambda a, b, y: math.exp(min(b, 709.0)), beyond=700.0, after=(math.exp(700.0),)),
     "e to the power x.",
     increasing=True,
+    torch_ops=("aten.exp",),
 )
 _fixed(
     "log",
@@ -350,6 +363,7 @@ _fixed(
     ),
     "The natural logarithm, on a range above zero.",
     increasing=True,
+    torch_ops=("aten.log",),
 )
 _fixed(
     "reciprocal",
@@ -357,6 +371,7 @@ _fixed(
     Analytic(lambda mp, x: 1 / x, lambda a, b, y: 1.0 / a, positive=True),
     "1 / x, on a range that does not hold zero.",
     odd=True,
+    torch_ops=("aten.reciprocal",),
 )
 _fixed(
     "sqrt",
@@ -364,15 +379,30 @@ _fixed(
     Analytic(lambda mp, x: mp.sqrt(x), lambda a, b, y: math.sqrt(b + y), positive=True),
     "The square root, on a range above zero.",
     increasing=True,
+    torch_ops=("aten.sqrt",),
 )
 _fixed(
     "rsqrt",
     _quiet(lambda x: 1.0 / np.sqrt(x)),
     Analytic(lambda mp, x: 1 / mp.sqrt(x), lambda a, b, y: a**-0.5, positive=True),
     "1 / sqrt(x), on a range above zero.",
+    torch_ops=("aten.rsqrt",),
 )
-_fixed("sin", np.sin, Analytic(lambda mp, x: mp.sin(x), lambda a, b, y: math.cosh(y)), "The sine.", odd=True)
-_fixed("cos", np.cos, Analytic(lambda mp, x: mp.cos(x), lambda a, b, y: math.cosh(y)), "The cosine.")
+_fixed(
+    "sin",
+    np.sin,
+    Analytic(lambda mp, x: mp.sin(x), lambda a, b, y: math.cosh(y)),
+    "The sine.",
+    odd=True,
+    torch_ops=("aten.sin",),
+)
+_fixed(
+    "cos",
+    np.cos,
+    Analytic(lambda mp, x: mp.cos(x), lambda a, b, y: math.cosh(y)),
+    "The cosine.",
+    torch_ops=("aten.cos",),
+)
 _fixed(
     "erf",
     lambda x: np.asarray(special.erf(x)),
@@ -380,6 +410,7 @@ _fixed(
     "The error function.",
     increasing=True,
     odd=True,
+    torch_ops=("aten.erf", "aten.special_erf"),
 )
 
 
@@ -398,9 +429,7 @@ def _clamp(min: float = -math.inf, max: float = math.inf) -> Function:
     return _steps_between("clamp", min, max)
 
 
-for _name, _low, _high, _doc in (
-    ("relu6", 0.0, 6.0, "min(max(x, 0), 6)."),
-    ("hardtanh", -1.0, 1.0, "The nearest value in [-1, 1]."),
-):
-    add(Family(_name, partial(_steps_between, _name, _low, _high), _doc))
+add(Family("relu6", partial(_steps_between, "relu6", 0.0, 6.0), "min(max(x, 0), 6).", torch_ops=("aten.relu6",)))
+add(Family("hardtanh", partial(_steps_between, "hardtanh", -1.0, 1.0), "The nearest value in [-1, 1]."))
 add(Family("clamp", _clamp, "The nearest value in [min, max].", {"min": "float?", "max": "float?"}))
+_BUILT_IN = frozenset(_FAMILIES)

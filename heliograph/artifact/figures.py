@@ -368,8 +368,7 @@ def _spent_levels(program: Program) -> int:
     """The most levels spent by rescales on a path from an input to an output, without those inside bootstraps."""
     spent: dict[Node, int] = {}
     for node in program.nodes:
-        operands = bootstrapped(node) if node.op == REFRESHED else node.inputs
-        before = max((spent[operand] for operand in operands), default=0)
+        before = max((spent[operand] for operand in bootstrapped(node)), default=0)
         spent[node] = before + int(node.op == "rescale")
     return max((spent[node] for node in program.outputs), default=0)
 

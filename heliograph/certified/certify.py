@@ -23,8 +23,7 @@ from heliograph.errors import PlanningError, ProgramError, UnsupportedError, sai
 from heliograph.execution.interface import check_input
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of
-from heliograph.ir.ops.functions import ALONG_ROWS
-from heliograph.ir.ops.table import OPS
+from heliograph.ir.ops.table import OPS, Role, role_of
 from heliograph.passes.base import apply
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.fuse_linear import FuseLinear
@@ -132,7 +131,7 @@ def _networks(
     """The fused network with its exact functions, and with the evaluated polynomials (the same if it has none)."""
     exact = exact_network(program)
     for node in exact.nodes:
-        if node.op in ALONG_ROWS and node.type.secret:
+        if role_of(node) is Role.ALONG_ROWS and node.type.secret:
             raise UnsupportedError(
                 f"certify has no proof for {node.op} inside a network",
                 where=node.loc,

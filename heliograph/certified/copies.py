@@ -49,14 +49,20 @@ class Averaged:
     aside: Copies
 
 
+def _linear(node: Node) -> bool:
+    return OPS[node.op].linear is not None or node.op == "constant"
+
+
 def averages(network: Program) -> bool:
     """Whether means pass through the network: its only nonlinear ops are products of values linear in the input."""
     behind: set[Node] = set()
     for node in network.nodes:
         if not node.type.secret:
             continue
-        if node.op not in (*_LINEAR, "input") and (
-            node.op != "mul" or any(operand in behind for operand in node.inputs)
+        if (
+            not _linear(node)
+            and node.op != "input"
+            and (node.op != "mul" or any(operand in behind for operand in node.inputs))
         ):
             return False
         if node.op == "mul" or any(operand in behind for operand in node.inputs):
@@ -146,12 +152,12 @@ class _Means(Copies):
         while stack:
             node = stack.pop()
             wanted.add(node)
-            stack += [operand for operand in node.inputs if node.op in _LINEAR]
+            stack += [operand for operand in node.inputs if _linear(node)]
         for node in copies.network.nodes:
             if node not in wanted:
                 continue
             known = copies.values[node]
-            if known.own is not None and node.op not in _LINEAR:
+            if known.own is not None and not _linear(node):
                 own, factor = copies.resized.get(node, (known.own, 1.0))
                 total = self.op(node, "sum_runs", own, count=run)
                 share = self.op(node, "constant", value=self.builder.constant(np.array(factor / run), "share"))
@@ -178,7 +184,7 @@ def _value(copies: Copies, node: Node, values: Mapping[Node, Value]) -> Value:
     operands = [values[operand] for operand in node.inputs]
     # With an averaged copy, even a product of shared values gets noise of its own: the covariance in that copy's
     # column.
-    alike = copies.averaged is None or node.op in _LINEAR or not node.type.secret
+    alike = copies.averaged is None or _linear(node) or not node.type.secret
     if alike and all(operand.own is None for operand in operands):
         shared = [operand.shared for operand in operands if operand.shared is not None]
         return Value(copies.builder.copy(node, shared), None)
@@ -317,7 +323,6 @@ def _along_rows(copies: Copies, node: Node, operands: Sequence[Value]) -> Value:
     return Value(None, copies.op(node, "reshape", made, shape=(*shape_of(node), copies.count)))
 
 
-_LINEAR = ("affine", "add", "sub", "reshape", "constant")
 _RULES: Mapping[str, Callable[[Copies, Node, Sequence[Value]], Value]] = {
     "affine": _affine,
     "add": _sum,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heliograph.array_files import Array, one_per_name, read_arrays
-from heliograph.cli.options import COMPILER_SECTIONS, INSIDE, chosen_options, compiler_options
+from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
 from heliograph.cli.output import (
     emit,
     force_option,
@@ -29,6 +29,7 @@ from heliograph.cli.output import (
     remark,
 )
 from heliograph.cli.sections import SectionedCommand
+from heliograph.compiler.options import INSIDE
 from heliograph.errors import INSTALLS, HeliographError, ProgramError
 
 if TYPE_CHECKING:

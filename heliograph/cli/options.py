@@ -13,29 +13,20 @@ from heliograph.errors import Argument, HeliographError, ProgramError, Said
 
 # Suffix of an option's name: the parameter of its second flag.
 _ALSO = "_also"
-INSIDE = "The compiler's steps"
-# The flags in each section of a command's help.
-COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Polynomials": (
-        "degree",
-        "degrees",
-        "degrees" + _ALSO,
-        "allocate",
-        "accuracy_loss",
-        "target_error",
-        "errors",
-        "method",
-        "spread",
-        "margin",
-        "samples_apart",
-    ),
-    "Precision of encryption": ("precision_bits", "gap_error", "flood"),
-    "Speed and size": ("batch", "objective", "key_bytes", "memory_bytes", "costs"),
-    "Bootstrapping": ("bootstrap", "bootstrap_activations", "chains"),
-    "Parameters of the ring": ("log_ring", "scale_bits", "security_bits"),
-    INSIDE: ("dump_ir",),
-}
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _sections() -> dict[str, tuple[str, ...]]:
+    """The flags of the options in each section of a command's help."""
+    found: dict[str, tuple[str, ...]] = {}
+    title = ""
+    for name, about in ABOUT.items():
+        title = about.section or title
+        found[title] = (*found.get(title, ()), name, *([] if about.also is None else [name + _ALSO]))
+    return found
+
+
+COMPILER_SECTIONS: Mapping[str, tuple[str, ...]] = _sections()
 
 
 def compiler_options(command: F) -> F:

@@ -24,6 +24,8 @@ from heliograph.records import Bounds, fits, wanted
 # The lower bound of positive numbers.
 _TINY = math.ulp(0.0)
 _MAX_DEGREE = 511
+# The title of the section with the flags that show the compiler's steps.
+INSIDE = "The compiler's steps"
 _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
 
 
@@ -58,12 +60,14 @@ class About(Bounds):
     flag, also: the flags on the command line; `also` is an alternative to the first flag.
     told: whether the option goes into the bill, and so into the artifact's fingerprint: "always", "no", or "unless
         default" for options that are newer than some artifacts. Options that decide about polynomials must be told.
+    section: the title of the section of a command's help that begins with this option.
     """
 
     check: Callable[[Any], str] | None = None
     flag: Flag = Flag()
     also: Flag | None = None
     told: Literal["always", "unless default", "no"] = "no"
+    section: str = ""
 
 
 def _option(default: object, low: float | None = None, **more: Any) -> Any:
@@ -149,7 +153,6 @@ def _read_batch(text: str) -> int | str:
 class Options:
     """Compiler options; every one has a default.
 
-    security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
     degree: Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it). By default it is
         higher if the margin that the samples need or the error of the outputs requires it; a smooth function takes a lower
         one whose error encryption hides.
@@ -175,13 +178,9 @@ class Options:
         at most 2**-precision_bits of the largest output (of 1 if that is larger than 1).
     gap_error: Largest error of a difference that an argmax compares, as a share of its gap. It is what encryption may add,
         on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of ties.
-    key_bytes: Limit the size of all evaluation keys together, in bytes; a tight limit costs time (composed rotations).
-    memory_bytes: Limit the server's predicted peak memory, in bytes.
     flood: Standard deviation of the noise that the server adds to its outputs (default: none). It is added to every slot,
         from the system's secure generator, and hides what decisions (argmax, comparisons) still reveal about the values
         that they compared.
-    chains: Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys). They are
-        the whole one and lower parts of it, each with its own keys.
     batch: Number of samples packed into each ciphertext (default: 1). A power of two of them are evaluated at once, side by
         side in the same ciphertexts. With as many as a ciphertext has slots, or "max", each element of a tensor is a
         separate ciphertext, and linear maps are sums of ciphertexts, without rotations and their keys, if the program allows
@@ -189,22 +188,22 @@ class Options:
         gives time and bytes per sample.
     objective: Choose the batch size: for the fastest answer, or for the least time per sample. "latency" or "throughput"
         plans one sample, several, and "max", instead of a given batch.
+    key_bytes: Limit the size of all evaluation keys together, in bytes; a tight limit costs time (composed rotations).
+    memory_bytes: Limit the server's predicted peak memory, in bytes.
+    costs: Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
+        table of this machine, if there is one).
     bootstrap: Allow or forbid bootstrapping (default: bootstrap only if no ring is large enough without it).
     bootstrap_activations: Whether bootstraps compute the activations that follow them where that is faster (default: yes).
         They do so by trigonometric polynomials of half the degree, in two levels less.
+    chains: Bootstrap in at most this many moduli chains (default: up to 3, where the time saved is worth the keys). They are
+        the whole one and lower parts of it, each with its own keys.
     log_ring: Fix the ring dimension at 2 to this power (default: chosen).
     scale_bits: Fix the bits of the scale (default: chosen).
-    costs: Cost table to plan and predict with: a file written by `heliograph doctor --calibrate`, or built-in (default: the
-        table of this machine, if there is one).
+    security_bits: 128, or None for no security at all (for tests: the report says INSECURE).
     dump_ir: Write the program after each pass to this folder.
     """
 
-    security_bits: int | None = _option(
-        128,
-        choices=(128,),
-        flag=Flag("insecure", bare=True, means=None, help="No security at all: for tests only."),
-    )
-    degree: int | None = _option(None, 1, high=_MAX_DEGREE, told="always")
+    degree: int | None = _option(None, 1, high=_MAX_DEGREE, told="always", section="Polynomials")
     degrees: Mapping[str, int] | Sequence[int] = _option(
         dict,
         check=_refuses_degrees,
@@ -234,24 +233,31 @@ class Options:
     spread: float = _option(1.0, 0.1, high=100, told="always")
     margin: float | None = _option(None, 0, high=10, told="always")
     samples_apart: int = _option(1024, 1, high=1 << 20, told="unless default")
-    precision_bits: float = _option(10.0, 0, high=40, told="always")
+    precision_bits: float = _option(10.0, 0, high=40, told="always", section="Precision of encryption")
     gap_error: float | None = _option(None, _TINY, high=1, flag=Flag(metavar="SHARE"), told="unless default")
+    flood: float | None = _option(None, _TINY, flag=Flag(metavar="STD"))
+    batch: int | str = _option(
+        1, check=_refuses_batch, flag=Flag(metavar="N|max", read=_read_batch), section="Speed and size"
+    )
+    objective: str | None = _option(None, choices=("latency", "throughput"))
     key_bytes: int | None = _option(None, 1)
     memory_bytes: int | None = _option(None, 1)
-    flood: float | None = _option(None, _TINY, flag=Flag(metavar="STD"))
-    chains: int | None = _option(None, 1, high=8)
-    batch: int | str = _option(1, check=_refuses_batch, flag=Flag(metavar="N|max", read=_read_batch))
-    objective: str | None = _option(None, choices=("latency", "throughput"))
-    bootstrap: bool | None = _option(None)
-    bootstrap_activations: bool = _option(True, told="unless default")
-    log_ring: int | None = _option(None, 10, high=17)
-    scale_bits: int | None = _option(None, 20, high=59)
     costs: CostTable = field(
         default_factory=default_costs,
         metadata={"bounds": About(flag=Flag(metavar="FILE|built-in", read=named_costs))},
     )
+    bootstrap: bool | None = _option(None, section="Bootstrapping")
+    bootstrap_activations: bool = _option(True, told="unless default")
+    chains: int | None = _option(None, 1, high=8)
+    log_ring: int | None = _option(None, 10, high=17, section="Parameters of the ring")
+    scale_bits: int | None = _option(None, 20, high=59)
+    security_bits: int | None = _option(
+        128,
+        choices=(128,),
+        flag=Flag("insecure", bare=True, means=None, help="No security at all: for tests only."),
+    )
     dump_ir: str | Path | None = field(
-        default=None, metadata={"bounds": About(check=_refuses_folder, flag=Flag(metavar="DIR"))}
+        default=None, metadata={"bounds": About(check=_refuses_folder, flag=Flag(metavar="DIR"), section=INSIDE)}
     )
 
     def __post_init__(self) -> None:

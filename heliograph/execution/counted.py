@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic
 
+from heliograph.execution.primitives import COUNTED, Primitive
 from heliograph.execution.protocol import C, Call, Primitives, sums_size
 from heliograph.ir import Array
 
 
 class Counted(Generic[C]):
-    """The primitives of one chain on ciphertexts of one level, with counting; operands have two `parts` by default.
+    """The primitives of one chain on ciphertexts of one level, with counting.
 
-    `chain` is the number of the chain. Calls are counted under the names in execution/primitives.py, except for
-    `UNCOUNTED` there.
+    `chain` is the number of the chain. Calls are counted as the table says (execution/primitives.py). The methods that
+    are not written here take the operands of the backend's own, and the number of `parts` of the ciphertexts where that
+    is not two.
     """
 
     __slots__ = ("_calls", "_chain", "_do", "level")
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., C]: ...
 
     def __init__(self, do: Primitives[C], level: int, calls: Counter[Call], chain: int = 0) -> None:
         self._do, self.level, self._calls, self._chain = do, level, calls, chain
@@ -25,42 +31,10 @@ class Counted(Generic[C]):
     def constant(self, values: Array | float, log_scale: float, beside: C | None = None) -> Any:
         return self._do.constant(values, log_scale, self.level, beside)
 
-    def add(self, x: C, y: C, parts: int = 2) -> C:
-        self._calls[Call("add", self.level, parts)] += 1
-        return self._do.add(x, y)
-
-    def sub(self, x: C, y: C, parts: int = 2) -> C:
-        self._calls[Call("add", self.level, parts)] += 1
-        return self._do.sub(x, y)
-
-    def negate(self, x: C, parts: int = 2) -> C:
-        self._calls[Call("add", self.level, parts)] += 1
-        return self._do.negate(x)
-
-    def accumulate(self, x: C, y: C) -> C:
-        self._calls[Call("accumulate", self.level, 2)] += 1
-        return self._do.accumulate(x, y)
-
-    def mul(self, x: C, y: C) -> C:
-        self._calls[Call("mul", self.level, 2)] += 1
-        return self._do.mul(x, y)
-
-    def relinearize(self, x: C, parts: int) -> C:
-        self._calls[Call("relinearize", self.level, parts)] += 1
-        return self._do.relinearize(x)
-
-    def add_plain(self, x: C, plain: Any, parts: int = 2) -> C:
-        self._calls[Call("add_plain", self.level, parts)] += 1
-        return self._do.add_plain(x, plain)
-
     def add_pt(self, x: C, values: Array, log_scale: float, parts: int = 2) -> C:
         """The sum with values, which are encoded here."""
         self._calls[Call("add_pt", self.level, parts)] += 1
         return self._do.add_plain(x, self._do.encode(values, log_scale, self.level, x))
-
-    def mul_plain(self, x: C, plain: Any) -> C:
-        self._calls[Call("mul_plain", self.level, 2)] += 1
-        return self._do.mul_plain(x, plain)
 
     def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
         def counted() -> Iterator[tuple[C, Any]]:
@@ -81,29 +55,9 @@ class Counted(Generic[C]):
         self._calls[Call("mul_pt", self.level, 2)] += 1
         return self._do.mul_plain(x, self._do.encode(values, log_scale, self.level))
 
-    def mul_scalar(self, x: C, value: float, log_scale: float) -> C:
-        self._calls[Call("mul_scalar", self.level, 2)] += 1
-        return self._do.mul_scalar(x, value, log_scale)
-
     def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
         self._calls[Call("weighted_sums", self.level, sums_size(*weights.shape))] += 1
         return self._do.weighted_sums(values, weights, log_scale)
-
-    def times_i(self, x: C, parts: int = 2) -> C:
-        self._calls[Call("mul_scalar", self.level, parts)] += 1
-        return self._do.times_i(x)
-
-    def rotate(self, x: C, amount: int) -> C:
-        self._calls[Call("rotate", self.level, 2)] += 1
-        return self._do.rotate(x, amount)
-
-    def decompose(self, x: C) -> Any:
-        self._calls[Call("decompose", self.level, 2)] += 1
-        return self._do.decompose(x)
-
-    def rotate_hoisted(self, x: C, amount: int, digits: Any) -> C:
-        self._calls[Call("rotate_hoisted", self.level, 2)] += 1
-        return self._do.rotate_hoisted(x, amount, digits)
 
     def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
         """A wide rotation; for amount 0 it is no rotation, costs next to nothing and is not counted."""
@@ -116,22 +70,6 @@ class Counted(Generic[C]):
     ) -> list[Any]:
         self._calls[Call("wide_product", self.level, 2)] += sum(map(len, groups))
         return self._do.wide_sums(values, plains, groups)
-
-    def step_wide(self, total: Any, amount: int, part: Any) -> Any:
-        self._calls[Call("step_wide", self.level, 2)] += 1
-        return self._do.step_wide(total, amount, part)
-
-    def narrow(self, wide: Any) -> C:
-        self._calls[Call("narrow", self.level, 2)] += 1
-        return self._do.narrow(wide)
-
-    def conjugate(self, x: C) -> C:
-        self._calls[Call("conjugate", self.level, 2, self._chain)] += 1
-        return self._do.conjugate(x)
-
-    def rescale(self, x: C, parts: int) -> C:
-        self._calls[Call("rescale", self.level, parts)] += 1
-        return self._do.rescale(x)
 
     def level_drop(self, x: C, levels: int) -> C:
         return self._do.level_drop(x, levels)
@@ -146,3 +84,19 @@ class Counted(Generic[C]):
     def raise_modulus(self, x: C, slots: int, share: float | None = None) -> C:
         self._calls[Call("raise_modulus", self.level, slots, self._chain)] += 1
         return self._do.raise_modulus(x, slots, share)
+
+
+def _counting(method: str, primitive: Primitive) -> Callable[..., Any]:
+    """The backend's method of that name, with counting."""
+
+    def call(self: Counted[Any], *operands: Any, parts: int = 2) -> Any:
+        chain = self._chain if primitive.own_chain else 0
+        self._calls[Call(primitive.name, self.level, parts, chain)] += 1
+        return getattr(self._do, method)(*operands)
+
+    return call
+
+
+for _method, _primitive in COUNTED.items():
+    if _method not in vars(Counted):
+        setattr(Counted, _method, _counting(_method, _primitive))

@@ -16,6 +16,7 @@ from heliograph.ir.analysis.liveness import peak_alive
 from heliograph.ir.bootstraps.asked import bootstraps_by_chain, factors
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
 from heliograph.ir.ops.slots.transforms import transform_diagonals
+from heliograph.ir.ops.table import OPS
 
 # Memory of processes, fitted to the peaks of benchmarks/bill.py (ten programs): Python with numpy, scipy, OpenFHE and
 # cryptography, without torch; tables of the ring; and, besides the keys, buffers for single keys in transit.
@@ -138,7 +139,7 @@ def working_bytes(program: Program, ring: Ring, cache_bytes: int = PLAINTEXT_CAC
             plaintexts += sum(
                 len(diagonals.offsets) * size for diagonals in transform_diagonals(node.attrs, program.linear_map)
             )
-        elif node.op in ("mul_plain", "add_plain", "add_scalar", "lincomb"):
+        elif OPS[node.op].plaintext:
             plaintexts += size
     plaintexts = min(plaintexts, cache_bytes)
     alive = peak_bytes(program, ring)

@@ -59,7 +59,7 @@ class Primitive:
     `name`: the name under which it is counted.
     `price`: its price.
     `ready`: prepares the timing; the function that it returns does the work of `calls` calls.
-    `methods`: the methods of `Primitives` for which a call stands; by default the one of the same name.
+    `methods`: the methods of `Primitives` for which a call stands; just the one of the same name if left empty.
     `switches_keys`: whether it reads an evaluation key, once.
     `rotates`: whether it is an automorphism.
     `plain_product`: whether it is a product with a plain value.
@@ -284,6 +284,13 @@ PRIMITIVES = {
 }
 # Methods of `Primitives` that count as no call: they take little time compared to the others, or run alongside them.
 UNCOUNTED = frozenset({"describe", "encode", "constant", "diagonal", "wide_constant", "level_drop", "reread"})
+# The kind of call that each other method of `Primitives` counts as.
+COUNTED = {
+    method: primitive
+    for name, primitive in PRIMITIVES.items()
+    for method in primitive.methods or (name,)
+    if method == name or method not in {*PRIMITIVES, *UNCOUNTED}
+}
 
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
 ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)

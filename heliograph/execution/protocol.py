@@ -170,25 +170,24 @@ class Primitives(Protocol[C]):
         ...
 
 
-def grouped_products(
-    do: Primitives[C], values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
-) -> list[C]:
-    """`sums_of_products` by single sums, for backends without anything better."""
-    return [do.sum_of_products((values[value], plains[plain]) for value, plain in group) for group in groups]
+class Composed:
+    """Primitives that are composed of others, for backends without anything better.
 
+    Ciphertexts are their own wide values.
+    """
 
-def summed_products(do: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
-    """`sum_of_products` by single products and sums, for backends without anything better."""
-    total: C | None = None
-    for x, plain in terms:
-        term = do.mul_plain(x, plain)
-        total = term if total is None else do.accumulate(total, term)
-    assert total is not None
-    return total
+    def sum_of_products(self: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
+        total: C | None = None
+        for x, plain in terms:
+            term = self.mul_plain(x, plain)
+            total = term if total is None else self.accumulate(total, term)
+        assert total is not None
+        return total
 
-
-class NothingWide:
-    """Ciphertexts as wide values, for backends that divide each key switch."""
+    def sums_of_products(
+        self: Primitives[C], values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
+    ) -> list[C]:
+        return [self.sum_of_products((values[value], plains[plain]) for value, plain in group) for group in groups]
 
     def wide_constant(self: Primitives[C], values: Array, log_scale: float, level: int) -> Any:
         return self.constant(values, log_scale, level)

@@ -7,7 +7,7 @@ scales, a value too large for its modulus, a wrong number of parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, RangeError, said
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator
-from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
+from heliograph.execution.protocol import Composed
 from heliograph.execution.walk import Walk
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
@@ -106,7 +106,7 @@ def _two_parts(x: SimulatedCiphertext, what: str) -> None:
     _needs(x.parts == 2, what, "a ciphertext of two parts")
 
 
-class SimulatedPrimitives(NothingWide):
+class SimulatedPrimitives(Composed):
     """The primitives on numpy, in one part of the chain."""
 
     def __init__(self, errors: _Errors, chain: Chain) -> None:
@@ -169,17 +169,6 @@ class SimulatedPrimitives(NothingWide):
         # A scalar is rounded to an integer at its scale, the same integer for all slots.
         error = self._errors.random.uniform(-0.5, 0.5) * 2.0**-log_scale if self._errors.noisy else 0.0
         return self._errors.made(x.slots * (value + error), x.level, x.log_scale + log_scale, 2, 0.0, "mul_scalar")
-
-    def sum_of_products(self, terms: Iterable[tuple[SimulatedCiphertext, SimulatedPlaintext]]) -> SimulatedCiphertext:
-        return summed_products(self, terms)
-
-    def sums_of_products(
-        self,
-        values: Sequence[SimulatedCiphertext],
-        plains: Sequence[SimulatedPlaintext],
-        groups: Sequence[Sequence[tuple[int, int]]],
-    ) -> list[SimulatedCiphertext]:
-        return grouped_products(self, values, plains, groups)
 
     def weighted_sums(
         self, values: Sequence[SimulatedCiphertext], weights: Any, log_scale: float

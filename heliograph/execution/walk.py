@@ -8,10 +8,11 @@ from typing import Any
 
 from heliograph.execution.evaluation import Run
 from heliograph.execution.evaluator import Evaluator, Transform
-from heliograph.execution.protocol import Call, Primitives
-from heliograph.ir import Array, Node, Program
+from heliograph.execution.primitives import COUNTED, UNCOUNTED
+from heliograph.execution.protocol import Call
+from heliograph.ir import Node, Program
 from heliograph.ir.ops.slots.runs import cipher
-from heliograph.ir.ops.table import OPS
+from heliograph.ir.ops.table import OPS, Role, role_of
 
 # Stands in for every ciphertext, plaintext and digit.
 _NOTHING = object()
@@ -23,20 +24,6 @@ class NoValues:
     def describe(self, x: object) -> tuple[int, int]:
         raise AssertionError("nothing has neither level nor parts")
 
-    def encode(self, values: Array | float, log_scale: float, level: int, beside: object = None) -> object:
-        return _NOTHING
-
-    constant = diagonal = wide_constant = encode
-
-    def _one(self, x: object) -> object:
-        return _NOTHING
-
-    def _with(self, x: object, other: Any) -> object:
-        return _NOTHING
-
-    def mul_scalar(self, x: object, value: float, log_scale: float) -> object:
-        return _NOTHING
-
     def sum_of_products(self, terms: Iterable[tuple[object, Any]]) -> object:
         for _ in terms:
             pass
@@ -45,19 +32,18 @@ class NoValues:
     def sums_of_products(self, values: object, plains: object, groups: Sequence[object]) -> list[object]:
         return [_NOTHING] * len(groups)
 
+    wide_sums = sums_of_products
+
     def weighted_sums(self, values: object, weights: Any, log_scale: float) -> list[object]:
         return [_NOTHING] * weights.shape[0]
 
-    def raise_modulus(self, x: object, slots: int, share: float | None = None) -> object:
-        return _NOTHING
 
-    def rotate_hoisted(self, x: object, amount: int, digits: Any) -> object:
-        return _NOTHING
+def _nothing(self: NoValues, *operands: Any) -> object:
+    return _NOTHING
 
-    rotate_wide = step_wide = rotate_hoisted
-    wide_sums = sums_of_products
-    negate = relinearize = times_i = decompose = conjugate = rescale = narrow = _one
-    add = sub = accumulate = mul = add_plain = mul_plain = rotate = level_drop = move = reread = _with
+
+for _name in {*COUNTED, *UNCOUNTED} - vars(NoValues).keys():
+    setattr(NoValues, _name, _nothing)
 
 
 class Walk(Run[Any]):
@@ -65,7 +51,7 @@ class Walk(Run[Any]):
 
     def __init__(self, shared: Evaluator[Any], calls: Counter[Call] | None = None) -> None:
         super().__init__(shared, None)
-        self._nothing = NoValues()
+        self._nothing: Any = NoValues()
         if calls is not None:
             self.calls = calls
 
@@ -75,7 +61,7 @@ class Walk(Run[Any]):
         assert rule is not None, node.op
         rule(self, node, [_NOTHING if operand.type.secret else (_NOTHING,) for operand in node.inputs])
 
-    def part(self, chain: int) -> Primitives[Any]:
+    def part(self, chain: int) -> Any:
         return self._nothing
 
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
@@ -89,10 +75,10 @@ class Walk(Run[Any]):
 
 
 def descents(node: Node) -> Counter[Call]:
-    """The possible chain switches after a rescale or a level_drop: one for each level to which it comes down, in case a
-    sub-chain ends there.
+    """The possible chain switches after an op that comes down some levels: one for each of them, in case a sub-chain
+    ends there.
     """
-    if node.op not in ("rescale", "level_drop"):
+    if role_of(node) is not Role.LEVEL:
         return Counter()
     made, operand = cipher(node), cipher(node.inputs[0])
     return Counter(Call("switch_chain", level, made.parts) for level in range(made.level, operand.level))
@@ -100,7 +86,7 @@ def descents(node: Node) -> Counter[Call]:
 
 def node_calls(program: Program) -> dict[Node, Counter[Call]]:
     """The homomorphic calls of each node of an executable program, in order."""
-    nothing = NoValues()
+    nothing: Any = NoValues()
     walk = Walk(Evaluator(program, lambda chain: nothing, 0))
     table: dict[Node, Counter[Call]] = {}
     for node in program.nodes:

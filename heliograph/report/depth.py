@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import networkx
 
 from heliograph.errors import ProgramError
-from heliograph.ir import CipherType, Node, Program, Stage
+from heliograph.ir import CipherType, Program, Stage
 from heliograph.ir.bootstraps.asked import REFRESHED, WHOLE, bootstrapped, inside_bootstraps
 from heliograph.report.compiled import Compiled
 
@@ -95,9 +94,11 @@ def depth_report(program: Program) -> DepthReport:
         if not node.type.secret or node in inside:
             continue  # plain values have no level
         cost = int(node.op == "rescale")
-        depth[node] = max((depth.get(operand, 0) for operand in _read(node) if operand.type.secret), default=0) + cost
+        depth[node] = (
+            max((depth.get(operand, 0) for operand in bootstrapped(node) if operand.type.secret), default=0) + cost
+        )
         graph.add_node(names[node])
-        for operand in _read(node):
+        for operand in bootstrapped(node):
             if operand.type.secret:
                 graph.add_edge(names[operand], names[node], weight=cost * _LEVEL_WEIGHT + 1)
     path = tuple(networkx.dag_longest_path(graph, weight="weight"))
@@ -114,7 +115,7 @@ def depth_report(program: Program) -> DepthReport:
             DepthRow(
                 name,
                 WHOLE if node.op == REFRESHED else node.op,
-                tuple(names[operand] for operand in _read(node) if operand.type.secret),
+                tuple(names[operand] for operand in bootstrapped(node) if operand.type.secret),
                 program.stage.value,
                 depth[node],
                 node.type.level,
@@ -126,11 +127,6 @@ def depth_report(program: Program) -> DepthReport:
         )
     by_line = tuple((place, layer, levels) for (place, layer), levels in spent.items())
     return DepthReport(tuple(rows), path, by_line, max(depth.values(), default=0))
-
-
-def _read(node: Node) -> Sequence[Node]:
-    """The operands of a node; for a written-out bootstrap the value that it refreshes."""
-    return bootstrapped(node) if node.op == REFRESHED else node.inputs
 
 
 def artifact_depth(artifact: Compiled) -> DepthReport:

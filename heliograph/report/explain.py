@@ -13,8 +13,7 @@ from heliograph.execution.memory import peak_bytes
 from heliograph.ir import CipherType, Node, Program, SlotsType, Stage
 from heliograph.ir.analysis.depth import critical_depth
 from heliograph.ir.maps.steps import rotation_steps
-from heliograph.ir.ops.functions import ALONG_ROWS, JOINT
-from heliograph.ir.ops.table import OPS
+from heliograph.ir.ops.table import OPS, Role, role_of
 from heliograph.ir.text import print_program
 
 _LINES = 40
@@ -159,12 +158,13 @@ def _nodes(program: Program) -> float:
 def _activations(program: Program) -> float:
     """The number of activations on encrypted values; the server computes plain ones in the clear."""
     return sum(
-        node.type.secret and (OPS[node.op].activation is not None or node.op in ALONG_ROWS) for node in program.nodes
+        node.type.secret and (OPS[node.op].activation is not None or role_of(node) is Role.ALONG_ROWS)
+        for node in program.nodes
     )
 
 
 def _joint(program: Program) -> float:
-    return sum(node.type.secret and node.op in JOINT for node in program.nodes)
+    return sum(node.type.secret and role_of(node) is Role.JOINT for node in program.nodes)
 
 
 def _slots(program: Program) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError
-from heliograph.execution.protocol import NothingWide
+from heliograph.execution.protocol import Composed
 from heliograph.ir import Array
 
 # (kind, amount) -> the residues of a key, (2, digits, primes, N): b, then a; the special primes come last.
@@ -145,7 +145,7 @@ def switched(
     return np.stack([divided(part, primes, special, nearest) for part in turned(wide % column(every), index)])
 
 
-class Exact(NothingWide):
+class Exact(Composed):
     """The primitives (execution/protocol.py) in the chain of `ring`. Plaintexts are polynomials; nothing encodes them.
 
     `special`: the special primes.

@@ -189,3 +189,14 @@ def test_the_command_line_takes_plain_inputs(tmp_path: Path, capsys: pytest.Capt
     call("decrypt", "--insecure", paths["k.key"], paths["y.ct"], "-o", paths["y.npy"], "--quiet")
     answer = np.load(paths["y.npy"])
     np.testing.assert_allclose(answer, simulate(Artifact.load(paths["a.helio"]), x, w, b), atol=1e-2)
+
+
+def test_an_author_stacks_vectors_for_a_weighted_sum() -> None:
+    text = """program stacked
+input x: secret slots[8] in [-1, 1]
+input y: secret slots[8] in [-1, 1]
+output z = weighted_sum(stack(x * y, y), matrix=[[0.5, 2], [1, 0]], row=0)
+"""
+    artifact = compile(parse(text), TOY)
+    x, y = np.random.default_rng(0).uniform(-1, 1, (2, 8))
+    np.testing.assert_allclose(simulate(artifact, x, y, noisy=False), 0.5 * x * y + 2 * y, atol=1e-6)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from frontends import models
+from helpers.own_functions import forgotten
 from sklearn.datasets import load_digits
 from support import Fn, inputs
 from torch import nn
@@ -63,6 +64,14 @@ def same(program: Program, *shapes: tuple[int, ...], again: bool = True) -> nn.M
 )
 def test_every_op_means_the_same(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
     same(hg.trace(Fn(function).double(), inputs(shapes, 1)), *shapes)
+
+
+def test_a_registered_function_comes_back_as_the_op_that_it_was() -> None:
+    with forgotten():
+        hg.register_function("own_mish", lambda x: x * np.tanh(np.logaddexp(0.0, x)), torch_op="aten.mish")
+        program = hg.trace(nn.Mish().double(), inputs([(4,)], 1)[0])
+        assert "own_mish" in {node.op for node in program.nodes}
+        same(program, (4,))
 
 
 def test_a_network_keeps_its_names() -> None:

@@ -259,14 +259,17 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def rule_of(name: str) -> Rule | None:
     """The rule of that torch op, from the user's registry or from `RULES`; None if neither has one."""
-    for family in functions.families():
-        if family.torch_op == name:
-            return partial(_registered, family.name)
+    for family in functions.registered():
+        if name in family.torch_ops:
+            return partial(_activation, family.name)
     return RULES.get(name)
 
 
-def _registered(op: str, call: Call, x: Any, *arguments: Any, **keywords: Any) -> Value:
+def _activation(op: str, call: Call, x: Any, *arguments: Any, **keywords: Any) -> Value:
     return Value(call.emit(op, x.node))
+
+
+RULES.update({name: partial(_activation, family.name) for family in functions.families() for name in family.torch_ops})
 
 
 def is_number(value: Any) -> bool:

@@ -22,7 +22,7 @@ def bootstraps(program: Program) -> Iterator[Node]:
 
 
 def bootstrapped(node: Node) -> tuple[Node, ...]:
-    """The values that one of `bootstraps` refreshes: one, or two at once."""
+    """The values that one of `bootstraps` refreshes: one, or two at once; the operands of any other node."""
     return node.inputs[1:] if node.op == REFRESHED else node.inputs
 
 

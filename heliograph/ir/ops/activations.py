@@ -13,7 +13,7 @@ import numpy as np
 
 from heliograph import functions
 from heliograph.errors import ProgramError
-from heliograph.functions import Family, Function
+from heliograph.functions import Family, Function, Polynomials
 from heliograph.ir.node import Array, Node
 from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.spec import OPS, TENSOR, Bounds, Context, OpSpec, define
@@ -30,6 +30,7 @@ _DECISIONS = {
 
 def define_activation(family: Family) -> None:
     """Define the op for a family of functions: its parameters are attributes."""
+    proof = family.make().proof
 
     def bounds(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
         if not family.of(node.attrs).increasing:
@@ -47,6 +48,7 @@ def define_activation(family: Family) -> None:
             lambda values, a, context: family(values[0], a),
             family.doc + " `degree`, `low`, `high`, `method` fix its polynomial.",
             activation=family,
+            steps=isinstance(proof, Polynomials) and all(len(piece) == 1 for piece in proof.pieces),
             bounds=bounds,
         )
     )
@@ -100,7 +102,7 @@ def register_function(
     )
     if low is not None and high is not None:
         made.evaluate(np.linspace(low, high, 257, dtype=np.float64))
-    family = Family(name, lambda: made, f"The registered function {name}.", torch_op=torch_op)
+    family = Family(name, lambda: made, f"The registered function {name}.", torch_ops=(torch_op,) if torch_op else ())
     functions.add(family)
     define_activation(family)
     return made

@@ -18,24 +18,14 @@ from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node
 from heliograph.ir.ops.activations import ACTIVATION_ATTRS
 from heliograph.ir.ops.layers import pool_effort, window_shape, windows
-from heliograph.ir.ops.spec import TENSOR, Attrs, Context, OpSpec, check_constant, define, flat_indices
+from heliograph.ir.ops.spec import OPS, TENSOR, Attrs, Context, OpSpec, Role, check_constant, define, flat_indices
 from heliograph.ir.ops.tensors import align, broadcast_type
 from heliograph.ir.types import TensorType, Type
 
-# Functions of several values, or along any axis. `passes/tensors/expand.py` has a rule for each that rewrites it in terms of
-# others.
-JOINT = frozenset(
-    {
-        *("gt", "ge", "lt", "le", "maximum", "minimum", "where", "div"),
-        *("max", "min", "argmax", "softmax", "max_pool", "layer_norm"),
-    }
-)
 # Comparisons: whether the second operand is the larger one, and whether equal operands compare as true.
 COMPARISONS = {"gt": (False, False), "ge": (False, True), "lt": (True, False), "le": (True, True)}
 # Values are equal if they differ by no more than this share of their size.
 _EQUAL = 2e-7
-# Functions along axis 0 of (rows, columns). `passes/polynomials/approximate.py` turns them into compositions of polynomials.
-ALONG_ROWS = frozenset({"max_rows", "argmax_rows", "softmax_rows"})
 # Attributes that control how a decision is approximated. `low` and `high` bound the operand, or the difference of two
 # operands.
 DECISION_ATTRS = {"gap": "float?", "bits": "float?", "low": "float?", "high": "float?"}
@@ -55,6 +45,8 @@ def _define_pairwise(name: str, function: Callable[[Array, Array], Array], doc: 
             broadcast_type(name),
             lambda values, a, context: np.asarray(function(*align(values)), dtype=np.float64),
             doc,
+            role=Role.JOINT,
+            steps=name in COMPARISONS,
         )
     )
 
@@ -109,6 +101,7 @@ define(
         broadcast_type("where"),
         _where,
         "x where the condition is 1, y where it is 0; between them for a soft condition.",
+        role=Role.JOINT,
     )
 )
 
@@ -134,7 +127,8 @@ def _define_extremum(name: str, function: Callable[..., Array], doc: str) -> Non
         axis = _axis(a, values[0].ndim - 1, name) + 1
         return np.asarray(function(values[0], axis=axis, keepdims=a.get("keepdims", False)))
 
-    define(OpSpec(name, TENSOR, (1, 1), {"axis": "int", "keepdims": "bool?", **DECISION_ATTRS}, infer, evaluate, doc))
+    attrs = {"axis": "int", "keepdims": "bool?", **DECISION_ATTRS}
+    define(OpSpec(name, TENSOR, (1, 1), attrs, infer, evaluate, doc, role=Role.JOINT))
 
 
 _define_extremum("max", np.max, "The largest element along an axis." + _DECIDES)
@@ -172,6 +166,8 @@ define(
         _argmax,
         "The place of the largest element along an axis: one-hot, or its number with `index`. `count`: how many results may "
         "be summed and still round right; `method`: best, or Phoenix's iterated." + _DECIDES,
+        role=Role.JOINT,
+        steps=True,
     )
 )
 
@@ -195,6 +191,7 @@ define(
         _softmax_type,
         lambda values, a, context: _softmax(values[0], _axis(a, values[0].ndim - 1, "softmax") + 1),
         "exp(x) divided by its sum along an axis. `low`, `high` bound the operand.",
+        role=Role.JOINT,
     )
 )
 
@@ -220,6 +217,7 @@ define(
         _rows_type("max_rows", "row"),
         lambda values, a, context: np.asarray(values[0].max(axis=1)),
         "The largest element of each column of (rows, columns).",
+        role=Role.ALONG_ROWS,
     )
 )
 define(
@@ -232,6 +230,8 @@ define(
         lambda values, a, context: _one_hot(values[0], 1),
         "One-hot along axis 0 of (rows, columns). `spread` bounds how far two rows of a column are apart, in place of `low` "
         "and `high`.",
+        role=Role.ALONG_ROWS,
+        steps=True,
     )
 )
 define(
@@ -243,6 +243,7 @@ define(
         _rows_type("softmax_rows", "all"),
         lambda values, a, context: _softmax(values[0], 1),
         "The softmax along axis 0 of (rows, columns).",
+        role=Role.ALONG_ROWS,
     )
 )
 
@@ -300,6 +301,7 @@ define(
         _max_pool,
         "The maximum over windows of (channels, *spatial)." + _DECIDES,
         effort=_max_pool_effort,
+        role=Role.JOINT,
     )
 )
 
@@ -335,5 +337,8 @@ define(
         _layer_norm,
         "Normalization over the last `rank` axes: (x - mean) / sqrt(variance + eps) * weight + bias. `low`, `high` bound "
         "the variance.",
+        role=Role.JOINT,
     )
 )
+
+ALONG_ROWS = frozenset(name for name, spec in OPS.items() if spec.role is Role.ALONG_ROWS)

@@ -15,7 +15,7 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array, Node, Stage, shape_of
 from heliograph.ir.ops.bounds import widened
-from heliograph.ir.ops.spec import ARITHMETIC, OPS, Attrs, Bounds, Context, OpSpec, Role, define
+from heliograph.ir.ops.spec import ARITHMETIC, Attrs, Bounds, Context, OpSpec, Role, define
 from heliograph.ir.types import TensorType, Type
 
 _POLYNOMIAL = frozenset({Stage.POLYNOMIAL})
@@ -129,5 +129,3 @@ _define_rows(
     "The sums of `count` elements after each other, of the flattened tensor: log2(count) rotations.",
     ARITHMETIC,
 )
-
-ROW_OPS = frozenset(name for name, spec in OPS.items() if spec.role is Role.ROWS)

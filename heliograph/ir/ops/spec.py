@@ -71,7 +71,7 @@ class Role(Enum):
     PRODUCT = "product"
     # A sum of products with plaintexts, whose scale the level planner chooses; it is rescaled later.
     PLAIN_PRODUCT = "plain product"
-    # Leaves level, scale and parts unchanged.
+    # Acts on each slot alike, and leaves level, scale and parts unchanged.
     TRANSPARENT = "transparent"
     # A key switch that keeps level and scale and needs two parts: slots are rotated or conjugated.
     ROTATION = "rotation"
@@ -86,6 +86,12 @@ class Role(Enum):
     POLYNOMIAL = "polynomial"
     # The slot vector of a plain tensor.
     PACKING = "packing"
+    # A function of several values, or along any axis: `passes/tensors/expand.py` has a rule that rewrites it in terms of
+    # others.
+    JOINT = "joint"
+    # A function along axis 0 of (rows, columns): `passes/polynomials/approximate.py` turns it into a composition of
+    # polynomials.
+    ALONG_ROWS = "along rows"
     # Moves, repeats or adds up rows of a tensor (rows, columns): rotations, but no level.
     ROWS = "rows"
     # Moves or copies elements of tensors, or adds them up with equal weights, by position alone.
@@ -199,6 +205,8 @@ class OpSpec:
     word: the op's word in reports, if its name is less clear.
     run: evaluates the op on ciphertexts, from primitives that every backend has.
     stacks: whether the op reads stacks of ciphertexts.
+    steps: whether its value is constant except where it jumps, so that no derivative goes through it.
+    plaintext: whether a run keeps an encoded plaintext for it.
     bounds: of the elements of a tensor op's value, None if not known.
     effort: of its evaluation in the clear, None if that is a few arrays of the operands' and the result's size.
     """
@@ -218,6 +226,8 @@ class OpSpec:
     word: str = ""
     run: Run | None = None
     stacks: bool = False
+    steps: bool = False
+    plaintext: bool = False
     bounds: ElementBounds | None = None
     effort: Effort | None = None
 

@@ -14,8 +14,6 @@ from heliograph.ir.analysis.loss import Loss, check_samples, has_classes
 from heliograph.ir.node import live_nodes
 from heliograph.ir.ops.table import OPS, Context
 
-# The results of these ops are constant except where they jump, so no derivative goes through them.
-_STEPS = frozenset({"sign", "gt", "ge", "lt", "le", "argmax", "argmax_rows"})
 # The most values, over all nodes, in one chunk of samples: 8 bytes each, and the same again in a perturbed run.
 _MOST_VALUES = 1 << 24
 # The step, relative to an activation's root mean square: far above float64's rounding, and few kinks are that close.
@@ -88,7 +86,7 @@ def _smooth(program: Program) -> set[Node]:
     """The nodes on which an output depends by a path without decisions; includes the last decisions themselves."""
     found = set(program.outputs)
     for node in reversed(program.nodes):
-        if node in found and node.op not in _STEPS:
+        if node in found and not OPS[node.op].steps:
             found.update(node.inputs)
     return found
 
@@ -96,7 +94,7 @@ def _smooth(program: Program) -> set[Node]:
 def _cut(program: Program) -> Program | None:
     """The program with the last decisions' operands as outputs; None where there are none."""
     smooth = _smooth(program)
-    read = [operand for node in program.nodes if node in smooth and node.op in _STEPS for operand in node.inputs]
+    read = [operand for node in program.nodes if node in smooth and OPS[node.op].steps for operand in node.inputs]
     outputs = tuple(dict.fromkeys(node for node in read if node.type.secret))
     if not outputs:
         return None
@@ -156,7 +154,7 @@ def _behind(program: Program, activation: Node) -> list[Node]:
     smooth, found = _smooth(program), {activation}
     order = []
     for node in program.nodes:
-        if node in smooth and node.op not in _STEPS and not found.isdisjoint(node.inputs):
+        if node in smooth and not OPS[node.op].steps and not found.isdisjoint(node.inputs):
             found.add(node)
             order.append(node)
     return order

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from heliograph.approx.evaluate import SumStep, plan_polynomial
 from heliograph.ckks.chains import Chain
@@ -74,7 +75,7 @@ def _parameters(slots: int) -> Parameters:
     return Parameters((Chain(Ring((2 * slots).bit_length() - 1, 60, 50, _LEVEL, 1, None)),))
 
 
-def _nothing(chain: Chain) -> NoValues:
+def _nothing(chain: Chain) -> Any:
     return NoValues()
 
 

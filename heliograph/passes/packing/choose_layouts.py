@@ -23,7 +23,7 @@ from heliograph.ir.analysis.carried import carried_pairs
 from heliograph.ir.analysis.depth import program_depth
 from heliograph.ir.maps.layout import MOST_STACKED, Layout, gap_axes
 from heliograph.ir.node import next_power_of_two
-from heliograph.ir.ops.rows import ROW_OPS
+from heliograph.ir.ops.table import Role, role_of
 
 _MOST_CELLS = 1 << 22
 _ROUNDS = 3
@@ -69,7 +69,7 @@ def group_values(program: Program) -> Groups:
         # and ops on rows other than roll_rows: `pinned_layouts` gives their operands and results layouts of their own.
         # Products of matrices get their layouts from passes/packing/products/choose_products.py.
         if node.op not in ("affine", "input", "constant", "matrix_product") and (
-            node.op not in ROW_OPS or node.op == "roll_rows"
+            role_of(node) is not Role.ROWS or node.op == "roll_rows"
         ):
             graph.add_edges_from((node, operand) for operand in node.inputs if not in_the_clear(operand))
     # A value carried to the next run has the layout in which that run reads it.
@@ -95,7 +95,7 @@ def pinned_layouts(program: Program, groups: Groups, slots: int, samples: int) -
     """The layouts that ops on rows fix; a row takes the next power of two of its columns in slots."""
     pinned: dict[int, Layout] = {}
     for node in program.nodes:
-        for member in (node, *node.inputs) if node.op in ROW_OPS else ():
+        for member in (node, *node.inputs) if role_of(node) is Role.ROWS else ():
             shape, number = shape_of(member), groups.of[member]
             if node.op == "sum_runs":
                 # Elements are adjacent, and the sum of a run is at the start of the run.
@@ -216,7 +216,7 @@ def one_for_each_slot(program: Program, ring: Ring) -> bool:
     sizes = [(node, math.prod(shape_of(node))) for node in secret]
     nodes = sum(size * (_NODES_OF_A_POLYNOMIAL if node.op == "poly" else 1) for node, size in sizes)
     few = all(size <= MOST_STACKED for _, size in sizes) and nodes <= _MOST_NODES
-    return few and program_depth(program) <= ring.levels and not any(node.op in ROW_OPS for node in secret)
+    return few and program_depth(program) <= ring.levels and not any(role_of(node) is Role.ROWS for node in secret)
 
 
 def choose_layouts(

@@ -12,7 +12,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.analysis.depth import trim
 from heliograph.ir.maps.layout import Layout
-from heliograph.ir.ops.table import Bounds
+from heliograph.ir.ops.table import Bounds, Role, role_of
 from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import rule_for
 from heliograph.passes.bootstraps.place_bootstraps import MAX_SIZE_BITS
@@ -47,7 +47,8 @@ class FitSlots:
         # Nodes that become equal (rotations by amounts that differ by a period) are merged.
         known: dict[Any, Node] = {}
         for node in program.nodes:
-            made = rule_for(RULES, node, self.name)(fitting, node, [new[operand] for operand in node.inputs])
+            rule = _unchanged if role_of(node) in BY_SLOT else rule_for(RULES, node, self.name)
+            made = rule(fitting, node, [new[operand] for operand in node.inputs])
             new[node] = known.setdefault((made.op, made.inputs, tuple(made.attrs.items())), made)
         builder.interface = replace(
             program.interface,
@@ -178,7 +179,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
     return builder.op("poly", (operand,), node.loc, **attrs)
 
 
-# The ops that an author may use on slots; `linear_transform` comes from later passes and does not occur here.
+# The ops that do not act on each slot alike.
 RULES: Mapping[str, _Rule] = {
     "input": _input,
     "pack": _pack,
@@ -186,6 +187,6 @@ RULES: Mapping[str, _Rule] = {
     "bootstrap": _bootstrap,
     "conjugate": _conjugate,
     "rotate": _rotate,
-    **dict.fromkeys(("add_ct", "sub_ct", "mul_ct", "lincomb", "negate", "rescale"), _unchanged),
-    **dict.fromkeys(("add_plain", "add_scalar", "mul_plain", "mul_int", "add_pt", "mul_pt"), _unchanged),
 }
+# The roles of ops that act on each slot alike. (A linear map's type says on how many slots it works.)
+BY_SLOT = frozenset({Role.SUM, Role.PRODUCT, Role.PLAIN_PRODUCT, Role.TRANSPARENT, Role.STACK, Role.LEVEL})

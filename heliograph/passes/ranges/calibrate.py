@@ -12,8 +12,7 @@ import numpy as np
 from heliograph.errors import ProgramError, said
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, shape_of
-from heliograph.ir.ops.functions import ALONG_ROWS
-from heliograph.ir.ops.table import OPS
+from heliograph.ir.ops.table import OPS, Role, role_of
 
 _CHUNK = 64
 # The share of samples that may lie nearer to a decision's threshold than its gap.
@@ -142,7 +141,7 @@ class _Statistics:
         self.size: dict[Node, int] = {}
         self.by_unit = {node.inputs[0] for node in program.nodes if OPS[node.op].activation is not None}
         # Functions along rows are lowered using the interval of their operands.
-        read = {node.inputs[0] for node in program.nodes if node.op in ALONG_ROWS and node.type.secret}
+        read = {node.inputs[0] for node in program.nodes if role_of(node) is Role.ALONG_ROWS and node.type.secret}
         self.units = {node: _Units(node) for node in program.nodes if node in self.by_unit | read}
         self.rounds = {
             node.inputs[0]: _Rounds(shape_of(node.inputs[0])[0], every)

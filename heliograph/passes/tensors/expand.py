@@ -15,7 +15,8 @@ import numpy as np
 from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.maps.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
-from heliograph.ir.ops.functions import COMPARISONS, JOINT, pool_index
+from heliograph.ir.ops.functions import COMPARISONS, pool_index
+from heliograph.ir.ops.table import Role, role_of
 from heliograph.ir.writer import Writer
 from heliograph.passes.base import rule_for
 from heliograph.passes.ranges.ties import Threshold, thresholds
@@ -40,7 +41,7 @@ class Expand:
             writer = Writer(builder, node.loc)
             if node.op in COMPARISONS and node.type.secret:
                 return _compare(writer, node, operands, found.get(node))
-            if node.op in JOINT and node.type.secret:
+            if role_of(node) is Role.JOINT and node.type.secret:
                 return rule_for(RULES, node, self.name)(writer, node, operands)
             return builder.copy(node, operands)
 
@@ -177,7 +178,7 @@ def _layer_norm(w: Writer, node: Node, operands: list[Node]) -> Node:
     return made
 
 
-# The expansion of each op of `function_ops.JOINT` except comparisons.
+# The expansion of each op with the role JOINT, except comparisons.
 RULES: Mapping[str, Callable[[Writer, Node, list[Node]], Node]] = {
     "maximum": _extreme(1.0),
     "minimum": _extreme(-1.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from heliograph.ckks.keys import conjugation_index
 from heliograph.ckks.ring import Ring
 from heliograph.errors import InternalError, ProgramError, RangeError
-from heliograph.execution.protocol import NothingWide, grouped_products, summed_products
+from heliograph.execution.protocol import Composed
 from heliograph.ir import Array
 from heliograph.runtime import sums
 from heliograph.runtime.openfhe.context import make_context
@@ -26,7 +26,7 @@ Raise = Callable[[Array], Array]
 _PRODUCT = 2
 
 
-class OpenFHEPrimitives(NothingWide):
+class OpenFHEPrimitives(Composed):
     """The primitives in the part of the chain with the primes of `ring`; `whole` is the ring of the whole chain.
 
     Evaluation keys are looked up by the tag of a ciphertext (see `chain_tag`). True scales are in the plan; OpenFHE
@@ -106,9 +106,6 @@ class OpenFHEPrimitives(NothingWide):
             raise RangeError(f"a product with {value}")
         return self.context.EvalMult(x, float(value * 2.0 ** (log_scale - self.ring.scale_bits)))
 
-    def sum_of_products(self, terms: Iterable[tuple[Any, Any]]) -> Any:
-        return summed_products(self, terms)
-
     def weighted_sums(self, values: Sequence[Any], weights: Any, log_scale: float) -> list[Any]:
         (level, _), tag = self.describe(values[0]), str(values[0].GetKeyTag())
         # The same ciphertext may occur in several positions.
@@ -164,11 +161,6 @@ class OpenFHEPrimitives(NothingWide):
     def reread(self, x: Any, log_scale: float) -> Any:
         """The ciphertext itself: OpenFHE does not know true scales."""
         return x
-
-    def sums_of_products(
-        self, values: Sequence[Any], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
-    ) -> list[Any]:
-        return grouped_products(self, values, plains, groups)
 
     def raise_modulus(self, x: Any, slots: int, share: float | None = None) -> Any:
         if self._raising is None:

@@ -23,6 +23,7 @@ from heliograph.frontends.torch.values import (
     scalar,
 )
 from heliograph.frontends.torch.ways.linear import by_matrix
+from heliograph.ir.ops.functions import COMPARISONS
 
 _COMPARISONS = {
     "aten.gt": "gt",
@@ -65,7 +66,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _is_flag(operand: Any) -> bool:
     """Whether an operand is 0 or 1: a truth value in torch, or one that was converted to numbers."""
-    return isinstance(operand, Value) and (operand.dtype == torch.bool or operand.node.op in ("gt", "ge", "lt", "le"))
+    return isinstance(operand, Value) and (operand.dtype == torch.bool or operand.node.op in COMPARISONS)
 
 
 def _compared_flags(call: Call, name: str, x: Any, other: Any) -> Any:

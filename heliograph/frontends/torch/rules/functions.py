@@ -12,29 +12,6 @@ from heliograph.frontends.torch.inputs.masks import LOWEST, floored
 from heliograph.frontends.torch.rules.layers import batch_norm_of
 from heliograph.frontends.torch.values import Call, Refused, Value, elementwise, rule, scalar
 
-_FUNCTIONS = {
-    "aten.sign": "sign",
-    "aten.sgn": "sign",
-    "aten.abs": "abs",
-    "aten.absolute": "abs",
-    "aten.exp": "exp",
-    "aten.reciprocal": "reciprocal",
-    "aten.sqrt": "sqrt",
-    "aten.rsqrt": "rsqrt",
-    "aten.relu6": "relu6",
-    "aten.erf": "erf",
-    "aten.special_erf": "erf",
-    "aten.log": "log",
-    "aten.sin": "sin",
-    "aten.cos": "cos",
-    "aten.special_expit": "sigmoid",
-}
-
-
-@rule(*_FUNCTIONS)
-def function(call: Call, x: Any) -> Value:
-    return Value(call.emit(_FUNCTIONS[call.op], x.node))
-
 
 @rule("aten.log1p", "aten.special_log1p")
 def log1p(call: Call, x: Any) -> Value:

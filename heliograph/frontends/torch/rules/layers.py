@@ -246,11 +246,6 @@ def native_batch_norm(
 # ---------------------------------------------------------------------------------------------- activations
 
 
-@rule("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu")
-def activation(call: Call, x: Any) -> Value:
-    return Value(call.emit(call.op.rsplit(".", 1)[-1], x.node))
-
-
 @rule("aten.leaky_relu")
 def leaky_relu(call: Call, x: Any, negative_slope: float = 0.01) -> Value:
     return Value(call.emit("leaky_relu", x.node, negative_slope=float(negative_slope)))

@@ -287,7 +287,12 @@ _RULES: dict[str, Callable[[_Step, Any], Tensor]] = {}
 
 
 def _rule_of(op: str) -> Callable[[_Step, Any], Tensor] | None:
-    """The rule of an op, or torch's own function for an activation from a traced model."""
+    """The rule of an op, or torch's own function for an activation."""
+    family = OPS[op].activation
+    if family is not None and family.torch_ops:
+        space, name = family.torch_ops[0].rsplit(".", 1)
+        own = getattr(getattr(torch.ops, space), name).default
+        return lambda step, operands: own(operands[0])
     if op in RUNS:
         return lambda step, operands: RUNS[op](operands[0])
     return _RULES.get(op)
@@ -321,25 +326,10 @@ _BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 _UNARY: Mapping[str, Callable[[Tensor, Mapping[str, Any]], Tensor]] = {
     "neg": lambda x, a: -x,
     "power": lambda x, a: x ** a["exponent"],
-    "relu": lambda x, a: torch.relu(x),
     "leaky_relu": lambda x, a: F.leaky_relu(x, a.get("negative_slope", 0.01)),
     "gelu": lambda x, a: F.gelu(x, approximate=a.get("approximate", "none")),
-    "silu": lambda x, a: F.silu(x),
-    "sigmoid": lambda x, a: torch.sigmoid(x),
-    "tanh": lambda x, a: torch.tanh(x),
     "softplus": lambda x, a: F.softplus(x, a.get("beta", 1.0), a.get("threshold", 20.0)),
-    "sign": lambda x, a: torch.sign(x),
-    "abs": lambda x, a: torch.abs(x),
-    "exp": lambda x, a: torch.exp(x),
-    "reciprocal": lambda x, a: torch.reciprocal(x),
-    "sqrt": lambda x, a: torch.sqrt(x),
-    "rsqrt": lambda x, a: torch.rsqrt(x),
-    "relu6": lambda x, a: F.relu6(x),
     "hardtanh": lambda x, a: F.hardtanh(x),
-    "erf": lambda x, a: torch.erf(x),
-    "log": lambda x, a: torch.log(x),
-    "sin": lambda x, a: torch.sin(x),
-    "cos": lambda x, a: torch.cos(x),
     "clamp": lambda x, a: torch.clamp(x, a.get("min"), a.get("max")),
     "softmax": lambda x, a: torch.softmax(x, a["axis"] + 1 if a["axis"] >= 0 else a["axis"]),
     "softmax_rows": lambda x, a: torch.softmax(x, 1),

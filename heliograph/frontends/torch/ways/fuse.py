@@ -30,21 +30,21 @@ _NOTHING = frozenset(
         *("zeros_like", "ones_like", "full_like"),
     }
 )
-_FUNCTIONS = frozenset(
-    {
-        *("relu", "leaky_relu", "sigmoid", "tanh", "silu", "gelu", "softplus", "abs", "exp", "log", "sqrt", "rsqrt"),
-        *("reciprocal", "relu6", "erf", "sin", "cos", "sign", "clamp", "clamp_min", "clamp_max", "hardtanh", "div"),
-        *("where", "gt", "ge", "lt", "le", "maximum", "minimum", "masked_fill"),
-        *POINTWISE,
-    }
-)
+# The functions of the table that torch has, by its names, with whether they have kinks.
+_KINKED = {
+    name.removeprefix("aten."): bool(family.make().kinks)
+    for family in functions.families()
+    for name in family.torch_ops
+}
 # Parts of functions that may jump or bend far from 0.
 _PIECES = frozenset(
     {
         *("where", "gt", "ge", "lt", "le", "maximum", "minimum", "masked_fill", "clamp", "clamp_min", "clamp_max"),
-        *("hardtanh", "relu", "relu6", "leaky_relu", "abs", "sign", "hardswish", "hardsigmoid", "softshrink"),
+        *("hardtanh", "leaky_relu", "hardswish", "hardsigmoid", "softshrink"),
+        *(name for name, kinked in _KINKED.items() if kinked),
     }
 )
+_FUNCTIONS = frozenset({"gelu", "softplus", "div", *_PIECES, *_KINKED, *POINTWISE})
 # Over the range of its values, the function must be finite at this many points, and without jumps.
 _POINTS = 1 << 14
 

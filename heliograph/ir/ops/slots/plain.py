@@ -108,6 +108,7 @@ define(
         ),
         word="product with a plaintext",
         run=runs.product_with_constant,
+        plaintext=True,
     )
 )
 
@@ -123,6 +124,7 @@ define(
         role=Role.TRANSPARENT,
         rules=SlotRules(_sum_with_vector, _period_with_vector, any_operand, NO_KEYS),
         run=runs.sum_with_constant,
+        plaintext=True,
     )
 )
 

@@ -20,17 +20,19 @@ def cipher(node: Node) -> CipherType:
     return node.type
 
 
-def sum_of_two(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
-    x, y = operands
-    on, parts = run.at(cipher(node.inputs[0])), max(cipher(operand).parts for operand in node.inputs)
-    return on.add(x, y, parts) if node.op == "add_ct" else on.sub(x, y, parts)
+def added(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node.inputs[0])).add(*operands, parts=cipher(node).parts)
+
+
+def subtracted(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
+    return run.at(cipher(node.inputs[0])).sub(*operands, parts=cipher(node).parts)
 
 
 def complex_of(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     """The first operand plus i times the second: two primitives, no level, no key."""
     (x, y), imaginary = operands, cipher(node.inputs[1])
     on = run.at(imaginary)
-    return on.add(x, on.times_i(y, imaginary.parts), max(cipher(node.inputs[0]).parts, imaginary.parts))
+    return on.add(x, on.times_i(y, parts=imaginary.parts), parts=max(cipher(node.inputs[0]).parts, imaginary.parts))
 
 
 def product(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
@@ -39,17 +41,17 @@ def product(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 def relinearized(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     operand = cipher(node.inputs[0])
-    return run.at(operand).relinearize(operands[0], operand.parts)
+    return run.at(operand).relinearize(operands[0], parts=operand.parts)
 
 
 def negated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     operand = cipher(node.inputs[0])
-    return run.at(operand).negate(operands[0], operand.parts)
+    return run.at(operand).negate(operands[0], parts=operand.parts)
 
 
 def times_i(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     kind = cipher(node)
-    return run.at(kind).times_i(operands[0], kind.parts)
+    return run.at(kind).times_i(operands[0], parts=kind.parts)
 
 
 def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
@@ -60,11 +62,11 @@ def whole_multiple(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     on, total, power, rest = run.at(operand), None, operands[0], abs(factor)
     while rest:
         if rest & 1:
-            total = power if total is None else on.add(total, power, operand.parts)
+            total = power if total is None else on.add(total, power, parts=operand.parts)
         rest >>= 1
         if rest:
-            power = on.add(power, power, operand.parts)
-    return on.negate(total, operand.parts) if factor < 0 else total
+            power = on.add(power, power, parts=operand.parts)
+    return on.negate(total, parts=operand.parts) if factor < 0 else total
 
 
 def plain_vector(a: Attrs, array: Callable[[Any], Array]) -> Array:
@@ -90,14 +92,14 @@ def sum_with_constant(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     x, kind = operands[0], cipher(node)
     on = run.at(kind)
     plain = run.constant(node, kind.level, lambda: on.constant(_vector(run, node), kind.log_scale, x))
-    return on.add_plain(x, plain, kind.parts)
+    return on.add_plain(x, plain, parts=kind.parts)
 
 
 def sum_with_number(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     x, kind = operands[0], cipher(node)
     on = run.at(kind)
     plain = run.constant(node, kind.level, lambda: on.constant(float(node.attrs["value"]), kind.log_scale, x))
-    return on.add_plain(x, plain, kind.parts)
+    return on.add_plain(x, plain, parts=kind.parts)
 
 
 def product_with_plain(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
@@ -142,7 +144,7 @@ def transformed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 def rescaled(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     operand = cipher(node.inputs[0])
-    return run.at(operand).rescale(operands[0], operand.parts)
+    return run.at(operand).rescale(operands[0], parts=operand.parts)
 
 
 def dropped(run: Runs, node: Node, operands: Sequence[Any]) -> Any:

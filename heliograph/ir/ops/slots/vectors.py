@@ -133,6 +133,7 @@ define(
             lambda node, operands, context: widened(*(end + node.attrs["value"] for end in operands[0])),
         ),
         run=runs.sum_with_number,
+        plaintext=True,
     )
 )
 define(
@@ -209,6 +210,7 @@ define(
         role=Role.PLAIN_PRODUCT,
         rules=slotwise(_combination_bounds),
         run=runs.combination,
+        plaintext=True,
     )
 )
 
@@ -248,7 +250,7 @@ define(
         "Slotwise sum of two ciphertexts.",
         role=Role.SUM,
         rules=SlotRules(sum_of_bounds, _folded, any_operand, NO_KEYS),
-        run=runs.sum_of_two,
+        run=runs.added,
     )
 )
 define(
@@ -264,7 +266,7 @@ define(
         rules=slotwise(
             lambda node, operands, context: widened(operands[0][0] - operands[1][1], operands[0][1] - operands[1][0])
         ),
-        run=runs.sum_of_two,
+        run=runs.subtracted,
     )
 )
 define(

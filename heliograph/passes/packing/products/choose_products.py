@@ -17,7 +17,7 @@ from heliograph.errors import PlanningError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.maps.layout import Layout
-from heliograph.ir.ops.rows import ROW_OPS
+from heliograph.ir.ops.table import Role, role_of
 from heliograph.passes.packing.choose_layouts import Groups, pinned_layouts
 from heliograph.passes.packing.products.count_products import count, price_ms
 from heliograph.passes.packing.products.matrix_products import Combine, MatrixProduct, ways
@@ -98,7 +98,7 @@ def _leaves_values(program: Program, node: Node) -> bool:
     if node.op == "poly":
         coefficients = program.array(node.attrs["coefficients"])
         return abs(float(np.polynomial.chebyshev.chebval(0.0, coefficients))) > 0.0
-    return node.op in ROW_OPS
+    return role_of(node) is Role.ROWS
 
 
 class _Search:
