@@ -34,7 +34,8 @@ def node_works(program: Program, slots: int) -> dict[Node, Work]:
     """
     nodes = [node for node in program.nodes if node.type.secret]
     counted, every = _as_ciphertexts(program)
-    evaluator = Evaluator(replace(program, nodes=tuple(every), parameters=_parameters(slots)), _nothing, 0)
+    parameters = Parameters((Chain(_ring(slots, _LEVEL)),))
+    evaluator = Evaluator(replace(program, nodes=tuple(every), parameters=parameters), _nothing, 0)
     calls: Counter[Call] = Counter()
     walk = Walk(evaluator, calls)
     pending, keeps = unrescaled(nodes)
@@ -70,8 +71,9 @@ def _parts(node: Node) -> int:
     return node.type.parts
 
 
-def _parameters(slots: int) -> Parameters:
-    return Parameters((Chain(Ring((2 * slots).bit_length() - 1, 60, 50, _LEVEL, 1, None)),))
+def _ring(slots: int, levels: int) -> Ring:
+    """A ring on which calls are counted; its primes do not matter."""
+    return Ring((2 * slots).bit_length() - 1, 60, 50, levels, 1, None)
 
 
 def _nothing(chain: Chain) -> NoValues:
@@ -130,8 +132,12 @@ def polynomial_work(coefficients: tuple[float, ...], depth: int) -> Work:
         builder = Builder("polynomial", Stage.PACKED)
         x = builder.input("x", slots=1 << 10, chunk=0)
         y = builder.op("poly", (x,), coefficients=builder.constant(coefficients), low=-1.0, high=1.0)
-        lowered = LowerPolynomials().run(builder.finish({"y": y}))
-        made = PlanLevels(Ring(11, 60, 50, depth, 1, None)).run(lowered)
-        calls = (own + descents(node) for node, own in node_calls(made).items())
-        _polynomials[steps, depth] = Work.of(sum(calls, Counter()), depth)
+        _polynomials[steps, depth] = written_work(builder.finish({"y": y}), 1 << 10, depth)
     return _polynomials[steps, depth]
+
+
+def written_work(program: Program, slots: int, depth: int) -> Work:
+    """The work of a packed program without bootstraps, of this depth: as LowerPolynomials and PlanLevels write it out."""
+    made = PlanLevels(_ring(slots, depth)).run(LowerPolynomials().run(program))
+    calls = (own + descents(node) for node, own in node_calls(made).items())
+    return Work.of(sum(calls, Counter()), depth)
