@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 import heliograph as hg
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.errors import PlanningError, ProgramError
-from heliograph.execution.prices import Work
+from heliograph.execution.prices import SWITCH, Work
 from heliograph.execution.walk import descents, node_calls
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, Stage
+from heliograph.ir.analysis.depth import levels_below, node_depth
 from heliograph.ir.maps.layout import Layout, matrix_axes
 from heliograph.ir.ops.matrices import KINDS
+from heliograph.passes.levels.node_work import node_works
 from heliograph.passes.packing.products import choose_products
 from heliograph.passes.packing.products.choose_products import product_ms, product_work
 from heliograph.passes.packing.products.fold import Fold
@@ -126,6 +128,23 @@ def assert_as_counted(artifact: hg.Artifact, way: MatrixProduct) -> None:
     assert any(primitive == "mul" for (primitive, _, _), _ in counted.calls)
     calls = (own + descents(node) for node, own in node_calls(artifact.program).items())
     assert Work.of(sum(calls, Counter()), depth) == counted
+
+
+@pytest.mark.parametrize("sizes", [(4, 60, 33), (8, 30, 8), (2, 3, 4), (15, 60, 5)])
+def test_values_take_together_what_is_written_out(sizes: tuple[int, int, int]) -> None:
+    """The work of each value, counted before levels are planned, is that of the planned product; only what drops to a
+    lower level without a rescale is not counted with a value.
+    """
+    for way in ways("ab", shapes_of("ab", *sizes), 512, 1, 1.0):
+        whole, depth = product_work(way)
+        program = way.program()
+        below = levels_below(program)
+        found = Counter[tuple[str, int, int]]()
+        for node, work in node_works(program, 512).items():
+            begin = depth - below[node] - node_depth(program, node)
+            found.update({(primitive, begin + down, size): n for (primitive, down, size), n in work.calls})
+        assert not found - Counter(dict(whole.calls))
+        assert {spent[0] for spent in Counter(dict(whole.calls)) - found} <= {SWITCH}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
