@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 import heliograph as hg
 from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.prices import SWITCH, Work
 from heliograph.execution.walk import descents, node_calls
 from heliograph.interpret import run_nodes
 from heliograph.ir import Builder, Stage
-from heliograph.ir.analysis.depth import levels_below, node_depth
 from heliograph.ir.maps.layout import Layout, matrix_axes
 from heliograph.ir.ops.matrices import KINDS
-from heliograph.passes.levels.node_work import node_works
+from heliograph.passes.levels.plan_levels import PlanLevels
 from heliograph.passes.packing.products import choose_products
 from heliograph.passes.packing.products.choose_products import product_ms, product_work
 from heliograph.passes.packing.products.fold import Fold
@@ -122,29 +122,22 @@ def text(kind: str, left: tuple[int, int], right: tuple[int, int]) -> str:
     )
 
 
-def assert_as_counted(artifact: hg.Artifact, way: MatrixProduct) -> None:
+def assert_as_counted(program: hg.Program, way: MatrixProduct) -> None:
     """A run makes the calls that were counted, each at its level."""
-    counted, depth = product_work(way)
+    counted = product_work(way)
     assert any(primitive == "mul" for (primitive, _, _), _ in counted.calls)
-    calls = (own + descents(node) for node, own in node_calls(artifact.program).items())
-    assert Work.of(sum(calls, Counter()), depth) == counted
+    calls = sum((own + descents(node) for node, own in node_calls(program).items()), Counter())
+    # Some values drop to a lower level without a rescale, which takes no call but perhaps a switch of chains.
+    found = Counter(dict(Work.of(calls, 0).calls))
+    assert not Counter(dict(counted.calls)) - found
+    assert {primitive for primitive, _, _ in found - Counter(dict(counted.calls))} <= {SWITCH}
 
 
 @pytest.mark.parametrize("sizes", [(4, 60, 33), (8, 30, 8), (2, 3, 4), (15, 60, 5)])
-def test_values_take_together_what_is_written_out(sizes: tuple[int, int, int]) -> None:
-    """The work of each value, counted before levels are planned, is that of the planned product; only what drops to a
-    lower level without a rescale is not counted with a value.
-    """
+def test_every_way_takes_what_was_counted(sizes: tuple[int, int, int]) -> None:
     for way in ways("ab", shapes_of("ab", *sizes), 512, 1, 1.0):
-        whole, depth = product_work(way)
-        program = way.program()
-        below = levels_below(program)
-        found = Counter[tuple[str, int, int]]()
-        for node, work in node_works(program, 512).items():
-            begin = depth - below[node] - node_depth(program, node)
-            found.update({(primitive, begin + down, size): n for (primitive, down, size), n in work.calls})
-        assert not found - Counter(dict(whole.calls))
-        assert {spent[0] for spent in Counter(dict(whole.calls)) - found} <= {SWITCH}
+        planned = PlanLevels(Ring(10, 60, 50, 3 + way.more_levels, 1, None)).run(way.program())
+        assert_as_counted(planned, way)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -156,7 +149,7 @@ def test_compiled_products_take_what_was_counted(kind: str) -> None:
     a, b = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
     assert np.abs(hg.simulate(artifact, a, b) - numpy_product(kind, a, b)).max() < 1e-4
     every = ways(kind, (left, right), 512, 1, 1.0)
-    assert_as_counted(artifact, min(every, key=lambda way: product_ms(way, artifact.ring, BUILT_IN)))
+    assert_as_counted(artifact.program, min(every, key=lambda way: product_ms(way, artifact.ring, BUILT_IN)))
 
 
 def test_compiled_products_in_blocks_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +160,7 @@ def test_compiled_products_in_blocks_take_what_was_counted(monkeypatch: pytest.M
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-1, 1, left), rng.uniform(-1, 1, right)
     assert np.abs(hg.simulate(artifact, a, b) - numpy_product("abt", a, b)).max() < 1e-4
-    assert_as_counted(artifact, only)
+    assert_as_counted(artifact.program, only)
 
 
 def test_transposed_operands_and_factors_cost_nothing() -> None:

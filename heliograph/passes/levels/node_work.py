@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from heliograph.approx.evaluate import SumStep, plan_polynomial
 from heliograph.ckks.chains import Chain
@@ -21,6 +22,8 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.walk import NoValues, Walk, descents, node_calls
 from heliograph.ir import Builder, CipherType, Node, Program, SlotsType, Stage
 from heliograph.ir.analysis.depth import levels_below, node_depth
+from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
+from heliograph.ir.maps.steps import Offsets
 from heliograph.ir.ops.slots.runs import cipher
 from heliograph.ir.ops.table import OPS, Role, role_of
 from heliograph.passes.levels.lower_polynomials import LowerPolynomials
@@ -38,9 +41,8 @@ def node_works(program: Program, slots: int) -> dict[Node, Work]:
     pending, keeps = unrescaled(nodes)
     counted, short, every = _as_ciphertexts(program, {node for node in keeps if pending[node]})
     parameters = Parameters((Chain(_ring(slots, _LEVEL)),))
-    evaluator = Evaluator(replace(program, nodes=tuple(every), parameters=parameters), _nothing, 0)
     calls: Counter[Call] = Counter()
-    walk = Walk(evaluator, calls)
+    walk = Walk(_Counted(replace(program, nodes=tuple(every), parameters=parameters)), calls)
     readers = program.users()
     polynomials: dict[str, Work] = {}
     works: dict[Node, Work] = {}
@@ -67,13 +69,41 @@ def node_works(program: Program, slots: int) -> dict[Node, Work]:
     return works
 
 
+def program_work(program: Program, slots: int) -> Work:
+    """The work of all values of a program, relative to the level of its outputs."""
+    below = levels_below(program)
+    return Work.joined(
+        {
+            (primitive, down - below[node] - node_depth(program, node), size): number
+            for (primitive, down, size), number in work.calls
+        }
+        for node, work in node_works(program, slots).items()
+    )
+
+
 def _ring(slots: int, levels: int) -> Ring:
     """A ring on which calls are counted; its primes do not matter."""
     return Ring((2 * slots).bit_length() - 1, 60, 50, levels, 1, None)
 
 
-def _nothing(chain: Chain) -> NoValues:
-    return NoValues()
+class _Counted(Evaluator[Any]):
+    """A program whose calls are counted. Its diagonals are not kept for later readers: most ways to lower a product are
+    not taken.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._offsets: dict[tuple[str, MapGeometry], Offsets] = {}
+        super().__init__(program, lambda chain: NoValues(), 0)
+
+    def diagonals(self, node: Node) -> Any:
+        """Only the offsets of the diagonals."""
+        return [self._offsets_of(name, node.attrs["geometry"]) for name in node.attrs["matrices"]]
+
+    def _offsets_of(self, name: str, geometry: MapGeometry) -> Offsets:
+        if (name, geometry) not in self._offsets:
+            found = diagonal_offsets(self.program.linear_map(name), geometry)
+            self._offsets[name, geometry] = Offsets(found, geometry.modulus * geometry.samples)
+        return self._offsets[name, geometry]
 
 
 def _as_ciphertexts(program: Program, as_is: Collection[Node]) -> tuple[dict[Node, Node], dict[Node, Node], list[Node]]:
@@ -141,12 +171,8 @@ def polynomial_work(coefficients: tuple[float, ...], depth: int) -> Work:
         builder = Builder("polynomial", Stage.PACKED)
         x = builder.input("x", slots=1 << 10, chunk=0)
         y = builder.op("poly", (x,), coefficients=builder.constant(coefficients), low=-1.0, high=1.0)
-        _polynomials[steps, depth] = written_work(builder.finish({"y": y}), 1 << 10, depth)
+        lowered = LowerPolynomials().run(builder.finish({"y": y}))
+        made = PlanLevels(_ring(1 << 10, depth)).run(lowered)
+        calls = (own + descents(node) for node, own in node_calls(made).items())
+        _polynomials[steps, depth] = Work.of(sum(calls, Counter()), depth)
     return _polynomials[steps, depth]
-
-
-def written_work(program: Program, slots: int, depth: int) -> Work:
-    """The work of a packed program without bootstraps, of this depth: as LowerPolynomials and PlanLevels write it out."""
-    made = PlanLevels(_ring(slots, depth)).run(LowerPolynomials().run(program))
-    calls = (own + descents(node) for node, own in node_calls(made).items())
-    return Work.of(sum(calls, Counter()), depth)

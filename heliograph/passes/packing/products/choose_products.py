@@ -17,10 +17,9 @@ from heliograph.errors import PlanningError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.prices import Work, prices_on
 from heliograph.ir import Node, Program, shape_of
-from heliograph.ir.analysis.depth import program_depth
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.rows import ROW_OPS
-from heliograph.passes.levels.node_work import written_work
+from heliograph.passes.levels.node_work import program_work
 from heliograph.passes.packing.choose_layouts import Groups, pinned_layouts
 from heliograph.passes.packing.products.matrix_products import Combine, MatrixProduct, ways
 
@@ -78,17 +77,14 @@ def choose_products(
 
 
 @functools.lru_cache(maxsize=1024)
-def product_work(product: MatrixProduct) -> tuple[Work, int]:
-    """The work of a product as it is written out, and its depth."""
-    program = product.program()
-    depth = program_depth(program)
-    return written_work(program, product.out.slots, depth), depth
+def product_work(product: MatrixProduct) -> Work:
+    """The work of a product as it is written, relative to the level of its result."""
+    return program_work(product.program(), product.out.slots)
 
 
 def product_ms(product: MatrixProduct, ring: Ring, costs: CostTable) -> float:
     """Milliseconds of a product, each call at its own level."""
-    work, depth = product_work(product)
-    return float(prices_on((ring,), costs).ms(work.calls, _LEVEL + depth))
+    return float(prices_on((ring,), costs).ms(product_work(product).calls, _LEVEL))
 
 
 def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[Node, MatrixProduct]:
