@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.errors import ProgramError
-from heliograph.ir.maps.diagonals import DiagonalMap, MapGeometry, diagonal_map, diagonal_offsets
+from heliograph.ir.maps.diagonals import DiagonalMap, MapGeometry, diagonal_map
 from heliograph.ir.node import Array, Matrix, Node
 from heliograph.ir.ops.bounds import widened
 from heliograph.ir.ops.slots import runs
@@ -43,11 +43,6 @@ def _transform_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type
 def transform_diagonals(a: Attrs, matrix: Callable[[Any], Matrix]) -> list[DiagonalMap]:
     """The diagonals of each operand of a `linear_transform`; `matrix` gives the constant of a name."""
     return [diagonal_map(matrix(name), a["geometry"]) for name in a["matrices"]]
-
-
-def transform_offsets(a: Attrs, matrix: Callable[[Any], Matrix]) -> list[tuple[int, ...]]:
-    """Only the offsets of these diagonals."""
-    return [diagonal_offsets(matrix(name), a["geometry"]) for name in a["matrices"]]
 
 
 def _transform(values: Sequence[Array], a: Attrs, context: Context) -> Array:

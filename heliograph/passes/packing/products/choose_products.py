@@ -15,15 +15,16 @@ from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
+from heliograph.execution.prices import Work, prices_on
 from heliograph.ir import Node, Program, shape_of
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.ops.table import Role, role_of
+from heliograph.passes.levels.node_work import program_work
 from heliograph.passes.packing.choose_layouts import Groups, pinned_layouts
-from heliograph.passes.packing.products.count_products import count, price_ms
 from heliograph.passes.packing.products.matrix_products import Combine, MatrixProduct, ways
 
-# Products are priced at this level: their order hardly depends on it.
-_LEVEL = 3
+# The level of a product's result where it is priced: the order of the ways hardly depends on it.
+_LEVEL = 1
 # Where values are bootstrapped, this many levels cost about as much as one bootstrap.
 _LEVELS_OF_A_BOOTSTRAP = 8
 # At most this many choices are examined; after that, the best one so far is taken.
@@ -46,7 +47,7 @@ def choose_products(
     def priced(kind: str, left: tuple[int, int], right: tuple[int, int]) -> list[tuple[float, MatrixProduct]]:
         """The ways to lower a product of this kind and these shapes, the cheapest first."""
         found = [
-            (price_ms(count(way), ring, costs, min(_LEVEL, ring.levels)) + way.more_levels * level_ms, way)
+            (product_ms(way, ring, costs) + way.more_levels * level_ms, way)
             for way in ways(kind, (left, right), ring.slots, samples, 1.0)
         ]
         return sorted(found, key=lambda item: item[0])
@@ -73,6 +74,17 @@ def choose_products(
         )
     made = {node: way.scaled(node.attrs.get("scale", 1.0)) for node, way in zip(nodes, search.best, strict=True)}
     return _cleaned(program, groups, made)
+
+
+@functools.lru_cache(maxsize=1024)
+def product_work(product: MatrixProduct) -> Work:
+    """The work of a product as it is written, relative to the level of its result."""
+    return program_work(product.program(), product.out.slots)
+
+
+def product_ms(product: MatrixProduct, ring: Ring, costs: CostTable) -> float:
+    """Milliseconds of a product, each call at its own level."""
+    return float(prices_on((ring,), costs).ms(product_work(product).calls, _LEVEL))
 
 
 def _cleaned(program: Program, groups: Groups, products: Mapping[Node, MatrixProduct]) -> dict[Node, MatrixProduct]:
