@@ -121,7 +121,7 @@ class Ring:
         # The primes lie on both sides of the powers of two, so the product of a digit has its nominal size or a bit
         # more.
         needed = self._digit_bits + 1 + _SPECIAL_ROOM
-        if self.scale_bits <= WORD_BITS:
+        if self._short:
             return max(_LEAST_SPECIAL_BITS, -(-needed // -(-needed // WORD_BITS)))
         return max(SPARSE_SPECIAL_BITS + 1, -(-needed // -(-needed // _MOST_SHORT_SPECIAL_BITS)))
 
@@ -254,10 +254,15 @@ class Ring:
 
     @property
     def rounds_to_nearest(self) -> bool:
-        """Whether key switches round to the nearest, as bootstraps need; otherwise they round as in OpenFHE, down by
-        half the number of special primes on average.
+        """Whether key switches round to the nearest, as bootstraps need, and chains with many short special primes;
+        otherwise they round as in OpenFHE, down by half the number of special primes on average.
         """
-        return self.bootstrap is not None or self.of_bootstrapping
+        return self.bootstrap is not None or self.of_bootstrapping or self._short
+
+    @property
+    def _short(self) -> bool:
+        """Whether special primes have one word because the chain's primes have."""
+        return self.short_specials and self.scale_bits <= WORD_BITS
 
     def lower(self, level: int, digits: int, bootstraps: bool = False) -> Ring:
         """The sub-chain up to `level`, with its own digits.
@@ -274,7 +279,7 @@ class Ring:
             bootstrap=self.bootstrap if bootstraps else None,
             chain_levels=self.chain_levels or self.levels,
             bootstrap_babies=self.bootstrap_babies if bootstraps else 0,
-            of_bootstrapping=self.rounds_to_nearest,
+            of_bootstrapping=self.bootstrap is not None or self.of_bootstrapping,
         )
 
     @functools.cached_property

@@ -86,6 +86,10 @@ def _ring(slots: int, levels: int) -> Ring:
     return Ring((2 * slots).bit_length() - 1, 60, 50, levels, 1, None)
 
 
+def _nothing(chain: Chain) -> Any:
+    return NoValues()
+
+
 class _Counted(Evaluator[Any]):
     """A program whose calls are counted. Its diagonals are not kept for later readers: most ways to lower a product are
     not taken.
@@ -93,7 +97,7 @@ class _Counted(Evaluator[Any]):
 
     def __init__(self, program: Program) -> None:
         self._offsets: dict[tuple[str, MapGeometry], Offsets] = {}
-        super().__init__(program, lambda chain: NoValues(), 0)
+        super().__init__(program, _nothing, 0)
 
     def diagonals(self, node: Node) -> Any:
         """Only the offsets of the diagonals."""
