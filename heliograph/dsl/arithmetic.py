@@ -14,6 +14,10 @@ from heliograph.ir.node import Array
 # A product with a whole number up to this size spends no level: it is a sum of the ciphertext with itself.
 _MAX_INTEGER_FACTOR = 1024
 MAX_POWER = 1024
+# The op of each operator on tensors.
+OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "@": "matmul", ">": "gt", "<": "lt", ">=": "ge", "<=": "le",
+}  # fmt: skip
 
 
 def _exponent(value: Value, span: Span) -> int:
@@ -44,10 +48,6 @@ def _inverse(value: Value, span: Span) -> Value:
 class TensorArithmetic:
     """Operators on tensors: one op of the table each."""
 
-    _OPS = {  # noqa: RUF012
-        "+": "add", "-": "sub", "*": "mul", "/": "div", "@": "matmul", ">": "gt", "<": "lt", ">=": "ge", "<=": "le",
-    }  # fmt: skip
-
     def __init__(self, low: Walk) -> None:
         self.low = low
 
@@ -66,10 +66,10 @@ class TensorArithmetic:
         if operator == "/" and isinstance(right, Node) and isinstance(left, int | float) and left is not True:
             inverse = emit_annotated(self.low, "reciprocal", [right], span)
             return inverse if left == 1 else self.binary("*", inverse, left, span)
-        if operator not in self._OPS:
+        if operator not in OPERATORS:
             raise _no_operator(operator, left, right, span)
         operands = [self.operand(left, span), self.operand(right, span)]
-        return emit_annotated(self.low, self._OPS[operator], operands, span)
+        return emit_annotated(self.low, OPERATORS[operator], operands, span)
 
     def negative(self, node: Node, span: Span) -> Node:
         return self.low.emit("neg", [node], span)

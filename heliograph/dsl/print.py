@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from heliograph.dsl.arithmetic import OPERATORS
 from heliograph.dsl.format import format_text
 from heliograph.dsl.tokens import MAX_WORD, RESERVED, STARTERS
 from heliograph.errors import ProgramError, UnsupportedError
@@ -22,11 +23,9 @@ _INLINE = 1024
 _INLINE_TOTAL = 20_000
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
-_OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "gt": ">", "lt": "<", "ge": ">=", "le": "<=",
-}  # fmt: skip
+_OPERATORS = {op: operator for operator, op in OPERATORS.items()}
 # Ops that accept a number in place of an operand.
-_TAKES_NUMBERS = {"add", "sub", "mul", "div", "gt", "lt", "ge", "le", "maximum", "minimum", "where"}
+_TAKES_NUMBERS = {*_OPERATORS, "maximum", "minimum", "where"} - {"matmul"}
 
 
 def to_language(program: Program) -> str:

@@ -181,19 +181,18 @@ def _linear_depth(program: Program) -> float:
     return max((depth[node] for node in program.outputs), default=0)
 
 
-def _unscaled(program: Program) -> float:
-    return sum(node.op == "poly" and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0) for node in program.nodes)
+def _unscaled(program: Program) -> int:
+    return _unscaled_among(program.nodes)
+
+
+def _unscaled_among(nodes: Sequence[Node]) -> int:
+    return sum(node.op == "poly" and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0) for node in nodes)
 
 
 def _depth(program: Program) -> float:
     """Levels, counting one for each polynomial whose interval is not [-1, 1] yet."""
-    extra = frozenset[Node]()
-    return critical_depth(program, extra)[0] + _unscaled_on_path(program)
-
-
-def _unscaled_on_path(program: Program) -> int:
-    path = critical_depth(program)[1]
-    return sum(node.op == "poly" and (node.attrs["low"], node.attrs["high"]) != (-1.0, 1.0) for node in path)
+    depth, path = critical_depth(program)
+    return depth + _unscaled_among(path)
 
 
 def _rotations(program: Program) -> float:

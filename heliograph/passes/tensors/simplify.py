@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.ops.table import OPS
+from heliograph.ir.ops.table import OPS, Role, role_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ def _neutral(builder: Builder, node: Node, operands: list[Node]) -> Node | None:
     """The operand if the op leaves it unchanged, else None."""
     if node.op == "power" and node.attrs["exponent"] == 1:
         return operands[0]
-    if node.op in ("reshape", "broadcast", "pad", "slice", "permute") and operands[0].type == node.type:
+    # Of these only a permutation can give other values of the same shape: sums are then of single elements.
+    if role_of(node) is Role.MOVE and len(operands) == 1 and operands[0].type == node.type:
         moves = node.op == "permute" and node.attrs["axes"] != tuple(range(len(node.attrs["axes"])))
         return None if moves else operands[0]
     if node.op in ("add", "mul"):
