@@ -277,7 +277,7 @@ def test_the_report() -> None:
     assert values["levels"] >= values["depth"] == 1 + 3 + 1
     assert values["rotation_keys"] == len(artifact.program.planned.chains[0].rotation_keys)
     assert values["evaluation_key_bytes"] == (values["rotation_keys"] + 1) * ring.rotation_key_bytes
-    assert values["ciphertext_bytes"] == 2 * (ring.levels + 1) * ring.ring_dim * 8
+    assert values["ciphertext_bytes"] == 2 * ring.words(ring.levels) * ring.ring_dim * 4
     assert values["predicted_ms"] > 0
     assert values["predicted_max_abs_error"] == values["approximation_error"] + values["scheme_error"]
     (entry,) = values["ranges"]

@@ -23,7 +23,13 @@ def backends() -> Iterator[Any]:
         ("native", check) for check in itertools.chain(primitive_checks(NativeBackend), hostile_checks(NativeBackend))
     ]
     if importlib.util.find_spec("openfhe") is not None:
-        some = itertools.chain(primitive_checks(OpenFHEBackend), hostile_checks(OpenFHEBackend))
+        # Where our key switches round to the nearest, OpenFHE's differ by its rounding.
+        nearest = [ring for ring in RINGS if ring.rounds_to_nearest and ring.bootstrap is None]
+        some = itertools.chain(
+            primitive_checks(OpenFHEBackend, [ring for ring in RINGS if ring not in nearest]),
+            primitive_checks(OpenFHEBackend, nearest, switches="bounded"),
+            hostile_checks(OpenFHEBackend),
+        )
         checks += [("openfhe", check) for check in some]
     order = {name_of(ring): i for i, ring in enumerate(RINGS)}
     for name, check in sorted(checks, key=lambda each: order[each[1].ring]):

@@ -113,8 +113,7 @@ class RandomExecutable:
         """A plain vector that is known at run time."""
         tensor = self.rng.choice([node for node in self.plain if isinstance(node.type, TensorType)])
         (size,) = tensor.type.shape  # type: ignore[union-attr]
-        places = {"shape": (size,), "slots": self.slots, "period": size, "gap": 1, "width": size, "block": size}
-        return self.builder.op("pack", (tensor,), **places)
+        return self.builder.op("pack", (tensor,), layout=Layout((size,), self.slots, size))
 
     def made(self, name: str) -> Node:
         """The op on random operands; a ProgramError, or what a rule raises, where they do not fit."""

@@ -28,7 +28,7 @@ def test_it_is_read_as_torch_computes_it(case: Case) -> None:
     first = np.concatenate([output.reshape(count, -1)[0] for output in expected])
     np.testing.assert_allclose(first, np.asarray(case.right), rtol=0, atol=2e-3 * max(1.0, np.abs(first).max()))
     if case.compiled is not None:
-        artifact = hg.compile(program)
+        artifact = hg.compile(program, hg.Options(precision_bits=16))
         answers = simulated(artifact, samples, _SIMULATED)
         assert largest_share(answers, [output.reshape(count, -1)[:_SIMULATED] for output in expected]) <= case.compiled
 

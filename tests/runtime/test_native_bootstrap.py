@@ -151,5 +151,5 @@ def test_a_server_that_is_closed_ends_the_run_that_goes_on_and_lets_everything_g
     gc.collect()
     assert not any(ring.log_ring == 11 and ring.scale_bits == 43 for ring, *_ in _FACTORS._known)
     assert not any(
-        dim == artifact.ring.ring_dim and artifact.ring.primes[1] in primes for dim, primes in _PRIMES._known
+        dim == artifact.ring.ring_dim and artifact.ring.primes[1] in primes for dim, primes, _ in _PRIMES._known
     )
