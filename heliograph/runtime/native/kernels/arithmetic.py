@@ -13,6 +13,7 @@ import importlib
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -61,11 +62,22 @@ _ONE_AT_A_TIME = _guard()
 UNKEPT: set[str] = set()
 
 
+@functools.cache
+def _stamp() -> tuple[float, int]:
+    """The time of the last change of the kernels' sources, and their size together."""
+    found = [path.stat() for path in Path(__file__).parent.parent.rglob("*.py")]
+    return max(each.st_mtime for each in found), sum(each.st_size for each in found)
+
+
 def _compiled(function: Callable[..., Any], **options: bool) -> Any:
     """The function compiled by numba and cached on disk; compiled anew in each process if nothing can be written."""
     options = {"nogil": True, "boundscheck": False, **options}
     try:
-        return numba.njit(cache=True, error_model="numpy", **options)(function)
+        made = numba.njit(cache=True, error_model="numpy", **options)(function)
+        # numba compares a kernel in its cache with the kernel's own file, and not with the files of what it calls.
+        kept = made._cache._cache_file
+        kept._source_stamp = (kept._source_stamp, *_stamp())
+        return made
     except RuntimeError:
         # Neither the source folder nor NUMBA_CACHE_DIR nor the home directory can be used; numba has no exception class of
         # its own for this.
