@@ -25,8 +25,8 @@ MIN_SCALE_BITS = 20
 MOST_LEVELS = 100
 # The levels of a bootstrap's modular reduction, with a sparse encapsulated secret (ir/bootstraps/writer.py).
 REDUCTION_LEVELS = 9
-# Special primes of one word have at least this many bits: there are too few shorter ones that are 1 modulo 2N.
-_LEAST_SPECIAL_BITS = 26
+# Special primes of one word have at least this many bits more than N: there are too few shorter ones that are 1 modulo 2N.
+_SPECIAL_BITS_ABOVE = 9
 # The key to the sparse secret has special primes of this size, whatever the size of the chain's.
 SPARSE_SPECIAL_BITS = 33
 
@@ -122,7 +122,7 @@ class Ring:
         # more.
         needed = self._digit_bits + 1 + _SPECIAL_ROOM
         if self._short:
-            return max(_LEAST_SPECIAL_BITS, -(-needed // -(-needed // WORD_BITS)))
+            return max(self.log_ring + _SPECIAL_BITS_ABOVE, -(-needed // -(-needed // WORD_BITS)))
         return max(SPARSE_SPECIAL_BITS + 1, -(-needed // -(-needed // _MOST_SHORT_SPECIAL_BITS)))
 
     @functools.cached_property

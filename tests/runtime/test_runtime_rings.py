@@ -26,7 +26,8 @@ def test_special_primes_are_those_of_openfhe(first: int, scale: int, levels: int
     # The template refuses a key with another number of polynomials than the ring says.
     template = rotation_key_template(ring)
     assert len(template.blocks) == 2 * digits * (ring.towers + ring.special)
-    assert ring.rotation_key_bytes <= template.size <= 1.2 * ring.rotation_key_bytes
+    numbers = 2 * ring.digits * (ring.towers + ring.special) * ring.ring_dim
+    assert 8 * numbers <= template.size <= 1.2 * 8 * numbers
 
 
 @pytest.mark.parametrize("first", [36, 38, 45, 60])

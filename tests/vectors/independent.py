@@ -100,7 +100,8 @@ class Ring:
         self.alpha = -(-len(self.primes) // self.digits)
         nominal, b = f + (self.alpha - 1) * s, 60
         if fields.get("short_specials"):
-            b = max(34, math.ceil((nominal + 9) / math.ceil((nominal + 9) / 49)))
+            least, most = (34, 49) if s > 30 else (fields["log_ring"] + 9, 30)
+            b = max(least, math.ceil((nominal + 9) / math.ceil((nominal + 9) / most)))
         k = math.ceil((nominal + 5) / b)
         if (nominal + 4) % b == 0:
             k = math.ceil((max(math.prod(self.primes[d]).bit_length() for d in self.towers()) + 4) / b)
