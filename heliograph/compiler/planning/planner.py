@@ -240,7 +240,7 @@ def faster(plan: Plan | None, other: Plan | Refusal) -> Plan:
 
 
 def wanted_fastest(program: Program, options: Options) -> bool:
-    """Whether the fastest plan is wanted, however large; otherwise the smallest of nearly equally fast plans is chosen.
+    """Whether the fastest plan is wanted, however large; otherwise larger keys must save enough time.
 
     A program that carries values from run to run counts, because it runs again and again.
     """

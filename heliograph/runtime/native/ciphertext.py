@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,18 +55,26 @@ def write_ciphertext(value: Ciphertext, ring: Ring, tag: str) -> bytes:
     return seeded.write_ciphertext(residues_of(value, ring.primes), ring, tag)
 
 
+def rows_in(polynomial: Array, primes: Sequence[int]) -> Iterator[Array]:
+    """The rows of a polynomial (words / N, N), in its memory: (N) words, or numbers of 64 bits."""
+    at = 0
+    for prime in primes:
+        if is_short(prime):
+            yield polynomial[at]
+            at += 1
+        else:
+            yield polynomial[at : at + 2].reshape(-1).view(np.uint64)
+            at += 2
+
+
 def in_words(residues: Array, primes: Sequence[int]) -> Array:
     """Residues of 64 bits, (parts, towers, N), in rows of words."""
-    rows = [row for j, prime in enumerate(primes[: residues.shape[1]]) for row in _row_of(residues[:, j], prime)]
-    return np.ascontiguousarray(np.stack(rows, axis=1))
-
-
-def _row_of(residues: Array, prime: int) -> list[Array]:
-    """One row of all parts as arrays of words (parts, N)."""
-    if is_short(prime):
-        return [residues.astype(np.uint32)]
-    halves = np.ascontiguousarray(residues).view(np.uint32).reshape(residues.shape[0], 2, -1)
-    return [halves[:, 0], halves[:, 1]]
+    parts, towers, size = residues.shape
+    found = np.empty((parts, words(primes[:towers]), size), dtype=np.uint32)
+    for part, values in zip(found, residues, strict=True):
+        for row, value in zip(rows_in(part, primes[:towers]), values, strict=True):
+            row[:] = value
+    return found
 
 
 def residues_of(x: Ciphertext, primes: Sequence[int]) -> Array:
@@ -76,16 +84,10 @@ def residues_of(x: Ciphertext, primes: Sequence[int]) -> Array:
 
 def out_of_words(rows: Array, primes: Sequence[int]) -> Array:
     """The residues in rows of words, (parts, words / N, N), as numbers of 64 bits: (parts, primes, N)."""
-    parts, _, size = rows.shape
-    found = np.empty((parts, len(primes), size), dtype=np.uint64)
-    at = 0
-    for j, prime in enumerate(primes):
-        if is_short(prime):
-            found[:, j] = rows[:, at]
-            at += 1
-        else:
-            found[:, j] = np.ascontiguousarray(rows[:, at : at + 2]).reshape(parts, -1).view(np.uint64)
-            at += 2
+    found = np.empty((rows.shape[0], len(primes), rows.shape[2]), dtype=np.uint64)
+    for part, values in zip(rows, found, strict=True):
+        for row, value in zip(rows_in(part, primes), values, strict=True):
+            value[:] = row
     return found
 
 
@@ -118,17 +120,7 @@ def rows_of(key: SwitchingKey | SparseKeys, primes: Sequence[int]) -> list[Array
         first = key.tables.primes + key.tables.special
         return [*rows_of(key.there, first), *rows_of(key.back, primes)]
     b, a = key.residues
-    rows = []
-    for digit in (*a, *b):
-        at = 0
-        for prime in primes:
-            if is_short(prime):
-                rows.append(digit[at])
-                at += 1
-            else:
-                rows.append(digit[at : at + 2].reshape(-1).view(np.uint64))
-                at += 2
-    return rows
+    return [row for digit in (*a, *b) for row in rows_in(digit, primes)]
 
 
 def read_key(data: Bytes, key: EvaluationKey, tag: str, room: Array | None = None) -> SwitchingKey | SparseKeys:

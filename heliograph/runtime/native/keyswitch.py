@@ -28,7 +28,19 @@ from heliograph.runtime.native.kernels.arithmetic import (
     total,
 )
 from heliograph.runtime.native.kernels.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
-from heliograph.runtime.native.kernels.rows import backward_row, high_half, long_row
+from heliograph.runtime.native.kernels.rows import (
+    BITS,
+    MINUS,
+    PLACE,
+    PRIME,
+    RATIO,
+    SHORT,
+    backward_row,
+    copy_row,
+    high_half,
+    long_row,
+    reduction_of,
+)
 from heliograph.runtime.native.kernels.transforms import forward, forward_near, forward_whole
 from heliograph.runtime.native.kernels.vectors import (
     LANES,
@@ -52,32 +64,39 @@ from heliograph.runtime.native.kernels.word_transforms import forward_words
 
 
 @kernel
-def _combined(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, moduli: Any, q: Any) -> None:
-    """The sum of polynomials times constants modulo q, below 4 q.
+def _sources(rows: Any, origin: Any, count: Any, moduli: Any) -> Any:
+    """For each of `count` sources the place of its row, in an array that begins at `origin`, and whether it has one word.
 
-    The rows of `scaled` begin at `origin`; `factors` are (sources, 2). A source beyond the last of the `rows` holds
-    small numbers in words (`wholes`).
+    A source beyond the last of the `rows` follows them, and holds small numbers in words (`wholes`).
     """
+    places, short, following = np.empty(count, np.int64), np.empty(count, np.bool_), np.int64(0)
+    for i in range(count):
+        known = i < rows.shape[0]
+        places[i] = rows[i, 1] - origin if known else following
+        short[i] = moduli[rows[i, 0], SHORT] != 0 if known else True
+        following = places[i] + (1 if short[i] else 2)
+    return places, short
+
+
+@kernel
+def _combined(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, moduli: Any, q: Any) -> None:
+    """The sum of polynomials times constants modulo q, below 4 q; `factors` are (sources, 2). See `_sources`."""
     q4 = np.uint64(4) * q
+    places, short = _sources(rows, origin, factors.shape[0], moduli)
     for x in range(out.size):
         out[x] = np.uint64(0)
-    at = np.int64(0)
     for i in range(factors.shape[0]):
         w, ratio = factors[i, 0], factors[i, 1]
-        short = i >= rows.shape[0] or moduli[rows[i, 0], 5] != 0
-        at = rows[i, 1] - origin if i < rows.shape[0] else at
-        if short:
-            words = scaled[at]
+        if short[i]:
+            words = scaled[places[i]]
             for x in range(out.size):
                 value = out[x] + times_constant(np.uint64(words[x]), w, ratio, q)
                 out[x] = min(value, value - q4)
-            at += 1
         else:
-            source = long_row(scaled, at)
+            source = long_row(scaled, places[i])
             for x in range(out.size):
                 value = out[x] + times_constant(source[x], w, ratio, q)
                 out[x] = min(value, value - q4)
-            at += 2
 
 
 # The number of products that are summed before the sum is reduced.
@@ -90,23 +109,19 @@ def _combined_near(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, 
     """The same in doubles between -q / 2 and q / 2. Residues with more bits than doubles are multiplied in two pieces."""
     q = float(prime)
     inverse = 1.0 / q
+    places, short = _sources(rows, origin, factors.shape[0], moduli)
     for begin in range(0, out.size, BLOCK):
         o = out[begin : begin + BLOCK]
         o[:] = 0.0
-        at = np.int64(0)
         for i in range(factors.shape[0]):
             w = centred_constant(factors[i, 0], prime)
-            short = i >= rows.shape[0] or moduli[rows[i, 0], 5] != 0
-            at = rows[i, 1] - origin if i < rows.shape[0] else at
-            if short:
-                words = scaled[at, begin : begin + BLOCK]
+            if short[i]:
+                words = scaled[places[i], begin : begin + BLOCK]
                 for x in range(o.size):
                     o[x] += product_near(near(np.uint64(words[x])), w, q, inverse)
-                at += 1
             else:
-                source = long_row(scaled, at)[begin : begin + BLOCK]
-                at += 2
-                if moduli[rows[i, 0], 0] < LIMIT:
+                source = long_row(scaled, places[i])[begin : begin + BLOCK]
+                if moduli[rows[i, 0], PRIME] < LIMIT:
                     for x in range(o.size):
                         o[x] += product_near(near(source[x]), w, q, inverse)
                 else:
@@ -122,26 +137,21 @@ def _combined_near(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, 
 @kernel
 def _combined_words(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, moduli: Any, modulus: Any) -> None:
     """The same for a short prime, canonical. Residues of long primes are multiplied in two pieces of 30 bits."""
-    prime, shift, n = modulus[0], np.uint64(32), out.size
-    q, minus, flat = splat(np.uint32(prime)), splat(np.uint32(modulus[4])), scaled.reshape(scaled.size)
-    places, constants = np.empty(factors.shape[0], np.int64), np.empty((factors.shape[0], 2), np.uint32)
+    prime, shift, n = modulus[PRIME], np.uint64(32), out.size
+    q, minus, flat = splat(np.uint32(prime)), splat(np.uint32(modulus[MINUS])), scaled.reshape(scaled.size)
+    count = factors.shape[0]
+    where, short = _sources(rows, origin, count, moduli)
+    places, constants = np.empty(count, np.int64), np.empty((count, 2), np.uint32)
     # Sources in words come first, then those of long primes.
-    shorts, longs, at = 0, 0, np.int64(0)
-    for i in range(factors.shape[0]):
-        short = i >= rows.shape[0] or moduli[rows[i, 0], 5] != 0
-        at = rows[i, 1] - origin if i < rows.shape[0] else at
+    shorts = 0
+    for i in range(count):
+        number = shorts if short[i] else count - 1 - (i - shorts)
         # Times 2^32, for Montgomery's reduction.
         lifted = (factors[i, 0] << shift) % prime
-        if short:
-            places[shorts], constants[shorts, 0] = at * n, np.uint32(lifted)
+        places[number], constants[number, 0] = where[i] * n, np.uint32(lifted)
+        constants[number, 1] = np.uint32((lifted << _PIECE) % prime)
+        if short[i]:
             shorts += 1
-            at += 1
-        else:
-            longs += 1
-            places[factors.shape[0] - longs] = at * n
-            constants[factors.shape[0] - longs, 0] = np.uint32(lifted)
-            constants[factors.shape[0] - longs, 1] = np.uint32((lifted << _PIECE) % prime)
-            at += 2
     for x in range(0, n, LANES):
         found = splat(np.uint32(0))
         for first in range(0, shorts, SUMMANDS):
@@ -149,7 +159,7 @@ def _combined_words(scaled: Any, rows: Any, origin: Any, factors: Any, out: Any,
             for i in range(first + 1, min(first + SUMMANDS, shorts)):
                 sums = plus_products(sums, load(flat, places[i] + x), splat(constants[i, 0]))
             found = word_total(found, settled_words(sums, q, minus), q)
-        for i in range(shorts, factors.shape[0]):
+        for i in range(shorts, count):
             numbers = pair_at(flat, places[i] + 2 * x)
             sums = plus_pieces(no_sum(found), numbers, splat(constants[i, 0]), splat(constants[i, 1]))
             found = word_total(found, settled_words(sums, q, minus), q)
@@ -161,9 +171,9 @@ def _combined_values(
     scaled: Any, rows: Any, origin: Any, factors: Any, out: Any, at: Any, row: Any, known: Any
 ) -> None:
     """The sum of polynomials times constants modulo a prime, in evaluation form, in the row of `out` at a place."""
-    modulus, place = known.moduli[row], known.moduli[row, 3]
-    prime = modulus[0]
-    if modulus[5]:
+    modulus, place = known.moduli[row], known.moduli[row, PLACE]
+    prime = modulus[PRIME]
+    if modulus[SHORT]:
         _combined_words(scaled, rows, origin, factors, out[at], known.moduli, modulus)
         forward_words(out[at], known.steps[place, 0], known.lanes[place], prime, 0)
         return
@@ -181,12 +191,13 @@ def _centred(s: Any, at: Any, source: Any, out: Any, to: Any, row: Any, known: A
     """Coefficients modulo the prime `source`, in a row of s, centred around zero, as values modulo another prime, in a
     row of `out`.
     """
-    modulus, place = known.moduli[row], known.moduli[row, 3]
-    q, bits, barrett, zero, first = modulus[0], modulus[1], modulus[2], np.uint64(0), known.moduli[source, 0]
+    modulus, place = known.moduli[row], known.moduli[row, PLACE]
+    q, bits, barrett, first = modulus[PRIME], modulus[BITS], modulus[RATIO], known.moduli[source, PRIME]
+    zero = np.uint64(0)
     half, less, n = first >> np.uint64(1), q - first % q, out.shape[1]
-    if modulus[5]:
+    if modulus[SHORT]:
         o = out[to]
-        if known.moduli[source, 5]:
+        if known.moduli[source, SHORT]:
             x = s[at]
             prime, one, whole = np.uint32(q), np.uint32(1), np.uint32((np.uint64(1) << np.uint64(32)) // q)
             for i in range(0, n, LANES):
@@ -202,23 +213,22 @@ def _centred(s: Any, at: Any, source: Any, out: Any, to: Any, row: Any, known: A
         forward_words(o, known.steps[place, 0], known.lanes[place], q, 0)
         return
     wide = long_row(out, to)
-    if known.moduli[source, 5]:
+    if known.moduli[source, SHORT]:
         x = s[at]
         for i in range(n):
             wide[i] = np.uint64(x[i])
+        numbers = wide
     else:
-        y = long_row(s, at)
-        for i in range(n):
-            wide[i] = y[i]
+        numbers = long_row(s, at)
     if q < LIMIT and first < LIMIT:
         doubles, prime_near, other = wide.view(np.float64), float(q), float(first)
         inverse = 1.0 / prime_near
         for i in range(n):
-            doubles[i] = nearest(near(wide[i]) - (other if wide[i] > half else 0.0), prime_near, inverse)
+            doubles[i] = nearest(near(numbers[i]) - (other if numbers[i] > half else 0.0), prime_near, inverse)
         forward_near(wide, known.outer[place, 0], known.inner[place, 0], q)
         return
     for i in range(n):
-        wide[i] = reduced(zero, wide[i], q, bits, barrett) + (less if wide[i] > half else zero)
+        wide[i] = reduced(zero, numbers[i], q, bits, barrett) + (less if numbers[i] > half else zero)
     if q < LIMIT:
         for i in range(n):
             wide[i] = min(wide[i], wide[i] - q)
@@ -228,8 +238,8 @@ def _centred(s: Any, at: Any, source: Any, out: Any, to: Any, row: Any, known: A
 @kernel
 def _quotient(x: Any, from_: Any, rest: Any, at: Any, inverse: Any, modulus: Any) -> None:
     """Write (x - rest) times a constant into the row of `rest`."""
-    prime = modulus[0]
-    if modulus[5]:
+    prime = modulus[PRIME]
+    if modulus[SHORT]:
         a, o, q = x[from_], rest[at], splat(np.uint32(prime))
         factor, ratio = splat(np.uint32(inverse[0])), splat(high_half(inverse[1]))
         for i in range(0, o.size, LANES):
@@ -260,17 +270,8 @@ def coefficients(values: Any, scaled: Any, rows: Any, constants: Any, known: Any
         part, i = job % parts, job // parts
         row, at = rows[i, 0], rows[i, 1]
         to = at - rows[0, 1]
-        _copy(values[part], at, scaled[part], to, known.moduli[row, 5])
+        copy_row(values[part], at, scaled[part], to, known.moduli[row, SHORT])
         backward_row(scaled[part], to, row, constants[i], known)
-
-
-@kernel
-def _copy(x: Any, at: Any, out: Any, to: Any, short: Any) -> None:
-    """Copy a row."""
-    for word in range(1 if short else 2):
-        a, o = x[at + word], out[to + word]
-        for i in range(o.size):
-            o[i] = a[i]
 
 
 @parallel_kernel
@@ -284,7 +285,7 @@ def raise_digits(
     """
     count = digits.shape[0]
     for j in prange(towers):
-        _copy(values, rows[j, 1], digits[j // alpha], rows[j, 1], known.moduli[rows[j, 0], 5])
+        copy_row(values, rows[j, 1], digits[j // alpha], rows[j, 1], known.moduli[rows[j, 0], SHORT])
     # Modulo a prime of the value all digits but one are raised; modulo a special prime all are.
     others = towers * (count - 1)
     for job in prange(count * rows.shape[0] - towers):
@@ -312,7 +313,7 @@ def _key_block(
         a = long_row(digits[g], at)[begin : begin + BLOCK]
         b0 = long_row(key[0, g], key_at)[begin : begin + BLOCK]
         b1 = long_row(key[1, g], key_at)[begin : begin + BLOCK]
-        if modulus[0] < LIMIT:
+        if modulus[PRIME] < LIMIT:
             multiply_add_near(b0, b1, a, sums, g, modulus)
             continue
         for part in range(2):
@@ -320,7 +321,7 @@ def _key_block(
             multiply_add(a, b0 if part == 0 else b1, pieces[part], g, o)
             if g % TERMS == TERMS - 1 or g == last:
                 gather(pieces[part], o, modulus)
-    if modulus[0] < LIMIT:
+    if modulus[PRIME] < LIMIT:
         gather_near(sums[0], o0, modulus)
         gather_near(sums[1], o1, modulus)
 
@@ -339,7 +340,7 @@ def key_product(digits: Any, key: Any, key_places: Any, out: Any, rows: Any, kno
         row, at = rows[j, 0], rows[j, 1]
         modulus = known.moduli[row]
         begin, end = half * (n // 2), (half + 1) * (n // 2)
-        if modulus[5]:
+        if modulus[SHORT]:
             _turned_words(
                 digits,
                 key,
@@ -386,10 +387,7 @@ def _turned_words(
     Neighbours of one aligned vector go to one aligned vector: `lanes` are the places there from which the values come.
     """
     n, count = out.shape[2], digits.shape[0]
-    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
-    # Montgomery's reduction divides by 2^32.
-    whole = (np.uint64(1) << np.uint64(32)) % prime
-    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    q, minus, w, ratio = reduction_of(modulus)
     a, k = digits.reshape(digits.size), key.reshape(key.size)
     step, key_step = digits.shape[1] * n, key.shape[2] * n
     first, second = at * n, key_at * n
@@ -454,8 +452,8 @@ def rotated(
     for j in prange(rows.shape[0]):
         row, at = rows[j, 0], rows[j, 1]
         modulus, n = known.moduli[row], out.shape[2]
-        q = modulus[0]
-        if modulus[5]:
+        q = modulus[PRIME]
+        if modulus[SHORT]:
             _turned_words(digits, key, at, key_places[j], base, lift, j, more, targets, lanes, out, 0, n, modulus)
             continue
         sums, pieces, made = np.empty((2, BLOCK)), np.empty((2, 3, BLOCK), np.uint64), np.empty((2, BLOCK), np.uint64)
@@ -500,19 +498,19 @@ def widened(values: Any, lift: Any, out: Any, rows: Any, known: Any) -> None:
     for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
         row, at = rows[j, 0], rows[j, 1]
-        for word in range(1 if known.moduli[row, 5] else 2):
-            o = out[part, at + word]
-            for x in range(o.size):
-                o[x] = np.uint32(0)
-        if j >= towers:
-            continue
-        if known.moduli[row, 5]:
-            a, o, q = values[part, at], out[part, at], splat(np.uint32(known.moduli[row, 0]))
+        short = known.moduli[row, SHORT]
+        if j < towers and short:
+            a, o, q = values[part, at], out[part, at], splat(np.uint32(known.moduli[row, PRIME]))
             w, ratio = splat(np.uint32(lift[j, 0])), splat(high_half(lift[j, 1]))
             for x in range(0, o.size, LANES):
                 store(o, x, times_word(load(a, x), w, ratio, q))
-        else:
-            _add_lifted(long_row(out[part], at), long_row(values[part], at), lift, j, known.moduli[row, 0])
+            continue
+        for word in range(1 if short else 2):
+            o = out[part, at + word]
+            for x in range(o.size):
+                o[x] = np.uint32(0)
+        if j < towers:
+            _add_lifted(long_row(out[part], at), long_row(values[part], at), lift, j, known.moduli[row, PRIME])
 
 
 @parallel_kernel
@@ -528,9 +526,9 @@ def wholes(scaled: Any, rows: Any, known: Any) -> None:
         part, begin = job % parts, job // parts * step
         shares = np.full(step, 0.5)
         for i in range(rows.shape[0]):
-            prime, at = known.moduli[rows[i, 0], 0], rows[i, 1] - rows[0, 1]
+            prime, at = known.moduli[rows[i, 0], PRIME], rows[i, 1] - rows[0, 1]
             inverse = 1.0 / float(prime)
-            if known.moduli[rows[i, 0], 5]:
+            if known.moduli[rows[i, 0], SHORT]:
                 words = scaled[part, at, begin : begin + step]
                 for x in range(step):
                     shares[x] += near(np.uint64(words[x])) * inverse

@@ -248,7 +248,8 @@ class NativePrimitives:
         """Some rows of values, (parts, words / N, N), as coefficients times constants; with one more row of words if
         `one_more`.
         """
-        words = int((2 - self._known.moduli[rows[:, 0], SHORT].astype(np.int64)).sum())
+        last = 1 if self._known.moduli[rows[-1, 0], SHORT] else 2
+        words = int(rows[-1, 1] - rows[0, 1]) + last
         scaled = np.empty((values.shape[0], words + one_more, values.shape[2]), dtype=np.uint32)
         keyswitch.coefficients(values, scaled, rows, own, self._known)
         return scaled

@@ -142,6 +142,8 @@ class ChainTables:
         self.known = every.known
         self.rows = every.rows(primes)
         self._starts = np.cumsum([0, *(every.words(prime) for prime in primes)])
+        self._special_words = every.words(*special)
+        self._lanes = np.arange(ring_dim, dtype=np.uint32) % LANES
         # Cached on this object: a cache on the class would keep every chain that ever existed.
         self.basis = functools.cache(self._basis)
         self.digits = functools.cache(self._digits)
@@ -161,11 +163,11 @@ class ChainTables:
 
     def words(self, level: int, wide: bool = False) -> int:
         """The words for each coefficient of a polynomial at a level, and over the special primes too if `wide`."""
-        return int(self._starts[level + 1]) + (self.every.words(*self.special) if wide else 0)
+        return int(self._starts[level + 1]) + wide * self._special_words
 
     def level_of(self, words: int, wide: bool = False) -> int:
         """The level of a polynomial with this many words."""
-        return int(np.searchsorted(self._starts, words - (self.every.words(*self.special) if wide else 0))) - 1
+        return int(np.searchsorted(self._starts, words - wide * self._special_words)) - 1
 
     def _basis(self, level: int, wide: bool) -> tuple[tuple[int, ...], Array]:
         """The primes of a level and their rows, followed by the special primes if `wide`."""
@@ -214,6 +216,7 @@ class ChainTables:
 
     def automorphism(self, index: int) -> tuple[Array, Array]:
         """The places to which the values move under X -> X^index, and the lanes of a vector from which they come."""
-        sources = automorphism_places(self.ring_dim, index)
         targets = automorphism_places(self.ring_dim, pow(index, -1, 2 * self.ring_dim))
-        return targets, (sources % LANES).astype(np.uint32)
+        lanes = np.empty(self.ring_dim, dtype=np.uint32)
+        lanes[targets] = self._lanes
+        return targets, lanes

@@ -28,15 +28,7 @@ def fresh_seed() -> bytes:
 
 
 def uniform_into(row: Array, context: bytes, prime: int) -> None:
-    """Write residues modulo a prime below 2^62 into `row` (N), numbers of 64 bits, or of 32.
-
-    They are a function of the context alone.
-    """
-    if row.dtype == np.uint32:
-        longer = np.empty(row.size, dtype=np.uint64)
-        uniform_into(longer, context, prime)
-        row[:] = longer
-        return
+    """Write residues modulo a prime below 2^62 into `row` (N). They are a function of the context alone."""
     key = hashlib.shake_256(_DOMAIN + context).digest(_KEY_BYTES)
     stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
     limit = (1 << 64) // prime * prime

@@ -80,7 +80,9 @@ class SeededForm:
         return b"".join([header, *packed])
 
     def read(self, data: Bytes, tag: str, what: str, rows: Sequence[Array]) -> None:
-        """Read all polynomials into `rows`, canonical; a WireError unless `data` is a valid object with key `tag`."""
+        """Read all polynomials into `rows`, of 64 or of 32 bits, canonical; a WireError unless `data` is a valid object
+        with key `tag`.
+        """
         if len(data) != self.size:
             raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
         header = bytes(data[: _HEADER.size])
@@ -101,11 +103,22 @@ class SeededForm:
             )
         offset = _HEADER.size
         for place in self.written:
-            if not unpack_into(rows[place], data, offset, self.moduli[place]):
+            numbers = _of_64_bits(rows[place])
+            if not unpack_into(numbers, data, offset, self.moduli[place]):
                 raise WireError(f"{what} holds a coefficient that is not below its prime")
+            if numbers is not rows[place]:
+                rows[place][:] = numbers
             offset += packed_bytes(self.ring_dim, self.moduli[place])
         for place in self.uniform:
-            self.expand(rows[place], header, place)
+            numbers = _of_64_bits(rows[place])
+            self.expand(numbers, header, place)
+            if numbers is not rows[place]:
+                rows[place][:] = numbers
+
+
+def _of_64_bits(row: Array) -> Array:
+    """The row itself, or as long a one of 64-bit numbers in place of words."""
+    return row if row.dtype == np.uint64 else np.empty(row.size, dtype=np.uint64)
 
 
 def fresh_form(ring: Ring, level: int) -> SeededForm:

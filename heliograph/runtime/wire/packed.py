@@ -49,15 +49,7 @@ def pack(values: Array, prime: int) -> bytes:
 
 
 def unpack_into(row: Array, data: bytes | memoryview, offset: int, prime: int) -> bool:
-    """Unpack the residues (N) at an offset of the data into `row`; False if one of them is not below the prime.
-
-    The row has numbers of 64 bits, or of 32.
-    """
-    if row.dtype == np.uint32:
-        longer = np.empty(row.size, dtype=np.uint64)
-        valid = unpack_into(longer, data, offset, prime)
-        row[:] = longer
-        return valid
+    """Unpack the residues (N) at an offset of the data into `row`; False if one of them is not below the prime."""
     bits, rows = prime.bit_length(), row.reshape(_WORD, -1)
     width = rows.shape[1]
     words = np.frombuffer(data, dtype="<u8", count=bits * width, offset=offset).reshape(bits, width)

@@ -35,7 +35,16 @@ from heliograph.runtime.native.kernels.arithmetic import (
 )
 from heliograph.runtime.native.kernels.floating import LIMIT, canonical, centred_constant, near, nearest, product_near
 from heliograph.runtime.native.kernels.pointers import pointer
-from heliograph.runtime.native.kernels.rows import high_half, long_row
+from heliograph.runtime.native.kernels.rows import (
+    BITS,
+    PRIME,
+    RATIO,
+    SHORT,
+    copy_row,
+    high_half,
+    long_row,
+    reduction_of,
+)
 from heliograph.runtime.native.kernels.vectors import (
     LANES,
     SUMMANDS,
@@ -63,12 +72,9 @@ def add(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
         row, at = rows[j, 0], rows[j, 1]
-        q, short = known.moduli[row, 0], known.moduli[row, 5]
+        q, short = known.moduli[row, PRIME], known.moduli[row, SHORT]
         if part >= y.shape[0]:
-            for word in range(1 if short else 2):
-                a, o = x[part, at + word], out[part, at + word]
-                for i in range(o.size):
-                    o[i] = a[i]
+            copy_row(x[part], at, out[part], at, short)
         elif short:
             _add_words(x[part, at], y[part, at], out[part, at], q)
         else:
@@ -94,13 +100,9 @@ def add_plain(x: Any, plain: Any, out: Any, rows: Any, known: Any) -> None:
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
         row, at = rows[j, 0], rows[j, 1]
-        q, short = known.moduli[row, 0], known.moduli[row, 5]
+        q, short = known.moduli[row, PRIME], known.moduli[row, SHORT]
         if part > 0:
-            for word in range(1 if short else 2):
-                # Not o[:] = a: numba 0.68 drops that in this loop.
-                a, o = x[part, at + word], out[part, at + word]
-                for i in range(o.size):
-                    o[i] = a[i]
+            copy_row(x[part], at, out[part], at, short)
         elif short:
             _add_words(x[part, at], plain[at], out[part, at], q)
         else:
@@ -118,8 +120,8 @@ def subtract(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
     for job in prange(x.shape[0] * towers):
         part, j = job // towers, job % towers
         row, at = rows[j, 0], rows[j, 1]
-        prime = known.moduli[row, 0]
-        if known.moduli[row, 5]:
+        prime = known.moduli[row, PRIME]
+        if known.moduli[row, SHORT]:
             a, b, o, q = x[part, at], y[part, at], out[part, at], splat(np.uint32(prime))
             for i in range(0, o.size, LANES):
                 store(o, i, word_difference(load(a, i), load(b, i), q))
@@ -132,10 +134,7 @@ def subtract(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
 @kernel
 def _multiply_words(x: Any, y: Any, out: Any, at: Any, modulus: Any) -> None:
     """One row of `multiply`, for a short prime."""
-    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
-    # Montgomery's reduction divides by 2^32.
-    whole = (np.uint64(1) << np.uint64(32)) % prime
-    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    q, minus, w, ratio = reduction_of(modulus)
     x0, x1, y0, y1, o0, o1, o2 = x[0, at], x[1, at], y[0, at], y[1, at], out[0, at], out[1, at], out[2, at]
     for i in range(0, o0.size, LANES):
         a0, a1, b0, b1 = load(x0, i), load(x1, i), load(y0, i), load(y1, i)
@@ -149,8 +148,8 @@ def multiply(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
     """The product of two ciphertexts of two parts: (3, words / N, N)."""
     for j in prange(rows.shape[0]):
         row, at = rows[j, 0], rows[j, 1]
-        q, bits, ratio = known.moduli[row, 0], known.moduli[row, 1], known.moduli[row, 2]
-        if known.moduli[row, 5]:
+        q, bits, ratio = known.moduli[row, PRIME], known.moduli[row, BITS], known.moduli[row, RATIO]
+        if known.moduli[row, SHORT]:
             _multiply_words(x, y, out, at, known.moduli[row])
             continue
         x0, x1, y0, y1 = long_row(x[0], at), long_row(x[1], at), long_row(y[0], at), long_row(y[1], at)
@@ -174,9 +173,7 @@ def multiply(x: Any, y: Any, out: Any, rows: Any, known: Any) -> None:
 @kernel
 def _product_words(a: Any, b: Any, o: Any, modulus: Any) -> None:
     """a b in one row, for a short prime; b may be the first half of a row that mirrors it."""
-    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
-    whole = (np.uint64(1) << np.uint64(32)) % prime
-    w, ratio = splat(np.uint32(whole)), splat(np.uint32((whole << np.uint64(32)) // prime))
+    q, minus, w, ratio = reduction_of(modulus)
     for i in range(0, b.size, LANES):
         store(o, i, times_word(settled_words(products(load(a, i), load(b, i)), q, minus), w, ratio, q))
     for i in range(b.size, o.size, LANES):
@@ -191,8 +188,8 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, known: Any) -> None:
     for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
         row, at = rows[j, 0], rows[j, 1]
-        q, bits, ratio = known.moduli[row, 0], known.moduli[row, 1], known.moduli[row, 2]
-        if known.moduli[row, 5]:
+        q, bits, ratio = known.moduli[row, PRIME], known.moduli[row, BITS], known.moduli[row, RATIO]
+        if known.moduli[row, SHORT]:
             _product_words(x[part, at], plain[at], out[part, at], known.moduli[row])
             continue
         a, b, o = long_row(x[part], at), long_row(plain, at), long_row(out[part], at)
@@ -215,7 +212,7 @@ def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, known: Any) -
     """Add the products of x and y to the sums, or subtract them with `minus`: all (words / N, N), of long primes."""
     for j in prange(rows.shape[0]):
         row, at = rows[j, 0], rows[j, 1]
-        q, bits, ratio = known.moduli[row, 0], known.moduli[row, 1], known.moduli[row, 2]
+        q, bits, ratio = known.moduli[row, PRIME], known.moduli[row, BITS], known.moduli[row, RATIO]
         a, b, o = long_row(x, at), long_row(y, at), long_row(sums, at)
         if q < LIMIT:
             prime = float(q)
@@ -237,7 +234,7 @@ def signed_residues(numbers: Any, out: Any, rows: Any, known: Any) -> None:
     number.
     """
     for j in prange(rows.shape[0]):
-        q, o = np.int64(known.moduli[rows[j, 0], 0]), long_row(out, rows[j, 1])
+        q, o = np.int64(known.moduli[rows[j, 0], PRIME]), long_row(out, rows[j, 1])
         for i in range(o.size):
             o[i] = np.uint64(numbers[i] + (numbers[i] >> 63 & q))
 
@@ -249,7 +246,7 @@ def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, known: Any) 
     for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
         row, at, size = rows[j, 0], rows[j, 1], x.shape[2] // halves
-        q, short = known.moduli[row, 0], known.moduli[row, 5]
+        q, short = known.moduli[row, PRIME], known.moduli[row, SHORT]
         for half in range(halves):
             w, ratio, begin = constants[half, j, 0], constants[half, j, 1], half * size
             if short:
@@ -277,8 +274,8 @@ def scaled_residues(numbers: Any, factors: Any, out: Any, rows: Any, known: Any)
     zero = np.uint64(0)
     for j in prange(rows.shape[0]):
         row, at, w, ratio = rows[j, 0], rows[j, 1], factors[j, 0], factors[j, 1]
-        q = known.moduli[row, 0]
-        if known.moduli[row, 5]:
+        q = known.moduli[row, PRIME]
+        if known.moduli[row, SHORT]:
             words = out[at]
             for i in range(words.size):
                 rest = settled(times_constant(np.uint64(abs(numbers[i])), w, ratio, q), q)
@@ -308,14 +305,14 @@ def sums_of_products(
         half, j = job % 2, job // 2
         row, at = rows[j, 0], rows[j, 1]
         modulus = known.moduli[row]
-        if modulus[5]:
+        if modulus[SHORT]:
             where, step = np.empty((3, terms.shape[0]), np.uint64), min(_LONG_BLOCK, size // 4)
             for block in range(half * size // 4, (half + 1) * size // 4, step):
                 for s in range(out.shape[0]):
                     some = terms[begins[s] : begins[s + 1]]
                     _sum_words(ciphertexts, plains, sizes, some, where, out[s], block, step, at, modulus)
             continue
-        split = modulus[1] <= SPLIT_BITS and modulus[0] < LIMIT
+        split = modulus[BITS] <= SPLIT_BITS and modulus[PRIME] < LIMIT
         values = np.empty((2, ciphertexts.size, 2, BLOCK), np.uint64)
         images = np.zeros((TOGETHER + 1, BLOCK), np.uint64)
         for block in range(half * size // 4, (half + 1) * size // 4, BLOCK):
@@ -384,10 +381,7 @@ def _add_terms(
     """
     if begin == end:
         return
-    prime, q, minus = modulus[0], splat(np.uint32(modulus[0])), splat(np.uint32(modulus[4]))
-    # Montgomery's reduction divides by 2^32.
-    lifted = (np.uint64(1) << np.uint64(32)) % prime
-    w, ratio = splat(np.uint32(lifted)), splat(np.uint32((lifted << np.uint64(32)) // prime))
+    q, minus, w, ratio = reduction_of(modulus)
     first, second, factors, size = where[0], where[1], where[2], o0.size
     for x in range(block, block + step, LANES):
         found0, found1 = splat(np.uint32(0)), splat(np.uint32(0))
@@ -487,7 +481,7 @@ def _sum(
         for side in range(2):
             x = values[side, terms[t, 0]]
             b = _factor(plains, sizes, terms[t, 1], towers, j, block, side, size, images[0])
-            if modulus[0] < LIMIT:
+            if modulus[PRIME] < LIMIT:
                 multiply_add_near(x[0], x[1], b, doubles[side], t, modulus)
                 continue
             begin = size - BLOCK - block if side else block
@@ -496,7 +490,7 @@ def _sum(
                 multiply_add(x[part], b, pieces[side, part], t, o)
                 if t % TERMS == TERMS - 1 or t == terms.shape[0] - 1:
                     gather(pieces[side, part], o, modulus)
-    if modulus[0] < LIMIT:
+    if modulus[PRIME] < LIMIT:
         for side in range(2):
             begin = size - BLOCK - block if side else block
             for part in range(2):

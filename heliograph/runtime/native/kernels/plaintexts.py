@@ -10,7 +10,7 @@ from numba import carray, prange
 from heliograph.runtime.native.kernels.arithmetic import kernel, parallel_kernel, times_constant
 from heliograph.runtime.native.kernels.floating import LIMIT, canonical, nearest, product_near
 from heliograph.runtime.native.kernels.pointers import pointer
-from heliograph.runtime.native.kernels.rows import forward_row, long_row
+from heliograph.runtime.native.kernels.rows import PLACE, PRIME, SHORT, forward_row, long_row
 from heliograph.runtime.native.kernels.transforms import forward_near, forward_whole
 from heliograph.runtime.native.kernels.word_transforms import forward_words
 
@@ -109,9 +109,9 @@ def forward_numbers(polynomials: Any, sizes: Any, mirrored: bool, out: Any, rows
     for job in prange(out.shape[0] * towers):
         p, j = job // towers, job % towers
         row, at, size = rows[j, 0], rows[j, 1], sizes[p]
-        q, place = known.moduli[row, 0], known.moduli[row, 3]
+        q, place = known.moduli[row, PRIME], known.moduli[row, PLACE]
         numbers = carray(pointer(polynomials[p]), (2 * size,)).view(np.float64)
-        if known.moduli[row, 5]:
+        if known.moduli[row, SHORT]:
             words = out[p, at]
             _words_forward(numbers, 1 if mirrored else 0, words[:size], q, known.steps[place, 0], known.lanes[place])
             _repeated(words, size)

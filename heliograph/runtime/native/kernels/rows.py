@@ -16,6 +16,7 @@ import numpy as np
 from heliograph.ir import Array
 from heliograph.runtime.native.kernels.arithmetic import inlined, kernel
 from heliograph.runtime.native.kernels.transforms import backward, forward
+from heliograph.runtime.native.kernels.vectors import splat
 from heliograph.runtime.native.kernels.word_transforms import backward_words, forward_words
 
 # Columns of `Known.moduli`.
@@ -53,11 +54,32 @@ def high_half(ratio: Any) -> Any:
     return np.uint32(ratio >> np.uint64(32))
 
 
+@inlined
+def reduction_of(modulus: Any) -> Any:
+    """What sums of products of words modulo a short prime are reduced with: the prime, -1 / q modulo 2^32, and 2^32
+    modulo q with its ratio, because Montgomery's reduction divides by 2^32.
+    """
+    prime = modulus[PRIME]
+    whole = (np.uint64(1) << np.uint64(32)) % prime
+    ratio = np.uint32((whole << np.uint64(32)) // prime)
+    return splat(np.uint32(prime)), splat(np.uint32(modulus[MINUS])), splat(np.uint32(whole)), splat(ratio)
+
+
+@kernel
+def copy_row(x: Any, at: Any, out: Any, to: Any, short: Any) -> None:
+    """Copy a row."""
+    for word in range(1 if short else 2):
+        # Not o[:] = a: numba 0.68 drops that in parallel loops.
+        a, o = x[at + word], out[to + word]
+        for i in range(o.size):
+            o[i] = a[i]
+
+
 @kernel
 def forward_row(x: Any, at: Any, row: Any, known: Any) -> None:
     """The transform of one row, in place, canonical."""
-    q, place = known.moduli[row, 0], known.moduli[row, 3]
-    if known.moduli[row, 5]:
+    q, place = known.moduli[row, PRIME], known.moduli[row, PLACE]
+    if known.moduli[row, SHORT]:
         forward_words(x[at], known.steps[place, 0], known.lanes[place], q, 0)
     else:
         forward(long_row(x, at), known.outer[place, 0], known.inner[place, 0], q)
@@ -66,8 +88,8 @@ def forward_row(x: Any, at: Any, row: Any, known: Any) -> None:
 @kernel
 def backward_row(x: Any, at: Any, row: Any, last: Any, known: Any) -> None:
     """The coefficients of one row times a constant with its ratio, `last`, in place, canonical."""
-    q, place = known.moduli[row, 0], known.moduli[row, 3]
-    if known.moduli[row, 5]:
+    q, place = known.moduli[row, PRIME], known.moduli[row, PLACE]
+    if known.moduli[row, SHORT]:
         backward_words(x[at], known.steps[place, 1], known.lanes_back[place], np.uint32(last[0]), high_half(last[1]), q)
     else:
         backward(long_row(x, at), known.outer[place, 1], known.inner[place, 1], last, q)

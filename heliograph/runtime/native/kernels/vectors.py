@@ -26,8 +26,6 @@ _register: Any = register_model
 
 # Products that are summed before the sum is reduced.
 SUMMANDS = 8
-
-
 # The words of a vector.
 LANES = 16 if processor_has("avx512bw") else 8
 LOG_LANES = LANES.bit_length() - 1
@@ -358,8 +356,6 @@ def _plus_pieces(builder: Any, sums: Any, numbers: Any, low: Any, high: Any) -> 
 word_total = _of_three(Vector, _total)
 word_difference = _of_three(Vector, _difference)
 times_word = _of_four(Vector, _times)
-# x modulo q, for x below 2 q.
-reduced_once = _of_two(Vector, once_less)
 # The lanes in reverse order.
 mirrored = _of_one(Vector, _reversed)
 # The products of two vectors, and their addition to such sums; at most `SUMMANDS` products of residues.

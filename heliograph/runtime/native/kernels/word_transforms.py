@@ -29,8 +29,9 @@ from heliograph.runtime.native.kernels.vectors import (
 )
 from heliograph.runtime.residues import bit_reversed, powers, smallest_root
 
-# The words of a tail.
+# The words of a tail, and of its powers and ratios for steps on lanes.
 TAIL = LANES * LANES
+_TAIL_FACTORS = 2 * (LANES - 1) * LANES
 # A transform has at least this many numbers, whatever the processor.
 LEAST = 512
 # Runs of up to this many words, half of the fastest cache, are finished one after the other.
@@ -42,18 +43,13 @@ class WordTables:
     """The powers of psi for transforms modulo one prime, each with its ratio (see `vectors.shoup`).
 
     `steps`: (2, 2, N), forward and backward, numbers and ratios, in the order of `bit_reversed`.
-    `lanes`: the powers for steps on lanes, forward, for N numbers, then N / 2, N / 4, ... numbers (`lanes_at`).
+    `lanes`: the powers for steps on lanes, forward, for N numbers, then N / 2, N / 4, ... numbers.
     `lanes_back`: the same backward, for N numbers.
     """
 
     steps: Array
     lanes: Array
     lanes_back: Array
-
-
-def lanes_size(size: int) -> int:
-    """The words of the table for steps on lanes, for a transform of `size` numbers."""
-    return 2 * (LANES - 1) * (size // LANES)
 
 
 def _lanes_of(numbers: Array, size: int) -> Array:
@@ -220,6 +216,16 @@ def _tail_back(context: Any, a: Any, j: Any, numbers: Any, ratios: Any, first: A
 
 
 @kernel
+def _has_single_step(size: Any) -> Any:
+    """Whether the steps before the tails do not go in pairs, so that the first one stands alone."""
+    single = False
+    while size > TAIL:
+        size >>= 1
+        single = not single
+    return single
+
+
+@kernel
 def forward_words(a: Any, steps: Any, lanes: Any, prime: Any, half: int = 0) -> None:
     """The transform of a polynomial, in place: numbers below 2 q become canonical values.
 
@@ -230,14 +236,10 @@ def forward_words(a: Any, steps: Any, lanes: Any, prime: Any, half: int = 0) -> 
     # The table for lanes of this size follows those of larger ones.
     size, at = numbers.size, 0
     while size > a.size << half:
-        at += 2 * (LANES - 1) * (size // LANES)
+        at += _TAIL_FACTORS * (size // TAIL)
         size >>= 1
-    run, count, odd = a.size, 1 << half, False
-    while run > TAIL:
-        run >>= 1
-        odd = not odd
-    run = a.size
-    if odd:
+    run, count = a.size, 1 << half
+    if _has_single_step(run):
         run >>= 1
         for i in range(count >> half):
             w, ratio, begin = splat(numbers[count + i]), splat(ratios[count + i]), 2 * i * run
@@ -258,7 +260,7 @@ def forward_words(a: Any, steps: Any, lanes: Any, prime: Any, half: int = 0) -> 
                 _forth_four(a, block * length + 4 * i * run, run, numbers, ratios, base, first + i, q)
             base, first, inside = 4 * base, 4 * first, 4 * inside
         for i in range(inside):
-            place = at + (first + i) * 2 * (LANES - 1) * LANES
+            place = at + (first + i) * _TAIL_FACTORS
             _tail_forth(a, block * length + i * TAIL, numbers, ratios, base + first + i, lanes, place, q)
 
 
@@ -289,20 +291,14 @@ def backward_words(a: Any, steps: Any, lanes: Any, last: Any, ratio: Any, prime:
     `steps` are the backward half, (2, N).
     """
     numbers, ratios, q = steps[0], steps[1], splat(np.uint32(prime))
-    length, odd = a.size, False
-    run = a.size
-    while run > TAIL:
-        run >>= 1
-        odd = not odd
-    if odd:
-        length >>= 1
+    length = a.size >> 1 if _has_single_step(a.size) else a.size
     while length > _DEEP:
         length >>= 2
     for block in range(a.size // length):
         inside = length // TAIL
         base, first = a.size // TAIL, block * inside
         for i in range(inside):
-            place = (first + i) * 2 * (LANES - 1) * LANES
+            place = (first + i) * _TAIL_FACTORS
             _tail_back(a, block * length + i * TAIL, numbers, ratios, base + first + i, lanes, place, q)
         run = TAIL
         while run < length:
