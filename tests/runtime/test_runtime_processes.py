@@ -101,7 +101,7 @@ def test_at_real_security(tmp_path: Path) -> None:
     values = artifact.report.values
     ring = artifact.ring
     size = (tmp_path / "server/input.ct").stat().st_size
-    assert 2 * ring.towers * ring.ring_dim * 8 == values["ciphertext_bytes"]
+    assert 2 * ring.words(ring.levels) * ring.ring_dim * 4 == values["ciphertext_bytes"]
     assert values["sent_input_bytes"] <= size <= 1.05 * values["sent_input_bytes"]
     assert values["sent_input_bytes"] < 0.45 * values["ciphertext_bytes"]
     size = (tmp_path / "server/eval.keys").stat().st_size
