@@ -1,11 +1,13 @@
-"""The available memory, checked before work that may need more."""
+"""The available memory, checked before work that may need more, and how the allocator keeps what is freed."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from heliograph.errors import HeliographError, said
 
@@ -17,6 +19,9 @@ _CGROUPS = (
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _HINT = said("compile with a lower {key_bytes} or {memory_bytes}, use a larger machine, or pass {check_memory=False}")
 _CGROUP_V1 = (_CGROUP_ROOT / "memory/memory.limit_in_bytes", _CGROUP_ROOT / "memory/memory.usage_in_bytes")
+# Parameters of glibc's mallopt (malloc.h), and their values in bytes: arrays of ciphertexts come from the heap, which is
+# extended by this much, and returned to the system where more than this lies free at its end.
+_MALLOPT = {-3: 1 << 30, -2: 1 << 26, -1: (1 << 31) - 1}
 
 
 class TooLittleMemoryError(HeliographError):
@@ -69,6 +74,36 @@ def _group_bytes() -> list[int]:
         with contextlib.suppress(OSError, ValueError):
             left.append(max(0, int(limit.read_text()) - int(use.read_text())))
     return left
+
+
+@functools.cache
+def _glibc() -> Any:
+    """glibc, where it is the C library of this process, else None."""
+    import ctypes
+
+    with contextlib.suppress(OSError, TypeError):
+        library = ctypes.CDLL(None)
+        if hasattr(library, "gnu_get_libc_version"):
+            return library
+    return None
+
+
+@functools.cache
+def keep_freed_arrays() -> None:
+    """Have glibc keep the memory of freed arrays for the next ones; other C libraries are left as they are.
+
+    By default it returns every larger array to the system, which clears the pages of the next one: a fifth of the time
+    of a deep network.
+    """
+    if _glibc() is not None:
+        for parameter, value in _MALLOPT.items():
+            _glibc().mallopt(parameter, value)
+
+
+def return_freed_arrays() -> None:
+    """Return the memory of freed arrays to the system."""
+    if _glibc() is not None:
+        _glibc().malloc_trim(0)
 
 
 def check_memory(needed_bytes: int, what: str, hint: str = _HINT) -> None:

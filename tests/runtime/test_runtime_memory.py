@@ -17,6 +17,7 @@ import heliograph as hg
 from heliograph.cli.main import main
 from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import key_making_bytes, memory_bytes
+from heliograph.runtime import memory
 from heliograph.runtime.client import client as client_module
 from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.server import server as server_module
@@ -217,3 +218,33 @@ def test_kept_plaintexts_are_part_of_what_is_refused(leave: Callable[[int], None
     assert usual - none == 1 << 30
     assert usual == memory_bytes(weighty.program, large)["working"]
     assert more - none == plaintexts << 10 > usual - none
+
+
+_FAULTS = """
+import resource
+import numpy as np
+from heliograph.runtime.memory import keep_freed_arrays
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        np.ones(1 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed_arrays()
+np.ones(1 << 20)
+print(faults())
+"""
+
+
+@pytest.mark.skipif(memory._glibc() is None, reason="another C library than glibc: its allocator is left as it is")
+def test_freed_arrays_are_kept_for_the_next_ones() -> None:
+    """Twenty arrays of 2,048 pages, one after another, are one array: few pages are cleared again."""
+    run = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 2048
+
+
+def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_glibc", lambda: None)
+    memory.keep_freed_arrays.__wrapped__()
+    memory.return_freed_arrays()

@@ -24,6 +24,7 @@ from heliograph.ir.bootstraps.asked import factors
 from heliograph.ir.maps.diagonals import DiagonalMap
 from heliograph.runtime.backend import NATIVE, SentKeys, SentValues, ServerEvaluator
 from heliograph.runtime.keyloader import KeyLoader, KeyTable, place_of
+from heliograph.runtime.memory import keep_freed_arrays, return_freed_arrays
 from heliograph.runtime.native.bootstrapping import (
     BootstrappingPrimitives,
     FactorEvaluator,
@@ -63,6 +64,7 @@ class NativeBackend:
         self._keys: KeyTable = {}
         self._factors: FactorTable = {}
         warm_up()
+        keep_freed_arrays()
         self._tables = tables_of(artifact.program)
         self.loader: KeyLoader | None = None
         stored = MappedKeys(keys, artifact.evaluation_keys) if mapped and isinstance(keys, KeyFolder) else None
@@ -204,6 +206,7 @@ class _Use:
     def _clear(self) -> None:
         for table in self._tables:
             table.clear()
+        return_freed_arrays()
 
 
 def _release(loader: KeyLoader | None, use: _Use) -> None:

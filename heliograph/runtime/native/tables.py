@@ -147,6 +147,7 @@ class ChainTables:
         # Cached on this object: a cache on the class would keep every chain that ever existed.
         self.basis = functools.cache(self._basis)
         self.digits = functools.cache(self._digits)
+        self.automorphism = functools.cache(self._automorphism)
         self.special_division = functools.cache(self._special_division)
         self.rescaling = functools.cache(self._rescaling)
         self.lift = functools.cache(self._lift)
@@ -214,7 +215,7 @@ class ChainTables:
         prime = self.primes[row]
         return pow(smallest_root(self.ring_dim, prime), self.ring_dim // 2, prime)
 
-    def automorphism(self, index: int) -> tuple[Array, Array]:
+    def _automorphism(self, index: int) -> tuple[Array, Array]:
         """The places to which the values move under X -> X^index, and the lanes of a vector from which they come."""
         targets = automorphism_places(self.ring_dim, pow(index, -1, 2 * self.ring_dim))
         lanes = np.empty(self.ring_dim, dtype=np.uint32)
