@@ -44,6 +44,14 @@ def default_costs() -> CostTable:
         return BUILT_IN
 
 
+def has_own_costs() -> bool:
+    """Whether this user's prices are chosen: by the environment variable, or by a measured table."""
+    try:
+        return bool(os.environ.get(VARIABLE)) or costs_path().is_file()
+    except RuntimeError:  # a user without a home
+        return False
+
+
 def named_costs(name: str) -> CostTable:
     """The table of this name: `built-in`, or the path of a table."""
     return BUILT_IN if name == "built-in" else load_costs(name)

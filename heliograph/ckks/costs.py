@@ -38,9 +38,9 @@ class CostTable:
     encode_ns: float
     call_us: float
     switch_us: float
-    sample_ns: float = 30.0
-    term_ns: float = 0.52
-    word_share: float = 0.4
+    sample_ns: float = 12.3
+    term_ns: float = 0.44
+    word_share: float = 0.385
 
     def _ms(self, ring: Ring, ntts: float, muls: float, convs: float) -> float:
         n = ring.ring_dim
@@ -160,15 +160,15 @@ class CostTable:
         return self._ms(ring, 1, 2, 0) + 2.2 * ring.ring_dim * ring.log_ring * self.encode_ns * 1e-6
 
 
-# Measured on two cores of an AMD EPYC virtual machine, with two threads: our own kernels.
+# Medians of three runs of `heliograph doctor --calibrate` on a quiet virtual machine: our own kernels with two threads.
 BUILT_IN = CostTable(
-    "built in",
-    ntt_ns=0.26,
-    mul_ns=0.52,
-    conv_ns=0.15,
-    add_ns=0.3,
-    encode_ns=1.4,
-    call_us=50.0,
-    switch_us=100.0,
-    sample_ns=38.0,
+    "built in (two cores of an AMD EPYC with AVX-512)",
+    ntt_ns=0.14,
+    mul_ns=0.29,
+    conv_ns=0.31,
+    add_ns=0.18,
+    encode_ns=1.0,
+    call_us=64.0,
+    switch_us=102.0,
+    sample_ns=12.3,
 )

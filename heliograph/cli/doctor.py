@@ -151,9 +151,15 @@ def _costs() -> Check:
         costs = default_costs()
     except HeliographError as error:
         return Check("costs", "warning", error.what, error.hint)
-    if costs == BUILT_IN:
-        return Check("costs", "ok", "built in; `heliograph doctor --calibrate` measures this machine")
-    return Check("costs", "ok", costs.machine)
+    if costs != BUILT_IN:
+        return Check("costs", "ok", costs.machine)
+    advice = "`heliograph doctor --calibrate` on a quiet machine: plans and predicted times then fit it"
+    if importlib.util.find_spec("numba") is None:
+        return Check("costs", "ok", costs.machine, advice)
+    from heliograph.runtime.native.pace import pace
+
+    found = pace()
+    return Check("costs", "ok" if found.fits else "warning", f"{costs.machine}; {found}", "" if found.fits else advice)
 
 
 @click.command("doctor")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
+import json
 import socket
+import subprocess
+import sys
+import threading
 from dataclasses import dataclass, replace
 
 import uvicorn
 
+from heliograph.artifact.costs import has_own_costs
 from heliograph.errors import HeliographError, ProgramError, SecurityError
+from heliograph.runtime.backend import OPENFHE
 from heliograph.serving.connections import Connection, Connections, Listener, connections_for
 from heliograph.serving.http.app import make_app
 from heliograph.serving.logs import log, log_to_stderr
 from heliograph.serving.site import Site, SiteSettings
 
 _GRACE_S = 5
+# A rotation is measured in seconds, or in minutes where kernels are compiled first.
+_PACE_S = 600
 _DEFAULT_PORT = 8100
 
 
@@ -68,10 +77,27 @@ def serve(settings: SiteSettings, listening: Listening) -> None:
             tls=tls,
             connections=limits.connections,
         )
+        if settings.backend != OPENFHE and importlib.util.find_spec("numba") and not has_own_costs():
+            threading.Thread(target=_log_pace, daemon=True).start()
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except OSError as error:
             raise HeliographError("the certificate cannot be used", why=error.strerror or str(error)) from None
+
+
+def _log_pace() -> None:
+    """Log a warning if the built-in prices do not fit this machine. Another process measures, so that the kernels' memory
+    is not this one's.
+    """
+    command = [sys.executable, "-m", "heliograph.runtime.native.pace"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, timeout=_PACE_S)
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        log("prices", text=f"no rotation could be measured: {type(error).__name__}")
+        return
+    if not found.pop("fits"):
+        log("prices", text="they do not fit this machine: `heliograph doctor --calibrate` measures it", **found)
 
 
 def is_loopback(host: str) -> bool:

@@ -23,7 +23,7 @@ from heliograph.passes.levels.plan_levels import TooFewLevelsError
 # Of two rings with bootstraps as fine, one that takes this many times as long is not compared further.
 _NEARLY = 1.1
 # The longer time that half the bytes of keys and tables are worth.
-_FOR_HALF_THE_BYTES = 1.1
+_FOR_HALF_THE_BYTES = 1.15
 # For up to this many carried values, all combinations of their levels are tried.
 _MOST_ENTRIES = 3
 # Combinations are tried on this many of the fastest chains.

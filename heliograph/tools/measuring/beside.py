@@ -98,11 +98,14 @@ def _openfhe(ring: Ring, keys: dict[EvaluationKey, bytes], client: str, tag: str
 
 def _native(ring: Ring, keys: dict[EvaluationKey, bytes], client: str) -> NativePrimitives:
     """The native primitives with these keys."""
+    from heliograph.runtime.memory import keep_freed_arrays
     from heliograph.runtime.native.ciphertext import read_key
     from heliograph.runtime.native.primitives import NativePrimitives
     from heliograph.runtime.native.tables import ChainTables, prime_rows
     from heliograph.runtime.native.warm import warm_up
 
+    # As servers do.
+    keep_freed_arrays()
     warm_up()
     read: dict[tuple[str, int], Any] = {
         (key.kind, key.amount): read_key(data, key, client) for key, data in keys.items()

@@ -1,0 +1,76 @@
+"""The pace of this machine: a rotation, measured and as the built-in prices have it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from heliograph.ckks.costs import BUILT_IN
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
+from heliograph.ir import Array
+from heliograph.runtime.memory import keep_freed_arrays
+from heliograph.runtime.native.ciphertext import Ciphertext, SparseKeys, key_over, words_of
+from heliograph.runtime.native.primitives import NativePrimitives
+from heliograph.runtime.native.tables import ChainTables, prime_rows
+from heliograph.runtime.native.warm import warm_up
+from heliograph.runtime.wire.forms import special_primes
+
+# A ring that takes milliseconds; its levels are free of the security table, for nothing is encrypted.
+_RING = Ring(14, 34, 30, 8, 3, None, short_specials=True)
+_REPEATS = 25
+# Predictions that are further off than this deserve a table of the machine's own.
+_ALLOWED = 4 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The time of one rotation at N = 2^14.
+
+    `measured_ms`: the median on this machine.
+    `predicted_ms`: the time by the built-in prices.
+    """
+
+    measured_ms: float
+    predicted_ms: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the prices are at most a third off, to either side."""
+        ratio = self.measured_ms / self.predicted_ms
+        return 1 / _ALLOWED <= ratio <= _ALLOWED
+
+    def __str__(self) -> str:
+        return f"a rotation takes {self.measured_ms:.2f} ms here, {self.predicted_ms:.2f} ms by the built-in prices"
+
+
+def pace() -> Pace:
+    """Measure; half a second, and the time to compile the kernels where they are not in numba's cache."""
+    warm_up()
+    keep_freed_arrays()
+    primes, special = _RING.primes, special_primes(_RING)
+    tables = ChainTables.of(_RING, special, prime_rows(_RING.ring_dim, primes + special))
+    # The time does not depend on the residues: no key is made.
+    key = key_over(rotation := EvaluationKey("rotation", _RING, "rotation", 1), _zeros(words_of(rotation)))
+    assert not isinstance(key, SparseKeys)
+    do = NativePrimitives(tables, lambda kind, amount: key)
+    x = Ciphertext(_zeros(2 * tables.words(_RING.levels) * _RING.ring_dim).reshape(2, -1, _RING.ring_dim), _RING.levels)
+    times = []
+    for _ in range(_REPEATS):
+        begun = time.perf_counter()
+        do.rotate(x, 1)
+        times.append(1e3 * (time.perf_counter() - begun))
+    return Pace(statistics.median(times), BUILT_IN.rotate_ms(_RING, _RING.levels))
+
+
+def _zeros(words: int) -> Array:
+    return np.zeros(words, dtype=np.uint32)
+
+
+if __name__ == "__main__":
+    found = pace()
+    print(json.dumps({**asdict(found), "fits": found.fits}))
