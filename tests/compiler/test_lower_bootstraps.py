@@ -432,10 +432,10 @@ def test_a_secure_chain_has_secure_lower_parts() -> None:
 
 
 def planned(chains: int | None) -> hg.Artifact:
-    """Eight layers of degree 31 and twenty of degree 3, at full security."""
+    """Sixteen layers of degree 31 and four of degree 3, at full security."""
     builder = Builder("mixed", Stage.TENSOR)
     h = builder.input("x", shape=(SIZE,), low=-1.0, high=1.0)
-    for degree in [31] * 8 + [3] * 20:
+    for degree in [31] * 16 + [3] * 4:
         h = builder.op("tanh", (h,), degree=degree)
     return hg.compile(builder.finish([h]), hg.Options(log_ring=16, bootstrap=True, chains=chains))
 

@@ -85,7 +85,11 @@ class _Bootstrap(Writer):
         raised_scale = math.log2(ring.primes[0] * self.reach) + math.log2(replicas) + 1
         x = self._replicas_summed(self.read_at(x, raised_scale))
         up, back = transform(ring, self.slots, inverse=True)
-        shed = (raised_scale - self.reduction_scale) / len(up)
+        spare = cipher(x).level - len(up) > ring.bootstrap_level + REDUCTION_LEVELS
+        shed = (raised_scale - self.reduction_scale) / (len(up) + spare)
+        if spare:
+            # A level that a transform of few slots leaves unused sheds bits too: the diagonals are more precise.
+            x = self.combined([(x, 1.0)], 0.0, cipher(x).level - 1, raised_scale - shed)
         for factor in up:
             x = self._multiplied(x, factor, self.logs[cipher(x).level] - shed)
         x = self._turned(x, back)
