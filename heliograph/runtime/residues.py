@@ -82,7 +82,7 @@ def centered(values: Array, prime: int) -> Array:
     return np.where(values > np.uint64(prime // 2), signed - prime, signed)
 
 
-def signed(rows: Array, primes: Sequence[int]) -> Array:
+def signed(rows: Sequence[Array], primes: Sequence[int]) -> Array:
     """The numbers with these residues, a row for each prime, at most half the product in size, as floating-point numbers.
 
     The digits in the mixed radix 1, q_0, q_0 q_1, ... are at most half their prime in size: small numbers have few
@@ -95,7 +95,7 @@ def signed(rows: Array, primes: Sequence[int]) -> Array:
             inverse = Factors.of(np.array([pow(earlier, -1, q)], dtype=np.uint64), q)
             rest = inverse.times(difference(rest, residues(digit % q, q), q))
         digits.append(centered(rest, q))
-    found: Array = np.zeros(rows.shape[1])
+    found: Array = np.zeros(rows[0].size)
     for digit, q in zip(reversed(digits), reversed(primes), strict=True):
         found = found * q + digit
     return found

@@ -63,7 +63,7 @@ class SecretKind(Protocol):
 
 
 def arithmetic_checks(
-    make: Callable[[int, tuple[int, ...]], Arithmetic], rings: Sequence[Ring] = RINGS[:3]
+    make: Callable[[int, tuple[int, ...]], Arithmetic], rings: Sequence[Ring] = (*RINGS[:3], RINGS[8])
 ) -> Iterator[Check]:
     """The checks of a client's arithmetic, which `make` creates from a ring dimension and primes."""
     for ring in rings:
@@ -73,25 +73,24 @@ def arithmetic_checks(
 
 def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, kind: str) -> None:
     primes = ring.primes + special_primes(ring)
-    do, places = make(ring.ring_dim, primes), np.array([len(primes) - 1, 0, 1])
-    some = [primes[place] for place in places]
-    random, moduli = np.random.default_rng(3), np.array(some, dtype=np.uint64)[:, np.newaxis]
-    shape = (len(some), ring.ring_dim)
-    other = random.integers(moduli, size=shape, dtype=np.uint64)
-    x = {"random": random.integers(moduli, size=shape, dtype=np.uint64), "zero": other * np.uint64(0)}.get(
-        kind, np.broadcast_to(moduli - np.uint64(1), shape)
-    )
-    what = f"of {kind} on {name_of(ring)}, primes {some}"
-    compare(f"forward {what}", do.forward(x.copy(), places), forward(x.astype(object), some))
-    compare(f"backward {what}", do.backward(x.copy(), places), backward(x.astype(object), some))
-    for y, minus in itertools.product((x, other), (False, True)):
-        product, sums = x.astype(object) * y.astype(object), other.copy()
-        do.add_products(sums, x, do.factors(np.ascontiguousarray(y), places), places, minus)
-        exact = (other.astype(object) + (-product if minus else product)) % column(some)
-        compare(f"{'differences' if minus else 'sums'} with products {what}", sums, exact)
-    signed = random.integers(-min(some) + 1, min(some), size=ring.ring_dim, dtype=np.int64)
-    exact = forward(np.broadcast_to(signed.astype(object), shape) % column(some), some)
-    compare(f"values of signed numbers on {name_of(ring)}", do.small(signed, places), exact)
+    do, random, n = make(ring.ring_dim, primes), np.random.default_rng(3), ring.ring_dim
+    for place in (len(primes) - 1, 0, 1):
+        prime = primes[place]
+        other = random.integers(prime, size=n, dtype=np.uint64)
+        x = {"random": random.integers(prime, size=n, dtype=np.uint64), "zero": other * np.uint64(0)}.get(
+            kind, np.full(n, prime - 1, dtype=np.uint64)
+        )
+        exactly, what = x.astype(object)[np.newaxis], f"of {kind} on {name_of(ring)}, prime {prime}"
+        compare(f"forward {what}", do.forward(x.copy(), place), forward(exactly, [prime])[0])
+        compare(f"backward {what}", do.backward(do.row(x, place), place), backward(exactly, [prime])[0])
+        for y, minus in itertools.product((x, other), (False, True)):
+            product, sums = x.astype(object) * y.astype(object), do.row(other, place)
+            do.add_product(sums, do.row(x, place), do.factor(do.row(y, place), place), place, minus)
+            exact = (other.astype(object) + (-product if minus else product)) % prime
+            compare(f"{'differences' if minus else 'sums'} with products {what}", sums, exact)
+        signed = random.integers(-prime + 1, prime, size=n, dtype=np.int64)
+        exact = forward(signed.astype(object)[np.newaxis] % prime, [prime])[0]
+        compare(f"values of signed numbers modulo {prime} on {name_of(ring)}", do.small(signed, place), exact)
 
 
 # ------------------------------------------------------------------------------------------------ secrets and errors

@@ -319,9 +319,9 @@ def test_broken_clients_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Wrong(NumpyArithmetic):
-    def add_products(self, sums: Array, values: Array, factors: Any, places: Array, minus: bool = False) -> None:
-        super().add_products(sums, values, factors, places, minus)
-        sums[-1, 5] ^= np.uint64(1)
+    def add_product(self, sums: Array, values: Array, factor: Any, place: int, minus: bool = False) -> None:
+        super().add_product(sums, values, factor, place, minus)
+        sums[5] ^= np.uint64(1)
 
 
 def test_broken_arithmetic_is_noticed() -> None:

@@ -87,7 +87,8 @@ def test_what_is_kept_of_a_secret_is_overwritten_when_it_goes(kind: object, monk
     cryptor.evaluation_key_bytes(EvaluationKey("r", RING, "relinearization"))
     cryptor.encrypted_bytes(np.zeros(4), 1, 40.0)
     basis = cryptor._basis(RING)
-    kept = [cryptor._coefficients, basis.values, basis.squares, *arrays_of(basis.secret)]
+    factors = [array for factor in basis.secret for array in arrays_of(factor)]
+    kept = [cryptor._coefficients, *basis.values, *basis.squares, *factors]
     assert all(array.any() for array in kept)
     del basis
     with gc_disabled():

@@ -213,12 +213,12 @@ OPENFHES = Ring(14, 50, 40, 9, 10, None)
 
 def errors_of(rows: Array, ring: Ring, prime: int, secret: Array) -> Array:
     """The errors in pairs (a, b) of rows modulo one prime, where b + a s = e: (pairs, N)."""
-    known, first = arithmetic(ring.ring_dim, (prime,)), np.array([0])
-    factors, made = known.factors(secret, first), []
+    known = arithmetic(ring.ring_dim, (prime,))
+    factor, made = known.factor(secret, 0), []
     for a, b in rows:
-        opened = np.array(b[np.newaxis])
-        known.add_products(opened, a[np.newaxis], factors, first)
-        made.append(centered(known.backward(opened, first)[0], prime))
+        opened = known.row(b, 0)
+        known.add_product(opened, known.row(a, 0), factor, 0)
+        made.append(centered(known.backward(opened, 0), prime))
     return np.stack(made)
 
 
@@ -237,7 +237,7 @@ def test_openfhe_draws_the_same() -> None:
     prime, towers = moduli[-1], len(moduli) // 2 // ring.digits
     theirs = OpenFHECryptor(ring)
     ours = Cryptor.from_secret_bytes(ring, theirs.secret_bytes(), theirs.tag)
-    last = ours._basis(ring).values[-1:]
+    last = ours._basis(ring).values[-1]
     drawn, uniform = Errors(1.0), Residues(prime)
     for _ in range(62):
         rows = blocks_of(serialize(theirs.evaluation_key(key)), template).reshape(2, ring.digits, towers, ring.ring_dim)

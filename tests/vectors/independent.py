@@ -194,10 +194,11 @@ def stream(key):
 
 def expanded(head, n, place, q):
     context = head + struct.pack("<IIQ", n, place, q)
-    take, found = stream(hashlib.shake_256(b"heliograph uniform polynomial 1\0" + context).digest(32)), []
+    take, found = stream(hashlib.shake_256(b"heliograph uniform polynomial 2\0" + context).digest(32)), []
     while len(found) < n:
-        (word,) = struct.unpack("<Q", take(8))
-        found += [word % q] if word < 2**64 // q * q else []
+        bits = 32 if q < 1_234_803_097 else 64
+        word = int.from_bytes(take(bits // 8), "little")
+        found += [word % q] if word < 2**bits // q * q else []
     return np.array(found, dtype=object)
 
 

@@ -337,7 +337,7 @@ def _expansion(ring: Ring, place: int) -> dict[str, Any]:
     context = header + ring.ring_dim.to_bytes(4, "little") + place.to_bytes(4, "little") + prime.to_bytes(8, "little")
     row = np.empty(ring.ring_dim, dtype=np.uint64)
     uniform_into(row, context, prime)
-    key = hashlib.shake_256(b"heliograph uniform polynomial 1\0" + context).digest(32)
+    key = hashlib.shake_256(b"heliograph uniform polynomial 2\0" + context).digest(32)
     return {
         "header": header.hex(),
         "ring_dim": ring.ring_dim,

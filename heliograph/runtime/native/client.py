@@ -4,53 +4,49 @@ from __future__ import annotations
 
 import numpy as np
 
+from heliograph.ckks.primes import is_short
 from heliograph.ir import Array
-from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.kernels.elementwise import add_product, signed_residues
-from heliograph.runtime.native.kernels.plaintexts import forward_rows
+from heliograph.runtime.native.kernels.client import add_product, small_values
+from heliograph.runtime.native.kernels.rows import backward_row, forward_row
 from heliograph.runtime.native.tables import prime_rows
 
 
 class NativeArithmetic:
-    """The arithmetic with compiled kernels, on all cores."""
+    """The arithmetic with compiled kernels: rows of short primes have words of 32 bits."""
 
     def __init__(self, ring_dim: int, primes: tuple[int, ...]) -> None:
-        tables = prime_rows(ring_dim, primes, short=False)
-        self.primes, self._known = primes, tables.known
+        # The tables are shared, and kept as long as the whole object that holds them.
+        self._tables = prime_rows(ring_dim, primes)
+        self.primes, self._known, self._ring_dim = primes, self._tables.known, ring_dim
+        self._kinds = [np.uint32 if is_short(prime) else np.uint64 for prime in primes]
 
-    def forward(self, coefficients: Array, places: Array) -> Array:
-        forward_rows(_words(coefficients), _rows(places), self._known)
-        return coefficients
+    def empty(self, place: int) -> Array:
+        return np.empty(self._ring_dim, dtype=self._kinds[place])
 
-    def backward(self, values: Array, places: Array) -> Array:
-        known, out = self._known, np.empty(values.shape, dtype=np.uint64)
-        keyswitch.coefficients(
-            _words(np.ascontiguousarray(values))[np.newaxis],
-            _words(out)[np.newaxis],
-            _rows(places),
-            known.last[places],
-            known,
-        )
-        return out
+    def row(self, residues: Array, place: int) -> Array:
+        return residues.astype(self._kinds[place])
 
-    def factors(self, values: Array, places: Array) -> Array:
+    def forward(self, coefficients: Array, place: int) -> Array:
+        row = self.row(coefficients, place)
+        forward_row(_words(row), 0, place, self._known)
+        return row
+
+    def backward(self, values: Array, place: int) -> Array:
+        backward_row(_words(values), 0, place, self._known.last[place], self._known)
+        return values.astype(np.uint64, copy=False)
+
+    def small(self, coefficients: Array, place: int) -> Array:
+        row = self.empty(place)
+        small_values(coefficients, _words(row), place, self._known)
+        return row
+
+    def factor(self, values: Array, place: int) -> Array:
         return values
 
-    def small(self, coefficients: Array, places: Array) -> Array:
-        rows = np.empty((places.size, coefficients.size), dtype=np.uint64)
-        signed_residues(coefficients, _words(rows), _rows(places), self._known)
-        return self.forward(rows, places)
-
-    def add_products(self, sums: Array, values: Array, factors: Array, places: Array, minus: bool = False) -> None:
-        x, y = _words(np.ascontiguousarray(values)), _words(np.ascontiguousarray(factors))
-        add_product(_words(sums), x, y, minus, _rows(places), self._known)
+    def add_product(self, sums: Array, values: Array, factor: Array, place: int, minus: bool = False) -> None:
+        add_product(_words(sums), _words(values), _words(factor), minus, place, self._known)
 
 
-def _words(values: Array) -> Array:
-    """Residues of 64 bits (rows, N) as rows of words, in the same memory."""
-    return values.view(np.uint32).reshape(-1, values.shape[-1])
-
-
-def _rows(places: Array) -> Array:
-    """The rows of residues modulo the primes at these places, two words each."""
-    return np.stack([places, 2 * np.arange(places.size)], axis=1).astype(np.int64)
+def _words(row: Array) -> Array:
+    """A row as a polynomial of one row (`kernels.rows`), in the same memory."""
+    return row.view(np.uint32).reshape(-1, row.size)

@@ -1,8 +1,9 @@
 """Uniform residues from a public seed, sent instead of the uniform half of a ciphertext or key (docs/security.md).
 
 For each polynomial SHAKE-256 derives an AES-256 key from the seed and a context unique to the polynomial. AES in
-counter mode, from counter 0 on, gives 64-bit words. Words not below the largest multiple of the prime are rejected, and
-the others are taken modulo the prime, so that all residues are equally likely.
+counter mode, from counter 0 on, gives words: of 32 bits for short primes (ckks/primes.py), of 64 bits for others. Words
+not below the largest multiple of the prime are rejected, and the others are taken modulo the prime, so that all residues
+are equally likely.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import secrets
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from heliograph.ckks.primes import is_short
 from heliograph.ir import Array
 from heliograph.runtime.wire.packed import kernels
 
 SEED_BYTES = 32
-_DOMAIN = b"heliograph uniform polynomial 1\0"
+_DOMAIN = b"heliograph uniform polynomial 2\0"
 _KEY_BYTES, _NONCE = 32, bytes(16)
 
 
@@ -28,18 +30,25 @@ def fresh_seed() -> bytes:
 
 
 def uniform_into(row: Array, context: bytes, prime: int) -> None:
-    """Write residues modulo a prime below 2^62 into `row` (N). They are a function of the context alone."""
+    """Write residues modulo a prime below 2^62 into `row` (N), of 64 bits or, if they fit, of 32. They are a function of
+    the context alone.
+    """
     key = hashlib.shake_256(_DOMAIN + context).digest(_KEY_BYTES)
     stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
-    limit = (1 << 64) // prime * prime
-    q, filled, fast = np.uint64(prime), 0, kernels()
+    short, fast = is_short(prime), kernels()
+    bits, kind = (32, "<u4") if short else (64, "<u8")
+    times = (1 << bits) // prime
+    limit, q, ratio = np.uint64(times * prime), np.uint64(prime), np.uint64(times)
+    share, filled = times * prime / 2**bits, 0
     while filled < row.size:
         # A few more than needed on average, so that a second draw is hardly ever needed.
-        wanted = (row.size - filled) * 2**64 / limit
-        words = np.frombuffer(stream.update(bytes(8 * int(wanted + 4 * math.sqrt(wanted) + 8))), dtype="<u8")
+        wanted = (row.size - filled) / share
+        count = int(wanted + 4 * math.sqrt(wanted) + 8)
+        words = np.frombuffer(stream.update(bytes(bits // 8 * count)), dtype=kind)
         if fast is not None:
-            filled = fast.accept(words, np.uint64(limit), q, np.uint64((1 << 64) // prime), row, filled)
+            accept = fast.accept_short if short else fast.accept
+            filled = accept(words, limit, q, ratio, row, filled)
             continue
-        words = words[words < np.uint64(limit)][: row.size - filled]
-        row[filled : filled + words.size] = words - words // q * q
-        filled += words.size
+        kept = words[words < limit].astype(np.uint64)[: row.size - filled]
+        row[filled : filled + kept.size] = kept - kept // q * q
+        filled += kept.size

@@ -26,7 +26,7 @@ import numpy as np
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.primes import largest_primes
 from heliograph.ckks.ring import SPARSE_SPECIAL_BITS, Ring
-from heliograph.errors import WireError
+from heliograph.errors import InternalError, WireError
 from heliograph.files import Bytes
 from heliograph.ir import Array
 from heliograph.runtime.wire.expansion import uniform_into
@@ -74,14 +74,24 @@ class SeededForm:
         context = header + _PLACE.pack(self.ring_dim, place, self.moduli[place])
         uniform_into(row, context, self.moduli[place])
 
+    def pack(self, block: Array, place: int) -> bytes:
+        """The bytes of the polynomial of this place."""
+        return pack(block, self.moduli[place])
+
     def write(self, header: bytes, blocks: Iterable[Array]) -> bytes:
         """The bytes of an object with this header and these polynomials, which are those at `written`."""
-        packed = (pack(block, self.moduli[place]) for place, block in zip(self.written, blocks, strict=True))
-        return b"".join([header, *packed])
+        return self.joined(header, (self.pack(*both) for both in zip(blocks, self.written, strict=True)))
+
+    def joined(self, header: bytes, packed: Iterable[bytes]) -> bytes:
+        """The bytes of an object with this header and these packed polynomials, which are those at `written`."""
+        data = b"".join([header, *packed])
+        if len(data) != self.size:
+            raise InternalError(f"an object has {len(data)} bytes, not {self.size}")
+        return data
 
     def read(self, data: Bytes, tag: str, what: str, rows: Sequence[Array]) -> None:
-        """Read all polynomials into `rows`, of 64 or of 32 bits, canonical; a WireError unless `data` is a valid object
-        with key `tag`.
+        """Read all polynomials into `rows`, canonical, of 64 bits or, for short primes, of 32; a WireError unless `data` is
+        a valid object with key `tag`.
         """
         if len(data) != self.size:
             raise WireError(f"{what} has {len(data)} bytes, expected {self.size}")
@@ -103,22 +113,11 @@ class SeededForm:
             )
         offset = _HEADER.size
         for place in self.written:
-            numbers = _of_64_bits(rows[place])
-            if not unpack_into(numbers, data, offset, self.moduli[place]):
+            if not unpack_into(rows[place], data, offset, self.moduli[place]):
                 raise WireError(f"{what} holds a coefficient that is not below its prime")
-            if numbers is not rows[place]:
-                rows[place][:] = numbers
             offset += packed_bytes(self.ring_dim, self.moduli[place])
         for place in self.uniform:
-            numbers = _of_64_bits(rows[place])
-            self.expand(numbers, header, place)
-            if numbers is not rows[place]:
-                rows[place][:] = numbers
-
-
-def _of_64_bits(row: Array) -> Array:
-    """The row itself, or as long a one of 64-bit numbers in place of words."""
-    return row if row.dtype == np.uint64 else np.empty(row.size, dtype=np.uint64)
+            self.expand(rows[place], header, place)
 
 
 def fresh_form(ring: Ring, level: int) -> SeededForm:

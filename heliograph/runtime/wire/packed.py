@@ -33,13 +33,14 @@ def packed_bytes(count: int, prime: int) -> int:
 
 
 def pack(values: Array, prime: int) -> bytes:
-    """The packed bytes of residues (N) below the prime."""
+    """The packed bytes of residues (N) below the prime, of 32 or 64 bits."""
     bits, rows = prime.bit_length(), values.reshape(_WORD, -1)
     words = np.zeros((bits, rows.shape[1]), dtype="<u8")
     fast = kernels()
     if fast is not None:
         fast.pack(np.ascontiguousarray(rows), bits, words)
         return words.tobytes()
+    rows = rows.astype(np.uint64, copy=False)
     for i in range(_WORD):
         word, shift = divmod(i * bits, _WORD)
         words[word] |= rows[i] << np.uint64(shift)
@@ -49,7 +50,9 @@ def pack(values: Array, prime: int) -> bytes:
 
 
 def unpack_into(row: Array, data: bytes | memoryview, offset: int, prime: int) -> bool:
-    """Unpack the residues (N) at an offset of the data into `row`; False if one of them is not below the prime."""
+    """Unpack the residues (N) at an offset of the data into `row`, of 64 bits or, for a short prime, of 32; False if one of
+    them is not below the prime.
+    """
     bits, rows = prime.bit_length(), row.reshape(_WORD, -1)
     width = rows.shape[1]
     words = np.frombuffer(data, dtype="<u8", count=bits * width, offset=offset).reshape(bits, width)
@@ -62,5 +65,5 @@ def unpack_into(row: Array, data: bytes | memoryview, offset: int, prime: int) -
         value = words[word] >> np.uint64(shift)
         if shift + bits > _WORD:
             value |= words[word + 1] << np.uint64(_WORD - shift)
-        np.bitwise_and(value, mask, out=rows[i])
+        np.bitwise_and(value, mask, out=rows[i], casting="unsafe")
     return int(rows.max()) < prime

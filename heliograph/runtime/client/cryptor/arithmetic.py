@@ -6,7 +6,6 @@ If numba is installed, compiled kernels do it. Otherwise numpy does: the same nu
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,64 +16,68 @@ from heliograph.runtime.residues import Factors
 
 
 class Arithmetic(Protocol):
-    """Polynomials modulo X^N + 1 and some of these primes: (n, N), canonical residues (uint64), a row for each prime.
+    """Polynomials modulo X^N + 1 and one of these primes each: a row of N canonical residues.
 
-    `places` are the indices of the rows' primes. Values are in the order of runtime/residues.py.
+    `place` is the index of a row's prime. Values are in the order of runtime/residues.py. Rows have numbers of 64 bits, or
+    of 32 where an arithmetic has them for short primes (`empty`). Several threads may use it at once.
     """
 
     primes: tuple[int, ...]
 
-    def forward(self, coefficients: Array, places: Array) -> Array:
-        """The values of polynomials given by coefficients; may overwrite its argument."""
+    def empty(self, place: int) -> Array:
+        """A row to be filled."""
 
-    def backward(self, values: Array, places: Array) -> Array:
-        """The coefficients of polynomials given by values; may overwrite its argument."""
+    def row(self, residues: Array, place: int) -> Array:
+        """A row with these residues of 64 bits: a copy."""
 
-    def factors(self, values: Array, places: Array) -> Any:
-        """The values in the form that `add_products` takes as factors."""
+    def forward(self, coefficients: Array, place: int) -> Array:
+        """The values of a polynomial given by coefficients: residues of 64 bits."""
 
-    def small(self, coefficients: Array, places: Array) -> Array:
-        """The values of a polynomial given by coefficients: int64 (N), smaller than the primes."""
+    def backward(self, values: Array, place: int) -> Array:
+        """The coefficients of a polynomial given by a row of values: residues of 64 bits. May overwrite the row."""
 
-    def add_products(self, sums: Array, values: Array, factors: Any, places: Array, minus: bool = False) -> None:
-        """Add values times factors to the sums in place, or subtract them with `minus`."""
+    def small(self, coefficients: Array, place: int) -> Array:
+        """The values of a polynomial given by coefficients: int64 (N), smaller than the prime."""
+
+    def factor(self, values: Array, place: int) -> Any:
+        """A row in the form that `add_product` takes as a factor."""
+
+    def add_product(self, sums: Array, values: Array, factor: Any, place: int, minus: bool = False) -> None:
+        """Add values times a factor to the sums in place, or subtract them with `minus`."""
 
 
 class NumpyArithmetic:
-    """The arithmetic in numpy."""
+    """The arithmetic in numpy: all rows have numbers of 64 bits."""
 
     def __init__(self, ring_dim: int, primes: tuple[int, ...]) -> None:
-        self.primes = primes
+        self.primes, self._ring_dim = primes, ring_dim
 
-    def forward(self, coefficients: Array, places: Array) -> Array:
-        return np.stack([residues.forward(row, q) for row, q in self._rows(coefficients, places)])
+    def empty(self, place: int) -> Array:
+        return np.empty(self._ring_dim, dtype=np.uint64)
 
-    def backward(self, values: Array, places: Array) -> Array:
-        return np.stack([residues.backward(row, q) for row, q in self._rows(values, places)])
+    def row(self, residues: Array, place: int) -> Array:
+        return residues.copy()
 
-    def factors(self, values: Array, places: Array) -> list[Factors]:
-        return [Factors.of(row, q) for row, q in self._rows(values, places)]
+    def forward(self, coefficients: Array, place: int) -> Array:
+        return residues.forward(coefficients, self.primes[place])
 
-    def small(self, coefficients: Array, places: Array) -> Array:
-        rows = np.stack([residues.residues(coefficients, self.primes[place]) for place in places])
-        return self.forward(rows, places)
+    def backward(self, values: Array, place: int) -> Array:
+        return residues.backward(values, self.primes[place])
 
-    def add_products(
-        self, sums: Array, values: Array, factors: list[Factors], places: Array, minus: bool = False
-    ) -> None:
+    def small(self, coefficients: Array, place: int) -> Array:
+        return self.forward(residues.residues(coefficients, self.primes[place]), place)
+
+    def factor(self, values: Array, place: int) -> Factors:
+        return Factors.of(values, self.primes[place])
+
+    def add_product(self, sums: Array, values: Array, factor: Factors, place: int, minus: bool = False) -> None:
         combined = residues.difference if minus else residues.total
-        for row, x, factor, place in zip(sums, values, factors, places, strict=True):
-            row[:] = combined(row, factor.times(x), self.primes[place])
-
-    def _rows(self, values: Array, places: Array) -> Sequence[tuple[Array, int]]:
-        return [(row, self.primes[place]) for row, place in zip(values, places, strict=True)]
+        sums[:] = combined(sums, factor.times(values), self.primes[place])
 
 
-def arrays_of(factors: Any) -> list[Array]:
-    """The arrays behind the factors of either arithmetic."""
-    if isinstance(factors, np.ndarray):
-        return [factors]
-    return [array for each in factors for array in (each.numbers, each.ratios)]
+def arrays_of(factor: Any) -> list[Array]:
+    """The arrays behind a factor of either arithmetic."""
+    return [factor] if isinstance(factor, np.ndarray) else [factor.numbers, factor.ratios]
 
 
 def arithmetic(ring_dim: int, primes: tuple[int, ...]) -> Arithmetic:

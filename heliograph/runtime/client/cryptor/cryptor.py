@@ -17,7 +17,7 @@ import itertools
 import math
 import secrets
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from heliograph.errors import InternalError, RangeError, SecurityError, WireErro
 from heliograph.ir import Array
 from heliograph.runtime.client.cryptor.arithmetic import Arithmetic, arithmetic, arrays_of
 from heliograph.runtime.client.cryptor.randomness import gaussian, sparse_ternary, ternary
+from heliograph.runtime.client.cryptor.threads import in_threads
 from heliograph.runtime.noise import SecretStream, secure_normal
 from heliograph.runtime.process import note_use, require_own_process
 from heliograph.runtime.residues import automorphism_places, centered, residues, signed, total
@@ -69,18 +70,22 @@ class Cryptor:
         """Slots encrypted under the secret key at a level and a scale; a RangeError if they do not fit the level."""
         require_own_process("encryption")
         ring, basis = self.ring, self._basis(self.ring)
-        primes, places = ring.primes[: level + 1], np.arange(level + 1)
-        form = fresh_form(ring, level)
+        primes, form = ring.primes[: level + 1], fresh_form(ring, level)
         header = form.header(fresh_seed(), self.tag)
         found = np.zeros(ring.slots)
         found[: np.size(vector)] = vector
         message = _scaled(coefficients_of(found, ring.slots), log_scale, primes)
         error = gaussian(SecretStream(), ring.ring_dim)
-        rows = np.stack([total(m, residues(error, q), q) for m, q in zip(message, primes, strict=True)])
-        values, uniform = basis.arithmetic.forward(rows, places), np.empty_like(rows)
-        _expand(uniform, form, header, iter(form.uniform))
-        basis.arithmetic.add_products(values, uniform, basis.secret[: len(primes)], places, minus=True)
-        return form.write(header, values)
+        uniform = list(form.uniform)
+
+        def packed(place: int) -> bytes:
+            q = primes[place]
+            row = basis.arithmetic.forward(total(message[place], residues(error, q), q), place)
+            other = _expanded(basis, place, form, header, uniform[place])
+            basis.arithmetic.add_product(row, other, basis.secret[place], place, minus=True)
+            return form.pack(row, place)
+
+        return form.joined(header, in_threads(packed, len(primes), ring.ring_dim))
 
     def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]:
         """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
@@ -92,15 +97,13 @@ class Cryptor:
         """
         require_own_process("decryption")
         ring, basis = self.ring, self._basis(self.ring)
-        count = residues.shape[1]
-        places = np.arange(count)
-        # Horner's rule: b + s (a + s ...).
-        values = residues[-1]
-        for part in reversed(residues[:-1]):
-            sums = np.array(part)
-            basis.arithmetic.add_products(sums, values, basis.secret[:count], places)
-            values = sums
-        rows = basis.arithmetic.backward(values, places)
+        count, rows = residues.shape[1], []
+        for place in range(count):
+            # Horner's rule: b + s (a + s ...).
+            parts = [basis.arithmetic.row(part[place], place) for part in residues]
+            for sums, values in itertools.pairwise(reversed(parts)):
+                basis.arithmetic.add_product(values, sums, basis.secret[place], place)
+            rows.append(basis.arithmetic.backward(parts[0], place))
         slots = slots_of(signed(rows, ring.primes[:count]))
         imaginary = math.sqrt(float(np.mean(np.square(slots.imag))))
         largest = float(np.abs(slots.real).max(initial=0.0))
@@ -122,58 +125,82 @@ class Cryptor:
         basis = self._basis(key.ring)
         form = key_form(key)
         header = form.header(fresh_seed(), self.tag)
-        return form.write(header, self._polynomials(key, basis, form, header))
+        return form.joined(header, self._packed(key, basis, form, header))
 
-    def _polynomials(self, key: EvaluationKey, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
+    def _packed(self, key: EvaluationKey, basis: _Basis, form: SeededForm, header: bytes) -> list[bytes]:
         """The polynomials of a key that are written."""
-        if key.kind == "relinearization":
-            return self._key(form, header, basis, basis.squares, basis.secret)
         if key.kind == "encapsulation":
             return self._pair(key.ring, basis, form, header)
-        turned = basis.values[:, automorphism_places(form.ring_dim, pow(key.index, -1, 2 * form.ring_dim))]
-        factors = basis.arithmetic.factors(np.ascontiguousarray(turned), basis.places)
-        return self._key(form, header, basis, basis.values, factors)
+        if key.kind == "relinearization":
+            return self._key(form, header, basis, basis.squares, basis.secret)
+        turned = automorphism_places(form.ring_dim, pow(key.index, -1, 2 * form.ring_dim))
+        factors = [basis.arithmetic.factor(row[turned], place) for place, row in enumerate(basis.values)]
+        try:
+            return self._key(form, header, basis, basis.values, factors)
+        finally:
+            _overwrite([array for factor in factors for array in arrays_of(factor)])
 
-    def _pair(self, ring: Ring, basis: _Basis, form: SeededForm, header: bytes) -> list[Array]:
+    def _pair(self, ring: Ring, basis: _Basis, form: SeededForm, header: bytes) -> list[bytes]:
         """The key from the secret to a fresh sparse one, written in full, and the key back, written with a seed."""
         sparse = sparse_ternary(SecretStream(), ring.ring_dim, SPARSE_WEIGHT)
         there = _Basis(ring.ring_dim, ring.primes[:1], sparse_primes(ring), 1, sparse)
         # The form has no seed for its uniform half, which is expanded here from a seed that is thrown away.
-        uniform = np.empty((SPARSE_BLOCKS // 2, ring.ring_dim), dtype=np.uint64)
-        _expand(uniform, form, form.header(fresh_seed(), self.tag), itertools.count())
-        first = [*uniform, *self._digit(uniform, there, basis.values[:1], there.secret, 0)]
+        unkept, half = form.header(fresh_seed(), self.tag), SPARSE_BLOCKS // 2
+        uniform = [_expanded(there, place, form, unkept, place) for place in range(half)]
+        error = gaussian(SecretStream(), ring.ring_dim)
+        others = [
+            self._row(there, basis.values, there.secret, 0, place, error, uniform[place]) for place in range(half)
+        ]
+        first = [form.pack(row, place) for place, row in enumerate((*uniform, *others))]
         values = basis.values_of(sparse)
         try:
             return [*first, *self._key(form, header, basis, values, basis.secret)]
         finally:
-            _overwrite([sparse, values])
+            _overwrite([sparse, error, *values])
 
-    def _key(self, form: SeededForm, header: bytes, basis: _Basis, target: Array, secret: Any) -> list[Array]:
-        """The written halves of a key from `target` to `secret`."""
-        places, made = iter(form.uniform), []
-        uniform = np.empty((len(basis.places), form.ring_dim), dtype=np.uint64)
-        for digit in range(basis.digits):
-            _expand(uniform, form, header, places)
-            made += list(self._digit(uniform, basis, target, secret, digit))
-        return made
+    def _key(
+        self, form: SeededForm, header: bytes, basis: _Basis, target: Sequence[Array], secret: Sequence[Any]
+    ) -> list[bytes]:
+        """The written halves of a key from `target` to `secret`, made row by row on all threads."""
+        places = len(basis.values)
+        errors = in_threads(lambda _: gaussian(SecretStream(), form.ring_dim), basis.digits, form.ring_dim)
 
-    def _digit(self, uniform: Array, basis: _Basis, target: Array, secret: Any, digit: int) -> Array:
-        """b of one digit: e - a secret, plus P target modulo the digit's primes."""
-        made = basis.values_of(gaussian(SecretStream(), uniform.shape[1]))
-        basis.lift_into(made, target, digit)
-        basis.arithmetic.add_products(made, uniform, secret, basis.places, minus=True)
-        self._check(made, uniform, basis, secret)
-        return made
+        def packed(number: int) -> bytes:
+            (digit, place), at = divmod(number, places), uniform[number]
+            row = self._row(
+                basis, target, secret, digit, place, errors[digit], _expanded(basis, place, form, header, at)
+            )
+            return form.pack(row, at)
+
+        uniform = list(form.uniform)
+        try:
+            return in_threads(packed, len(uniform), form.ring_dim)
+        finally:
+            _overwrite(errors)
 
     @staticmethod
-    def _check(made: Array, uniform: Array, basis: _Basis, secret: Any) -> None:
-        """An InternalError unless b + a s is a small error modulo the last special prime."""
-        last, q = basis.places[-1:], basis.arithmetic.primes[-1]
-        sums = made[-1:].copy()
-        basis.arithmetic.add_products(sums, uniform[-1:], secret[-1:], last)
-        rest = basis.arithmetic.backward(sums, last)
-        if np.abs(centered(rest[0], q)).max() > _LARGEST_ERROR:
-            raise InternalError("with the secret key an evaluation key does not decrypt to a small error")
+    def _row(
+        basis: _Basis,
+        target: Sequence[Array],
+        secret: Sequence[Any],
+        digit: int,
+        place: int,
+        error: Array,
+        uniform: Array,
+    ) -> Array:
+        """b of one digit modulo one prime: e - a secret, plus P target if the prime is the digit's."""
+        do = basis.arithmetic
+        made = do.small(error, place)
+        if place in basis.primes_of(digit):
+            do.add_product(made, target[place], basis.lift[place], place)
+        do.add_product(made, uniform, secret[place], place, minus=True)
+        if place == len(basis.values) - 1:
+            # An error, or a fault of ours, is seen modulo the last special prime: b + a s must be small.
+            sums = made.copy()
+            do.add_product(sums, uniform, secret[place], place)
+            if np.abs(centered(do.backward(sums, place), do.primes[place])).max() > _LARGEST_ERROR:
+                raise InternalError("with the secret key an evaluation key does not decrypt to a small error")
+        return made
 
     def secret_bytes(self) -> bytes:
         """The secret key for the client's file: its values modulo each prime, 8 bytes each, in OpenFHE's order."""
@@ -189,8 +216,7 @@ class Cryptor:
         if not is_name(tag):
             raise WireError("the secret key has no valid name")
         values = np.frombuffer(data, dtype="<u8").reshape(ring.towers, ring.ring_dim)
-        first = np.array([0])
-        row = arithmetic(ring.ring_dim, ring.primes[:1]).backward(values[:1] % np.uint64(ring.primes[0]), first)[0]
+        row = arithmetic(ring.ring_dim, ring.primes[:1]).backward(values[0] % np.uint64(ring.primes[0]), 0)
         coefficients = centered(row, ring.primes[0])
         cryptor = Cryptor(ring, coefficients, tag)
         if np.abs(coefficients).max() > 1 or cryptor.secret_bytes() != data:
@@ -199,11 +225,11 @@ class Cryptor:
 
 
 class _Basis:
-    """A chain with its special primes, and the secret key modulo all of them.
+    """A chain with its special primes, and the secret key modulo each of them.
 
     `arithmetic`: the arithmetic over these primes.
-    `values`: the secret in evaluation form, (n, N).
-    `secret`: the same values as factors.
+    `values`: the secret in evaluation form, a row for each prime.
+    `secret`: the same rows as factors.
     `squares`: the secret's square in evaluation form.
 
     The arrays are overwritten when the basis is deleted.
@@ -214,35 +240,37 @@ class _Basis:
     ) -> None:
         self.digits, self._towers, self._product = digits, len(primes), math.prod(special)
         self.arithmetic: Arithmetic = arithmetic(ring_dim, primes + special)
-        self.places = np.arange(len(primes) + len(special))
         self.values = self.values_of(coefficients)
-        self.secret = self.arithmetic.factors(self.values, self.places)
-        self._kept = [self.values, *arrays_of(self.secret)]
+        self.secret = [self.arithmetic.factor(row, place) for place, row in enumerate(self.values)]
+        self._kept = [*self.values, *(array for factor in self.secret for array in arrays_of(factor))]
         weakref.finalize(self, _overwrite, self._kept)
 
-    def values_of(self, coefficients: Array) -> Array:
+    def values_of(self, coefficients: Array) -> list[Array]:
         """The values, modulo each prime, of a polynomial with small coefficients."""
-        return self.arithmetic.small(coefficients, self.places)
+        return [self.arithmetic.small(coefficients, place) for place in range(len(self.arithmetic.primes))]
 
     @functools.cached_property
-    def squares(self) -> Array:
-        made = np.zeros_like(self.values)
-        self.arithmetic.add_products(made, self.values, self.secret, self.places)
-        self._kept.append(made)
+    def squares(self) -> list[Array]:
+        made = [np.zeros_like(row) for row in self.values]
+        for place, (row, values, factor) in enumerate(zip(made, self.values, self.secret, strict=True)):
+            self.arithmetic.add_product(row, values, factor, place)
+        self._kept += made
         return made
 
-    @functools.cached_property
-    def _lift(self) -> Any:
-        """The product of the special primes modulo each prime of the chain, as factors."""
-        constants = [self._product % q for q in self.arithmetic.primes[: self._towers]]
-        rows = np.repeat(np.array(constants, dtype=np.uint64)[:, np.newaxis], self.values.shape[1], axis=1)
-        return self.arithmetic.factors(rows, self.places[: self._towers])
-
-    def lift_into(self, sums: Array, values: Array, digit: int) -> None:
-        """Add values times the product of the special primes, modulo the primes of one digit."""
+    def primes_of(self, digit: int) -> range:
+        """The places of a digit's primes."""
         alpha = -(-self._towers // self.digits)
-        towers = slice(digit * alpha, min((digit + 1) * alpha, self._towers))
-        self.arithmetic.add_products(sums[towers], values[towers], self._lift[towers], self.places[towers])
+        return range(digit * alpha, min((digit + 1) * alpha, self._towers))
+
+    @functools.cached_property
+    def lift(self) -> list[Any]:
+        """The product of the special primes modulo each prime of the chain, as factors."""
+        made = []
+        for place, q in enumerate(self.arithmetic.primes[: self._towers]):
+            row = self.arithmetic.empty(place)
+            row.fill(self._product % q)
+            made.append(self.arithmetic.factor(row, place))
+        return made
 
 
 def _basis_of(coefficients: Array, ring: Ring) -> _Basis:
@@ -254,10 +282,11 @@ def _overwrite(arrays: Sequence[Array]) -> None:
         array.fill(0)
 
 
-def _expand(rows: Array, form: SeededForm, header: bytes, places: Iterator[int]) -> None:
-    """Write uniform polynomials into the rows: the expansion of a header at the next places of a form."""
-    for row in rows:
-        form.expand(row, header, next(places))
+def _expanded(basis: _Basis, place: int, form: SeededForm, header: bytes, at: int) -> Array:
+    """The uniform polynomial of a form at a place of it, modulo the prime at `place` of a basis."""
+    row = basis.arithmetic.empty(place)
+    form.expand(row, header, at)
+    return row
 
 
 def _scaled(coefficients: Array, log_scale: float, primes: Sequence[int]) -> list[Array]:

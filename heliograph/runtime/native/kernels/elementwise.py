@@ -208,38 +208,6 @@ def multiply_plain(x: Any, plain: Any, out: Any, rows: Any, known: Any) -> None:
 
 
 @parallel_kernel
-def add_product(sums: Any, x: Any, y: Any, minus: bool, rows: Any, known: Any) -> None:
-    """Add the products of x and y to the sums, or subtract them with `minus`: all (words / N, N), of long primes."""
-    for j in prange(rows.shape[0]):
-        row, at = rows[j, 0], rows[j, 1]
-        q, bits, ratio = known.moduli[row, PRIME], known.moduli[row, BITS], known.moduli[row, RATIO]
-        a, b, o = long_row(x, at), long_row(y, at), long_row(sums, at)
-        if q < LIMIT:
-            prime = float(q)
-            inverse, sign = 1.0 / prime, -1.0 if minus else 1.0
-            for i in range(o.size):
-                found = near(o[i]) + sign * product_near(near(a[i]), near(b[i]), prime, inverse)
-                o[i] = canonical(nearest(found, prime, inverse), prime)
-        elif minus:
-            for i in range(o.size):
-                o[i] = difference(o[i], product(a[i], b[i], q, bits, ratio), q)
-        else:
-            for i in range(o.size):
-                o[i] = total(o[i], product(a[i], b[i], q, bits, ratio), q)
-
-
-@parallel_kernel
-def signed_residues(numbers: Any, out: Any, rows: Any, known: Any) -> None:
-    """Signed integers (N), smaller than each prime, as residues (words / N, N) of long primes. No branch depends on a
-    number.
-    """
-    for j in prange(rows.shape[0]):
-        q, o = np.int64(known.moduli[rows[j, 0], PRIME]), long_row(out, rows[j, 1])
-        for i in range(o.size):
-            o[i] = np.uint64(numbers[i] + (numbers[i] >> 63 & q))
-
-
-@parallel_kernel
 def multiply_constants(x: Any, constants: Any, out: Any, rows: Any, known: Any) -> None:
     """x (parts, words / N, N) times constants (halves, towers, 2), one for each prime and each half of the values."""
     parts, halves = x.shape[0], constants.shape[0]

@@ -12,26 +12,27 @@ import numpy as np
 from heliograph.runtime.native.kernels.arithmetic import high_product, kernel, settled
 
 _WORD = 64
+_SHORT = np.uint64(32)
 
 
 @kernel
 def pack(rows: Any, bits: int, words: Any) -> None:
-    """Pack residues of `bits` bits, (64, n), into `words` (bits, n), which start as zeros."""
+    """Pack residues of `bits` bits, (64, n) numbers of 32 or 64 bits, into `words` (bits, n), which start as zeros."""
     for i in range(_WORD):
         word, shift = i * bits // _WORD, i * bits % _WORD
         values, low = rows[i], words[word]
         left = np.uint64(shift)
         for j in range(values.size):
-            low[j] |= values[j] << left
+            low[j] |= np.uint64(values[j]) << left
         if shift + bits > _WORD:
             high, right = words[word + 1], np.uint64(_WORD - shift)
             for j in range(values.size):
-                high[j] |= values[j] >> right
+                high[j] |= np.uint64(values[j]) >> right
 
 
 @kernel
 def unpack(words: Any, bits: int, rows: Any) -> Any:
-    """Unpack words into residues `rows` (64, n); returns the largest residue."""
+    """Unpack words into residues `rows` (64, n), numbers of 32 or 64 bits; returns the largest residue."""
     mask, largest = (np.uint64(1) << np.uint64(bits)) - np.uint64(1), np.uint64(0)
     for i in range(_WORD):
         word, shift = i * bits // _WORD, i * bits % _WORD
@@ -45,7 +46,7 @@ def unpack(words: Any, bits: int, rows: Any) -> Any:
             for j in range(values.size):
                 values[j] = low[j] >> right & mask
         for j in range(values.size):
-            largest = max(largest, values[j])
+            largest = max(largest, np.uint64(values[j]))
     return largest
 
 
@@ -61,7 +62,8 @@ def count_reached(high: Any, low: Any, table: Any, found: Any) -> None:
 
 @kernel
 def accept(words: Any, limit: Any, q: Any, ratio: Any, row: Any, filled: int) -> int:
-    """Write the words below the limit, modulo q, into the row from `filled` on; returns the new number of residues.
+    """Write the words of 64 bits below the limit, modulo q, into the row from `filled` on; returns the new number of
+    residues.
 
     `ratio` is floor(2^64 / q); the quotient is up to three too small. The residues are public: branches may depend on
     them.
@@ -71,4 +73,19 @@ def accept(words: Any, limit: Any, q: Any, ratio: Any, row: Any, filled: int) ->
         if word < limit and filled < row.size:
             row[filled] = settled(word - high_product(word, ratio) * q, q)
             filled += 1
+    return filled
+
+
+@kernel
+def accept_short(words: Any, limit: Any, q: Any, ratio: Any, row: Any, filled: int) -> int:
+    """The same with words of 32 bits, and `ratio` floor(2^32 / q); the quotient is up to one too small."""
+    for j in range(words.size):
+        if filled == row.size:
+            break
+        word = np.uint64(words[j])
+        rest = word - (word * ratio >> _SHORT) * q
+        # Up to a quarter of the words is not accepted. They are overwritten by the next ones: a branch would often be
+        # guessed wrong.
+        row[filled] = min(rest, rest - q)
+        filled += word < limit
     return filled
