@@ -21,7 +21,7 @@ _HINT = said("compile with a lower {key_bytes} or {memory_bytes}, use a larger m
 _CGROUP_V1 = (_CGROUP_ROOT / "memory/memory.limit_in_bytes", _CGROUP_ROOT / "memory/memory.usage_in_bytes")
 # Parameters of glibc's mallopt (malloc.h), and their values in bytes: arrays of ciphertexts come from the heap, which is
 # extended by this much, and returned to the system where more than this lies free at its end.
-_MALLOPT = {-3: 1 << 30, -2: 1 << 26, -1: (1 << 31) - 1}
+_MALLOPT = {-3: 1 << 28, -2: 1 << 26, -1: 1 << 29}
 
 
 class TooLittleMemoryError(HeliographError):

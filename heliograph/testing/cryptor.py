@@ -96,7 +96,7 @@ def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, 
 # ------------------------------------------------------------------------------------------------ secrets and errors
 
 
-def cryptor_checks(kind: SecretKind, rings: Sequence[Ring] = (RINGS[0], RINGS[-2])) -> Iterator[Check]:
+def cryptor_checks(kind: SecretKind, rings: Sequence[Ring] = (RINGS[0], RINGS[8], RINGS[-2])) -> Iterator[Check]:
     """The checks of the secret keys from `kind`; most of them share one key."""
     shared = functools.lru_cache(maxsize=1)(lambda ring: kind(ring))
     for ring in rings:

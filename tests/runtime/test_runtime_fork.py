@@ -140,8 +140,14 @@ def test_two_copies_of_one_image_do_not_give_the_secret_key_away(folder: Path, m
         pair = EvaluationKey("pair", Ring(11, 60, 50, 14, 4, None, (1, 1)), "encapsulation")
         deep = cryptor.Cryptor(pair.ring)
         made = []
-        cryptor.gaussian = lambda stream, size: made.append(randomness.gaussian(stream, size)) or made[-1]
-        cryptor.sparse_ternary = lambda *given: made.append(randomness.sparse_ternary(*given)) or made[-1]
+
+        def noted(numbers):
+            "What the client is given, and overwrites after use."
+            made.append(numbers.copy())
+            return numbers
+
+        cryptor.gaussian = lambda *given: noted(randomness.gaussian(*given))
+        cryptor.sparse_ternary = lambda *given: noted(randomness.sparse_ternary(*given))
 
         def drawn(draw):
             "The secret numbers that a copy draws."

@@ -252,7 +252,7 @@ def decoded(coefficients, log_scale):
 
 
 def head(kind, index, tag, seed):
-    return b"HGSEED1\n" + kind + struct.pack("<I", index) + tag.encode() + seed + bytes(3)
+    return b"HGSEED2\n" + kind + struct.pack("<I", index) + tag.encode() + seed + bytes(3)
 
 
 class Secret:

@@ -1,6 +1,6 @@
 """The form of ciphertexts and evaluation keys: coefficients packed, a seed instead of a uniform half.
 
-    8 bytes   magic "HGSEED1\\n"
+    8 bytes   magic "HGSEED2\\n"
     1 byte    kind: a fresh ciphertext, a computed one, a relinearization key, the key of an automorphism, the pair of
               bootstrapping
     4 bytes   index of the automorphism, or 0
@@ -32,7 +32,7 @@ from heliograph.ir import Array
 from heliograph.runtime.wire.expansion import uniform_into
 from heliograph.runtime.wire.packed import pack, packed_bytes, unpack_into
 
-_MAGIC = b"HGSEED1\n"
+_MAGIC = b"HGSEED2\n"
 _HEADER = struct.Struct("<8scI32s32s3x")
 _PLACE = struct.Struct("<IIQ")
 FRESH, COMPUTED, PRODUCT, AUTOMORPHISM, PAIR = b"c", b"o", b"r", b"a", b"p"

@@ -216,8 +216,8 @@ class Cryptor:
         if not is_name(tag):
             raise WireError("the secret key has no valid name")
         values = np.frombuffer(data, dtype="<u8").reshape(ring.towers, ring.ring_dim)
-        row = arithmetic(ring.ring_dim, ring.primes[:1]).backward(values[0] % np.uint64(ring.primes[0]), 0)
-        coefficients = centered(row, ring.primes[0])
+        do = arithmetic(ring.ring_dim, ring.primes[:1])
+        coefficients = centered(do.backward(do.row(values[0] % np.uint64(do.primes[0]), 0), 0), do.primes[0])
         cryptor = Cryptor(ring, coefficients, tag)
         if np.abs(coefficients).max() > 1 or cryptor.secret_bytes() != data:
             raise WireError("the secret key is none: it is not ternary, or not the same modulo each prime")
