@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from heliograph.execution.primitives import COUNTED, Primitive
@@ -35,14 +35,6 @@ class Counted(Generic[C]):
         """The sum with values, which are encoded here."""
         self._calls[Call("add_pt", self.level, parts)] += 1
         return self._do.add_plain(x, self._do.encode(values, log_scale, self.level, x))
-
-    def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
-        def counted() -> Iterator[tuple[C, Any]]:
-            for term in terms:
-                self._calls[Call("summed_product", self.level, 2)] += 1
-                yield term
-
-        return self._do.sum_of_products(counted())
 
     def sums_of_products(
         self, values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from heliograph.execution.evaluator import Evaluator, Transform
 
 
+class _Diagonals(Sequence[Any]):
+    """The plaintexts of a transform, each made or taken from the cache where it is read: once, and in order."""
+
+    def __init__(self, run: Run[Any], transform: Transform[Any]) -> None:
+        self._run, self._transform = run, transform
+
+    def __len__(self) -> int:
+        return len(self._transform.terms)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._run.diagonal(self._transform, *self._transform.terms[place])
+
+
 class Run(Generic[C]):
     """Evaluates the nodes of a program once, in order, in one thread.
 
@@ -183,11 +196,9 @@ class Run(Generic[C]):
         rotated = [self.baby_steps(node, position, x) for position, x in enumerate(operands)]
         total: C | None = None
         transform = self.shared.transform(node)
-        for g, terms in transform.groups.items():
-            part = on.sum_of_products(
-                (rotated[position][b], self.diagonal(transform, g, position, b, offset))
-                for position, b, offset in terms
-            )
+        values, products = [rotated[position][b] for position, b in transform.factors], transform.products
+        parts = on.sums_of_products(values, _Diagonals(self, transform), products) if products else []
+        for g, part in zip(transform.groups, parts, strict=True):
             for step in paths.get(g, (g,) if g else ()):
                 part = on.rotate(part, step)
             total = part if total is None else on.accumulate(total, part)

@@ -34,6 +34,9 @@ class Transform(Generic[C]):
     and whether several have them.
     `diagonals`: the map of each operand.
     `groups`: for each giant step its (operand, baby step, offset), in this order.
+    `terms`: all of them in one list, (giant step, operand, baby step, offset).
+    `factors`: the different (operand, baby step).
+    `products`: for each giant step its (place in `factors`, place in `terms`).
     `sizes`: the bytes of an encoded diagonal of each operand.
     """
 
@@ -44,6 +47,9 @@ class Transform(Generic[C]):
     groups: Mapping[int, Sequence[tuple[int, int, int]]]
     do: Primitives[C]
     sizes: Sequence[int]
+    terms: Sequence[tuple[int, int, int, int]]
+    factors: Sequence[tuple[int, int]]
+    products: Sequence[Sequence[tuple[int, int]]]
 
     def encoding(self, g: int, position: int, b: int, offset: int) -> Encoding:
         """The plaintext of one diagonal."""
@@ -60,9 +66,20 @@ class Transform(Generic[C]):
 
     def encodings(self) -> Iterator[Encoding]:
         """The plaintexts of all diagonals, in the order of their use."""
-        for g, terms in self.groups.items():
-            for position, b, offset in terms:
-                yield self.encoding(g, position, b, offset)
+        for term in self.terms:
+            yield self.encoding(*term)
+
+
+def _numbered(
+    groups: Mapping[int, Sequence[tuple[int, int, int]]],
+) -> tuple[list[tuple[int, int, int, int]], list[tuple[int, int]], list[list[tuple[int, int]]]]:
+    """The terms, factors and products of a `Transform` with these groups."""
+    terms = [(g, *term) for g, group in groups.items() for term in group]
+    numbers: dict[tuple[int, int], int] = {}
+    count, products = itertools.count(), []
+    for group in groups.values():
+        products.append([(numbers.setdefault((position, b), len(numbers)), next(count)) for position, b, _ in group])
+    return terms, list(numbers), products
 
 
 def _plaintexts(node: Node) -> list[Hashable]:
@@ -213,7 +230,8 @@ class Evaluator(Generic[C]):
                 for log_scale, each in zip(a["plain_log_scales"], diagonals, strict=True)
             ]
             kept = [self._kept[plaintexts] for plaintexts in _plaintexts(node)]
-            found = Transform(node, self.index[node], kept, diagonals, groups, self.part(node.type.chain), sizes)
+            do, number = self.part(node.type.chain), self.index[node]
+            found = Transform(node, number, kept, diagonals, groups, do, sizes, *_numbered(groups))
             self._last = node, found
         assert found is not None
         return found

@@ -122,7 +122,7 @@ def _plain_product(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 
 def _summed_products(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     plain = s.factor(do)
-    return lambda: do.sum_of_products([(s.x, plain)] * _TERMS)
+    return lambda: do.sums_of_products([s.x], [plain], [[(0, 0)] * _TERMS])
 
 
 def _plain_sum(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
@@ -181,7 +181,7 @@ PRIMITIVES = {
             "summed_product",
             lambda costs, ring, level, parts: costs.summed_product_ms(ring, level),
             _summed_products,
-            methods=("sum_of_products", "sums_of_products"),
+            methods=("sums_of_products",),
             plain_product=True,
             calls=_TERMS,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from heliograph.ir import Array
@@ -58,7 +58,7 @@ class Primitives(Protocol[C]):
         ...
 
     def diagonal(self, values: Array, log_scale: float, level: int, beside: C | None = None) -> Any:
-        """`constant` for a diagonal, used only in `sum_of_products`: a backend may keep it in a smaller form."""
+        """`constant` for a diagonal, used only in `sums_of_products`: a backend may keep it in a smaller form."""
         ...
 
     def add(self, x: C, y: C) -> C: ...
@@ -85,14 +85,13 @@ class Primitives(Protocol[C]):
         """The product with one number, rounded at that scale (log2)."""
         ...
 
-    def sum_of_products(self, terms: Iterable[tuple[C, Any]]) -> C:
-        """The sum of ciphertexts times plaintexts, at least one; it counts as a product and a sum for each."""
-        ...
-
     def sums_of_products(
         self, values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[C]:
-        """The sum of products for each group of (value, plaintext), by their numbers; it counts like single sums."""
+        """The sum of ciphertexts times plaintexts for each group of (value, plaintext), by their numbers.
+
+        Plaintexts are read in the order of the groups, each as often as it occurs there: they may be made when read.
+        """
         ...
 
     def weighted_sums(self, values: Sequence[C], weights: Any, log_scale: float) -> list[C]:
@@ -176,18 +175,16 @@ class Composed:
     Ciphertexts are their own wide values.
     """
 
-    def sum_of_products(self: Primitives[C], terms: Iterable[tuple[C, Any]]) -> C:
-        total: C | None = None
-        for x, plain in terms:
-            term = self.mul_plain(x, plain)
-            total = term if total is None else self.accumulate(total, term)
-        assert total is not None
-        return total
-
     def sums_of_products(
         self: Primitives[C], values: Sequence[C], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[C]:
-        return [self.sum_of_products((values[value], plains[plain]) for value, plain in group) for group in groups]
+        sums = []
+        for (value, plain), *others in groups:
+            total = self.mul_plain(values[value], plains[plain])
+            for value, plain in others:
+                total = self.accumulate(total, self.mul_plain(values[value], plains[plain]))
+            sums.append(total)
+        return sums
 
     def wide_constant(self: Primitives[C], values: Array, log_scale: float, level: int) -> Any:
         return self.constant(values, log_scale, level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from heliograph.execution.evaluation import Run
@@ -23,11 +23,6 @@ class NoValues:
 
     def describe(self, x: object) -> tuple[int, int]:
         raise AssertionError("nothing has neither level nor parts")
-
-    def sum_of_products(self, terms: Iterable[tuple[object, Any]]) -> object:
-        for _ in terms:
-            pass
-        return _NOTHING
 
     def sums_of_products(self, values: object, plains: object, groups: Sequence[object]) -> list[object]:
         return [_NOTHING] * len(groups)

@@ -53,7 +53,6 @@ LINEAR: dict[str, Case] = {
     "mul_plain": lambda do, x, y, p: do.mul_plain(x, p[1]),
     "mul_plain of complex numbers": lambda do, x, y, p: do.mul_plain(x, p[2]),
     "mul_plain of three parts": lambda do, x, y, p: do.mul_plain(do.mul(x, y), p[0]),
-    "sum_of_products": lambda do, x, y, p: do.sum_of_products(((x, y)[i], p[k]) for i, k in _GROUPS[2]),
     "sums_of_products": lambda do, x, y, p: do.sums_of_products([x, y], p, _GROUPS),
 }
 SWITCHES: dict[str, Case] = {
@@ -192,7 +191,7 @@ def _encodings(bench: Bench) -> None:
                 do.mul_plain(one, do.encode(values, scale, level)),
                 do.mul_plain(one, do.constant(values, scale, level)),
             ]
-            made.append(do.sum_of_products([(one, do.diagonal(np.atleast_1d(values), scale, level))]))
+            made += do.sums_of_products([one], [do.diagonal(np.atleast_1d(values), scale, level)], [[(0, 0)]])
             if not np.iscomplexobj(values):
                 made.append(do.add_plain(zero, do.encode(values, scale, level, zero)))
             for rows in {part.tobytes(): part for part in (bench.residues(each)[0] for each in made)}.values():

@@ -192,17 +192,17 @@ class Exact(Composed):
     def mul_scalar(self, x: Array, value: float, log_scale: float) -> Array:
         return self._reduced(x * rounded(value, log_scale))
 
-    def sum_of_products(self, terms: Iterable[tuple[Array, Any]]) -> Array:
-        return self._reduced(functools.reduce(np.add, (x * plain for x, plain in terms)))
-
     def sums_of_products(
         self, values: Sequence[Array], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Array]:
-        return [self.sum_of_products((values[i], plains[k]) for i, k in group) for group in groups]
+        return [self._sum((values[i], plains[k]) for i, k in group) for group in groups]
 
     def weighted_sums(self, values: Sequence[Array], weights: Any, log_scale: float) -> list[Array]:
         rows = [[rounded(weight, log_scale) for weight in row] for row in weights.toarray().tolist()]
-        return [self.sum_of_products(zip(values, row, strict=True)) for row in rows]
+        return [self._sum(zip(values, row, strict=True)) for row in rows]
+
+    def _sum(self, terms: Iterable[tuple[Array, Any]]) -> Array:
+        return self._reduced(functools.reduce(np.add, (x * plain for x, plain in terms)))
 
     def times_i(self, x: Array) -> Array:
         """A product with X^(N/2), which is i at the first value of each conjugate pair, that is, in the slots."""

@@ -48,8 +48,6 @@ def test_every_call_is_counted_once_under_its_name(name: str) -> None:
         given = [[nothing], np.ones((1, 1)), 40.0]
     if name in ("sums_of_products", "wide_sums"):
         given = [[nothing], [nothing], [[(0, 0)]]]
-    if name == "sum_of_products":
-        given = [[(nothing, nothing)]]
     if name == "rotate_wide":
         # By nothing it is no rotation.
         counted.rotate_wide(nothing, 0, nothing)

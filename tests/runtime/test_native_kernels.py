@@ -437,10 +437,13 @@ def test_halves_of_plaintexts_give_what_the_whole_gives(bench: Bench) -> None:
         # As they wait as coefficients, among others; of more terms than are made residues at once.
         waiting = [rounded(random.normal(size=size), scale, level, do.tables) for size in (ring.slots, 8) * 20]
         terms = [(values[i % 3], plain) for i, plain in enumerate([*waiting, *halves])]
-        found = do.sum_of_products(terms)
-        made = [*(evaluated([plain], do.tables)[0] for plain in waiting), *wholes]
-        expected = do.sum_of_products((x, plain) for (x, _), plain in zip(terms, made, strict=True))
-        assert np.array_equal(found.residues, expected.residues)
+        made = [*(evaluated(plain, do.tables) for plain in waiting), *wholes]
+        plains = [plain for _, plain in terms]
+        places = [(i % 3, i) for i in range(len(terms))]
+        for groups in ([places], [places[:5], places[5:6], places[6:]]):
+            found, expected = (do.sums_of_products(values, each, groups) for each in (plains, made))
+            for one, other in zip(found, expected, strict=True):
+                assert np.array_equal(one.residues, other.residues)
 
 
 def _unfolded(half: Any, primes: Any) -> Any:

@@ -19,6 +19,7 @@ from heliograph.runtime.native.kernels.elementwise import scaled_residues
 from heliograph.runtime.native.kernels.floating import LIMIT
 from heliograph.runtime.native.kernels.plaintexts import forward_numbers, forward_rows
 from heliograph.runtime.native.kernels.pointers import addresses
+from heliograph.runtime.native.kernels.rows import SHORT
 from heliograph.runtime.native.kernels.transforms import LANES, rows_of
 from heliograph.runtime.native.kernels.word_transforms import LEAST
 from heliograph.runtime.native.tables import ChainTables, with_ratio
@@ -84,25 +85,60 @@ def encode(values: Array, log_scale: float, level: int, tables: ChainTables, wid
     The shape is (words / N, N), or (words / N, N / 2) for real values at the usual scales if `halved`: the second half
     of their residues mirrors the first. With `wide`, rows for the special primes follow.
     """
-    return evaluated([rounded(values, log_scale, level, tables, wide)], tables)[0]
+    return evaluated(rounded(values, log_scale, level, tables, wide), tables)
 
 
-def evaluated(plains: Sequence[Plaintext], tables: ChainTables) -> list[Array]:
-    """The residues of the plaintexts, computed together for all plaintexts of one kind and level."""
-    made: list[Array | None] = [None if isinstance(plain, Coefficients) else plain for plain in plains]
-    waiting = {i: plain for i, plain in enumerate(plains) if isinstance(plain, Coefficients)}
-    known = tables.known
-    kinds = {i: (plain.level, plain.mirrored, plain.wide) for i, plain in waiting.items()}
-    for level, mirrored, wide in set(kinds.values()):
-        places = [i for i, kind in kinds.items() if kind == (level, mirrored, wide)]
-        numbers = [waiting[i].numbers.astype(np.float64, copy=False).view(np.uint32) for i in places]
-        sizes = np.array([each.size // 2 for each in numbers], dtype=np.int64)
-        rows, words = tables.basis(level, wide)[1], tables.words(level, wide)
-        out = np.empty((len(places), words, tables.ring_dim >> mirrored), dtype=np.uint32)
-        forward_numbers(addresses(numbers), sizes, mirrored, out, rows, known)
-        for i, residues in zip(places, out, strict=True):
-            made[i] = residues
-    return [residues for residues in made if residues is not None]
+class Residues:
+    """The residues of plaintexts of one level, of those that are stored as coefficients computed for some rows at a time.
+
+    `sizes`: the number of values in a row of each.
+    """
+
+    def __init__(self, plains: Sequence[Plaintext], tables: ChainTables) -> None:
+        self._tables = tables
+        self.sizes = np.array([row_size(plain, tables.ring_dim) for plain in plains], dtype=np.int64)
+        stored = {i: plain for i, plain in enumerate(plains) if isinstance(plain, np.ndarray)}
+        self._where: Array = np.zeros(len(plains), dtype=np.uint64)
+        self._where[list(stored)] = addresses(list(stored.values()))
+        self._waiting: list[tuple[bool, list[int], list[Array]]] = []
+        for mirrored in (False, True):
+            waiting = {
+                i: plain.numbers.astype(np.float64, copy=False).view(np.uint32)
+                for i, plain in enumerate(plains)
+                if isinstance(plain, Coefficients) and plain.mirrored == mirrored
+            }
+            if waiting:
+                self._waiting.append((mirrored, list(waiting), list(waiting.values())))
+
+    def at(self, rows: Array) -> tuple[Array, list[Array]]:
+        """The addresses of the plaintexts (uint64), and the arrays that must live as long as they are used.
+
+        At these addresses there would be whole plaintexts, of which only these neighbouring rows are there.
+        """
+        known, first = self._tables.known, int(rows[0, 1])
+        words = int(rows[-1, 1]) - first + (1 if known.moduli[rows[-1, 0], SHORT] else 2)
+        where, made = self._where.copy(), list[Array]()
+        for mirrored, places, numbers in self._waiting:
+            size = self._tables.ring_dim >> mirrored
+            out = np.empty((len(places), words, size), dtype=np.uint32)
+            counts = np.array([each.size // 2 for each in numbers], dtype=np.int64)
+            forward_numbers(addresses(numbers), counts, mirrored, out, rows - np.array([0, first]), known)
+            where[places] = addresses(list(out)) - np.uint64(out.itemsize * first * size)
+            made.append(out)
+        return where, made
+
+
+def row_size(plain: Plaintext, ring_dim: int) -> int:
+    """The number of values in a row of a plaintext's residues."""
+    return int(plain.shape[1]) if isinstance(plain, np.ndarray) else ring_dim >> plain.mirrored
+
+
+def evaluated(plain: Plaintext, tables: ChainTables) -> Array:
+    """The residues of a plaintext."""
+    if isinstance(plain, np.ndarray):
+        return plain
+    _, ((found,),) = Residues([plain], tables).at(tables.basis(plain.level, plain.wide)[1])
+    return np.asarray(found)
 
 
 def rounded(values: Array, log_scale: float, level: int, tables: ChainTables, wide: bool = False) -> Plaintext:

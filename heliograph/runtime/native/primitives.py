@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, in_words, residues_of
-from heliograph.runtime.native.encoding import Coefficients, Plaintext, encode, evaluated, rounded
+from heliograph.runtime.native.encoding import Coefficients, Plaintext, Residues, encode, rounded, row_size
 from heliograph.runtime.native.kernels import elementwise
 from heliograph.runtime.native.kernels.pointers import addresses
 from heliograph.runtime.native.kernels.rows import SHORT
@@ -20,8 +20,8 @@ from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, with_ratio
 from heliograph.runtime.sums import weighted_sums
 
-# The number of plaintexts stored as coefficients whose residues are in memory at once.
-_TOGETHER = 32
+# The bytes of plaintexts that one step of a sum of products reads, about.
+_ROOM = 1 << 24
 # Empty `lift` and `more` for `keyswitch.rotated`: no factor for `base`, and nothing to add.
 _NO_LIFT = np.empty((0, 2), dtype=np.uint64)
 _NO_SUMMAND = np.empty((0, 0, 0), dtype=np.uint32)
@@ -108,30 +108,15 @@ class NativePrimitives:
         _check_plain(x.residues, plain)
         return self._elementwise(elementwise.multiply_plain, x, plain)
 
-    def sum_of_products(self, terms: Iterable[tuple[Ciphertext, Plaintext]]) -> Ciphertext:
-        values, plains = zip(*terms, strict=True)
-        step = _TOGETHER if any(isinstance(plain, Coefficients) for plain in plains) else len(plains)
-        total: Ciphertext | None = None
-        for begin in range(0, len(plains), step):
-            some = plains[begin : begin + step]
-            # The same baby steps occur in each giant step.
-            distinct = {id(x): x for x in values[begin : begin + step]}
-            numbers = {key: i for i, key in enumerate(distinct)}
-            places = [(numbers[id(x)], i) for i, x in enumerate(values[begin : begin + step])]
-            (found,) = self.sums_of_products(list(distinct.values()), evaluated(some, self.tables), [places])
-            total = found if total is None else self.accumulate(total, found)
-        assert total is not None, "a sum of no products"
-        return total
-
     def sums_of_products(
-        self, values: Sequence[Ciphertext], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
+        self, values: Sequence[Ciphertext], plains: Sequence[Plaintext], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Ciphertext]:
         """Several sums of products in one pass over memory; the ciphertexts have two parts."""
         found = self._sums_of_products([x.residues for x in values], plains, groups, self._rows(values[0]))
         return [Ciphertext(each, values[0].level) for each in found]
 
     def wide_sums(
-        self, values: Sequence[Array], plains: Sequence[Array], groups: Sequence[Sequence[tuple[int, int]]]
+        self, values: Sequence[Array], plains: Sequence[Plaintext], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Array]:
         level = self.tables.level_of(values[0].shape[1], wide=True)
         return list(self._sums_of_products(values, plains, groups, self.tables.basis(level, True)[1]))
@@ -139,22 +124,57 @@ class NativePrimitives:
     def _sums_of_products(
         self,
         values: Sequence[Array],
-        plains: Sequence[Array],
+        plains: Sequence[Plaintext],
         groups: Sequence[Sequence[tuple[int, int]]],
         rows: Array,
     ) -> Array:
-        """The sums, (groups, 2, words / N, N), from values (2, words / N, N)."""
-        terms = np.array([term for group in groups for term in group], dtype=np.int64)
-        begins = np.cumsum([0, *map(len, groups)])
+        """The sums, (groups, 2, words / N, N), from values (2, words / N, N).
+
+        Some groups at a time, so that not all plaintexts are in memory; of those that are coefficients, the residues of
+        some rows at a time. The values are read from memory for each of these steps.
+        """
         for x in values:
             _check_alike(x, values[0])
-        for plain in plains:
-            _check_plain(values[0], plain)
-        sums = np.empty((begins.size - 1, *values[0].shape), dtype=np.uint32)
-        sizes = np.array([plain.shape[1] for plain in plains], dtype=np.int64)
-        where = addresses(values), addresses(plains)
-        elementwise.sums_of_products(*where, sizes, terms, begins, sums, rows, self._known)
+        sums = np.empty((len(groups), *values[0].shape), dtype=np.uint32)
+        begin = size = 0
+        found: list[Plaintext] = []
+        for end, group in enumerate(groups, 1):
+            found += [plains[plain] for _, plain in group]
+            size = sum(plain.nbytes for plain in found)
+            if size >= _ROOM or end == len(groups):
+                self._sum(values, found, groups[begin:end], rows, sums[begin:end])
+                begin, found = end, []
         return sums
+
+    def _sum(
+        self,
+        values: Sequence[Array],
+        plains: Sequence[Plaintext],
+        groups: Sequence[Sequence[tuple[int, int]]],
+        rows: Array,
+        sums: Array,
+    ) -> None:
+        """Some of the sums; the plaintexts are those of their terms, in order."""
+        for plain in plains:
+            _check_shape(values[0], *self._shape(plain))
+        factors = [value for group in groups for value, _ in group]
+        terms = np.stack([factors, np.arange(len(factors))], axis=1)
+        begins = np.cumsum([0, *map(len, groups)])
+        whole, words = addresses(values), values[0].shape[1]
+        residues, step = Residues(plains, self.tables), rows.shape[0]
+        if any(isinstance(plain, Coefficients) for plain in plains):
+            step = max(1, _ROOM * step // (4 * words * int(residues.sizes.sum())))
+        for first in range(0, rows.shape[0], step):
+            some = rows[first : first + step]
+            where, made = residues.at(some)
+            elementwise.sums_of_products(whole, where, residues.sizes, terms, begins, sums, some, self._known)
+            del made
+
+    def _shape(self, plain: Plaintext) -> tuple[int, int]:
+        """The shape of a plaintext's residues."""
+        if isinstance(plain, np.ndarray):
+            return plain.shape[0], plain.shape[1]
+        return self.tables.words(plain.level, plain.wide), row_size(plain, self.tables.ring_dim)
 
     def mul_scalar(self, x: Ciphertext, value: float, log_scale: float) -> Ciphertext:
         return self._times(x, [[_whole(value, log_scale)] * (x.level + 1)])
@@ -320,11 +340,13 @@ def _check_alike(x: Array, y: Array) -> None:
 
 
 def _check_plain(x: Array, plain: Array) -> None:
+    _check_shape(x, plain.shape[0], plain.shape[1])
+
+
+def _check_shape(x: Array, rows: int, size: int) -> None:
     """Raise an error unless a plaintext, of which only half may be stored, fits the ciphertext."""
-    if plain.shape[0] != x.shape[-2] or plain.shape[1] not in (x.shape[-1], x.shape[-1] // 2):
-        raise InternalError(
-            f"a plaintext has {plain.shape[0]} rows and {plain.shape[1]} values beside {x.shape[-2]} and {x.shape[-1]}"
-        )
+    if rows != x.shape[-2] or size not in (x.shape[-1], x.shape[-1] // 2):
+        raise InternalError(f"a plaintext has {rows} rows and {size} values beside {x.shape[-2]} and {x.shape[-1]}")
 
 
 def _whole(value: float, log_scale: float) -> int:

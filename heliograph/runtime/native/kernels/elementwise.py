@@ -274,11 +274,16 @@ def sums_of_products(
         row, at = rows[j, 0], rows[j, 1]
         modulus = known.moduli[row]
         if modulus[SHORT]:
-            where, step = np.empty((3, terms.shape[0]), np.uint64), min(_LONG_BLOCK, size // 4)
+            step = min(_LONG_BLOCK, size // 4)
+            # Ciphertexts that several sums read are copied, a little apart, and stay in a cache near the core.
+            copied = ciphertexts.size if out.shape[0] > 1 else 0
+            copies = np.empty((copied, 2, 2, step + LANES), np.uint32)
+            parts, where = np.empty((ciphertexts.size, 2, 2), np.uint64), np.empty((5, terms.shape[0]), np.uint64)
             for block in range(half * size // 4, (half + 1) * size // 4, step):
+                _place_parts(ciphertexts, parts, copies, block, step, at, width, size)
                 for s in range(out.shape[0]):
                     some = terms[begins[s] : begins[s + 1]]
-                    _sum_words(ciphertexts, plains, sizes, some, where, out[s], block, step, at, modulus)
+                    _sum_words(parts, plains, sizes, some, where, out[s], block, step, at, modulus)
             continue
         split = modulus[BITS] <= SPLIT_BITS and modulus[PRIME] < LIMIT
         values = np.empty((2, ciphertexts.size, 2, BLOCK), np.uint64)
@@ -304,8 +309,29 @@ def sums_of_products(
 
 
 @kernel
+def _place_parts(
+    ciphertexts: Any, parts: Any, copies: Any, block: Any, step: Any, at: Any, width: Any, size: Any
+) -> None:
+    """The addresses (ciphertexts, 2 sides, 2 parts) of a row of ciphertexts, or of those at which the row would be if
+    `copies`, to which a block and its mirror image are copied, were parts of it.
+    """
+    four = np.uint64(4)
+    for i in range(ciphertexts.size):
+        for side in range(2):
+            begin = size - step - block if side else block
+            for part in range(2):
+                row = ciphertexts[i] + four * np.uint64((part * width + at) * size)
+                if copies.shape[0]:
+                    copy = copies[i, side, part]
+                    for k in range(0, step, LANES):
+                        store(copy, k, load_at(row, begin + k))
+                    row = np.uint64(copy.ctypes.data) - four * np.uint64(begin)
+                parts[i, side, part] = row
+
+
+@kernel
 def _sum_words(
-    ciphertexts: Any,
+    parts: Any,
     plains: Any,
     sizes: Any,
     terms: Any,
@@ -317,7 +343,7 @@ def _sum_words(
     modulus: Any,
 ) -> None:
     """One sum over a block of `step` numbers and its mirror image, for a short prime; `where` is scratch space."""
-    width, size, count, four = out.shape[1], out.shape[2], terms.shape[0], np.uint64(4)
+    size, count, four = out.shape[2], terms.shape[0], np.uint64(4)
     # Plaintexts of which only half is stored come last: they are read backwards in the mirror image.
     whole = 0
     for t in range(count):
@@ -327,30 +353,40 @@ def _sum_words(
             whole += 1
         else:
             number = count - 1 - (t - whole)
-        value = ciphertexts[terms[t, 0]]
-        where[0, number] = value + four * np.uint64(at * size)
-        where[1, number] = value + four * np.uint64((width + at) * size)
-        where[2, number] = plains[place] + four * np.uint64(at * sizes[place])
+        for side in range(2):
+            for part in range(2):
+                where[2 * side + part, number] = parts[terms[t, 0], side, part]
+        where[4, number] = plains[place] + four * np.uint64(at * sizes[place])
     o0, o1 = out[0, at], out[1, at]
-    _add_terms(where, 0, whole, False, o0, o1, block, step, True, modulus)
-    _add_terms(where, 0, whole, False, o0, o1, size - step - block, step, True, modulus)
-    _add_terms(where, whole, count, False, o0, o1, block, step, whole == 0, modulus)
-    _add_terms(where, whole, count, True, o0, o1, size - step - block, step, whole == 0, modulus)
+    _add_terms(where, 0, 0, whole, False, o0, o1, block, step, True, modulus)
+    _add_terms(where, 2, 0, whole, False, o0, o1, size - step - block, step, True, modulus)
+    _add_terms(where, 0, whole, count, False, o0, o1, block, step, whole == 0, modulus)
+    _add_terms(where, 2, whole, count, True, o0, o1, size - step - block, step, whole == 0, modulus)
 
 
 @kernel
 def _add_terms(
-    where: Any, begin: Any, end: Any, back: Any, o0: Any, o1: Any, block: Any, step: Any, fresh: Any, modulus: Any
+    where: Any,
+    side: Any,
+    begin: Any,
+    end: Any,
+    back: Any,
+    o0: Any,
+    o1: Any,
+    block: Any,
+    step: Any,
+    fresh: Any,
+    modulus: Any,
 ) -> None:
     """Add some of the terms to both parts of a sum over a block, or begin the sum if it is `fresh`.
 
-    `where` has the addresses of both parts of a ciphertext's row, and of a plaintext's, which is read `back` to front
-    if only its first half is stored.
+    `where` has the addresses of both parts of a ciphertext's row, at `side` and behind it, and at its end those of a
+    plaintext's, which is read `back` to front if only its first half is stored.
     """
     if begin == end:
         return
     q, minus, w, ratio = reduction_of(modulus)
-    first, second, factors, size = where[0], where[1], where[2], o0.size
+    first, second, factors, size = where[side], where[side + 1], where[4], o0.size
     for x in range(block, block + step, LANES):
         found0, found1 = splat(np.uint32(0)), splat(np.uint32(0))
         there = size - LANES - x if back else x
