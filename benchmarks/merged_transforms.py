@@ -22,7 +22,7 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import CipherType, Node
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
-from heliograph.ir.ops.slots.transforms import transform_offsets
+from heliograph.ir.ops.slots.transforms import transform_diagonals
 
 # What stands between a map and the bootstrap of its result: sums of copies, a bias, scales.
 BETWEEN = frozenset(
@@ -55,7 +55,7 @@ def rows(artifact: hg.Artifact) -> list[dict[str, Any]]:
             continue
         assert isinstance(node.type, CipherType)
         factor = fourier_factor(behind.attrs)
-        offsets = {o % slots for each in transform_offsets(node.attrs, program.linear_map) for o in each}
+        offsets = {o % slots for each in transform_diagonals(node.attrs, program.linear_map) for o in each.offsets}
         own = [(place - (1 << factor.layers) + 1) * factor.scale for place in range(factor.diagonals)]
         merged = len({(offset + other) % slots for offset in offsets for other in own})
         product_ms = BUILT_IN.summed_product_ms(ring, node.type.level)

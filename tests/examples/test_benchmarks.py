@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -343,3 +344,12 @@ def test_the_list_says_what_is_lacking(commands: Any, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert "Toy good." in printed
     assert "skipped: no_such_package is not installed" in printed
+
+
+def test_every_benchmark_can_be_loaded() -> None:
+    """What it lacks to run is another matter; its imports are those of this version."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "list"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "resnets" in done.stdout
+    assert "failed:" not in done.stdout, done.stdout
