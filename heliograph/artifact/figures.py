@@ -242,7 +242,7 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
 
 
 def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
-    products = count(calls, *PLAIN_PRODUCTS, *KEY_SWITCHES, "rescale")
+    products = count(calls, *PLAIN_PRODUCTS, *KEY_SWITCHES, "rescale", "narrow_rescale")
     entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
     return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
 

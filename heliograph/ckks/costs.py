@@ -106,6 +106,14 @@ class CostTable:
     def relinearize_ms(self, ring: Ring, level: int) -> float:
         return self.switch_ms(ring, level + 1) + self.decompose_ms(ring, level + 1)
 
+    def relinearize_wide_ms(self, ring: Ring, level: int) -> float:
+        """A relinearization that is not divided by the special primes."""
+        return self.relinearize_ms(ring, level) - self.narrow_ms(ring, level)
+
+    def narrow_rescale_ms(self, ring: Ring, level: int) -> float:
+        """The division by the special primes and the prime of the level at once: one more source, one row less."""
+        return self.narrow_ms(ring, level) + self._ms(ring, 0, 0, 2 * self._rows(ring, level))
+
     def mul_plain_ms(self, ring: Ring, level: int, parts: int = 2) -> float:
         return self._ms(ring, 0, parts * self._rows(ring, level), 0)
 

@@ -51,17 +51,33 @@ class Counted(Generic[C]):
         self._calls[Call("weighted_sums", self.level, sums_size(*weights.shape))] += 1
         return self._do.weighted_sums(values, weights, log_scale)
 
-    def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
+    def rotate_wide(self, x: C, amount: int, digits: Any, more: Any = None) -> Any:
         """A wide rotation; for amount 0 it is no rotation, costs next to nothing and is not counted."""
         if amount:
             self._calls[Call("rotate_wide", self.level, 2)] += 1
-        return self._do.rotate_wide(x, amount, digits)
+        return self._do.rotate_wide(x, amount, digits, more)
 
     def wide_sums(
         self, values: Sequence[Any], plains: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]]
     ) -> list[Any]:
         self._calls[Call("wide_product", self.level, 2)] += sum(map(len, groups))
         return self._do.wide_sums(values, plains, groups)
+
+    def relinearize(self, x: C, parts: int = 2, divided: bool = True) -> C:
+        """See `Run.divides`."""
+        self._calls[Call("relinearize" if divided else "relinearize_wide", self.level, parts)] += 1
+        return self._do.relinearize(x)
+
+    def narrow(self, wide: Any, divided: bool = True) -> C:
+        """See `Run.divides`; a value that is not divided costs nothing here and is not counted."""
+        if divided:
+            self._calls[Call("narrow", self.level, 2)] += 1
+        return self._do.narrow(wide)
+
+    def rescale(self, x: C, parts: int = 2, divided: bool = True) -> C:
+        """See `Run.divides`; `divided` is that of the operand."""
+        self._calls[Call("rescale" if divided else "narrow_rescale", self.level, parts)] += 1
+        return self._do.rescale(x)
 
     def level_drop(self, x: C, levels: int) -> C:
         return self._do.level_drop(x, levels)

@@ -93,6 +93,14 @@ class Run(Generic[C]):
         """The primitives in one chain of the parameters."""
         return self.shared.part(chain)
 
+    def divides(self, node: Node) -> bool:
+        """Whether the value of a key switch is divided by the special primes before it is read.
+
+        A rescale that alone reads it may divide by these and its own prime at once. Calls are counted and priced as if
+        every backend did; a backend that does not is right too.
+        """
+        return node not in self.shared.undivided
+
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
         """The plaintext summand or factor of a node, kept between runs."""
         return self.shared.cache.get(self.shared.index[node], make, self.shared.plaintext_bytes(level))
@@ -163,7 +171,7 @@ class Run(Generic[C]):
             *sums, total = on.wide_sums(rotated, self.factor(node), groups)
             for part in reversed(sums):
                 total = on.step_wide(total, factor.giant_step % slots, part)
-            return on.narrow(total)
+            return on.narrow(total, self.divides(node))
         *sums, total = on.sums_of_products(rotated, self.factor(node), groups)
         for part in reversed(sums):
             total = on.accumulate(on.rotate(total, factor.giant_step % slots), part)
@@ -190,19 +198,26 @@ class Run(Generic[C]):
     def transform(self, node: Node, operands: Sequence[C]) -> C:
         """The value of a `linear_transform`: hoisted baby steps, products with the diagonals, giant steps.
 
+        Where there are several giant steps, they are added in the extended basis and divided once.
         A backend may override it as a whole, and then counts the same calls (execution/walk.py).
         """
         on, paths = self.at(cipher(node)), self.shared.paths
         rotated = [self.baby_steps(node, position, x) for position, x in enumerate(operands)]
-        total: C | None = None
+        total: Any = None
         transform = self.shared.transform(node)
         values, products = [rotated[position][b] for position, b in transform.factors], transform.products
-        parts = on.sums_of_products(values, _Diagonals(self, transform), products) if products else []
-        for g, part in zip(transform.groups, parts, strict=True):
-            for step in paths.get(g, (g,) if g else ()):
-                part = on.rotate(part, step)
-            total = part if total is None else on.accumulate(total, part)
-        if total is None:
+        if not products:
             # A map that is zero everywhere: a ciphertext of zeros of the right level and scale.
-            total = on.mul_plain(operands[0], on.constant(0.0, node.attrs["plain_log_scales"][0]))
-        return total
+            return on.mul_plain(operands[0], on.constant(0.0, node.attrs["plain_log_scales"][0]))
+        parts = on.sums_of_products(values, _Diagonals(self, transform), products)
+        wide = self.shared.adds_wide(node)
+        for g, part in zip(transform.groups, parts, strict=True):
+            *steps, last = paths.get(g, (g,))
+            for step in steps:
+                part = on.rotate(part, step)
+            if wide:
+                total = on.rotate_wide(part, last, on.decompose(part) if last else None, total)
+            else:
+                part = on.rotate(part, last) if last else part
+                total = part if total is None else on.accumulate(total, part)
+        return on.narrow(total, self.divides(node)) if wide else total

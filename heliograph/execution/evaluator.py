@@ -255,6 +255,28 @@ class Evaluator(Generic[C]):
         kind = cipher(node)
         return self.chains[kind.chain].ring.hoists_twice(kind.level)
 
+    def adds_wide(self, node: Node) -> bool:
+        """Whether the giant steps of a `linear_transform` are added in the extended basis."""
+        return sum(map(bool, node.attrs["giant_steps"])) > 1
+
+    @functools.cached_property
+    def undivided(self) -> frozenset[Node]:
+        """The values of key switches that a rescale alone reads (`Run.divides`)."""
+        wide = {
+            "relinearize": lambda node: True,
+            "fourier_factor": self.is_wide,
+            "linear_transform": self.adds_wide,
+        }
+        users = self.program.users()
+        return frozenset(
+            node
+            for node in self.program.nodes
+            if node.op in wide
+            and [user.op for user in users[node]] == ["rescale"]
+            and node not in self.program.outputs
+            and wide[node.op](node)
+        )
+
     def diagonal(self, encoding: Encoding, ahead: EncodeAhead | None) -> Any:
         """The plaintext of a diagonal, from the cache or encoded ahead."""
         # Once plaintexts are encoded ahead, the cache takes no more: the choice of plaintexts to encode ahead depends

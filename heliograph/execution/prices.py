@@ -47,7 +47,7 @@ class Work:
     def products(depth: int, count: int) -> Work:
         """`count` products of ciphertexts, relinearized and rescaled, spread evenly over `depth` levels."""
         places = Counter(number * depth // count for number in range(count))
-        names = (("mul", 2), ("relinearize", 3), ("rescale", 2))
+        names = (("mul", 2), ("relinearize_wide", 3), ("narrow_rescale", 2))
         return Work.joined({(name, below, size): n} for below, n in places.items() for name, size in names)
 
 

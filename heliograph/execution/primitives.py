@@ -107,7 +107,17 @@ def _step(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
 
 def _narrowed(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
     wide = _wide(do, s)
-    return lambda: do.narrow(wide)
+    return lambda: _divided(do, do.narrow(wide))
+
+
+def _divided(do: Primitives[Any], x: Any) -> Any:
+    """The ciphertext itself. A backend may put off the division after a key switch: reading the value takes it."""
+    return do.level_drop(x, 0)
+
+
+def _narrowed_and_rescaled(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
+    wide = _wide(do, s)
+    return lambda: do.rescale(do.narrow(wide))
 
 
 def _accumulated(do: Primitives[Any], s: Sample) -> Callable[[], Any]:
@@ -259,8 +269,23 @@ PRIMITIVES = {
         Primitive(
             "relinearize",
             lambda costs, ring, level, parts: costs.relinearize_ms(ring, level),
-            lambda do, s: lambda: do.relinearize(s.x),
+            lambda do, s: lambda: _divided(do, do.relinearize(s.x)),
             switches_keys=True,
+        ),
+        Primitive(
+            # Not divided by the special primes.
+            "relinearize_wide",
+            lambda costs, ring, level, parts: costs.relinearize_wide_ms(ring, level),
+            lambda do, s: lambda: do.relinearize(s.x),
+            methods=("relinearize",),
+            switches_keys=True,
+        ),
+        Primitive(
+            # The division that was put off, by the prime of the level too.
+            "narrow_rescale",
+            lambda costs, ring, level, parts: costs.narrow_rescale_ms(ring, level),
+            _narrowed_and_rescaled,
+            methods=("rescale",),
         ),
         Primitive(
             "rescale",

@@ -124,8 +124,11 @@ class Primitives(Protocol[C]):
         """`constant` for products with wide values only."""
         ...
 
-    def rotate_wide(self, x: C, amount: int, digits: Any) -> Any:
-        """`rotate_hoisted` with a wide result; for amount 0, the value itself."""
+    def rotate_wide(self, x: C, amount: int, digits: Any, more: Any = None) -> Any:
+        """`rotate_hoisted` with a wide result; for amount 0, the value itself.
+
+        Plus the wide value `more`, to which nobody else has a reference: it may be overwritten.
+        """
         ...
 
     def wide_sums(
@@ -189,8 +192,9 @@ class Composed:
     def wide_constant(self: Primitives[C], values: Array, log_scale: float, level: int) -> Any:
         return self.constant(values, log_scale, level)
 
-    def rotate_wide(self: Primitives[C], x: C, amount: int, digits: Any) -> Any:
-        return self.rotate_hoisted(x, amount, digits) if amount else x
+    def rotate_wide(self: Primitives[C], x: C, amount: int, digits: Any, more: Any = None) -> Any:
+        rotated = self.rotate_hoisted(x, amount, digits) if amount else x
+        return rotated if more is None else self.add(more, rotated)
 
     def wide_sums(
         self: Primitives[C],

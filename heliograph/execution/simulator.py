@@ -6,6 +6,7 @@ scales, a value too large for its modulus, a wrong number of parts.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -113,6 +114,10 @@ class SimulatedPrimitives(Composed):
         self._errors, self._chain = errors, chain
         self._keys = frozenset(chain.rotation_keys)
 
+    @property
+    def ring(self) -> Ring:
+        return self._chain.ring
+
     def describe(self, x: SimulatedCiphertext) -> tuple[int, int]:
         return x.level, x.parts
 
@@ -203,14 +208,17 @@ class SimulatedPrimitives(Composed):
     def rotate_hoisted(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
         return self.rotate(x, amount)
 
-    def rotate_wide(self, x: SimulatedCiphertext, amount: int, digits: None) -> SimulatedCiphertext:
+    def rotate_wide(
+        self, x: SimulatedCiphertext, amount: int, digits: None, more: SimulatedCiphertext | None = None
+    ) -> SimulatedCiphertext:
         """A rotation with the key's noise, but without the rounding of the division."""
         _two_parts(x, "rotate_wide")
-        if amount == 0:
-            return x
-        self.needs_key(amount, x.level)
-        std = noise.key_std(self._chain.ring, x.level)
-        return self._errors.made(np.roll(x.slots, -amount), x.level, x.log_scale, 2, std, "rotate_wide")
+        rotated = x
+        if amount:
+            self.needs_key(amount, x.level)
+            std = noise.key_std(self._chain.ring, x.level)
+            rotated = self._errors.made(np.roll(x.slots, -amount), x.level, x.log_scale, 2, std, "rotate_wide")
+        return rotated if more is None else self._sum(more, rotated, more.slots + rotated.slots, "rotate_wide")
 
     def narrow(self, wide: SimulatedCiphertext) -> SimulatedCiphertext:
         biased = wide.slots + self._errors.bias * 2.0**-wide.log_scale
@@ -385,8 +393,8 @@ class SimulatedRun(Run[SimulatedCiphertext]):
                 elif step % ring.slots:
                     do.needs_key(step % ring.slots, x.level)
             rotated[position, b] = value.slots
-        giants = [step for g in groups for step in paths.get(g, (g,) if g else ())]
-        for step in giants:
+        giants = [paths.get(g, (g,) if g else ()) for g in groups]
+        for step in itertools.chain.from_iterable(giants):
             do.needs_key(step, x.level)
         if not self._errors.noisy:
             # Without errors the order of the steps does not matter.
@@ -414,8 +422,13 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             power += np.roll(powers[steps], -g)
         total = sums[0] + 1j * sums[1]
         total = total + self._errors.gaussian(total.shape) * np.sqrt(power)
-        total = total + len(giants) * self._errors.bias * 2.0 ** -scales[0]
-        std = math.sqrt(len(giants)) * do.switch_std(x.level)
+        # Each step adds the noise of a key; last steps in the extended basis share one division.
+        wide, taken = self.shared.adds_wide(node), sum(map(len, giants))
+        divisions = taken - sum(map(bool, giants)) + 1 if wide else taken
+        total = total + divisions * self._errors.bias * 2.0 ** -scales[0]
+        std = math.hypot(
+            math.sqrt(taken) * noise.key_std(do.ring, x.level), math.sqrt(divisions) * noise.division_std(do.ring)
+        )
         return self._errors.made(total, x.level, scales[0], 2, std, node.op)
 
     def fourier_factor(self, node: Node, x: SimulatedCiphertext) -> SimulatedCiphertext:

@@ -68,6 +68,12 @@ WIDE: dict[str, tuple[Case, Case]] = {
         lambda do, x, y, p: do.rotate(x, FIRST),
     ),
     "rotate_wide by nothing": (lambda do, x, y, p: do.rotate_wide(x, 0, None), lambda do, x, y, p: x),
+    "rotate_wide onto another": (
+        lambda do, x, y, p: do.rotate_wide(
+            y, 0, None, do.rotate_wide(x, FIRST, do.decompose(x), do.rotate_wide(y, 0, None))
+        ),
+        lambda do, x, y, p: do.add(do.add(do.rotate(x, FIRST), y), y),
+    ),
     "step_wide": (
         lambda do, x, y, p: do.step_wide(do.rotate_wide(x, 0, None), FIRST, do.rotate_wide(y, 0, None)),
         lambda do, x, y, p: do.add(do.rotate(x, FIRST), y),
@@ -96,7 +102,11 @@ def primitive_checks(make: Maker, rings: Sequence[Ring] = RINGS, *, switches: st
     calls |= {name: functools.partial(_tried, name, case) for name, case in LINEAR.items()}
     calls |= {name: functools.partial(_tried, name, case, switches=switches) for name, case in SWITCHES.items()}
     calls |= {name: functools.partial(_wide, name, *cases) for name, cases in WIDE.items()}
-    calls |= {"lower part": functools.partial(_lower, switches=switches), "threads": _threads}
+    calls |= {
+        "rescale after a key switch": _at_once,
+        "lower part": functools.partial(_lower, switches=switches),
+        "threads": _threads,
+    }
     refreshing: dict[str, Callable[[Bench], None]] = {
         "bootstrap": functools.partial(_bootstrap, paired=False),
         "bootstrap of a pair": functools.partial(_bootstrap, paired=True),
@@ -226,6 +236,26 @@ def _wide(name: str, wide: Case, case: Case, bench: Bench) -> None:
         expected = bench.residues(case(do, x, y, plains))
         what = f"{name} on {name_of(bench.ring)}, level {level}, {bench.ring.digits} digits"
         compare(what, bench.residues(do.narrow(wide(do, x, y, plains))), expected)
+
+
+def _at_once(bench: Bench) -> None:
+    """Check that a rescale right after a key switch, which may divide by all primes at once, is off by at most one from
+    one after a division.
+    """
+    do = bench.do(0)
+    for level in filter(None, levels_of(bench.ring)):
+        x, y = (bench.operand(level, kind) for kind in ("x", "y"))
+        primes = bench.ring.primes[:level]
+        for what, switched in {
+            "relinearize": do.relinearize(do.mul(x, y)),
+            "narrow": do.narrow(do.rotate_wide(x, FIRST, do.decompose(x))),
+        }.items():
+            at_once = bench.residues(do.rescale(switched)).astype(object)
+            bench.residues(switched)
+            expected = bench.residues(do.rescale(switched)).astype(object)
+            for one, other in zip(at_once, expected, strict=True):
+                apart = np.abs(centred(backward((one - other) % column(primes), primes), primes)).max()
+                assert apart <= 1, f"rescale after {what} on {name_of(bench.ring)}, level {level}: off by {apart}"
 
 
 def _lower(bench: Bench, switches: str) -> None:

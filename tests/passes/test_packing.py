@@ -304,7 +304,7 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
     for i, (node, operand, _) in enumerate(maps):
         end, start = groups.of[node], in_order[groups.of[operand]]
         in_order[end] = min(range(len(candidates[end])), key=lambda e: cost(i, start, e))
-    assert total(in_order) > 1.05 * least
+    assert total(in_order) > 1.02 * least
     # The strided convolution leaves gaps, and the next one works around them.
     assert [layout.digits[2][0][1] for layout in chosen] == [1, 1, 2, 2, 1]
 
@@ -356,7 +356,7 @@ def test_calls_are_counted_by_layer() -> None:
     assert sum(trace.calls_by_layer.values(), Counter()) == trace.calls
     rows = calls_table(trace.calls_by_layer)
     assert sum(row.rotations for row in rows) == sum(
-        number for call, number in trace.calls.items() if call.primitive in ("rotate", "rotate_hoisted")
+        number for call, number in trace.calls.items() if call.primitive in ("rotate", "rotate_hoisted", "rotate_wide")
     )
     assert sum(row.key_switches - row.rotations for row in rows) == 2  # the square of two ciphertexts
     assert all(row.rotations and row.plaintext_products for row in rows if row.layer == "linear_transform")

@@ -24,7 +24,7 @@ from heliograph.errors import RangeError
 from heliograph.runtime import residues
 from heliograph.runtime.native import warm
 from heliograph.runtime.native.backend import NativeBackend
-from heliograph.runtime.native.ciphertext import in_words, out_of_words
+from heliograph.runtime.native.ciphertext import Ciphertext, in_words, out_of_words, residues_of
 from heliograph.runtime.native.encoding import encode, encoded_bytes, evaluated, halved, rounded, rounded_bytes
 from heliograph.runtime.native.kernels import arithmetic, floating, transforms
 from heliograph.runtime.native.kernels.plaintexts import forward_numbers
@@ -32,7 +32,8 @@ from heliograph.runtime.native.kernels.pointers import addresses
 from heliograph.runtime.native.kernels.word_transforms import LEAST, backward_words, forward_words, word_tables
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import prime_rows, with_ratio
-from heliograph.testing.bench import Bench
+from heliograph.testing.bench import AMOUNTS, Bench
+from heliograph.testing.reference import divided
 from heliograph.testing.rings import RINGS, levels_of, name_of
 
 # Those that need no key.
@@ -484,6 +485,23 @@ def test_wide_plaintexts_are_one_polynomial_modulo_all_primes(bench: Bench) -> N
                 whole = residues.astype(object)
                 found.append(np.where(whole > prime // 2, whole - prime, whole))
             assert all((each == found[0]).all() for each in found)
+
+
+def test_a_rescale_after_a_key_switch_divides_once_to_the_nearest(bench: Bench) -> None:
+    do, ring = native(bench), bench.ring
+    for level in filter(None, levels_of(ring)):
+        x = bench.operand(level, "x")
+        wide = do.rotate_wide(x, AMOUNTS[0], do.decompose(x))
+        primes, special = do.tables.primes[: level + 1], do.tables.special
+        rows = out_of_words(wide, primes + special).astype(object)
+        *kept, last = primes
+        expected = np.stack([divided(part, kept, [last, *special], True) for part in rows])
+        narrowed = do.narrow(wide)
+        assert do.describe(narrowed) == (level, 2)
+        assert (residues_of(do.rescale(narrowed), primes) == expected).all()
+        # Once it is divided, the rescale is a division of its own.
+        read = do.rescale(Ciphertext(narrowed.residues, level))
+        assert np.array_equal(do.rescale(narrowed).residues, read.residues)
 
 
 def test_the_refusal_of_a_plaintext_does_not_tell_its_values() -> None:

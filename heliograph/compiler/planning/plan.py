@@ -194,7 +194,7 @@ def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
 
 
 # The calls that a sum of products needs only once.
-_ONCE = ("relinearize", "rescale")
+_ONCE = ("relinearize", "rescale", "relinearize_wide", "narrow_rescale")
 # If errors take a value out of its range, it is unknown how much finer the scale must be: this many bits are tried
 # next.
 BITS_FINER = 3

@@ -163,6 +163,9 @@ class Runs(Protocol):
     def at(self, kind: CipherType) -> Any:
         """The primitives on ciphertexts of that level and chain, each call counted."""
 
+    def divides(self, node: Node) -> bool:
+        """Whether the value of a key switch is divided by the special primes before it is read."""
+
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
         """The plaintext that a node adds or multiplies by, kept between runs."""
 

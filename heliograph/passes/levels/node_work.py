@@ -61,10 +61,16 @@ def node_works(program: Program, slots: int) -> dict[Node, Work]:
         spent: dict[Spent, int] = {(call.primitive, above, call.size): number for call, number in calls.items()}
         if pending[node]:
             out, parts = node in program.outputs, cipher(counted[node]).parts
-            if out or not all(reader in keeps and pending[reader] for reader in readers[node]):
-                spent["rescale", above, 2] = spent[SWITCH, above + 1, 2] = 1
-            if node in short or (out and parts > 2):
-                spent["relinearize", above, parts] = 1
+            rescaled = out or not all(reader in keeps and pending[reader] for reader in readers[node])
+            relinearized = node in short or (out and parts > 2)
+            both = rescaled and (relinearized or ("narrow", above, 2) in spent)
+            if both:
+                # The division by the special primes is that by the prime of the level too.
+                spent.pop(("narrow", above, 2), None)
+            if rescaled:
+                spent["narrow_rescale" if both else "rescale", above, 2] = spent[SWITCH, above + 1, 2] = 1
+            if relinearized:
+                spent["relinearize_wide" if both else "relinearize", above, parts] = 1
         works[node] = Work.joined([spent])
     return works
 

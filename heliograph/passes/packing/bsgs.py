@@ -36,13 +36,16 @@ class Steps:
 def rotation_calls(babies: Array, giants: Array, inputs: int = 1, outputs: int = 1) -> dict[Spent, Array]:
     """The rotation calls of plans with `babies` baby steps of each input and `giants` giant steps of each output.
 
-    Steps by zero are not counted; the arrays have one number for each plan.
+    Steps by zero are not counted; the arrays have one number for each plan. Several giant steps are added in the
+    extended basis (`Run.transform`).
     """
-    hoisted = inputs * (babies > 1)
+    hoisted, wide = inputs * (babies > 1), outputs * (giants > 1)
     return {
-        ("decompose", 0, 2): hoisted,
+        ("decompose", 0, 2): hoisted + wide * giants,
         ("rotate_hoisted", 0, 2): hoisted * babies,
-        ("rotate", 0, 2): (inputs - hoisted) * babies + outputs * giants,
+        ("rotate", 0, 2): (inputs - hoisted) * babies + (outputs - wide) * giants,
+        ("rotate_wide", 0, 2): wide * giants,
+        ("narrow", 0, 2): wide,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from heliograph.runtime.wire import forms as seeded
 from heliograph.runtime.wire.forms import key_form, sparse_primes, special_primes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Ciphertext:
     """Canonical residues in evaluation form: (parts, words / N, N), in rows of words (`kernels.rows`)."""
 
@@ -27,6 +27,32 @@ class Ciphertext:
     @property
     def parts(self) -> int:
         return int(self.residues.shape[0])
+
+
+class Undivided(Ciphertext):
+    """A ciphertext after a key switch, to be divided by the special primes when its residues are read.
+
+    A rescale that comes first divides by the prime of the level too: one division instead of two.
+
+    `wide`: its two parts in the extended basis, (2, words / N, N); None once they are divided.
+    `tables`: the chain of the key switch.
+    """
+
+    __slots__ = ("_divide", "_residues", "tables", "wide")
+
+    def __init__(self, wide: Array, level: int, tables: ChainTables, divide: Callable[[Array], Array]) -> None:
+        self.wide: Array | None = wide
+        self.level, self.tables, self._divide = level, tables, divide
+
+    @property
+    def residues(self) -> Array:  # type: ignore[override]
+        if self.wide is not None:
+            self._residues, self.wide = self._divide(self.wide), None
+        return self._residues
+
+    @property
+    def parts(self) -> int:
+        return 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,7 @@
 """Key switching: digits, their product with a key, division by the special primes. Rescaling is a similar division.
 
 The construction is OpenFHE's (HYBRID, Han and Ki 2020), and so is every rounding: results are the same to the last bit.
+A division by the special primes and a level's prime at once rounds once, where two divisions round twice.
 """
 
 from __future__ import annotations
@@ -492,20 +493,26 @@ def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
 
 
 @parallel_kernel
-def widened(values: Any, lift: Any, out: Any, rows: Any, known: Any) -> None:
-    """Values (2, words / N, N) times P in the extended basis: zero modulo the special primes."""
+def widened(values: Any, lift: Any, onto: bool, out: Any, rows: Any, known: Any) -> None:
+    """Values (2, words / N, N) times P in the extended basis, where they are zero modulo the special primes: written
+    into `out`, or added to it if `onto`.
+    """
     parts, towers = out.shape[0], lift.shape[0]
-    for job in prange(parts * rows.shape[0]):
+    for job in prange(parts * (towers if onto else rows.shape[0])):
         part, j = job % parts, job // parts
         row, at = rows[j, 0], rows[j, 1]
         short = known.moduli[row, SHORT]
         if j < towers and short:
             a, o, q = values[part, at], out[part, at], splat(np.uint32(known.moduli[row, PRIME]))
             w, ratio = splat(np.uint32(lift[j, 0])), splat(high_half(lift[j, 1]))
-            for x in range(0, o.size, LANES):
-                store(o, x, times_word(load(a, x), w, ratio, q))
+            if onto:
+                for x in range(0, o.size, LANES):
+                    store(o, x, word_total(load(o, x), times_word(load(a, x), w, ratio, q), q))
+            else:
+                for x in range(0, o.size, LANES):
+                    store(o, x, times_word(load(a, x), w, ratio, q))
             continue
-        for word in range(1 if short else 2):
+        for word in range(0 if onto else 1 if short else 2):
             o = out[part, at + word]
             for x in range(o.size):
                 o[x] = np.uint32(0)

@@ -11,13 +11,13 @@ from heliograph.ckks.keys import conjugation_index, rotation_index
 from heliograph.errors import InternalError, ProgramError, RangeError
 from heliograph.ir import Array
 from heliograph.runtime.native import keyswitch
-from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, in_words, residues_of
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, Undivided, in_words, residues_of
 from heliograph.runtime.native.encoding import Coefficients, Plaintext, Residues, encode, rounded, row_size
 from heliograph.runtime.native.kernels import elementwise
 from heliograph.runtime.native.kernels.pointers import addresses
 from heliograph.runtime.native.kernels.rows import SHORT
 from heliograph.runtime.native.plaintext_file import PlaintextFile
-from heliograph.runtime.native.tables import ChainTables, with_ratio
+from heliograph.runtime.native.tables import ChainTables, Division, with_ratio
 from heliograph.runtime.sums import weighted_sums
 
 # The bytes of plaintexts that one step of a sum of products reads, about.
@@ -201,37 +201,39 @@ class NativePrimitives:
 
     def rotate_hoisted(self, x: Ciphertext, amount: int, digits: Array) -> Ciphertext:
         # Multiples of the special primes' product divide without a remainder, so the sum may come before the division.
-        return self.narrow(self.rotate_wide(x, amount, digits))
+        return self._narrowed(self.rotate_wide(x, amount, digits))
 
-    def rotate_wide(self, x: Ciphertext, amount: int, digits: Any) -> Array:
+    def rotate_wide(self, x: Ciphertext, amount: int, digits: Any, more: Array | None = None) -> Array:
         """A rotation in the extended basis: (2, words / N, N), with the special primes."""
-        lift, (_, rows) = self.tables.lift(x.level + 1), self.tables.basis(x.level, True)
+        lift = self.tables.lift(x.level + 1)
         if amount:
-            return self._turned(digits, x.residues[0], lift, _NO_SUMMAND, amount)
+            return self._turned(digits, x.residues[0], lift, _NO_SUMMAND if more is None else more, amount)
+        if more is not None:
+            return self._widened(x.residues, lift, more, onto=True)
         out = np.empty((2, self.tables.words(x.level, True), self.tables.ring_dim), dtype=np.uint32)
-        keyswitch.widened(x.residues, lift, out, rows, self._known)
-        return out
+        return self._widened(x.residues, lift, out)
 
     def step_wide(self, total: Array, amount: int, part: Array) -> Array:
         (second,) = self._divided(total[1:])
         return self._turned(self._digits(second), total[0], _NO_LIFT, part, amount)
 
     def narrow(self, wide: Array) -> Ciphertext:
-        return Ciphertext(self._divided(wide), self.tables.level_of(wide.shape[1], wide=True))
+        return Undivided(wide, self.tables.level_of(wide.shape[1], wide=True), self.tables, self._divided)
 
     def conjugate(self, x: Ciphertext) -> Ciphertext:
         key, index = self._key_of("conjugation", 0), conjugation_index(self.tables.ring_dim)
         lift = self.tables.lift(x.level + 1)
-        return self.narrow(self._switched_wide(self.decompose(x), key, x.residues[0], lift, _NO_SUMMAND, index))
+        return self._narrowed(self._switched_wide(self.decompose(x), key, x.residues[0], lift, _NO_SUMMAND, index))
 
     def relinearize(self, x: Ciphertext) -> Ciphertext:
-        switched = self.switched(x.residues[2], self._key_of("relinearization", 0))
-        elementwise.add(switched, x.residues[:2], switched, self._rows(x), self._known)
-        return Ciphertext(switched, x.level)
+        wide = self._key_product(x.residues[2], self._key_of("relinearization", 0))
+        return self.narrow(self._widened(x.residues[:2], self.tables.lift(x.level + 1), wide, onto=True))
 
     def rescale(self, x: Ciphertext) -> Ciphertext:
         if not x.level:
             raise ProgramError("a ciphertext at level 0 has no prime left to be rescaled by")
+        if isinstance(x, Undivided) and x.wide is not None and x.tables is self.tables:
+            return Ciphertext(self._quotient(x.wide, self.tables.special_rescaling(x.level + 1)), x.level - 1)
         division = self.tables.rescaling(x.level + 1)
         scaled = self._coefficients(x.residues, division.rows[x.level :], division.own)
         out = np.empty((x.parts, self.tables.words(x.level - 1), self.tables.ring_dim), dtype=np.uint32)
@@ -286,11 +288,20 @@ class NativePrimitives:
 
     def switched(self, values: Array, key: SwitchingKey) -> Array:
         """A polynomial (words / N, N) times the source secret of a key, encrypted under the key's target secret."""
+        return self._divided(self._key_product(values, key))
+
+    def _key_product(self, values: Array, key: SwitchingKey) -> Array:
+        """`switched` in the extended basis: (2, words / N, N)."""
         digits = self._digits(values)
         rows = self._wide_rows(digits)
         wide = np.empty((2, *digits.shape[1:]), dtype=np.uint32)
         keyswitch.key_product(digits, key.residues, self._key_places(rows, digits, key), wide, rows, self._known)
-        return self._divided(wide)
+        return wide
+
+    def _widened(self, values: Array, lift: Array, out: Array, onto: bool = False) -> Array:
+        """See `keyswitch.widened`; returns `out`."""
+        keyswitch.widened(values, lift, onto, out, self._wide_rows(out), self._known)
+        return out
 
     def _turned(self, digits: Array, base: Array, lift: Array, more: Array, amount: int) -> Array:
         amount %= self.tables.slots
@@ -318,16 +329,21 @@ class NativePrimitives:
         places[len(rows) - len(self.tables.special) :] += key.residues.shape[2] - digits.shape[1]
         return places
 
+    def _narrowed(self, wide: Array) -> Ciphertext:
+        """`narrow`, divided at once."""
+        return Ciphertext(self._divided(wide), self.tables.level_of(wide.shape[1], wide=True))
+
     def _divided(self, wide: Array) -> Array:
         """(parts, words / N, N) divided by the special primes."""
-        level = self.tables.level_of(wide.shape[1], wide=True)
-        division, towers = self.tables.special_division(level + 1), level + 1
-        last = division.rows[towers:]
-        scaled = self._coefficients(wide, last, division.own, division.nearest)
+        return self._quotient(wide, self.tables.special_division(self.tables.level_of(wide.shape[1], wide=True) + 1))
+
+    def _quotient(self, wide: Array, division: Division) -> Array:
+        kept, rows = division.kept, division.rows
+        scaled = self._coefficients(wide, rows[kept:], division.own, division.nearest)
         if division.nearest:
-            keyswitch.wholes(scaled, last, self._known)
-        out = np.empty((wide.shape[0], self.tables.words(level), self.tables.ring_dim), dtype=np.uint32)
-        keyswitch.divide(wide, scaled, out, towers, division.rows, division.down, division.inverse, self._known)
+            keyswitch.wholes(scaled, rows[kept:], self._known)
+        out = np.empty((wide.shape[0], int(rows[kept, 1]), self.tables.ring_dim), dtype=np.uint32)
+        keyswitch.divide(wide, scaled, out, kept, rows, division.down, division.inverse, self._known)
         return out
 
 

@@ -105,7 +105,8 @@ class Digits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Division:
-    """Constants for dividing a polynomial by the product of its last primes: the special primes, or a level's last.
+    """Constants for dividing a polynomial by the product of its last primes: the special primes, a level's last, or
+    both.
 
     `own`: (last, 2), 1/N times the inverse of the product of the other last primes, modulo each last prime.
     `down`: (last, kept, 2), the product of the other last primes modulo each kept prime; if `nearest`, one more row
@@ -150,6 +151,7 @@ class ChainTables:
         self.automorphism = functools.cache(self._automorphism)
         self.special_division = functools.cache(self._special_division)
         self.rescaling = functools.cache(self._rescaling)
+        self.special_rescaling = functools.cache(self._special_rescaling)
         self.lift = functools.cache(self._lift)
 
     @staticmethod
@@ -201,6 +203,11 @@ class ChainTables:
     def _rescaling(self, towers: int) -> Division:
         """Division by the last of this many primes."""
         return self._division(self.primes[: towers - 1], self.primes[towers - 1 : towers], self.rows[:towers])
+
+    def _special_rescaling(self, towers: int) -> Division:
+        """Division by the special primes and the last of this many primes at once, to the nearest."""
+        rows, last = self.basis(towers - 1, True)[1], self.primes[towers - 1 : towers] + self.special
+        return self._division(self.primes[: towers - 1], last, rows, nearest=True)
 
     def _division(self, kept: tuple[int, ...], last: tuple[int, ...], rows: Array, nearest: bool = False) -> Division:
         whole = math.prod(last)

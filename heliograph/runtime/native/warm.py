@@ -90,6 +90,7 @@ def _call_all() -> None:
     do = NativePrimitives(tables, lambda kind, amount: key)
     x = Ciphertext(in_words(np.stack([rows[: _RING.towers]] * 2), primes), _RING.levels)
     product = do.relinearize(do.mul(x, x))
+    do.rescale(product)
     plain = do.encode(np.ones(1), 20.0, _RING.levels)
     do.rescale(do.sub(do.rotate(product, 1), do.add_plain(do.mul_plain(x, plain), plain)))
     do.mul_scalar(x, 0.5, 20.0)

@@ -41,7 +41,7 @@ def product(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 def relinearized(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     operand = cipher(node.inputs[0])
-    return run.at(operand).relinearize(operands[0], parts=operand.parts)
+    return run.at(operand).relinearize(operands[0], parts=operand.parts, divided=run.divides(node))
 
 
 def negated(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
@@ -144,7 +144,7 @@ def transformed(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
 
 def rescaled(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     operand = cipher(node.inputs[0])
-    return run.at(operand).rescale(operands[0], parts=operand.parts)
+    return run.at(operand).rescale(operands[0], parts=operand.parts, divided=run.divides(node.inputs[0]))
 
 
 def dropped(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
