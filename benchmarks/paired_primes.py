@@ -1,0 +1,116 @@
+"""A level of 40 to 54 bits as two primes of half as many, which take one word: whether there are enough, and the times.
+
+Chains of as many levels and digits take turns in one process, with one prime a level or two. A rescale by two primes is
+a relinearization that divides by the first of them at once, and one more division. Keys and ciphertexts are zeros: times
+do not depend on residues. Ratios are to one prime of 48 bits, which is computed in doubles.
+"""
+
+from __future__ import annotations
+
+import heliograph as hg  # noqa: F401  # first: it sets OpenMP's waiting policy  # isort: skip
+
+import functools
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from harness import Run, benchmark
+
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.primes import WORD_LIMIT
+from heliograph.ckks.ring import Ring
+from heliograph.runtime.memory import keep_freed_arrays
+from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, key_over, words_of
+from heliograph.runtime.native.primitives import NativePrimitives
+from heliograph.runtime.native.tables import ChainTables, prime_rows
+from heliograph.runtime.wire.forms import special_primes
+from heliograph.tools.measuring.turns import medians_ms
+
+# The chains: (primes of a level, its bits). Doubles hold residues of up to 49 bits.
+DOUBLES = "one prime of 48 bits"
+CHAINS = {DOUBLES: (1, 48), "one prime of 54 bits": (1, 54), "two of 25 bits": (2, 50), "two of 27 bits": (2, 54)}
+LEVELS, DIGITS, FIRST_BITS, REPEATS = 8, 3, {1: 58, 2: 34}, 9
+
+
+def pairs(log_ring: int, bits: int) -> int:
+    """The number of pairs of primes of one word whose product has `bits` bits.
+
+    Each has a prime of at most half as many bits; the other makes up for it, as long as it takes one word.
+    """
+    step, most = 2 << log_ring, 1 << bits // 2
+    sieve = np.ones(most, dtype=bool)
+    for number in range(2, math.isqrt(most) + 1):
+        if sieve[number]:
+            sieve[number * number :: number] = False
+    small = 1 + step * (1 + np.flatnonzero(sieve[1 + step :: step]))
+    return int((2.0**bits / small < WORD_LIMIT).sum())
+
+
+def operations(ring: Ring, primes_each: int) -> dict[str, Callable[[], Any]]:
+    """What programs spend their time on, in a chain with so many primes a level, at its top."""
+    special = special_primes(ring)
+    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
+    made = EvaluationKey("rotation", ring, "rotation", 1)
+    key = key_over(made, np.zeros(words_of(made), dtype=np.uint32))
+    assert isinstance(key, SwitchingKey)
+    do = NativePrimitives(tables, lambda kind, amount: key)
+    shape = 2, tables.words(ring.levels), ring.ring_dim
+    x = Ciphertext(np.zeros(shape, dtype=np.uint32), ring.levels)
+    plain = do.encode(np.linspace(-1, 1, ring.slots), 40.0, ring.levels)
+
+    def rescaled() -> Ciphertext:
+        found = do.relinearize(do.mul(x, x))
+        for _ in range(primes_each):
+            found = do.rescale(found)
+        return found
+
+    return {
+        "rotate": lambda: do.rotate(x, 1),
+        "product": rescaled,
+        "sum_of_products": lambda: do.sums_of_products([x], [plain], [[(0, 0)] * 8]),
+        "encode": lambda: do.encode(np.linspace(-1, 1, ring.slots), 40.0, ring.levels),
+    }
+
+
+@functools.cache
+def measured(log_ring: int) -> dict[str, dict[str, Any]]:
+    """The values of each chain on one ring."""
+    keep_freed_arrays()
+    calls: dict[tuple[str, str], Callable[[], Any]] = {}
+    for name, (count, bits) in CHAINS.items():
+        ring = Ring(log_ring, FIRST_BITS[count], bits // count, count * LEVELS, DIGITS, None, short_specials=True)
+        calls |= {(name, kind): call for kind, call in operations(ring, count).items()}
+    times = medians_ms(calls, REPEATS)
+    kinds = {kind for _, kind in calls}
+    found = {}
+    for name, (count, bits) in CHAINS.items():
+        ratios = {f"{kind}_ratio": times[name, kind] / times[DOUBLES, kind] for kind in kinds}
+        found[name] = {
+            "pairs_of_primes": pairs(log_ring, bits) if count == 2 else None,
+            **{f"{kind}_ms": times[name, kind] for kind in kinds}, **ratios,
+            "ratio": statistics.geometric_mean([ratios[f"{kind}_ratio"] for kind in kinds - {"encode"}]),
+        }  # fmt: skip
+    return found
+
+
+@benchmark(
+    columns={
+        "pairs_of_primes": "", "rotate_ms": "ms", "product_ms": "ms", "sum_of_products_ms": "ms", "encode_ms": "ms",
+        "rotate_ratio": "", "product_ratio": "", "sum_of_products_ratio": "", "encode_ratio": "", "ratio": "",
+    },
+    minutes=2,
+)  # fmt: skip
+def paired_primes(run: Run) -> None:
+    for log_ring in (14, 15, 16):
+        run.say(f"N = 2^{log_ring}: pairs for levels of", {bits: pairs(log_ring, bits) for bits in range(40, 56, 2)})
+        for name in CHAINS:
+            run.row(
+                {"ring_dim": 1 << log_ring, "level": name},
+                lambda name=name, log_ring=log_ring: measured(log_ring)[name],  # type: ignore[misc]
+            )
+
+
+if __name__ == "__main__":
+    paired_primes.main()
