@@ -1,8 +1,17 @@
-"""Facts about the machine from the system: usable cores and load."""
+"""The machine's cores and load, and work on all of its cores."""
 
 from __future__ import annotations
 
+import contextvars
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Work on fewer numbers than this takes less time than starting threads.
+_LEAST = 1 << 17
 
 
 def usable_cores() -> int:
@@ -13,3 +22,26 @@ def usable_cores() -> int:
 def load_average() -> float | None:
     """The mean number of running or waiting processes in the last minute; None on systems without it (Windows)."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:
+    """work(0), work(1), ... work(count - 1), each on `size` numbers, computed on all usable cores.
+
+    OMP_NUM_THREADS limits the threads, as it does those of kernels.
+    """
+    threads = min(usable_cores(), count)
+    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        threads = min(threads, int(asked))
+    if threads <= 1 or count * size < _LEAST:
+        return [work(number) for number in range(count)]
+    # With numpy's settings for overflows, which belong to the context.
+    contexts = [contextvars.copy_context() for _ in range(threads)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="heliograph") as pool:
+        # Each thread takes every so many: a task for each number would cost more.
+        parts = list(
+            pool.map(
+                lambda first: contexts[first].run(lambda: [work(number) for number in range(first, count, threads)]),
+                range(threads),
+            )
+        )
+    return [parts[number % threads][number // threads] for number in range(count)]

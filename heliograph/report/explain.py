@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from heliograph.errors import ProgramError
 from heliograph.execution.memory import peak_bytes
@@ -106,49 +106,7 @@ def _shown(program: Program) -> list[str]:
 
 def improvements(name: str, before: Program, after: Program) -> list[Improvement]:
     """The numbers that a pass is meant to improve, measured on both programs."""
-    measures: dict[str, list[tuple[str, Callable[[Program], float]]]] = {
-        "simplify": [("nodes", _nodes)],
-        "expand": [("functions of several values, or along any axis", _joint)],
-        "fit-slots": [
-            ("slots of a ciphertext in use", _slots),
-            ("polynomials that stand on another interval than [-1, 1]", _unscaled),
-        ],
-        "fuse-linear": [("linear operations on the longest path", _linear_depth), ("nodes", _nodes)],
-        "approximate": [("functions that encryption cannot compute", _activations)],
-        "fold-scaling": [("polynomials that would spend a level on scaling their input", _unscaled), ("depth", _depth)],
-        "merge-activations": [("depth", _depth)],
-        "pack": [("rotations, where each diagonal would take one", _rotations)],
-        "lower-polynomials": [("polynomials", lambda p: _ops(p)["poly"])],
-        "plan-levels": [("rescales, where each product would take one", _rescales)],
-        "select-keys": [("rotation keys, where each amount would take one", _keys)],
-        "place-chains": [("ciphertexts made in the whole chain", _in_whole_chain)],
-        "schedule": [("megabytes of ciphertexts alive at once", _alive)],
-    }
-    found = []
-    for what, measure in measures.get(name, [("nodes", _nodes)]):
-        found.append(Improvement(what, measure(before), measure(after)))
-    if name == "pack":
-        # Nothing rotates before packing, so the count before is one rotation for each diagonal of the packed maps.
-        found = [Improvement(found[0].what, _diagonals(after), found[0].after)]
-    if name == "lower-polynomials":
-        found.append(
-            Improvement("products of ciphertexts, where powers would take", _ladder(before), _ops(after)["mul_ct"])
-        )
-    if name == "plan-levels":
-        lowered = _ops(before)
-        products = lowered["mul_ct"] + lowered["linear_transform"] + lowered["mul_plain"] + lowered["lincomb"]
-        found = [
-            Improvement(found[0].what, products, found[0].after),
-            Improvement(
-                "relinearizations, where each product of ciphertexts would take one",
-                lowered["mul_ct"],
-                _ops(after)["relinearize"],
-            ),
-        ]
-    if name == "select-keys":
-        amounts = {step for node in before.nodes for step in rotation_steps(node)} - {0}
-        found = [Improvement(found[0].what, len(amounts), found[0].after)]
-    return found
+    return [Improvement(what, *measure(before, after)) for what, measure in _MEASURES.get(name, _SIZE)]
 
 
 def _nodes(program: Program) -> float:
@@ -219,10 +177,6 @@ def _ladder(program: Program) -> float:
     ) + _ops(program)["mul_ct"]  # fmt: skip
 
 
-def _rescales(program: Program) -> float:
-    return _ops(program)["rescale"]
-
-
 def _keys(program: Program) -> float:
     return len(program.parameters.chains[0].rotation_keys) if program.parameters else 0
 
@@ -236,3 +190,64 @@ def _alive(program: Program) -> float:
         return 0.0
     ring = program.ring
     return round(peak_bytes(program, ring) / 1e6, 3)
+
+
+# (program before, program after) -> the number before and after.
+_Measure: TypeAlias = "Callable[[Program, Program], tuple[float, float]]"
+
+
+def _each(measure: Callable[[Program], float]) -> _Measure:
+    """The same measure of both programs."""
+    return lambda before, after: (measure(before), measure(after))
+
+
+def _products(before: Program, after: Program) -> tuple[float, float]:
+    """Rescales; before levels are planned, one for each product."""
+    ops = _ops(before)
+    return ops["mul_ct"] + ops["linear_transform"] + ops["mul_plain"] + ops["lincomb"], _ops(after)["rescale"]
+
+
+def _amounts(program: Program) -> float:
+    return len({step for node in program.nodes for step in rotation_steps(node)} - {0})
+
+
+_Measures: TypeAlias = "tuple[tuple[str, _Measure], ...]"
+# What a pass is meant to improve, by its name; of others, the size of the program.
+_SIZE: _Measures = (("nodes", _each(_nodes)),)
+_MEASURES: dict[str, _Measures] = {
+    "expand": (("functions of several values, or along any axis", _each(_joint)),),
+    "fit-slots": (
+        ("slots of a ciphertext in use", _each(_slots)),
+        ("polynomials that stand on another interval than [-1, 1]", _each(_unscaled)),
+    ),
+    "fuse-linear": (("linear operations on the longest path", _each(_linear_depth)), *_SIZE),
+    "approximate": (("functions that encryption cannot compute", _each(_activations)),),
+    "fold-scaling": (
+        ("polynomials that would spend a level on scaling their input", _each(_unscaled)),
+        ("depth", _each(_depth)),
+    ),
+    "merge-activations": (("depth", _each(_depth)),),
+    # Nothing rotates before packing.
+    "pack": (
+        ("rotations, where each diagonal would take one", lambda before, after: (_diagonals(after), _rotations(after))),
+    ),
+    "lower-polynomials": (
+        ("polynomials", _each(lambda program: _ops(program)["poly"])),
+        (
+            "products of ciphertexts, where powers would take",
+            lambda before, after: (_ladder(before), _ops(after)["mul_ct"]),
+        ),
+    ),
+    "plan-levels": (
+        ("rescales, where each product would take one", _products),
+        (
+            "relinearizations, where each product of ciphertexts would take one",
+            lambda before, after: (_ops(before)["mul_ct"], _ops(after)["relinearize"]),
+        ),
+    ),
+    "select-keys": (
+        ("rotation keys, where each amount would take one", lambda before, after: (_amounts(before), _keys(after))),
+    ),
+    "place-chains": (("ciphertexts made in the whole chain", _each(_in_whole_chain)),),
+    "schedule": (("megabytes of ciphertexts alive at once", _each(_alive)),),
+}

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from heliograph.ir.node import Array, Matrix, SparseMatrix
+from heliograph.machine import in_threads
 
 # The numbers of values that are gathered at once, or multiplied by sparse matrices, when a map is applied.
 _GATHERED, _MULTIPLIED = 1 << 18, 1 << 20
@@ -156,7 +157,9 @@ class KroneckerMatrix(Matrix):
         # Products with sparse matrices are dear to begin.
         together = _MULTIPLIED if others else _GATHERED
         step = max(1, together // (terms * own * max(rows, 1)))
-        for start in range(0, count, step):
+
+        def some(number: int) -> None:
+            start = number * step
             part = x[start : start + step].reshape(-1, own, columns)
             # A last column of zeros, for places that a tap does not reach.
             padded = np.zeros((len(part), own, columns + 1), dtype=result.dtype)
@@ -168,6 +171,8 @@ class KroneckerMatrix(Matrix):
                 else:
                     moved[:, t] = np.take(padded, tap, axis=2)
             np.matmul(flat, moved.reshape(len(part), terms * own, rows), out=result[start : start + step])
+
+        in_threads(some, -(-count // step), step * terms * own * rows)
         return result.reshape(count, out * rows)
 
     def apply_to_constant(self, x: Array) -> Array:

@@ -34,6 +34,7 @@ from heliograph.ir.ops.spec import (
     flat_indices,
 )
 from heliograph.ir.types import CipherType, SlotsType, TensorType, Type
+from heliograph.machine import in_threads
 
 # ---------------------------------------------------------------------------------------------- helpers
 
@@ -627,8 +628,8 @@ def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
     return result
 
 
-# The number of values on which a polynomial is evaluated at a time.
-_TOGETHER = 1 << 14
+# The number of values on which a polynomial is evaluated at a time, and in one thread.
+_TOGETHER, _EACH = 1 << 14, 1 << 18
 
 
 def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
@@ -642,12 +643,15 @@ def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -
     odd = bool(np.any(coefficients[3::2]))
     halved = odd != bool(np.any(coefficients[2::2]))
     own = [float(value) for value in (coefficients[int(odd) :: 2] if halved else coefficients)]
-    work = np.empty((5, min(_TOGETHER, flat.size)), dtype=found.dtype)
-    for start in range(0, flat.size, _TOGETHER):
-        part = slice(start, start + _TOGETHER)
-        result = found[part]
+
+    def evaluate(number: int) -> None:
+        work = np.empty((5, min(_TOGETHER, flat.size)), dtype=found.dtype)
+        for start in range(number * _EACH, min((number + 1) * _EACH, flat.size), _TOGETHER):
+            block(flat[start : start + _TOGETHER], found[start : start + _TOGETHER], work)
+
+    def block(values: Array, result: Array, work: Array) -> None:
         t, twice, next_one, one, two = (row[: result.size] for row in work)
-        np.multiply(flat[part], 2.0, out=t)
+        np.multiply(values, 2.0, out=t)
         t -= high + low
         t /= high - low
         if halved:
@@ -673,7 +677,7 @@ def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -
             result += own[0]
             result *= t
             result += float(coefficients[0])
-            continue
+            return
         # F_0 = 1, and F_(-1) is half of `twice`.
         result *= 0.5
         result -= two
@@ -681,6 +685,8 @@ def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -
         if halved and len(coefficients) > 1 and coefficients[1]:
             t *= float(coefficients[1])
             result += t
+
+    in_threads(evaluate, -(-flat.size // _EACH), _EACH)
     return found.reshape(np.shape(x))
 
 

@@ -29,9 +29,9 @@ from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import SPARSE_WEIGHT
 from heliograph.errors import InternalError, RangeError, SecurityError, WireError
 from heliograph.ir import Array
+from heliograph.machine import in_threads
 from heliograph.runtime.client.cryptor.arithmetic import Arithmetic, arithmetic, arrays_of
 from heliograph.runtime.client.cryptor.randomness import gaussian, sparse_ternary, ternary
-from heliograph.runtime.client.cryptor.threads import in_threads
 from heliograph.runtime.noise import SecretStream, secure_normal
 from heliograph.runtime.process import note_use, require_own_process
 from heliograph.runtime.residues import automorphism_places, centered, residues, signed, total

@@ -1,0 +1,52 @@
+"""Work on all cores: results in order, the caller's settings, and the bound on threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from heliograph import machine
+from heliograph.machine import in_threads
+
+
+@pytest.fixture
+def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_results_come_in_order_from_several_threads() -> None:
+    together = threading.Barrier(3, timeout=30)
+
+    def work(number: int) -> tuple[int, str]:
+        if number < 3:
+            together.wait()
+        return number, threading.current_thread().name
+
+    found = in_threads(work, 8, 1 << 20)
+    assert [number for number, _ in found] == list(range(8))
+    assert len({name for _, name in found}) == 3
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_threads_have_the_callers_settings_for_overflows() -> None:
+    def work(number: int) -> float:
+        return float(np.float64(1e308) * (10.0 + number))
+
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError, match="overflow"):
+        in_threads(work, 4, 1 << 20)
+    with np.errstate(over="ignore"):
+        assert in_threads(work, 4, 1 << 20) == [np.inf] * 4
+
+
+@pytest.mark.usefixtures("three_cores")
+@pytest.mark.parametrize(("threads", "size"), [("1", 1 << 20), ("3", 8)])
+def test_one_thread_where_more_are_not_allowed_or_not_worth_it(
+    threads: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    names = in_threads(lambda number: threading.current_thread().name, 4, size)
+    assert set(names) == {threading.current_thread().name}
