@@ -169,7 +169,8 @@ class KroneckerMatrix(Matrix):
                 if tap is None:
                     moved[:, t] = (others[t] @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
                 else:
-                    moved[:, t] = np.take(padded, tap, axis=2)
+                    # Places are within the columns; to clip them takes less time than to check them.
+                    moved[:, t] = np.take(padded, tap, axis=2, mode="clip")
             np.matmul(flat, moved.reshape(len(part), terms * own, rows), out=result[start : start + step])
 
         in_threads(some, -(-count // step), step * terms * own * rows)
