@@ -84,11 +84,11 @@ def measured(log_ring: int) -> dict[str, dict[str, Any]]:
         calls |= {(name, kind): call for kind, call in operations(ring, count).items()}
     times = medians_ms(calls, REPEATS)
     kinds = {kind for _, kind in calls}
-    found = {}
+    found, by_bits = {}, {str(bits): pairs(log_ring, bits) for bits in range(40, 56, 2)}
     for name, (count, bits) in CHAINS.items():
         ratios = {f"{kind}_ratio": times[name, kind] / times[DOUBLES, kind] for kind in kinds}
         found[name] = {
-            "pairs_of_primes": pairs(log_ring, bits) if count == 2 else None,
+            "pairs_of_primes": by_bits[str(bits)] if count == 2 else None, "pairs_by_bits": by_bits,
             **{f"{kind}_ms": times[name, kind] for kind in kinds}, **ratios,
             "ratio": statistics.geometric_mean([ratios[f"{kind}_ratio"] for kind in kinds - {"encode"}]),
         }  # fmt: skip
@@ -104,7 +104,6 @@ def measured(log_ring: int) -> dict[str, dict[str, Any]]:
 )  # fmt: skip
 def paired_primes(run: Run) -> None:
     for log_ring in (14, 15, 16):
-        run.say(f"N = 2^{log_ring}: pairs for levels of", {bits: pairs(log_ring, bits) for bits in range(40, 56, 2)})
         for name in CHAINS:
             run.row(
                 {"ring_dim": 1 << log_ring, "level": name},
