@@ -18,14 +18,10 @@ from typing import Any
 import numpy as np
 from harness import Run, benchmark
 
-from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.primes import WORD_LIMIT
 from heliograph.ckks.ring import Ring
-from heliograph.runtime.memory import keep_freed_arrays
-from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, key_over, words_of
-from heliograph.runtime.native.primitives import NativePrimitives
-from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.wire.forms import special_primes
+from heliograph.runtime.native.ciphertext import Ciphertext
+from heliograph.runtime.native.pace import of_zeros
 from heliograph.tools.measuring.turns import medians_ms
 
 # The chains: (primes of a level, its bits). Doubles hold residues of up to 49 bits.
@@ -50,14 +46,7 @@ def pairs(log_ring: int, bits: int) -> int:
 
 def operations(ring: Ring, primes_each: int) -> dict[str, Callable[[], Any]]:
     """What programs spend their time on, in a chain with so many primes a level, at its top."""
-    special = special_primes(ring)
-    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
-    made = EvaluationKey("rotation", ring, "rotation", 1)
-    key = key_over(made, np.zeros(words_of(made), dtype=np.uint32))
-    assert isinstance(key, SwitchingKey)
-    do = NativePrimitives(tables, lambda kind, amount: key)
-    shape = 2, tables.words(ring.levels), ring.ring_dim
-    x = Ciphertext(np.zeros(shape, dtype=np.uint32), ring.levels)
+    do, x = of_zeros(ring)
     plain = do.encode(np.linspace(-1, 1, ring.slots), 40.0, ring.levels)
 
     def rescaled() -> Ciphertext:
@@ -77,7 +66,6 @@ def operations(ring: Ring, primes_each: int) -> dict[str, Callable[[], Any]]:
 @functools.cache
 def measured(log_ring: int) -> dict[str, dict[str, Any]]:
     """The values of each chain on one ring."""
-    keep_freed_arrays()
     calls: dict[tuple[str, str], Callable[[], Any]] = {}
     for name, (count, bits) in CHAINS.items():
         ring = Ring(log_ring, FIRST_BITS[count], bits // count, count * LEVELS, DIGITS, None, short_specials=True)

@@ -28,7 +28,7 @@ from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import calls_table
 from heliograph.execution.memory import memory_bytes, table_bytes
 from heliograph.execution.prices import priced_ms, total_ms
-from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, ROTATIONS
+from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, RESCALES, ROTATIONS
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
@@ -242,7 +242,7 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
 
 
 def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
-    products = count(calls, *PLAIN_PRODUCTS, *KEY_SWITCHES, "rescale", "narrow_rescale")
+    products = count(calls, *PLAIN_PRODUCTS, *KEY_SWITCHES, *RESCALES)
     entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
     return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
 

@@ -320,4 +320,8 @@ COUNTED = {
 BOOTSTRAPS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.bootstraps)
 ROTATIONS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.rotates)
 KEY_SWITCHES = tuple(name for name, primitive in PRIMITIVES.items() if primitive.switches_keys)
+RELINEARIZATIONS, RESCALES = (
+    tuple(name for name, primitive in PRIMITIVES.items() if method in (primitive.methods or (name,)))
+    for method in ("relinearize", "rescale")
+)
 PLAIN_PRODUCTS = tuple(name for name, primitive in PRIMITIVES.items() if primitive.plain_product)

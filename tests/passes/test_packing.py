@@ -269,7 +269,7 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
     ring = Ring(10, 60, 45, 6, 2, None)
 
     def body(b: Builder, x: Node) -> Node:
-        h = square(b, conv(b, square(b, conv(b, x, 4)), 8, stride=2))
+        h = square(b, conv(b, square(b, conv(b, x, 2)), 8, stride=2))
         return dense(b, square(b, conv(b, h, 8, seed=4)), 5)
 
     program = linear_passes(network((2, 8, 8), body))[-1].program
@@ -304,7 +304,7 @@ def test_layouts_are_the_best_of_the_whole_graph() -> None:
     for i, (node, operand, _) in enumerate(maps):
         end, start = groups.of[node], in_order[groups.of[operand]]
         in_order[end] = min(range(len(candidates[end])), key=lambda e: cost(i, start, e))
-    assert total(in_order) > 1.02 * least
+    assert total(in_order) > 1.05 * least
     # The strided convolution leaves gaps, and the next one works around them.
     assert [layout.digits[2][0][1] for layout in chosen] == [1, 1, 2, 2, 1]
 

@@ -16,6 +16,7 @@ from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
 from heliograph.execution.loop import Trace, execute
 from heliograph.execution.prices import prices_on, total_ms
+from heliograph.execution.primitives import RELINEARIZATIONS, RESCALES
 from heliograph.execution.protocol import Call
 from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
@@ -188,13 +189,12 @@ def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
             calls = polynomial_work(tuple(map(float, program.array(node.attrs["coefficients"]))), depth).calls
             if any(role_of(user) in (Role.SUM, Role.TRANSPARENT) for user in users[node]):
                 # A sum may be relinearized and rescaled as a whole, at the last level.
-                calls = tuple((call, n) for call, n in calls if call[0] not in _ONCE or call[1] < depth - 1)
+                once = (*RELINEARIZATIONS, *RESCALES)
+                calls = tuple((call, n) for call, n in calls if call[0] not in once or call[1] < depth - 1)
             dearest[operand] = max(dearest.get(operand, 0.0), prices.ms(calls, below[node] + depth))
     return sum(dearest.values())
 
 
-# The calls that a sum of products needs only once.
-_ONCE = ("relinearize", "rescale", "relinearize_wide", "narrow_rescale")
 # If errors take a value out of its range, it is unknown how much finer the scale must be: this many bits are tried
 # next.
 BITS_FINER = 3

@@ -46,8 +46,10 @@ class Undivided(Ciphertext):
 
     @property
     def residues(self) -> Array:  # type: ignore[override]
-        if self.wide is not None:
-            self._residues, self.wide = self._divide(self.wide), None
+        # Read once: another thread may divide it meanwhile.
+        wide = self.wide
+        if wide is not None:
+            self._residues, self.wide = self._divide(wide), None
         return self._residues
 
     @property

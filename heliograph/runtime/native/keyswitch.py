@@ -495,10 +495,10 @@ def _add_lifted(sums: Any, values: Any, lift: Any, j: int, q: Any) -> None:
 @parallel_kernel
 def widened(values: Any, lift: Any, onto: bool, out: Any, rows: Any, known: Any) -> None:
     """Values (2, words / N, N) times P in the extended basis, where they are zero modulo the special primes: written
-    into `out`, or added to it if `onto`.
+    into `out` or, if `onto`, added to its `rows`, which are then those of the values.
     """
     parts, towers = out.shape[0], lift.shape[0]
-    for job in prange(parts * (towers if onto else rows.shape[0])):
+    for job in prange(parts * rows.shape[0]):
         part, j = job % parts, job // parts
         row, at = rows[j, 0], rows[j, 1]
         short = known.moduli[row, SHORT]
@@ -512,10 +512,11 @@ def widened(values: Any, lift: Any, onto: bool, out: Any, rows: Any, known: Any)
                 for x in range(0, o.size, LANES):
                     store(o, x, times_word(load(a, x), w, ratio, q))
             continue
-        for word in range(0 if onto else 1 if short else 2):
-            o = out[part, at + word]
-            for x in range(o.size):
-                o[x] = np.uint32(0)
+        if not onto:
+            for word in range(1 if short else 2):
+                o = out[part, at + word]
+                for x in range(o.size):
+                    o[x] = np.uint32(0)
         if j < towers:
             _add_lifted(long_row(out[part], at), long_row(values[part], at), lift, j, known.moduli[row, PRIME])
 

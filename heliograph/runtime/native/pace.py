@@ -50,21 +50,25 @@ class Pace:
 
 def pace() -> Pace:
     """Measure; half a second, and the time to compile the kernels where they are not in numba's cache."""
-    warm_up()
-    keep_freed_arrays()
-    primes, special = _RING.primes, special_primes(_RING)
-    tables = ChainTables.of(_RING, special, prime_rows(_RING.ring_dim, primes + special))
-    # The time does not depend on the residues: no key is made.
-    key = key_over(rotation := EvaluationKey("rotation", _RING, "rotation", 1), _zeros(words_of(rotation)))
-    assert not isinstance(key, SparseKeys)
-    do = NativePrimitives(tables, lambda kind, amount: key)
-    x = Ciphertext(_zeros(2 * tables.words(_RING.levels) * _RING.ring_dim).reshape(2, -1, _RING.ring_dim), _RING.levels)
+    do, x = of_zeros(_RING)
     times = []
     for _ in range(_REPEATS):
         begun = time.perf_counter()
         do.rotate(x, 1)
         times.append(1e3 * (time.perf_counter() - begun))
     return Pace(statistics.median(times), BUILT_IN.rotate_ms(_RING, _RING.levels))
+
+
+def of_zeros(ring: Ring) -> tuple[NativePrimitives, Ciphertext]:
+    """Primitives with a key of zeros, and a ciphertext of zeros at the top: times do not depend on residues."""
+    warm_up()
+    keep_freed_arrays()
+    primes, special = ring.primes, special_primes(ring)
+    tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, primes + special))
+    key = key_over(rotation := EvaluationKey("rotation", ring, "rotation", 1), _zeros(words_of(rotation)))
+    assert not isinstance(key, SparseKeys)
+    x = Ciphertext(_zeros(2 * tables.words(ring.levels) * ring.ring_dim).reshape(2, -1, ring.ring_dim), ring.levels)
+    return NativePrimitives(tables, lambda kind, amount: key), x
 
 
 def _zeros(words: int) -> Array:

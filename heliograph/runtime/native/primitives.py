@@ -232,8 +232,9 @@ class NativePrimitives:
     def rescale(self, x: Ciphertext) -> Ciphertext:
         if not x.level:
             raise ProgramError("a ciphertext at level 0 has no prime left to be rescaled by")
-        if isinstance(x, Undivided) and x.wide is not None and x.tables is self.tables:
-            return Ciphertext(self._quotient(x.wide, self.tables.special_rescaling(x.level + 1)), x.level - 1)
+        wide = x.wide if isinstance(x, Undivided) and x.tables is self.tables else None
+        if wide is not None:
+            return Ciphertext(self._quotient(wide, self.tables.special_rescaling(x.level + 1)), x.level - 1)
         division = self.tables.rescaling(x.level + 1)
         scaled = self._coefficients(x.residues, division.rows[x.level :], division.own)
         out = np.empty((x.parts, self.tables.words(x.level - 1), self.tables.ring_dim), dtype=np.uint32)
@@ -300,7 +301,8 @@ class NativePrimitives:
 
     def _widened(self, values: Array, lift: Array, out: Array, onto: bool = False) -> Array:
         """See `keyswitch.widened`; returns `out`."""
-        keyswitch.widened(values, lift, onto, out, self._wide_rows(out), self._known)
+        rows = self._wide_rows(out)
+        keyswitch.widened(values, lift, onto, out, rows[: len(lift)] if onto else rows, self._known)
         return out
 
     def _turned(self, digits: Array, base: Array, lift: Array, more: Array, amount: int) -> Array:
