@@ -77,7 +77,9 @@ def rounded_at(coefficients: Array, log_scale: float, what: str) -> tuple[Array,
 def slots_of(coefficients: Array) -> Array:
     """The slots of the polynomial with these N real coefficients: the inverse of `coefficients_of`."""
     half = coefficients.size // 2
-    twisted = (coefficients[:half] + 1j * coefficients[half:]) * _twists(half).conj()
+    twisted = np.empty(half, dtype=np.complex128)
+    twisted.real, twisted.imag = coefficients[:half], coefficients[half:]
+    twisted *= _twists(half).conj()
     return np.asarray(scipy.fft.ifft(twisted, norm="forward", overwrite_x=True)[_places(half)])
 
 

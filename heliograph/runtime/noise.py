@@ -13,7 +13,7 @@ from heliograph.errors import InternalError
 from heliograph.ir import Array
 
 _SEED_BYTES = 32
-_NONCE = bytes(16)
+_FROM_ZERO = modes.CTR(bytes(16))
 
 
 class SecretStream:
@@ -22,7 +22,7 @@ class SecretStream:
     def __init__(self, seed: bytes | None = None) -> None:
         """`seed` is for tests alone; by default the system's generator gives one."""
         key = secrets.token_bytes(_SEED_BYTES) if seed is None else seed
-        self._stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
+        self._stream = Cipher(algorithms.AES(key), _FROM_ZERO).encryptor()
 
     def octets(self, count: int) -> Array:
         return np.frombuffer(self._stream.update(bytes(count)), dtype=np.uint8)
@@ -37,8 +37,15 @@ def secure_uniform(count: int) -> Array:
 
     They come from a stream of their own, which is several times faster than the system's generator.
     """
-    words = SecretStream().words(count)
-    return np.asarray(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    return _unit(SecretStream().words(count))
+
+
+def _unit(words: Array) -> Array:
+    """Random 64-bit words as such numbers."""
+    found: Array = (words >> np.uint64(11)).astype(np.float64)
+    found += 0.5
+    found *= 2.0**-53
+    return found
 
 
 def secure_normal(count: int) -> Array:
@@ -46,11 +53,19 @@ def secure_normal(count: int) -> Array:
 
     Cosine and sine of the angle come from the tangent of its half, which numpy computes several times faster.
     """
-    size, turn = secure_uniform(2 * ((count + 1) // 2)).reshape(2, -1)
-    half = np.tan(math.pi * (turn - 0.5))
-    radius = np.sqrt(-2.0 * np.log(size)) / (1.0 + half * half)
-    made: Array = np.concatenate([radius * (1.0 - half * half), 2.0 * radius * half])[:count]
-    return made
+    words = SecretStream().words(2 * ((count + 1) // 2)).reshape(2, -1)
+    # Signed words are uniform: half an angle, between -pi / 2 and pi / 2.
+    half = np.tan(words[1].view(np.int64) * (math.pi * 2.0**-64))
+    radius, square = np.log(_unit(words[0])), half * half
+    radius *= -2.0
+    np.sqrt(radius, out=radius)
+    radius /= 1.0 + square
+    made = np.empty(words.shape)
+    np.multiply(radius, 1.0 - square, out=made[0])
+    radius *= 2.0
+    np.multiply(radius, half, out=made[1])
+    normal: Array = made.reshape(-1)[:count]
+    return normal
 
 
 def secure_draw(distribution: str, shape: Sequence[int]) -> Array:

@@ -79,7 +79,12 @@ def difference(left: Array, right: Array, prime: int) -> Array:
 def centered(values: Array, prime: int) -> Array:
     """Residues as signed numbers (int64), at most half the prime in size."""
     signed = values.astype(np.int64)
-    return np.where(values > np.uint64(prime // 2), signed - prime, signed)
+    # The sign fills all bits: no branch depends on a number.
+    larger = prime // 2 - signed
+    larger >>= 63
+    larger &= prime
+    signed -= larger
+    return signed
 
 
 def signed(rows: Sequence[Array], primes: Sequence[int]) -> Array:
@@ -95,9 +100,10 @@ def signed(rows: Sequence[Array], primes: Sequence[int]) -> Array:
             inverse = Factors.of(np.array([pow(earlier, -1, q)], dtype=np.uint64), q)
             rest = inverse.times(difference(rest, residues(digit % q, q), q))
         digits.append(centered(rest, q))
-    found: Array = np.zeros(rows[0].size)
-    for digit, q in zip(reversed(digits), reversed(primes), strict=True):
-        found = found * q + digit
+    found: Array = digits.pop().astype(np.float64)
+    for digit, q in zip(reversed(digits), reversed(primes[:-1]), strict=True):
+        found *= q
+        found += digit
     return found
 
 

@@ -21,7 +21,8 @@ from heliograph.runtime.wire.packed import kernels
 
 SEED_BYTES = 32
 _DOMAIN = b"heliograph uniform polynomial 2\0"
-_KEY_BYTES, _NONCE = 32, bytes(16)
+_KEY_BYTES = 32
+_FROM_ZERO = modes.CTR(bytes(16))
 
 
 def fresh_seed() -> bytes:
@@ -34,7 +35,7 @@ def uniform_into(row: Array, context: bytes, prime: int) -> None:
     the context alone.
     """
     key = hashlib.shake_256(_DOMAIN + context).digest(_KEY_BYTES)
-    stream = Cipher(algorithms.AES(key), modes.CTR(_NONCE)).encryptor()
+    stream = Cipher(algorithms.AES(key), _FROM_ZERO).encryptor()
     short, fast = is_short(prime), kernels()
     bits, kind = (32, "<u4") if short else (64, "<u8")
     times = (1 << bits) // prime

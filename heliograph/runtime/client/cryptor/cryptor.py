@@ -105,8 +105,9 @@ class Cryptor:
                 basis.arithmetic.add_product(values, sums, basis.secret[place], place)
             rows.append(basis.arithmetic.backward(parts[0], place))
         slots = slots_of(signed(rows, ring.primes[:count]))
-        imaginary = math.sqrt(float(np.mean(np.square(slots.imag))))
-        largest = float(np.abs(slots.real).max(initial=0.0))
+        real, imaginary_parts = slots.real, slots.imag
+        imaginary = math.sqrt(float(np.dot(imaginary_parts, imaginary_parts)) / slots.size)
+        largest = float(np.abs(real).max(initial=0.0))
         destroyed = decryption_fails(ring, log_scale, imaginary)
         if destroyed or (largest > 0 and math.log2(largest) > sum(ring.log_primes[:count]) - 1):
             raise RangeError(
@@ -116,8 +117,11 @@ class Cryptor:
                 why="a value left the range that it was planned for",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
-        noise = secure_normal(slots.size) * decryption_std(ring, imaginary)
-        return (slots.real + noise) * 2.0**-log_scale, math.sqrt(2.0) * imaginary * 2.0**-log_scale
+        found = secure_normal(slots.size)
+        found *= decryption_std(ring, imaginary)
+        found += real
+        found *= 2.0**-log_scale
+        return found, math.sqrt(2.0) * imaginary * 2.0**-log_scale
 
     def evaluation_key_bytes(self, key: EvaluationKey) -> bytes:
         """A fresh evaluation key in the form in which it is sent and stored."""

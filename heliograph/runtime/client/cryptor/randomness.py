@@ -66,16 +66,17 @@ def gaussian(stream: SecretStream, size: int) -> Array:
     signs = np.unpackbits(stream.octets(-(-size // 8)), count=size)
     found, fast = np.zeros(size, dtype=np.int64), kernels()
     if fast is not None:
-        fast.count_reached(high, low, np.array(thresholds()), found)
+        fast.count_reached(high, low, thresholds(), found)
     else:
         for threshold_high, threshold_low in thresholds():
             found += (high > threshold_high) | (high == threshold_high) & (low >= threshold_low)
-    return found * (1 - 2 * signs.astype(np.int64))
+    found *= 1 - 2 * signs.view(np.int8)
+    return found
 
 
 @functools.cache
-def thresholds() -> tuple[tuple[np.uint64, np.uint64], ...]:
-    """2^128 times the probabilities that an error is at most 0, 1, 2, ... in size, rounded, as high and low words."""
+def thresholds() -> Array:
+    """2^128 times the probabilities that an error is at most 0, 1, 2, ... in size, rounded: high and low words (n, 2)."""
     found, sums = [], Decimal(0)
     with localcontext() as context:
         context.prec = 80
@@ -89,5 +90,5 @@ def thresholds() -> tuple[tuple[np.uint64, np.uint64], ...]:
             threshold = int((sums / whole * 2**_PRECISION).to_integral_value())
             if threshold >> _PRECISION:
                 break
-            found.append((np.uint64(threshold >> _WORD), np.uint64(threshold & (1 << _WORD) - 1)))
-    return tuple(found)
+            found.append((threshold >> _WORD, threshold & (1 << _WORD) - 1))
+    return np.array(found, dtype=np.uint64)
