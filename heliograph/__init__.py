@@ -25,7 +25,7 @@ if sys.byteorder != "little":
 # Public name -> the module that defines it. Type checkers read the imports below instead; a test keeps both equal.
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch.export",
-    "from_sklearn": "heliograph.frontends.sklearn",
+    "from_sklearn": "heliograph.frontends.sklearn.program",
     "parse": "heliograph.dsl.parse",
     "register_function": "heliograph.ir.ops.activations",
     "to_language": "heliograph.dsl.print",
@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from heliograph.errors import UnsupportedError as UnsupportedError
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
-    from heliograph.frontends.sklearn import from_sklearn as from_sklearn
+    from heliograph.frontends.sklearn.program import from_sklearn as from_sklearn
     from heliograph.frontends.torch.export import trace as trace
     from heliograph.frontends.torch.training.modules import to_torch as to_torch
     from heliograph.ir import Program as Program

@@ -33,7 +33,7 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
                 where=what,
                 hint=said("give {calibration=samples}, or make its program first: hg.from_sklearn(estimator, samples)"),
             )
-        from heliograph.frontends.sklearn import from_sklearn
+        from heliograph.frontends.sklearn.program import from_sklearn
 
         return from_sklearn(model, calibration, input_range=input_range)
     # A module is listed there only if its package has been imported.

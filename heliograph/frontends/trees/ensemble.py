@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
 
 from heliograph.errors import ProgramError
-from heliograph.ir.node import Array, SparseMatrix
+from heliograph.ir.node import Array
 
 # Trees are walked with a stack of their own: no depth exceeds Python's. Deeper paths than this have no use under encryption.
 MOST_DEPTH = 64

@@ -1,0 +1,1 @@
+"""Programs from estimators of scikit-learn."""

@@ -1,0 +1,160 @@
+"""Programs from scikit-learn estimators.
+
+A reader turns each estimator of a pipeline into nodes (`readers.py`). The finished program is compared with the whole
+estimator on the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from heliograph.errors import ProgramError, UnsupportedError, said
+from heliograph.execution.interface import columns_of
+from heliograph.frontends.sklearn.affine import TOLERANCE
+from heliograph.frontends.sklearn.layer import Layer, unsupported, within
+from heliograph.frontends.sklearn.readers import read
+from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
+from heliograph.interpret import interpret_many
+from heliograph.ir import Array, Builder, Location, Program, Stage
+from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.program import Comparison
+
+# The largest error of the whole program, as a share of the largest value.
+_AGREES = 1e-5
+
+
+def from_sklearn(
+    estimator: BaseEstimator,
+    samples: Any,
+    *,
+    input_range: tuple[float, float] | None = None,
+    name: str | None = None,
+    outputs: Literal["probabilities", "scores"] = "probabilities",
+) -> Program:
+    """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
+
+    `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
+    machines), a multilayer perceptron, or a pipeline (or the best estimator of a search) of these. `samples` is an
+    array (samples, features), or a data frame, like the data on which it was fitted; they are the program's
+    calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data frames and
+    their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by default
+    from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
+
+    The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
+    `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
+    If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
+    outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
+    regressor gives `predict`, with shape (targets,), a transformer `transform`.
+
+    Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
+    RangeError for samples outside `input_range`.
+    """
+    if outputs not in ("probabilities", "scores"):
+        raise ProgramError(f"outputs is {outputs!r}", hint='outputs="probabilities" or outputs="scores"')
+    if not isinstance(estimator, BaseEstimator):
+        raise ProgramError(
+            f"from_sklearn takes an estimator of scikit-learn, not {type(estimator).__name__}",
+            hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
+        )
+    _check_imputers(estimator)
+    given, frame = samples_of(samples)
+    low, high = interval_of(given, input_range)
+    builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
+    value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
+    seen = given
+    for place, (name, step, last) in enumerate(_steps(estimator)):
+        loc, named = Location(f"{type(step).__name__}()", layer=name), named_rows(step, frame, first=place == 0)
+        try:
+            check_is_fitted(step)
+        except NotFittedError:
+            raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
+        layer = Layer(builder, value, seen, step, loc, last, named)
+        value = read(layer)
+        if not last:
+            seen = layer.method("transform")(seen)
+    builder.calibration = (given,)
+    columns = columns_of(samples)
+    if columns is not None:
+        builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
+    program = builder.finish([value])
+    return _agreed(program, estimator, given, outputs, frame)
+
+
+def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tuple[str, Any, bool]]:
+    """The estimators of a pipeline, nested ones included, in order: name, estimator, and whether it is the last."""
+    best = getattr(estimator, "best_estimator_", None)
+    if best is not None:
+        yield from _steps(best, prefix, last)
+    elif isinstance(estimator, Pipeline):
+        steps = [(called, step) for called, step in estimator.steps if step not in (None, "passthrough")]
+        for place, (called, step) in enumerate(steps):
+            yield from _steps(step, f"{prefix}{called}.", last and place == len(steps) - 1)
+    else:
+        yield prefix.rstrip(".") or type(estimator).__name__.lower(), estimator, last
+
+
+def _check_imputers(estimator: Any) -> None:
+    """Refuse an imputer that replaces a number by others: at the probe points it would look like the identity."""
+    for one in within(estimator):
+        missing = getattr(one, "missing_values", None)
+        if isinstance(missing, (int, float)) and not math.isnan(missing):
+            raise unsupported(one, Location(f"{type(one).__name__}()"), f"it replaces the number {missing:g} by others")
+
+
+def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: Frame | None) -> Program:
+    """The program with its finish, after a comparison with the estimator on the samples."""
+    loc, named = Location(f"{type(estimator).__name__}()"), named_rows(estimator, frame, first=True)
+    (found,) = interpret_many(program, [given])
+    size = max(np.abs(found).max(initial=0.0), 1e-300)
+    if is_classifier(estimator):
+        predicted = applied(lambda rows: _places(estimator, rows), loc, named)(given)[:, 0]
+        order = np.sort(found, axis=1)
+        clear = order[:, -1] - order[:, -2] > TOLERANCE * size
+        agrees = bool((found.argmax(axis=1) == predicted)[clear].all())
+        difference, ties = 0.0, int((~clear).sum())
+    else:
+        method = "predict" if is_regressor(estimator) or not hasattr(estimator, "transform") else "transform"
+        expected = applied(getattr(estimator, method), loc, named)(given)
+        same = expected.shape == found.reshape(len(found), -1).shape
+        difference = float(np.abs(found.reshape(expected.shape) - expected).max(initial=0.0)) / size if same else np.inf
+        agrees, ties = difference <= _AGREES, 0
+    if not agrees:
+        raise unsupported(
+            estimator, loc, "its predictions are not those of its layers: it computes something else besides"
+        )
+    compared = replace(program, comparison=Comparison.seen(len(given), difference, ties))
+    if outputs == "scores" or not is_classifier(estimator) or not hasattr(estimator, "predict_proba"):
+        return compared
+    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    wanted = applied(estimator.predict_proba, loc, named)(given)
+    if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=_AGREES):
+        raise UnsupportedError(
+            f"the probabilities of {type(estimator).__name__} cannot be compiled",
+            where=loc,
+            why="its predict_proba is not the softmax of its scores, which is all that the client computes",
+            hint=said(
+                'take the scores: {hg.from_sklearn(estimator, samples, outputs="scores")|give --scores}; the class has the '
+                "largest"
+            ),
+        )
+    difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
+    return replace(
+        program,
+        interface=replace(program.interface, outputs=(spec,)),
+        comparison=Comparison.seen(len(given), difference, ties),
+    )
+
+
+def _places(estimator: Any, rows: Array) -> Array:
+    """The predicted classes as indices into `classes_`."""
+    places: Array = np.searchsorted(estimator.classes_, estimator.predict(rows))
+    return places

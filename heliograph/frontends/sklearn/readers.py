@@ -1,0 +1,24 @@
+"""The readers of estimators, by their class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from heliograph.frontends.sklearn.affine import read_affine
+from heliograph.frontends.sklearn.layer import Layer
+from heliograph.frontends.sklearn.perceptron import read_perceptron
+from heliograph.ir import Node
+
+# By the name of a class of scikit-learn, or of the one that it is derived from. All others are read as affine maps.
+READERS: Mapping[str, Callable[[Layer], Node]] = {
+    "BaseMultilayerPerceptron": read_perceptron,
+}
+
+
+def read(layer: Layer) -> Node:
+    """The value of an estimator."""
+    for kind in type(layer.step).__mro__:
+        reader = READERS.get(kind.__name__)
+        if reader is not None and kind.__module__.startswith("sklearn."):
+            return reader(layer)
+    return read_affine(layer)
