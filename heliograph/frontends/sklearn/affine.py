@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.base import is_classifier, is_regressor
+from sklearn.base import is_classifier, is_outlier_detector, is_regressor
 
 from heliograph.errors import ProgramError
 from heliograph.frontends.sklearn.layer import Layer, two_classes
@@ -25,12 +25,12 @@ _MOST_CHECKED = 256
 def read_affine(layer: Layer) -> Node:
     """The value of an affine estimator: scores of a classifier, predictions of a regressor, or transformed features."""
     method = "transform"
-    if layer.last and is_classifier(layer.step):
+    if layer.last and (is_classifier(layer.step) or is_outlier_detector(layer.step)):
         method = "decision_function"
     elif layer.last and (is_regressor(layer.step) or not hasattr(layer.step, "transform")):
         method = "predict"
     weight, bias = _affine(layer, layer.method(method), method)
-    if method == "decision_function" and len(weight) == 1:
+    if method == "decision_function" and len(weight) == 1 and is_classifier(layer.step):
         weight, bias = two_classes(weight, bias)
     return layer.linear(layer.value, weight, bias)
 

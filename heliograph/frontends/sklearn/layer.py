@@ -11,6 +11,7 @@ import numpy as np
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.sklearn.samples import Named, applied
 from heliograph.ir import Array, Builder, Location, Node
+from heliograph.ir.interface import Bins
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +19,30 @@ class Layer:
     """A fitted estimator and the value that it reads.
 
     builder: of the program.
-    value: the node of one sample's features at this point.
+    source: the node of one sample's features at this point; None if clients compare.
     seen: the samples at this point: (samples, features).
     step: the estimator.
     loc: its place in the pipeline.
     last: whether its output is the program's.
     named: gives rows the form in which the estimator was fitted.
+    compare: makes the input of a program whose clients compare the features with thresholds; None if they send them.
     """
 
     builder: Builder
-    value: Node
+    source: Node | None
     seen: Array
     step: Any
     loc: Location
     last: bool
     named: Named
+    compare: Callable[[Bins], Node] | None = None
+
+    @property
+    def value(self) -> Node:
+        """The node of one sample's features."""
+        if self.source is None:
+            raise self.unsupported("clients compare features for decision trees only")
+        return self.source
 
     def method(self, name: str) -> Callable[[Array], Array]:
         """A method of the estimator on samples in rows, as an array (samples, values)."""
@@ -59,7 +69,7 @@ def two_classes(weight: Array, bias: Array) -> tuple[Array, Array]:
     return halves @ weight, halves[:, 0] * bias
 
 
-_AFFINE = "use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons"
+_AFFINE = "use affine estimators (scalers, PCA, linear models, linear SVMs), multilayer perceptrons, and decision trees"
 _ENCODED = "encode categories on the client: give what the encoder makes of them, and the steps behind it"
 # Estimators that are refused -> supported ones for the same task.
 _INSTEAD = {

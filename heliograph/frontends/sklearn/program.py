@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
@@ -24,8 +24,8 @@ from heliograph.frontends.sklearn.layer import Layer, unsupported, within
 from heliograph.frontends.sklearn.readers import read
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Builder, Location, Program, Stage
-from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir import Array, Builder, Location, Node, Program, Stage
+from heliograph.ir.interface import Bins, Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
@@ -39,11 +39,13 @@ def from_sklearn(
     input_range: tuple[float, float] | None = None,
     name: str | None = None,
     outputs: Literal["probabilities", "scores"] = "probabilities",
+    binned: bool = False,
 ) -> Program:
     """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
     `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
-    machines), a multilayer perceptron, or a pipeline (or the best estimator of a search) of these. `samples` is an
+    machines), a multilayer perceptron, a decision tree, a forest, boosted or bagged trees, or a pipeline (or the best
+    estimator of a search) of these. `samples` is an
     array (samples, features), or a data frame, like the data on which it was fitted; they are the program's
     calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data frames and
     their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by default
@@ -54,6 +56,9 @@ def from_sklearn(
     If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
     outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
     regressor gives `predict`, with shape (targets,), a transformer `transform`.
+
+    With `binned`, clients compare the features with the thresholds of a tree model before encryption, and send the
+    results: exact and far faster, but the public part then names the thresholds.
 
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
     RangeError for samples outside `input_range`.
@@ -69,22 +74,31 @@ def from_sklearn(
     given, frame = samples_of(samples)
     low, high = interval_of(given, input_range)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
-    value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
-    seen = given
+    columns = columns_of(samples)
+    compare, value, seen = None, None, given
+    builder.calibration = (given,)
+    if binned:
+
+        def compare(bins: Bins) -> Node:
+            builder.calibration = (bins.compared(given),)
+            builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=columns, bins=bins),))
+            return builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
+
+    else:
+        value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
+        if columns is not None:
+            builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
     for place, (name, step, last) in enumerate(_steps(estimator)):
         loc, named = Location(f"{type(step).__name__}()", layer=name), named_rows(step, frame, first=place == 0)
         try:
             check_is_fitted(step)
         except NotFittedError:
             raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
-        layer = Layer(builder, value, seen, step, loc, last, named)
+        layer = Layer(builder, value, seen, step, loc, last, named, compare)
         value = read(layer)
         if not last:
             seen = layer.method("transform")(seen)
-    builder.calibration = (given,)
-    columns = columns_of(samples)
-    if columns is not None:
-        builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
+    assert value is not None
     program = builder.finish([value])
     return _agreed(program, estimator, given, outputs, frame)
 
@@ -113,7 +127,7 @@ def _check_imputers(estimator: Any) -> None:
 def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: Frame | None) -> Program:
     """The program with its finish, after a comparison with the estimator on the samples."""
     loc, named = Location(f"{type(estimator).__name__}()"), named_rows(estimator, frame, first=True)
-    (found,) = interpret_many(program, [given])
+    (found,) = interpret_many(program, program.calibration)
     size = max(np.abs(found).max(initial=0.0), 1e-300)
     if is_classifier(estimator):
         predicted = applied(lambda rows: _places(estimator, rows), loc, named)(given)[:, 0]
@@ -123,6 +137,8 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
         difference, ties = 0.0, int((~clear).sum())
     else:
         method = "predict" if is_regressor(estimator) or not hasattr(estimator, "transform") else "transform"
+        if is_outlier_detector(estimator):
+            method = "decision_function"
         expected = applied(getattr(estimator, method), loc, named)(given)
         same = expected.shape == found.reshape(len(found), -1).shape
         difference = float(np.abs(found.reshape(expected.shape) - expected).max(initial=0.0)) / size if same else np.inf
@@ -134,8 +150,10 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
     compared = replace(program, comparison=Comparison.seen(len(given), difference, ties))
     if outputs == "scores" or not is_classifier(estimator) or not hasattr(estimator, "predict_proba"):
         return compared
-    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
     wanted = applied(estimator.predict_proba, loc, named)(given)
+    if wanted.shape == found.shape and np.allclose(found, wanted, rtol=0.0, atol=_AGREES):
+        return compared
+    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
     if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=_AGREES):
         raise UnsupportedError(
             f"the probabilities of {type(estimator).__name__} cannot be compiled",

@@ -7,11 +7,19 @@ from collections.abc import Callable, Mapping
 from heliograph.frontends.sklearn.affine import read_affine
 from heliograph.frontends.sklearn.layer import Layer
 from heliograph.frontends.sklearn.perceptron import read_perceptron
+from heliograph.frontends.sklearn.trees import read_isolation_forest, read_trees
 from heliograph.ir import Node
 
 # By the name of a class of scikit-learn, or of the one that it is derived from. All others are read as affine maps.
 READERS: Mapping[str, Callable[[Layer], Node]] = {
     "BaseMultilayerPerceptron": read_perceptron,
+    "BaseDecisionTree": read_trees,
+    "IsolationForest": read_isolation_forest,
+    "BaseBagging": read_trees,
+    "BaseForest": read_trees,
+    "BaseGradientBoosting": read_trees,
+    "BaseHistGradientBoosting": read_trees,
+    "BaseWeightBoosting": read_trees,
 }
 
 
