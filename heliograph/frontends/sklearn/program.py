@@ -20,12 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.affine import TOLERANCE
-from heliograph.frontends.sklearn.layer import Layer, unsupported, within
+from heliograph.frontends.sklearn.layer import Compare, Layer, unsupported, within
 from heliograph.frontends.sklearn.readers import read
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.interface import Bins, Interface, TensorSpec
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
@@ -39,7 +39,7 @@ def from_sklearn(
     input_range: tuple[float, float] | None = None,
     name: str | None = None,
     outputs: Literal["probabilities", "scores"] = "probabilities",
-    binned: bool = False,
+    binned: bool | Literal["shared"] = False,
 ) -> Program:
     """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
@@ -57,8 +57,9 @@ def from_sklearn(
     outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
     regressor gives `predict`, with shape (targets,), a transformer `transform`.
 
-    With `binned`, clients compare the features with the thresholds of a tree model before encryption, and send the
-    results: exact and far faster, but the public part then names the thresholds.
+    With `binned`, clients compare the features with the thresholds of a tree model before encryption and send the
+    results: exact and far faster, and values may be missing or categories, but clients learn the thresholds. With
+    "shared", equal thresholds are compared once: that tells less of the trees and is less to send in large batches.
 
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
     RangeError for samples outside `input_range`.
@@ -71,20 +72,15 @@ def from_sklearn(
             hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
         )
     _check_imputers(estimator)
-    given, frame = samples_of(samples)
-    low, high = interval_of(given, input_range)
+    given, frame = samples_of(samples, missing=bool(binned))
+    low, high = interval_of(given, input_range) if not binned else (0.0, 1.0)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     columns = columns_of(samples)
-    compare, value, seen = None, None, given
+    compare = Compare(builder, given, columns, binned == "shared") if binned else None
+    value: Node | None = None
+    seen = given
     builder.calibration = (given,)
-    if binned:
-
-        def compare(bins: Bins) -> Node:
-            builder.calibration = (bins.compared(given),)
-            builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=columns, bins=bins),))
-            return builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
-
-    else:
+    if not binned:
         value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
         if columns is not None:
             builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
