@@ -10,30 +10,8 @@ import numpy as np
 
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.sklearn.samples import Named, applied
+from heliograph.frontends.trees.nodes import Compare
 from heliograph.ir import Array, Builder, Location, Node
-from heliograph.ir.interface import Bins, Interface, TensorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Makes the input of a program whose clients compare features with thresholds.
-
-    builder: of the program.
-    rows: the samples.
-    columns: the names of their columns.
-    shared: whether equal comparisons are made once.
-    """
-
-    builder: Builder
-    rows: Array
-    columns: tuple[str, ...] | None
-    shared: bool
-
-    def __call__(self, bins: Bins) -> Node:
-        """The input of these comparisons; the program's calibration is that of the samples."""
-        self.builder.calibration = (bins.compared(self.rows),)
-        self.builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=self.columns, bins=bins),))
-        return self.builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
 
 
 @dataclass(frozen=True, slots=True)

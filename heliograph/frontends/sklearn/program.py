@@ -20,9 +20,10 @@ from sklearn.utils.validation import check_is_fitted
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.affine import TOLERANCE
-from heliograph.frontends.sklearn.layer import Compare, Layer, unsupported, within
+from heliograph.frontends.sklearn.layer import Layer, unsupported, within
 from heliograph.frontends.sklearn.readers import read
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
+from heliograph.frontends.trees.nodes import Compare
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ from sklearn.ensemble._iforest import _average_path_length
 
 from heliograph.frontends.sklearn.layer import Layer
 from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32, bounded
-from heliograph.frontends.trees.nodes import compared_form, form_of
+from heliograph.frontends.trees.lightgbm import from_lightgbm
+from heliograph.frontends.trees.nodes import tree_node
+from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost
 from heliograph.ir import Array, Location, Node
 
 # A node of scikit-learn without children.
@@ -25,22 +26,21 @@ def read_trees(layer: Layer) -> Node:
     step = layer.step
     for kind in type(step).__mro__:
         if kind.__name__ in _ENSEMBLES:
-            return tree_node(layer, _ENSEMBLES[kind.__name__](layer, step))
+            return _node(layer, _ENSEMBLES[kind.__name__](layer, step))
     raise layer.unsupported("its trees are not known")
 
 
-def tree_node(layer: Layer, ensemble: Ensemble) -> Node:
-    """The node of an ensemble, on the layer's features or on a client's comparisons."""
-    if layer.compare is not None:
-        missing = np.flatnonzero(np.isnan(layer.seen).any(axis=0)).tolist()
-        compared, bins = compared_form(ensemble, missing, layer.compare.shared, layer.loc)
-        binary = np.ones(bins.elements)
-        return compared.node(layer.builder, layer.compare(bins), layer.loc, ensemble.bias, binary)
-    form = form_of(ensemble, layer.loc)
-    whole = (layer.seen == np.round(layer.seen)).all(axis=0)[form.features]
-    # Between two whole numbers any threshold is the same; halfway it is farthest from both.
-    settled = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
-    return settled.node(layer.builder, layer.value, layer.loc, ensemble.bias)
+def read_boosted(layer: Layer) -> Node:
+    """The value of an estimator of XGBoost or LightGBM."""
+    model = (from_xgboost if is_xgboost(layer.step) else from_lightgbm)(layer.step)
+    value = _node(layer, _scores(layer.step, model.ensemble))
+    if model.link != "exp":
+        return value
+    return layer.builder.op("exp", (value,), Location(layer.loc.file, layer=f"{layer.loc.layer}.exp"))
+
+
+def _node(layer: Layer, ensemble: Ensemble) -> Node:
+    return tree_node(layer.builder, layer.compare or layer.value, ensemble, layer.seen, layer.loc)
 
 
 def _tree(tree: Any, value: Array, features: Array | None = None) -> Tree:
@@ -100,7 +100,7 @@ def _gradient_boosting(layer: Layer, step: Any) -> Ensemble:
         for row in step.estimators_
         for place, each in enumerate(row)
     )
-    return _scores_of_two(step, Ensemble(trees, start, step.n_features_in_))
+    return _scores(step, Ensemble(trees, start, step.n_features_in_))
 
 
 def _histogram_boosting(layer: Layer, step: Any) -> Ensemble:
@@ -133,7 +133,7 @@ def _histogram_boosting(layer: Layer, step: Any) -> Ensemble:
                 )
             )
     start = np.asarray(step._baseline_prediction, dtype=np.float64).ravel()
-    return _scores_of_two(step, Ensemble(tuple(trees), start, step.n_features_in_))
+    return _scores(step, Ensemble(tuple(trees), start, step.n_features_in_))
 
 
 def _categorical(layer: Layer, step: Any) -> tuple[Array, dict[int, list[float]]]:
@@ -183,7 +183,7 @@ def read_isolation_forest(layer: Layer) -> Node:
     for each, columns in zip(step.estimators_, step.estimators_features_, strict=True):
         depths = each.tree_.compute_node_depths() - 1.0 + _average_path_length(each.tree_.n_node_samples)
         trees.append(_tree(each.tree_, -math.log(2.0) * depths / usual, columns))
-    power = tree_node(layer, Ensemble(tuple(trees), np.zeros(1), step.n_features_in_))
+    power = _node(layer, Ensemble(tuple(trees), np.zeros(1), step.n_features_in_))
     loc = Location(layer.loc.file, layer=f"{layer.loc.layer}.exp")
     score = layer.builder.op("exp", (power,), loc)
     return layer.linear(score, -np.ones((1, 1)), np.array([-step.offset_]), "score")
@@ -203,13 +203,8 @@ def _in_column(value: Array, place: int, columns: int) -> Array:
     return made
 
 
-def _scores_of_two(step: Any, ensemble: Ensemble) -> Ensemble:
-    """Of a classifier with one score z: -z/2 and z/2, whose softmax is the logistic of z."""
-    if not is_classifier(step) or len(ensemble.bias) != 1:
-        return ensemble
-    halves = np.array([[-0.5, 0.5]])
-    trees = tuple(tree.with_values(tree.value @ halves) for tree in ensemble.trees)
-    return Ensemble(trees, (ensemble.bias @ halves).ravel(), ensemble.features)
+def _scores(step: Any, ensemble: Ensemble) -> Ensemble:
+    return ensemble.of_two_classes() if is_classifier(step) and len(ensemble.bias) == 1 else ensemble
 
 
 _ENSEMBLES: Mapping[str, Callable[[Layer, Any], Ensemble]] = {

@@ -28,9 +28,10 @@ def at_most_float32(thresholds: Array) -> Array:
     between that one and the next are rounded to it or below.
     """
     rounded = thresholds.astype(np.float32)
-    below = np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-    above = np.nextafter(below, np.float32(np.inf))
-    return np.asarray((below.astype(np.float64) + above.astype(np.float64)) / 2)
+    with np.errstate(over="ignore"):
+        below = np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        above = np.nextafter(below, np.float32(np.inf))
+        return bounded((below.astype(np.float64) + above.astype(np.float64)) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,12 @@ class Ensemble:
                 left = tree.goes_left(node, samples[rows, tree.feature[node]])
                 waiting += [(int(tree.left[node]), rows[left]), (int(tree.right[node]), rows[~left])]
         return total
+
+    def of_two_classes(self) -> Ensemble:
+        """The scores -z/2 and z/2 in place of z: their softmax is the logistic of z."""
+        halves = np.array([[-0.5, 0.5]])
+        trees = tuple(tree.with_values(tree.value @ halves) for tree in self.trees)
+        return Ensemble(trees, (np.asarray(self.bias) @ halves).ravel(), self.features)
 
     def scaled(self, factor: float, bias: Sequence[float] | Array | float = 0.0) -> Ensemble:
         """The same trees with all sums multiplied by a factor, and a bias added."""

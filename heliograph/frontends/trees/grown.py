@@ -18,7 +18,7 @@ def grown(
     right: Array,
     value: Array,
     missing_left: Array,
-    categories: Mapping[int, frozenset[int]] | None = None,
+    categories: Mapping[int, frozenset[float]] | None = None,
 ) -> Tree:
     """The tree whose root is node 0, from arrays as in `Tree`.
 
@@ -54,7 +54,9 @@ def grown(
     place = np.full(nodes, -1, dtype=np.int64)
     place[order] = np.arange(order.size)
     inner = feature[order] >= 0
-    sets = {int(place[node]): found for node, found in (categories or {}).items() if place[node] >= 0}
+    sets: dict[int, frozenset[float]] = {
+        int(place[node]): found for node, found in (categories or {}).items() if place[node] >= 0
+    }
     return Tree(
         feature=np.where(inner, feature[order], -1),
         threshold=np.where(inner, threshold[order], 0.0),
@@ -63,5 +65,5 @@ def grown(
         # Numbers at inner nodes are what a shorter tree would have; they are no summands.
         value=np.where(inner[:, None], 0.0, value[order]),
         missing_left=missing_left[order] & inner,
-        categories=sets or None,
+        categories=sets,
     )

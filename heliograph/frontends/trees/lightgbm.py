@@ -24,10 +24,11 @@ import numpy as np
 from heliograph.errors import ProgramError, UnsupportedError, at
 from heliograph.frontends.trees import boosted
 from heliograph.frontends.trees.boosted import Boosted, Link, check_size, read_model
-from heliograph.frontends.trees.ensemble import Ensemble, Tree
+from heliograph.frontends.trees.ensemble import Ensemble, Tree, bounded
 from heliograph.frontends.trees.fields import entry, reals, whole, wholes
 from heliograph.frontends.trees.grown import grown
 from heliograph.ir.node import Array
+from heliograph.records import LARGEST
 
 _LINKS: dict[str, Link] = {
     "binary": "logistic",
@@ -57,7 +58,6 @@ _DEFAULT_LEFT = 2
 _NOTHING, _ZERO, _NAN = range(3)
 # The largest number that counts as 0: 1e-35, which has 32 bits.
 _TINY = float(np.float32(1e-35))
-_LARGEST = float(np.finfo(np.float64).max)
 _SAVE = "model.save_model('model.txt')"
 
 
@@ -218,7 +218,7 @@ def _tree(tree: dict[str, str], leaves: int, column: int, outputs: int) -> Tree:
     if not inner:
         return grown(none - 1, none.astype(np.float64), none - 1, none - 1, value, none > 0)
     feature = _numbers(tree, "split_feature", 0, boosted.MOST_FEATURES, inner)
-    threshold = reals(_words(entry(tree, "threshold")), "threshold", inner).clip(-_LARGEST, _LARGEST)
+    threshold = reals(_words(entry(tree, "threshold")), "threshold", inner).clip(-LARGEST, LARGEST)
     kinds = _numbers(tree, "decision_type", 0, 255, inner)
     children = [_numbers(tree, name, -leaves, inner - 1, inner) for name in ("left_child", "right_child")]
     left, right = (np.where(child >= 0, child, inner + ~child) for child in children)
@@ -227,7 +227,7 @@ def _tree(tree: dict[str, str], leaves: int, column: int, outputs: int) -> Tree:
     sets = _sets(tree, np.flatnonzero(category), threshold)
     return grown(
         np.concatenate([feature, none - 1]),
-        np.concatenate([np.where(category, 0.0, _beside_zero(threshold)), none]),
+        np.concatenate([np.where(category, 0.0, bounded(_beside_zero(threshold))), none]),
         np.concatenate([left, none - 1]),
         np.concatenate([right, none - 1]),
         value,
@@ -258,7 +258,7 @@ def _missing_left(kinds: Array, threshold: Array, category: Array) -> Array:
     return np.where(missing == _NOTHING, zero, default) & ~category
 
 
-def _sets(tree: dict[str, str], nodes: Array, threshold: Array) -> dict[int, frozenset[int]]:
+def _sets(tree: dict[str, str], nodes: Array, threshold: Array) -> dict[int, frozenset[float]]:
     """The categories of each node that reads some; the node's threshold is the number of its set."""
     if not nodes.size:
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,34 @@ import scipy.sparse
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.trees.ensemble import MOST_DEPTH, Ensemble, Tree
 from heliograph.ir import Array, Builder, Location, Node, SparseMatrix
-from heliograph.ir.interface import Bins
+from heliograph.ir.interface import Bins, Interface, TensorSpec
 
 # The leaves of all trees together.
 _MOST = 1 << 17
 # Splits that are compared each on their own.
 _MOST_APART = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Makes the input of a program whose clients compare features with thresholds.
+
+    builder: of the program.
+    rows: the samples.
+    columns: the names of their columns.
+    shared: whether equal comparisons are made once.
+    """
+
+    builder: Builder
+    rows: Array
+    columns: tuple[str, ...] | None
+    shared: bool
+
+    def __call__(self, bins: Bins) -> Node:
+        """The input of these comparisons; the program's calibration is that of the samples."""
+        self.builder.calibration = (bins.compared(self.rows),)
+        self.builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=self.columns, bins=bins),))
+        return self.builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +87,19 @@ class _Paths:
     signs: Any
     lefts: Array
     values: Array
+
+
+def tree_node(builder: Builder, source: Node | Compare, ensemble: Ensemble, seen: Array, loc: Location) -> Node:
+    """The node of an ensemble, on features or on a client's comparisons; `seen` are the samples at this point."""
+    if isinstance(source, Compare):
+        missing = np.flatnonzero(np.isnan(seen).any(axis=0)).tolist()
+        form, bins = compared_form(ensemble, missing, source.shared, loc)
+        return form.node(builder, source(bins), loc, ensemble.bias, np.ones(bins.elements))
+    form = form_of(ensemble, loc)
+    whole = (seen == np.round(seen)).all(axis=0)[form.features]
+    # Between two whole numbers any threshold is the same; halfway it is farthest from both.
+    settled = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
+    return settled.node(builder, source, loc, ensemble.bias)
 
 
 def form_of(ensemble: Ensemble, loc: Location) -> Form:

@@ -22,7 +22,7 @@ import numpy as np
 from heliograph.errors import ProgramError, UnsupportedError, at
 from heliograph.frontends.trees import boosted
 from heliograph.frontends.trees.boosted import Boosted, Link, check_size, read_model
-from heliograph.frontends.trees.ensemble import Ensemble, Tree
+from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32
 from heliograph.frontends.trees.fields import entry, listed, reals, text, whole, wholes
 from heliograph.frontends.trees.grown import grown
 from heliograph.frontends.trees.ubjson import ubjson
@@ -241,13 +241,14 @@ def _tree(tree: Any, sizes: Array, column: int, factor: float, outputs: int) -> 
     conditions = _float32(entry(tree, "split_conditions"), "split_conditions", nodes)
     missing_left = wholes(entry(tree, "default_left"), "default_left", 0, 1, nodes) == 1
     value = _summands(tree, conditions, right, column, outputs) * factor
-    below = np.nextafter(conditions, np.float32(-np.inf)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        below = np.nextafter(conditions, np.float32(-np.inf)).astype(np.float64)
     sets = _sets(tree, inner, sizes)
     chosen = np.zeros(nodes, dtype=bool)
     chosen[list(sets)] = True
     return grown(
         feature,
-        np.where(chosen, 0.0, below),
+        np.where(chosen, 0.0, at_most_float32(below)),
         np.where(chosen, right, left),
         np.where(chosen, left, right),
         value,
@@ -290,7 +291,7 @@ def _summands(tree: Any, conditions: Array, right: Array, column: int, outputs: 
     return np.where(leaves[:, None], rows[np.where(leaves, right, 0)], 0.0)
 
 
-def _sets(tree: Any, inner: Array, sizes: Array) -> dict[int, frozenset[int]]:
+def _sets(tree: Any, inner: Array, sizes: Array) -> dict[int, frozenset[float]]:
     """The categories of each node that reads some."""
     nodes = len(inner)
     if "split_type" not in tree:
