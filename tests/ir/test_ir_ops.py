@@ -104,6 +104,23 @@ def series(x: Array) -> Array:
     return sum(c * np.cos(i * np.arccos(t.astype(complex))).real for i, c in enumerate(COEFFICIENTS))  # type: ignore[return-value]
 
 
+# Two trees on three features: x0 <= 0.5 and then x2 <= 1 on its left; and x1 <= -1. Three leaves, and two.
+TREES = {
+    "features": np.array([0.0, 2.0, 1.0]),
+    "thresholds": np.array([0.5, 1.0, -1.0]),
+    "paths": SparseMatrix.of([[-1, -1, 0], [-1, 1, 0], [1, 0, 0], [0, 0, -1], [0, 0, 1]]),
+    "offsets": np.array([2.0, 1.0, 0.0, 1.0, 0.0]),
+    "values": np.array([[1.0, 2.0, 4.0, 0.25, 0.5], [-1.0, 0.0, 3.0, 8.0, 16.0]]),
+    "bias": np.array([10.0, -10.0]),
+}
+
+
+def two_trees(row: Array) -> Array:
+    first = ([1.0, -1.0] if row[2] <= 1.0 else [2.0, 0.0]) if row[0] <= 0.5 else [4.0, 3.0]
+    second = [0.25, 8.0] if row[1] <= -1.0 else [0.5, 16.0]
+    return np.array(first) + second + [10.0, -10.0]
+
+
 # name of the case: (op, shapes of operands, attributes (arrays become constants), formula)
 CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[..., Array]]] = {
     "add": ("add", [(2, 3), (3,)], {}, lambda x, y: x + y),
@@ -255,6 +272,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any], Callable[...,
         {"matrices": (SparseMatrix.of(MAP), SparseMatrix.of(SECOND)), "bias": BC, "shape": (2, 2)},
         lambda x, y: (MAP @ x.ravel() + SECOND @ y + BC).reshape(2, 2),
     ),
+    "tree_ensemble": ("tree_ensemble", [(3,)], TREES, two_trees),
     "poly": ("poly", [(5,)], {"coefficients": COEFFICIENTS, "low": -2.0, "high": 3.0}, series),
     "rotate": ("rotate", [(16,)], {"amount": 3}, lambda x: np.array([x[(i + 3) % 16] for i in range(16)])),
     "conjugate": ("conjugate", [(16,)], {}, lambda x: x),
@@ -313,7 +331,7 @@ def build(case: str) -> tuple[Builder, list[Node], Node]:
     def stored(value: Any) -> Any:
         if isinstance(value, tuple) and value and isinstance(value[0], SparseMatrix):
             return tuple(builder.constant(v, "m") for v in value)
-        return builder.constant(value) if isinstance(value, np.ndarray) else value
+        return builder.constant(value) if isinstance(value, np.ndarray | SparseMatrix) else value
 
     return builder, inputs, builder.op(op, inputs, LOC, **{k: stored(v) for k, v in attrs.items()})
 
