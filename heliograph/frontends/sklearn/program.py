@@ -7,21 +7,17 @@ estimator on the samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
-from sklearn.exceptions import NotFittedError
-from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import BaseEstimator
 
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.affine import TOLERANCE
-from heliograph.frontends.sklearn.layer import Layer, unsupported, within
-from heliograph.frontends.sklearn.readers import read
+from heliograph.frontends.sklearn.layer import Layer, output_of, unsupported, within
+from heliograph.frontends.sklearn.reading import Steps
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Program, Stage
@@ -70,36 +66,26 @@ def from_sklearn(
     low, high = interval_of(given, input_range)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
-    seen = given
-    for place, (name, step, last) in enumerate(_steps(estimator)):
-        loc, named = Location(f"{type(step).__name__}()", layer=name), named_rows(step, frame, first=place == 0)
-        try:
-            check_is_fitted(step)
-        except NotFittedError:
-            raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
-        layer = Layer(builder, value, seen, step, loc, last, named)
-        value = read(layer)
-        if not last:
-            seen = layer.method("transform")(seen)
+    reading = Steps(builder, given, frame)
+    layer = Layer(
+        builder,
+        value,
+        given,
+        estimator,
+        Location(f"{type(estimator).__name__}()"),
+        last=True,
+        named=reading.named(estimator, True),
+        reading=reading,
+        first=True,
+        scores=outputs == "scores",
+    )
+    value = reading.read(layer)
     builder.calibration = (given,)
     columns = columns_of(samples)
     if columns is not None:
         builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
     program = builder.finish([value])
     return _agreed(program, estimator, given, outputs, frame)
-
-
-def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tuple[str, Any, bool]]:
-    """The estimators of a pipeline, nested ones included, in order: name, estimator, and whether it is the last."""
-    best = getattr(estimator, "best_estimator_", None)
-    if best is not None:
-        yield from _steps(best, prefix, last)
-    elif isinstance(estimator, Pipeline):
-        steps = [(called, step) for called, step in estimator.steps if step not in (None, "passthrough")]
-        for place, (called, step) in enumerate(steps):
-            yield from _steps(step, f"{prefix}{called}.", last and place == len(steps) - 1)
-    else:
-        yield prefix.rstrip(".") or type(estimator).__name__.lower(), estimator, last
 
 
 def _check_imputers(estimator: Any) -> None:
@@ -115,15 +101,15 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
     loc, named = Location(f"{type(estimator).__name__}()"), named_rows(estimator, frame, first=True)
     (found,) = interpret_many(program, [given])
     size = max(np.abs(found).max(initial=0.0), 1e-300)
-    if is_classifier(estimator):
+    output = output_of(estimator)
+    if output == "scores":
         predicted = applied(lambda rows: _places(estimator, rows), loc, named)(given)[:, 0]
         order = np.sort(found, axis=1)
         clear = order[:, -1] - order[:, -2] > TOLERANCE * size
         agrees = bool((found.argmax(axis=1) == predicted)[clear].all())
         difference, ties = 0.0, int((~clear).sum())
     else:
-        method = "predict" if is_regressor(estimator) or not hasattr(estimator, "transform") else "transform"
-        expected = applied(getattr(estimator, method), loc, named)(given)
+        expected = applied(getattr(estimator, output), loc, named)(given)
         same = expected.shape == found.reshape(len(found), -1).shape
         difference = float(np.abs(found.reshape(expected.shape) - expected).max(initial=0.0)) / size if same else np.inf
         agrees, ties = difference <= _AGREES, 0
@@ -132,29 +118,29 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
             estimator, loc, "its predictions are not those of its layers: it computes something else besides"
         )
     compared = replace(program, comparison=Comparison.seen(len(given), difference, ties))
-    if outputs == "scores" or not is_classifier(estimator) or not hasattr(estimator, "predict_proba"):
+    if outputs == "scores" or output != "scores" or not hasattr(estimator, "predict_proba"):
         return compared
-    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
     wanted = applied(estimator.predict_proba, loc, named)(given)
-    if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=_AGREES):
-        raise UnsupportedError(
-            f"the probabilities of {type(estimator).__name__} cannot be compiled",
-            where=loc,
-            why="its predict_proba is not the softmax of its scores, which is all that the client computes",
-            hint=said(
-                'take the scores: {hg.from_sklearn(estimator, samples, outputs="scores")|give --scores}; the class has the '
-                "largest"
-            ),
-        )
-    difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
-    return replace(
-        program,
-        interface=replace(program.interface, outputs=(spec,)),
-        comparison=Comparison.seen(len(given), difference, ties),
+    # Scores may be the probabilities themselves: then there is nothing to compute after decryption.
+    plain, softmax = TensorSpec("y", found.shape[1:]), TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    for spec in (plain, softmax) if wanted.shape == found.shape else ():
+        difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
+        if difference <= _AGREES:
+            interface = program.interface if spec is plain else replace(program.interface, outputs=(spec,))
+            return replace(program, interface=interface, comparison=Comparison.seen(len(given), difference, ties))
+    raise UnsupportedError(
+        f"the probabilities of {type(estimator).__name__} cannot be compiled",
+        where=loc,
+        why="its predict_proba is not the softmax of its scores, which is all that the client computes",
+        hint=said(
+            'take the scores: {hg.from_sklearn(estimator, samples, outputs="scores")|give --scores}; the class has the '
+            "largest"
+        ),
     )
 
 
 def _places(estimator: Any, rows: Array) -> Array:
-    """The predicted classes as indices into `classes_`."""
-    places: Array = np.searchsorted(estimator.classes_, estimator.predict(rows))
+    """The predicted classes as indices into `classes_`; clusters are numbers from 0."""
+    predicted = estimator.predict(rows)
+    places: Array = np.searchsorted(estimator.classes_, predicted) if hasattr(estimator, "classes_") else predicted
     return places
