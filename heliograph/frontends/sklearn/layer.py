@@ -106,8 +106,8 @@ class Layer:
             scores=False,
         )
 
-    def unsupported(self, why: str) -> UnsupportedError:
-        return unsupported(self.step, self.loc, why)
+    def unsupported(self, why: str, hint: str = "") -> UnsupportedError:
+        return unsupported(self.step, self.loc, why, hint)
 
 
 def output_of(step: Any) -> str:
@@ -137,22 +137,36 @@ def two_classes(weight: Array, bias: Array) -> tuple[Array, Array]:
     return halves @ weight, halves[:, 0] * bias
 
 
-_AFFINE = "use affine estimators (scalers, PCA, linear models, linear SVMs) and multilayer perceptrons"
+_AFFINE = (
+    "use affine estimators (scalers, PCA, linear models), support vector machines, naive Bayes, nearest centroids or "
+    "neighbours, multilayer perceptrons, and votes and stacks of these"
+)
 _ENCODED = "encode categories on the client: give what the encoder makes of them, and the steps behind it"
+_CLIENT = "transform the features on the client: give what it makes of them, and the steps behind it"
 # Estimators that are refused -> supported ones for the same task.
 _INSTEAD = {
     "OneHotEncoder": _ENCODED,
     "OrdinalEncoder": _ENCODED,
     "TargetEncoder": _ENCODED,
-    "SVC": 'LinearSVC has one affine score for each class; SVC(kernel="linear") has one for two classes only',
-    "NuSVC": 'LinearSVC has one affine score for each class; NuSVC(kernel="linear") has one for two classes only',
+    "CategoricalNB": "encode categories on the client as bits, and take BernoulliNB(binarize=None)",
+    "PowerTransformer": _CLIENT,
+    "QuantileTransformer": _CLIENT,
+    "SplineTransformer": "PolynomialFeatures, or " + _CLIENT,
+    "RadiusNeighborsClassifier": "KNeighborsClassifier of few points",
+    "RadiusNeighborsRegressor": "KNeighborsRegressor of few points",
+    "LocalOutlierFactor": "OneClassSVM or EllipticEnvelope",
+    "GaussianProcessClassifier": 'SVC(kernel="rbf")',
+    "GaussianProcessRegressor": 'KernelRidge(kernel="rbf")',
 }
 
 
-def unsupported(step: Any, loc: Location, why: str) -> UnsupportedError:
+def unsupported(step: Any, loc: Location, why: str, hint: str = "") -> UnsupportedError:
     hints = [_INSTEAD[name] for one in within(step) if (name := type(one).__name__) in _INSTEAD]
     return UnsupportedError(
-        f"{type(step).__name__} cannot be compiled", where=loc, why=why, hint=hints[0] if hints else _AFFINE
+        f"{type(step).__name__} cannot be compiled",
+        where=loc,
+        why=why,
+        hint=hint or (hints[0] if hints else _AFFINE),
     )
 
 
