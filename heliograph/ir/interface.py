@@ -10,12 +10,43 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
 from heliograph.ir.node import Array
-from heliograph.records import bounds
+from heliograph.records import LARGEST, bounds
 
 # Functions that a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
 # The largest factor by which a client multiplies an output.
 LARGEST_SCALE = 2.0**100
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """The comparisons of a table's row with known thresholds, made by the client before encryption.
+
+    width: the number of the row's columns.
+    columns, edges: the column and the threshold of each comparison; its element is 1 where the value is larger, else 0.
+    missing: the columns whose value may be missing, NaN; an element for each, after the comparisons, is 1 where it is,
+        and its comparisons are 0 then.
+    """
+
+    width: int = field(metadata=bounds(1, MOST_ELEMENTS))
+    columns: tuple[int, ...] = field(metadata=bounds(0, MOST_ELEMENTS))
+    edges: tuple[float, ...] = field(metadata=bounds(-LARGEST, LARGEST))
+    missing: tuple[int, ...] = field(default=(), metadata=bounds(0, MOST_ELEMENTS, optional=True))
+
+    @property
+    def elements(self) -> int:
+        """The length of a compared row: never the row's own, so that each is known from the other."""
+        made = len(self.edges) + len(self.missing)
+        return made + 1 if made == self.width else made
+
+    def compared(self, rows: Array) -> Array:
+        """Rows (..., width), with NaN for what is missing, as such elements (..., elements)."""
+        made = np.zeros((*rows.shape[:-1], self.elements))
+        count = len(self.edges)
+        with np.errstate(invalid="ignore"):
+            made[..., :count] = rows[..., list(self.columns)] > np.array(self.edges)
+        made[..., count : count + len(self.missing)] = np.isnan(rows[..., list(self.missing)])
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +63,7 @@ class TensorSpec:
         The client multiplies them by `scale`, a power of two, if there is one, and computes the function after
         decryption.
     columns: names of the elements of an input's last axis, from the data frame with which the program was made.
+    bins: for an input (elements,), the comparisons that make it from a row of a table; `columns` names the row's then.
     """
 
     name: str = field(metadata=bounds(named=True))
@@ -45,6 +77,7 @@ class TensorSpec:
     finish_axis: int | None = field(default=None, metadata=bounds(0, 8, optional=True))
     scale: float | None = field(default=None, metadata=bounds(2.0, LARGEST_SCALE, optional=True))
     columns: tuple[str, ...] | None = field(default=None, metadata=bounds(named=True, optional=True))
+    bins: Bins | None = field(default=None, metadata=bounds(optional=True))
 
     @property
     def placed(self) -> Layout:

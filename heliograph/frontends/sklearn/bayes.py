@@ -15,6 +15,9 @@ from heliograph.frontends.sklearn.layer import Layer, two_classes
 from heliograph.frontends.sklearn.squares import forms, squares
 from heliograph.ir import Array, Node
 
+# Matrices that differ by less than this share of their largest number are equal.
+_EQUAL = 1e-13
+
 
 def read_gaussian(layer: Layer) -> Node:
     """Naive Bayes of normal distributions: the square of each feature."""
@@ -84,8 +87,8 @@ def _log_weights(layer: Layer) -> Array:
 def read_envelope(layer: Layer) -> Node:
     """The decision of an elliptic envelope: the squared Mahalanobis distance below that of its boundary."""
     step = layer.step
-    centre, matrix = np.asarray(step.location_)[np.newaxis], -np.asarray(step.precision_)[np.newaxis]
-    return forms(layer, centre, matrix, np.array([-step.offset_]))
+    centre, matrix = np.asarray(step.location_), -np.asarray(step.precision_)[np.newaxis]
+    return forms(layer, centre, matrix, np.zeros((1, centre.size)), np.array([-step.offset_]))
 
 
 def _linear(layer: Layer, value: Node, weight: Array, bias: Array) -> Node:
@@ -105,10 +108,14 @@ def _diagonal(layer: Layer, means: Array, precisions: Array, bias: Array) -> Nod
 
 
 def _full(layer: Layer, means: Array, precisions: Array, bias: Array) -> Node:
-    """Scores of normal distributions."""
-    matrices, line = -0.5 * precisions, np.einsum("kij,kj->ki", precisions, means)
+    """Scores of normal distributions, above that of the first."""
+    line = np.einsum("kij,kj->ki", precisions, means)
     bias = bias - 0.5 * np.einsum("ki,ki->k", line, means)
-    if np.ptp(matrices, axis=0).max() <= 1e-12 * np.abs(matrices).max():
-        # Equal forms leave an affine map.
+    matrices, line, bias = -0.5 * (precisions - precisions[0]), line - line[0], bias - bias[0]
+    if np.abs(matrices).max() <= _EQUAL * np.abs(precisions).max():
         return _linear(layer, layer.value, line, bias)
-    return forms(layer, means, matrices, bias + 0.5 * np.einsum("ki,ki->k", line, means))
+    centre = means.mean(axis=0)
+    # From x to x - centre.
+    bias = bias + line @ centre + np.einsum("i,kij,j->k", centre, matrices, centre)
+    line = line + 2.0 * matrices @ centre
+    return forms(layer, centre, matrices, line, bias)

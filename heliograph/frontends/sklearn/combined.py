@@ -14,6 +14,7 @@ from heliograph.frontends.sklearn.features import known_function
 from heliograph.frontends.sklearn.layer import Layer, two_classes
 from heliograph.frontends.sklearn.outcomes import both, choice, decisions, mean, predictions, probabilities
 from heliograph.frontends.sklearn.samples import applied
+from heliograph.frontends.sklearn.trees import read_trees
 from heliograph.frontends.sklearn.votes import order_of, pair_votes
 from heliograph.ir import Node, shape_of
 
@@ -59,6 +60,8 @@ def read_vote(layer: Layer) -> Node:
 def read_bagging(layer: Layer) -> Node:
     """The mean over estimators, each of some of the features."""
     step = layer.step
+    if all(hasattr(one, "tree_") for one in step.estimators_):
+        return read_trees(layer)
 
     def parts() -> Node:
         made = []
@@ -80,6 +83,17 @@ def read_bagging(layer: Layer) -> Node:
         return mean(layer, made)
 
     return _or_parts(layer, parts)
+
+
+def read_boosting(layer: Layer) -> Node:
+    """Votes of AdaBoost, with its weights. Each takes from other classes what it gives to one."""
+    step, classes = layer.step, len(layer.step.classes_)
+    if all(hasattr(one, "tree_") for one in step.estimators_):
+        return read_trees(layer)
+    votes = [choice(layer.inner(one, f"estimator{place}")) for place, one in enumerate(step.estimators_)]
+    shares = step.estimator_weights_[: len(votes)] / step.estimator_weights_.sum() / (classes - 1)
+    given = np.eye(classes) - (1.0 - np.eye(classes)) / (classes - 1)
+    return layer.linear(layer.joined(votes), np.kron(shares, given))
 
 
 def read_stack(layer: Layer) -> Node:

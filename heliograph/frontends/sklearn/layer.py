@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector, is_r
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.sklearn.samples import Named, applied
 from heliograph.ir import Array, Builder, Location, Node
+from heliograph.ir.interface import Bins
 
 
 class Reading(Protocol):
@@ -35,7 +36,7 @@ class Layer:
     """A fitted estimator and the value that it reads.
 
     builder: of the program.
-    value: the node of one sample's features at this point.
+    source: the node of one sample's features at this point; None if clients compare.
     seen: the samples at this point: (samples, features).
     step: the estimator.
     loc: its place in the pipeline.
@@ -44,10 +45,11 @@ class Layer:
     reading: reads the estimators of which this one is made.
     first: whether its features are the program's input.
     scores: whether scores are asked for even where there are probabilities.
+    compare: makes the input of a program whose clients compare the features with thresholds; None if they send them.
     """
 
     builder: Builder
-    value: Node
+    source: Node | None
     seen: Array
     step: Any
     loc: Location
@@ -56,6 +58,14 @@ class Layer:
     reading: Reading
     first: bool = False
     scores: bool = False
+    compare: Callable[[Bins], Node] | None = None
+
+    @property
+    def value(self) -> Node:
+        """The node of one sample's features."""
+        if self.source is None:
+            raise self.unsupported("clients compare features for decision trees only")
+        return self.source
 
     def method(self, name: str) -> Callable[[Array], Array]:
         """A method of the estimator on samples in rows, as an array (samples, values)."""
@@ -98,12 +108,14 @@ class Layer:
             self,
             step=step,
             loc=Location(f"{type(step).__name__}()", layer=f"{self.loc.layer}.{name}"),
-            value=self.value if value is None else value,
+            source=self.source if value is None else value,
             seen=self.seen if seen is None else seen,
             named=self.reading.named(step, first),
             first=first,
             last=last,
             scores=False,
+            # Comparisons by clients are for one ensemble of trees.
+            compare=None,
         )
 
     def unsupported(self, why: str, hint: str = "") -> UnsupportedError:
@@ -139,7 +151,7 @@ def two_classes(weight: Array, bias: Array) -> tuple[Array, Array]:
 
 _AFFINE = (
     "use affine estimators (scalers, PCA, linear models), support vector machines, naive Bayes, nearest centroids or "
-    "neighbours, multilayer perceptrons, and votes and stacks of these"
+    "neighbours, multilayer perceptrons, decision trees, and votes and stacks of these"
 )
 _ENCODED = "encode categories on the client: give what the encoder makes of them, and the steps behind it"
 _CLIENT = "transform the features on the client: give what it makes of them, and the steps behind it"

@@ -20,8 +20,8 @@ from heliograph.frontends.sklearn.layer import Layer, output_of, unsupported, wi
 from heliograph.frontends.sklearn.reading import Steps
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Builder, Location, Program, Stage
-from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir import Array, Builder, Location, Node, Program, Stage
+from heliograph.ir.interface import Bins, Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
@@ -35,11 +35,13 @@ def from_sklearn(
     input_range: tuple[float, float] | None = None,
     name: str | None = None,
     outputs: Literal["probabilities", "scores"] = "probabilities",
+    binned: bool = False,
 ) -> Program:
     """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
     `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
-    machines), a multilayer perceptron, or a pipeline (or the best estimator of a search) of these. `samples` is an
+    machines), a multilayer perceptron, a decision tree, a forest, boosted or bagged trees, or a pipeline (or the best
+    estimator of a search) of these. `samples` is an
     array (samples, features), or a data frame, like the data on which it was fitted; they are the program's
     calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data frames and
     their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by default
@@ -50,6 +52,9 @@ def from_sklearn(
     If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
     outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
     regressor gives `predict`, with shape (targets,), a transformer `transform`.
+
+    With `binned`, clients compare the features with the thresholds of a tree model before encryption, and send the
+    results: exact and far faster, but the public part then names the thresholds.
 
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
     RangeError for samples outside `input_range`.
@@ -65,8 +70,21 @@ def from_sklearn(
     given, frame = samples_of(samples)
     low, high = interval_of(given, input_range)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
-    value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
-    reading = Steps(builder, given, frame)
+    columns = columns_of(samples)
+    compare, value = None, None
+    builder.calibration = (given,)
+    if binned:
+
+        def compare(bins: Bins) -> Node:
+            builder.calibration = (bins.compared(given),)
+            builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=columns, bins=bins),))
+            return builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
+
+    else:
+        value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
+        if columns is not None:
+            builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
+    reading = Steps(builder, frame)
     layer = Layer(
         builder,
         value,
@@ -78,12 +96,9 @@ def from_sklearn(
         reading=reading,
         first=True,
         scores=outputs == "scores",
+        compare=compare,
     )
     value = reading.read(layer)
-    builder.calibration = (given,)
-    columns = columns_of(samples)
-    if columns is not None:
-        builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
     program = builder.finish([value])
     return _agreed(program, estimator, given, outputs, frame)
 
@@ -99,7 +114,7 @@ def _check_imputers(estimator: Any) -> None:
 def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: Frame | None) -> Program:
     """The program with its finish, after a comparison with the estimator on the samples."""
     loc, named = Location(f"{type(estimator).__name__}()"), named_rows(estimator, frame, first=True)
-    (found,) = interpret_many(program, [given])
+    (found,) = interpret_many(program, program.calibration)
     size = max(np.abs(found).max(initial=0.0), 1e-300)
     output = output_of(estimator)
     if output == "scores":

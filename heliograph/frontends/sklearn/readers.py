@@ -8,11 +8,19 @@ from heliograph.frontends.sklearn import bayes, combined, features, kernels, nei
 from heliograph.frontends.sklearn.affine import read_affine
 from heliograph.frontends.sklearn.layer import Layer
 from heliograph.frontends.sklearn.perceptron import read_perceptron
+from heliograph.frontends.sklearn.trees import read_isolation_forest, read_trees
 from heliograph.ir import Node
 
 # By the name of a class of scikit-learn, or of the one that it is derived from. All others are read as affine maps.
 READERS: Mapping[str, Callable[[Layer], Node]] = {
     "BaseMultilayerPerceptron": read_perceptron,
+    # Trees.
+    "AdaBoostRegressor": read_trees,
+    "BaseDecisionTree": read_trees,
+    "IsolationForest": read_isolation_forest,
+    "BaseForest": read_trees,
+    "BaseGradientBoosting": read_trees,
+    "BaseHistGradientBoosting": read_trees,
     # Distributions.
     "GaussianNB": bayes.read_gaussian,
     "MultinomialNB": bayes.read_counts,
@@ -45,6 +53,7 @@ READERS: Mapping[str, Callable[[Layer], Node]] = {
     "Normalizer": features.read_normalizer,
     "PolynomialFeatures": features.read_products,
     # Others inside.
+    "AdaBoostClassifier": combined.read_boosting,
     "BaggingClassifier": combined.read_bagging,
     "BaggingRegressor": combined.read_bagging,
     "CalibratedClassifierCV": combined.read_calibration,

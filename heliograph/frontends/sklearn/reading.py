@@ -23,17 +23,15 @@ class Steps:
     """The reading of one program.
 
     builder: of the program.
-    given: its samples.
     frame: the form of their data frame.
     """
 
     builder: Builder
-    given: Array
     frame: Frame | None
 
     def read(self, layer: Layer) -> Node:
         """The value of a layer's estimator, which may be a pipeline."""
-        value, seen = layer.value, layer.seen
+        source, seen = layer.source, layer.seen
         for place, (name, step, last) in enumerate(_steps(layer.step, layer.loc.layer or "", layer.last)):
             loc, first = Location(f"{type(step).__name__}()", layer=name), layer.first and place == 0
             try:
@@ -41,16 +39,24 @@ class Steps:
             except NotFittedError:
                 raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
             one = replace(
-                layer, value=value, seen=seen, step=step, loc=loc, last=last, first=first, named=self.named(step, first)
+                layer,
+                source=source,
+                seen=seen,
+                step=step,
+                loc=loc,
+                last=last,
+                first=first,
+                named=self.named(step, first),
             )
-            value = read(one)
+            source = read(one)
             if not last:
                 seen = one.method("transform")(seen)
-        return value
+        assert source is not None
+        return source
 
     def values(self, node: Node) -> Array:
         """What a node means on the program's samples."""
-        return interpret_many(self.builder.finish([node]), [self.given])[0]
+        return interpret_many(self.builder.finish([node]), self.builder.calibration)[0]
 
     def named(self, step: Any, first: bool) -> Named:
         """What gives rows the form in which an estimator was fitted."""

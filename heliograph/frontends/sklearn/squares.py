@@ -6,6 +6,7 @@ import numpy as np
 
 from heliograph.frontends.sklearn.layer import Layer
 from heliograph.ir import Array, Node
+from heliograph.ir.node import next_power_of_two
 
 # Eigenvalues of a quadratic form below this share of the largest are zero.
 _ZERO = 1e-13
@@ -25,31 +26,31 @@ def squares(layer: Layer, centre: Array, square: Array, line: Array, bias: Array
     return layer.op("add", layer.linear(moved, line * factor, bias), layer.linear(squared, square * factor**2))
 
 
-def forms(layer: Layer, centres: Array, matrices: Array, bias: Array) -> Node:
-    """(x - centre) @ matrix @ (x - centre) + bias, for each centre and symmetric matrix; two levels.
+def forms(layer: Layer, centre: Array, matrices: Array, line: Array, bias: Array) -> Node:
+    """(x - centre) @ matrix @ (x - centre) + line @ (x - centre) + bias, for each symmetric matrix.
 
-    Each form is a sum of as many products of linear functions as its matrix has ranks.
+    A form is a sum of as many squares of linear functions as its matrix has ranks. Several take three levels, one takes
+    two.
     """
-    middle = centres.mean(axis=0)
-    away = centres - middle
-    line = -2.0 * np.einsum("kij,kj->ki", matrices, away)
-    bias = bias + np.einsum("ki,kij,kj->k", away, matrices, away) - line @ middle
-    scores = layer.linear(layer.value, line, bias)
+    scores = layer.linear(layer.value, line, bias - line @ centre)
     values, vectors = np.linalg.eigh(matrices)
-    size = np.abs(values)
-    ranks = int((size > _ZERO * size.max(initial=0.0)).sum(axis=1).max())
-    if not ranks:
+    own, rank = np.nonzero(np.abs(values) > _ZERO * np.abs(values).max(initial=0.0))
+    if not own.size:
         return scores
-    order = np.argsort(-size, axis=1)[:, :ranks]
-    values = np.take_along_axis(values, order, axis=1)
-    vectors = np.take_along_axis(vectors, order[:, np.newaxis], axis=2)
-    left = (vectors * np.sqrt(np.abs(values))[:, np.newaxis]).transpose(0, 2, 1).reshape(-1, middle.size)
-    signs = np.where(values < 0, -1.0, 1.0).reshape(-1, 1)
-    one = layer.linear(layer.value, left, -left @ middle)
-    # With signs inside one of the factors the sum has none, and takes no level.
-    other = one if (signs > 0).all() else layer.linear(layer.value, signs * left, -(signs * left) @ middle)
-    products = layer.op("reshape", layer.op("mul", one, other), shape=(len(centres), ranks))
-    return layer.op("add", scores, layer.op("sum", products, axes=(1,), keepdims=False))
+    values = values[own, rank]
+    roots = vectors[own, :, rank] * np.sqrt(np.abs(values))[:, np.newaxis]
+    signs = np.where(values < 0, -1.0, 1.0)
+    if len(matrices) == 1:
+        # Products that are added up by rotations: with the signs in one factor, the sum takes no level.
+        run = next_power_of_two(len(roots))
+        left, right = (np.pad(rows, ((0, run - len(roots)), (0, 0))) for rows in (roots, signs[:, np.newaxis] * roots))
+        one = layer.linear(layer.value, left, -left @ centre)
+        other = one if (signs > 0).all() else layer.linear(layer.value, right, -right @ centre)
+        return layer.op("add", scores, layer.op("sum_runs", layer.op("mul", one, other), count=run))
+    linear = layer.linear(layer.value, roots, -roots @ centre)
+    summed: Array = np.zeros((len(matrices), len(roots)))
+    summed[own, np.arange(len(roots))] = signs
+    return layer.op("add", scores, layer.linear(layer.op("mul", linear, linear), summed))
 
 
 def _unscaled(layer: Layer) -> tuple[Node, Array, Array]:

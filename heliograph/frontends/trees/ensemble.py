@@ -15,6 +15,18 @@ MOST_DEPTH = 64
 MOST_NODES = 1 << 20
 
 
+def at_most_float32(thresholds: Array) -> Array:
+    """The thresholds for numbers of 64 bits, where a library rounds them to 32 bits first and then compares `<=`.
+
+    What is rounded is at most t where it is at most the largest number of 32 bits that is; all numbers below the middle
+    between that one and the next are rounded to it or below.
+    """
+    rounded = thresholds.astype(np.float32)
+    below = np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    above = np.nextafter(below, np.float32(np.inf))
+    return np.asarray((below.astype(np.float64) + above.astype(np.float64)) / 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """A binary decision tree; node 0 is the root.
@@ -89,7 +101,7 @@ class Ensemble:
         """The sums for samples (samples, features): (samples, outputs). NaN stands for a missing value."""
         total = np.tile(np.asarray(self.bias, dtype=np.float64), (len(samples), 1))
         for tree in self.trees:
-            waiting = [(0, np.arange(len(samples)))]
+            waiting: list[tuple[int, Array]] = [(0, np.arange(len(samples)))]
             while waiting:
                 node, rows = waiting.pop()
                 if not rows.size:

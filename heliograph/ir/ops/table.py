@@ -15,6 +15,7 @@ from heliograph.ir.ops import layers as layer_ops
 from heliograph.ir.ops import matrices as matrix_ops
 from heliograph.ir.ops import rows as row_ops
 from heliograph.ir.ops import tensors as tensor_ops
+from heliograph.ir.ops import trees as tree_ops
 from heliograph.ir.ops.slots import bootstraps as bootstrap_ops
 from heliograph.ir.ops.slots import levels as level_ops
 from heliograph.ir.ops.slots import plain as plain_ops
@@ -95,4 +96,5 @@ __all__ = [
     "stack_ops",
     "tensor_ops",
     "transform_ops",
+    "tree_ops",
 ]

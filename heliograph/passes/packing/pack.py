@@ -106,7 +106,7 @@ class _Packer:
             elif node.op != "constant":
                 self.new[node] = rule_for(RULES, node, Pack.name)(self, node)
         new = self.new
-        columns = {spec.name: spec.columns for spec in program.interface.inputs}
+        known = {spec.name: spec for spec in program.interface.inputs}
         inputs = tuple(
             TensorSpec(
                 a["name"],
@@ -115,7 +115,8 @@ class _Packer:
                 a.get("low"),
                 a.get("high"),
                 classes=a.get("classes"),
-                columns=columns.get(a["name"]),
+                columns=known[a["name"]].columns if a["name"] in known else None,
+                bins=known[a["name"]].bins if a["name"] in known else None,
             )
             for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
         )

@@ -20,14 +20,15 @@ from heliograph.ir.ops.table import Role, role_of
 from heliograph.ir.writer import Writer
 from heliograph.passes.base import rule_for
 from heliograph.passes.ranges.ties import Threshold, thresholds
+from heliograph.passes.tensors.trees import expand_trees, observed_splits
 
 _DECISION = ("gap", "bits", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Rewrites comparisons, `where`, `maximum`, `div`, `max`, `argmax`, `softmax`, `max_pool` and `layer_norm` by
-    simpler ops.
+    """Rewrites comparisons, `where`, `maximum`, `div`, `max`, `argmax`, `softmax`, `max_pool`, `layer_norm` and
+    `tree_ensemble` by simpler ops.
     """
 
     name: ClassVar[str] = "expand"
@@ -36,11 +37,14 @@ class Expand:
 
     def run(self, program: Program) -> Program:
         builder, found = Builder(program.name, Stage.TENSOR, program), thresholds(program)
+        splits = observed_splits(program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
             writer = Writer(builder, node.loc)
             if node.op in COMPARISONS and node.type.secret:
                 return _compare(writer, node, operands, found.get(node))
+            if node.op == "tree_ensemble" and node.type.secret:
+                return expand_trees(writer, node, operands[0], splits.get(node))
             if role_of(node) is Role.JOINT and node.type.secret:
                 return rule_for(RULES, node, self.name)(writer, node, operands)
             return builder.copy(node, operands)
@@ -178,7 +182,7 @@ def _layer_norm(w: Writer, node: Node, operands: list[Node]) -> Node:
     return made
 
 
-# The expansion of each op with the role JOINT, except comparisons.
+# The expansion of each op with the role JOINT, except comparisons and ensembles of trees, which depend on samples.
 RULES: Mapping[str, Callable[[Writer, Node, list[Node]], Node]] = {
     "maximum": _extreme(1.0),
     "minimum": _extreme(-1.0),

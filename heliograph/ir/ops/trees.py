@@ -1,0 +1,82 @@
+"""Ensembles of decision trees. Part of `ir/ops/table.py`.
+
+`passes/tensors/trees.py` writes the op as linear maps and comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heliograph.errors import ProgramError
+from heliograph.ir.node import Array
+from heliograph.ir.ops.spec import TENSOR, Attrs, Context, OpSpec, Role, check_constant, define
+from heliograph.ir.types import TensorType, Type
+
+
+def _type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
+    (operand,) = operands
+    if len(operand.shape) != 1:
+        raise ProgramError(f"tree_ensemble takes a tensor (features,), not {operand.shape}")
+    splits, leaves = context.shape(a["features"]), context.shape(a["offsets"])
+    outputs = context.shape(a["values"])
+    if len(splits) != 1 or len(leaves) != 1 or len(outputs) != 2:
+        raise ProgramError("tree_ensemble takes features (splits,), offsets (leaves,) and values (outputs, leaves)")
+    for name, shape in (
+        ("thresholds", splits),
+        ("paths", leaves + splits),
+        ("values", outputs[:1] + leaves),
+        ("bias", outputs[:1]),
+        ("binary", operand.shape),
+    ):
+        check_constant("tree_ensemble", a, context, name, shape)
+    return TensorType(outputs[:1], operand.secret)
+
+
+def split_bits(x: Array, a: Attrs, context: Context) -> Array:
+    """1 for each split that a sample (samples, features) fulfils, else 0: (samples, splits)."""
+    features = context.array(a["features"]).astype(np.int64)
+    if features.min(initial=0) < 0 or features.max(initial=0) >= x.shape[1]:
+        raise ProgramError(f"tree_ensemble: a split reads feature {features.max()} of {x.shape[1]}")
+    return np.asarray(x[:, features] <= context.array(a["thresholds"]), dtype=np.float64)
+
+
+def unfulfilled(bits: Array, a: Attrs, context: Context) -> Array:
+    """The number of conditions that each leaf's path lacks: (samples, leaves). It is zero for the leaves reached."""
+    return np.asarray(context.linear_map(a["paths"]).apply(bits) + context.array(a["offsets"]))
+
+
+def _evaluate(values: Sequence[Array], a: Attrs, context: Context) -> Array:
+    reached = unfulfilled(split_bits(values[0], a, context), a, context) < 0.5
+    total = reached.astype(np.float64) @ context.array(a["values"]).T
+    return np.asarray(total + context.array(a["bias"]) if "bias" in a else total)
+
+
+define(
+    OpSpec(
+        "tree_ensemble",
+        TENSOR,
+        (1, 1),
+        {
+            "features": "constant",
+            "thresholds": "constant",
+            "paths": "constant",
+            "offsets": "constant",
+            "values": "constant",
+            "bias": "constant?",
+            "binary": "constant?",
+            "gap": "float?",
+            "bits": "float?",
+        },
+        _type,
+        _evaluate,
+        "The sum of decision trees. Split i is 1 where feature `features[i]` is at most `thresholds[i]`, else 0. `paths` "
+        "(leaves, splits) times these numbers plus `offsets` counts the conditions that a leaf's path lacks. The result is "
+        "the sum of the columns of `values` (outputs, leaves) of the leaves that lack none, plus `bias`. Features with 1 in "
+        "`binary` are 0 or 1, so that no comparison is needed. `gap` is the smallest distance from a threshold that must "
+        "be resolved, as a share of the feature's range; `bits` is how close a comparison comes to 0 or 1.",
+        role=Role.JOINT,
+        steps=True,
+    )
+)

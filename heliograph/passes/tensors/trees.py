@@ -1,0 +1,180 @@
+"""Write a `tree_ensemble` as linear maps, one comparison of all splits at once, and a polynomial.
+
+Splits are gathered by a linear map and compared together. A second map counts for each leaf the conditions that its path
+lacks. The polynomial (1 - u)(1 - u/2)...(1 - u/d) of such a number u in 0, ..., d is 1 where none is lacking, else 0;
+between whole numbers it stays within -1 and 1, and it increases errors by 1 + 1/2 + ... + 1/d at most. A third map adds
+up the values of the leaves reached. The number of trees has no influence on the depth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.interpret import run_nodes
+from heliograph.ir import Array, Node, Program, SparseMatrix, size_of
+from heliograph.ir.ops.table import Attrs, Context
+from heliograph.ir.ops.trees import split_bits, unfulfilled
+from heliograph.ir.writer import Writer
+
+# A split that occurs in several trees is compared once for each of them, up to so many slots: then the map to the leaves
+# has few diagonals. Beyond, it is compared once.
+_MOST_SPLITS = 1 << 13
+# The share of the trees, averaged over samples, that may have a split nearer to its threshold than the gap on the path
+# that the sample takes.
+_SOFT = 0.0025
+_CHUNK = 64
+# Numbers of lacking conditions may be off by so much from rounding and comparisons.
+_ROOM = 1.0 / 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What samples show of the splits of an ensemble.
+
+    `low`, `high`: the range of each feature.
+    `gap`: the distance from thresholds that must be resolved, as a share of the larger side of the feature's range; None
+        without samples.
+    """
+
+    low: Array
+    high: Array
+    gap: float | None
+
+
+def observed_splits(program: Program) -> Mapping[Node, Splits]:
+    """The ranges of the features of encrypted ensembles on the calibration samples, and how near they come to thresholds."""
+    nodes = [node for node in program.nodes if node.op == "tree_ensemble" and node.type.secret]
+    if not nodes or not program.calibration:
+        return {}
+    values: dict[Node, list[Array]] = {node: [] for node in nodes}
+
+    def observe(node: Node, value: Array) -> None:
+        for reader in nodes:
+            if reader.inputs[0] is node:
+                values[reader].append(np.array(value))
+
+    for start in range(0, len(program.calibration[0]), _CHUNK):
+        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
+        run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
+    return {node: _splits(program, node, np.concatenate(values[node])) for node in nodes}
+
+
+def _splits(program: Program, node: Node, x: Array) -> Splits:
+    a, context = node.attrs, Context(program.constants)
+    low, high = x.min(axis=0), x.max(axis=0)
+    features, thresholds = context.array(a["features"]).astype(np.int64), context.array(a["thresholds"])
+    compared = np.flatnonzero(~_is_binary(a, context, features))
+    if not compared.size:
+        return Splits(low, high, None)
+    scale = _scale(low, high, features, thresholds)
+    paths = context.linear_map(a["paths"]).csr()
+    used = abs(paths)[:, compared]
+    nearest: list[Array] = []
+    for start in range(0, len(x), _CHUNK):
+        rows = x[start : start + _CHUNK]
+        reached = unfulfilled(split_bits(rows, a, context), a, context) < 0.5
+        distance = np.abs(rows[:, features[compared]] - thresholds[compared]) * scale[compared]
+        for sample, leaves in zip(distance, reached, strict=True):
+            own = used[np.flatnonzero(leaves)]
+            # The smallest distance on each path; the paths of leaves without a comparison have none.
+            own = own.astype(bool).multiply(sample + 1e-300).tocsr()
+            ends = own.indptr
+            nearest.append(np.array([own.data[b:e].min() for b, e in itertools.pairwise(ends) if e > b]))
+    sizes = np.sort(np.concatenate(nearest)) if nearest else np.zeros(0)
+    if not sizes.size:
+        return Splits(low, high, None)
+    return Splits(low, high, float(sizes[min(int(_SOFT * sizes.size), sizes.size - 1)]))
+
+
+def _scale(low: Array, high: Array, features: Array, thresholds: Array) -> Array:
+    """The factors that bring the distances from each split's threshold into [-1, 1]."""
+    reach = np.maximum(np.abs(high[features] - thresholds), np.abs(low[features] - thresholds))
+    return np.asarray(1.0 / np.where(reach > 0, reach, 1.0))
+
+
+def _is_binary(a: Attrs, context: Context, features: Array) -> Array:
+    """Whether each split reads a feature that is 0 or 1."""
+    return np.asarray(context.array(a["binary"])[features] != 0 if "binary" in a else np.zeros(features.size, bool))
+
+
+def expand_trees(w: Writer, node: Node, x: Node, seen: Splits | None) -> Node:
+    """The nodes of a `tree_ensemble` of x."""
+    a, context = node.attrs, w.builder.context
+    features, thresholds = context.array(a["features"]).astype(np.int64), context.array(a["thresholds"])
+    paths, offsets = context.linear_map(a["paths"]).csr(), np.array(context.array(a["offsets"]))
+    values = context.array(a["values"])
+    most = round(float((offsets + np.asarray(paths.maximum(0).sum(axis=1)).ravel()).max()))
+    binary = _is_binary(a, context, features)
+    operands, matrices = [], []
+    if binary.any():
+        # The bit of a split on 0 or 1 is 1 - x if the threshold is between them.
+        between = (thresholds >= 0.0) & (thresholds < 1.0)
+        known = np.flatnonzero(binary & ~between)
+        offsets = offsets + paths[:, known] @ (thresholds[known] >= 1.0)
+        own = np.flatnonzero(binary & between)
+        offsets = offsets + np.asarray(paths[:, own].sum(axis=1)).ravel()
+        gather = scipy.sparse.csr_array(
+            (np.ones(own.size), (np.arange(own.size), features[own])), shape=(own.size, size_of(x))
+        )
+        operands.append(x)
+        matrices.append(-(paths[:, own] @ gather))
+    if not binary.all():
+        compared = np.flatnonzero(~binary)
+        own_paths = paths[:, compared]
+        if compared.size > _MOST_SPLITS:
+            both = np.stack([features[compared], thresholds[compared]], axis=1)
+            distinct, place = np.unique(both, axis=0, return_inverse=True)
+            merge = scipy.sparse.csr_array(
+                (np.ones(compared.size), (np.arange(compared.size), place.ravel())),
+                shape=(compared.size, len(distinct)),
+            )
+            own_paths = own_paths @ merge
+            at, thresholds_at = distinct[:, 0].astype(np.int64), distinct[:, 1]
+        else:
+            at, thresholds_at = features[compared], thresholds[compared]
+        signs = _signs(w, node, x, seen, at, thresholds_at)
+        operands.append(signs)
+        matrices.append(own_paths * 0.5)
+        offsets = offsets + 0.5 * np.asarray(own_paths.sum(axis=1)).ravel()
+    lacking = w.op(
+        "affine",
+        *operands,
+        matrices=tuple(w.builder.constant(SparseMatrix.of(matrix), "paths") for matrix in matrices),
+        bias=w.builder.constant(offsets, "offsets"),
+        shape=(len(offsets),),
+    )
+    reached = w.poly(lacking, _none_of(most).tolist(), -_ROOM, most + _ROOM)
+    bias = {"bias": a["bias"]} if "bias" in a else {}
+    return w.op("linear", reached, weight=w.builder.constant(values, "values"), **bias)
+
+
+def _signs(w: Writer, node: Node, x: Node, seen: Splits | None, features: Array, thresholds: Array) -> Node:
+    """The signs of threshold minus feature of all splits, each scaled by its feature's range."""
+    low, high = (seen.low, seen.high) if seen is not None else (np.full(size_of(x), -1.0), np.full(size_of(x), 1.0))
+    scale = _scale(low, high, features, thresholds)
+    matrix = scipy.sparse.csr_array((-scale, (np.arange(features.size), features)), shape=(features.size, size_of(x)))
+    distance = w.op(
+        "affine",
+        x,
+        matrices=(w.builder.constant(SparseMatrix.of(matrix), "splits"),),
+        bias=w.builder.constant(scale * thresholds, "thresholds"),
+        shape=(features.size,),
+    )
+    gap = node.attrs.get("gap", seen.gap if seen is not None else None)
+    attrs = {key: node.attrs[key] for key in ("bits",) if key in node.attrs}
+    return w.op("sign", distance, gap=gap, **attrs)
+
+
+def _none_of(most: int) -> Array:
+    """Chebyshev coefficients, on the interval of `expand_trees`, of (1 - u)(1 - u/2)...(1 - u/most)."""
+    low, high = -_ROOM, most + _ROOM
+    points = np.cos(math.pi * (np.arange(most + 1) + 0.5) / (most + 1))
+    u = (high - low) / 2 * points + (high + low) / 2
+    values = np.prod(1.0 - u[:, np.newaxis] / np.arange(1, most + 1), axis=1)
+    return np.asarray(np.polynomial.chebyshev.chebfit(points, values, most))
