@@ -12,7 +12,7 @@ from heliograph.errors import UnsupportedError
 from heliograph.frontends.sklearn.affine import affine_map, read_affine
 from heliograph.frontends.sklearn.features import known_function
 from heliograph.frontends.sklearn.layer import Layer, two_classes
-from heliograph.frontends.sklearn.outcomes import both, choice, decisions, mean, predictions, probabilities
+from heliograph.frontends.sklearn.outcomes import both, choices, decisions, mean, predictions, probabilities, second
 from heliograph.frontends.sklearn.samples import applied
 from heliograph.frontends.sklearn.trees import read_trees
 from heliograph.frontends.sklearn.votes import order_of, pair_votes
@@ -47,8 +47,9 @@ def read_vote(layer: Layer) -> Node:
         if not is_classifier(step):
             return mean(layer, [predictions(one) for one in inner], weights)
         if step.voting == "soft":
-            return mean(layer, [probabilities(one) for one in inner], weights)
-        votes = mean(layer, [choice(one) for one in inner], weights)
+            # Each has a softmax of its own: their scores may have ranges that differ by far.
+            return mean(layer, [probabilities(one, [one])[0] for one in inner], weights)
+        votes = mean(layer, [choices(one, [one])[0] for one in inner], weights)
         # Equal votes differ by no less than the smallest weight's share, unless weights are chosen to cancel.
         shares = np.ones(len(inner)) if weights is None else np.asarray(weights, dtype=np.float64)
         first = order_of(len(step.classes_)) * shares[shares > 0].min() / shares.sum()
@@ -64,22 +65,19 @@ def read_bagging(layer: Layer) -> Node:
         return read_trees(layer)
 
     def parts() -> Node:
-        made = []
+        inner = []
         for place, (one, features) in enumerate(zip(step.estimators_, step.estimators_features_, strict=True)):
-            name = f"estimator{place}"
             if np.array_equal(features, np.arange(layer.seen.shape[1])):
-                inner = layer.inner(one, name)
+                inner.append(layer.inner(one, f"estimator{place}"))
             else:
                 value = layer.linear(layer.value, np.eye(layer.seen.shape[1])[features])
-                inner = layer.inner(one, name, value, layer.seen[:, features])
-            if not is_classifier(step):
-                made.append(predictions(inner))
-                continue
-            found = probabilities(inner) if hasattr(one, "predict_proba") else choice(inner)
-            classes = np.asarray(one.classes_, dtype=np.int64)
-            if len(classes) < len(step.classes_):
-                found = layer.linear(found, np.eye(len(step.classes_))[classes].T)
-            made.append(found)
+                inner.append(layer.inner(one, f"estimator{place}", value, layer.seen[:, features]))
+        if not is_classifier(step):
+            return mean(layer, [predictions(one) for one in inner])
+        if any(len(one.classes_) < len(step.classes_) for one in step.estimators_):
+            raise layer.unsupported("some of its estimators know some of the classes only", "fit it with more samples")
+        soft = all(hasattr(one, "predict_proba") for one in step.estimators_)
+        made = probabilities(layer, inner) if soft else choices(layer, inner)
         return mean(layer, made)
 
     return _or_parts(layer, parts)
@@ -90,7 +88,7 @@ def read_boosting(layer: Layer) -> Node:
     step, classes = layer.step, len(layer.step.classes_)
     if all(hasattr(one, "tree_") for one in step.estimators_):
         return read_trees(layer)
-    votes = [choice(layer.inner(one, f"estimator{place}")) for place, one in enumerate(step.estimators_)]
+    votes = choices(layer, [layer.inner(one, f"estimator{place}") for place, one in enumerate(step.estimators_)])
     shares = step.estimator_weights_[: len(votes)] / step.estimator_weights_.sum() / (classes - 1)
     given = np.eye(classes) - (1.0 - np.eye(classes)) / (classes - 1)
     return layer.linear(layer.joined(votes), np.kron(shares, given))
@@ -105,13 +103,15 @@ def read_stack(layer: Layer) -> Node:
         for (name, one), method in zip(_kept(step), step.stack_method_, strict=True):
             inner = layer.inner(one, name)
             if method == "predict_proba":
-                found = probabilities(inner)
+                (found,) = probabilities(inner, [inner])
                 # The second of two adds nothing to the first.
                 found = layer.linear(found, np.array([[0.0, 1.0]])) if shape_of(found) == (2,) else found
             elif method == "decision_function":
                 found = decisions(inner)
             elif is_classifier(one):
-                found = layer.linear(choice(inner), np.arange(len(one.classes_), dtype=np.float64)[np.newaxis])
+                found = layer.linear(
+                    choices(inner, [inner])[0], np.arange(len(one.classes_), dtype=np.float64)[np.newaxis]
+                )
             else:
                 found = predictions(inner)
             given.append(found)
@@ -162,26 +162,32 @@ def read_calibration(layer: Layer) -> Node:
     calibrated, classes = layer.step.calibrated_classifiers_, len(layer.step.classes_)
     if any(one.method != "sigmoid" for one in calibrated):
         raise layer.unsupported(f"its method is {calibrated[0].method}", 'CalibratedClassifierCV(method="sigmoid")')
-    made = []
+    values: list[Node] = []
+    slopes: list[float] = []
+    shifts: list[float] = []
     for place, one in enumerate(calibrated):
         inner = layer.inner(one.estimator, f"estimator{place}")
         if hasattr(one.estimator, "decision_function"):
-            values = decisions(inner)
+            values.append(decisions(inner))
         else:
-            values = probabilities(inner)
-            values = inner.linear(values, np.array([[0.0, 1.0]])) if classes == 2 else values
-        slope = -np.array([own.a_ for own in one.calibrators])
-        shift = -np.array([own.b_ for own in one.calibrators])
-        if classes == 2 and len(calibrated) == 1:
-            return layer.linear(values, *two_classes(slope[:, np.newaxis], shift))
-        logistic = inner.op("sigmoid", inner.linear(values, np.diag(slope), shift), name="calibrated")
-        made.append(both(inner, logistic) if classes == 2 else shares(inner, logistic))
-    return mean(layer, made)
+            (found,) = probabilities(inner, [inner])
+            values.append(second(inner, [found]) if classes == 2 else found)
+        slopes.extend(-own.a_ for own in one.calibrators)
+        shifts.extend(-own.b_ for own in one.calibrators)
+    slope, shift = np.array(slopes), np.array(shifts)
+    if len(slope) == 1:
+        return layer.linear(values[0], *two_classes(slope[:, np.newaxis], shift))
+    logistic = layer.op("sigmoid", layer.linear(layer.joined(values), np.diag(slope), shift), name="calibrated")
+    if classes == 2:
+        return both(layer, layer.op("mean", logistic, axes=(0,), keepdims=True))
+    each = _shares(layer, layer.op("reshape", logistic, shape=(len(calibrated), classes)))
+    return layer.op("mean", each, axes=(0,), keepdims=False)
 
 
-def shares(layer: Layer, values: Node) -> Node:
-    """Numbers divided by their sum."""
-    return layer.op("div", values, layer.op("sum", values, axes=(0,), keepdims=True), name="shares")
+def _shares(layer: Layer, values: Node) -> Node:
+    """Numbers divided by their sum along the last axis."""
+    total = layer.op("sum", values, axes=(len(shape_of(values)) - 1,), keepdims=True)
+    return layer.op("div", values, total, name="shares")
 
 
 def read_one_vs_rest(layer: Layer) -> Node:
@@ -195,8 +201,7 @@ def read_one_vs_rest(layer: Layer) -> Node:
     decided = all(hasattr(one.step, "decision_function") for one in inner)
     if decided and (layer.scores or not hasattr(step, "predict_proba")):
         return layer.joined([decisions(one) for one in inner])
-    second = [one.linear(probabilities(one), np.array([[0.0, 1.0]])) for one in inner]
-    return shares(layer, layer.joined(second))
+    return _shares(layer, second(layer, probabilities(layer, inner)))
 
 
 def read_one_vs_one(layer: Layer) -> Node:
@@ -205,15 +210,12 @@ def read_one_vs_one(layer: Layer) -> Node:
     inner = [layer.inner(one, f"pair{place}") for place, one in enumerate(step.estimators_)]
     if step.pairwise_indices_ is not None:
         raise layer.unsupported("its kernel is computed elsewhere")
-    confidences, won = [], []
-    for one in inner:
-        if hasattr(one.step, "decision_function"):
-            confidences.append(decisions(one))
-            won.append(confidences[-1])
-        else:
-            confidences.append(one.linear(probabilities(one), np.array([[0.0, 1.0]])))
-            won.append(one.op("sub", confidences[-1], one.constant(0.5, "half")))
+    if all(hasattr(one.step, "decision_function") for one in inner):
+        confidences = won = layer.joined([decisions(one) for one in inner])
+    else:
+        confidences = second(layer, probabilities(layer, inner))
+        won = layer.op("sub", confidences, layer.constant(0.5, "half"))
     if classes == 2:
-        return layer.linear(won[0], np.array([[-0.5], [0.5]]))
+        return layer.linear(won, np.array([[-0.5], [0.5]]))
     # The second class of a pair is the one that its estimator calls 1.
-    return pair_votes(layer, layer.op("neg", layer.joined(won)), layer.op("neg", layer.joined(confidences)), classes)
+    return pair_votes(layer, layer.op("neg", won), layer.op("neg", confidences), classes)
