@@ -26,6 +26,7 @@ if sys.byteorder != "little":
 _PUBLIC: dict[str, str] = {
     "trace": "heliograph.frontends.torch.export",
     "from_sklearn": "heliograph.frontends.sklearn.program",
+    "from_trees": "heliograph.frontends.trees.program",
     "parse": "heliograph.dsl.parse",
     "register_function": "heliograph.ir.ops.activations",
     "to_language": "heliograph.dsl.print",
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from heliograph.frontends.sklearn.program import from_sklearn as from_sklearn
     from heliograph.frontends.torch.export import trace as trace
     from heliograph.frontends.torch.training.modules import to_torch as to_torch
+    from heliograph.frontends.trees.program import from_trees as from_trees
     from heliograph.ir import Program as Program
     from heliograph.ir.ops.activations import register_function as register_function
     from heliograph.report.explain import Recorder as Recorder

@@ -142,9 +142,17 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
 
 def _check_bins(bins: Bins, spec: TensorSpec, direction: str, what: str) -> None:
     """Raise a WireError unless a client can make the input by these comparisons."""
-    if direction != "input" or spec.shape != (bins.elements,) or len(bins.columns) != len(bins.edges):
+    if (
+        direction != "input"
+        or spec.shape != (bins.elements,)
+        or (len(bins.columns), len(bins.coded))
+        != (
+            len(bins.edges),
+            len(bins.codes),
+        )
+    ):
         raise refuse(f"{what} has another number of comparisons than places")
-    if max((*bins.columns, *bins.missing)) >= bins.width:
+    if max((*bins.columns, *bins.coded, *bins.missing), default=0) >= bins.width:
         raise refuse(f"{what} compares a column that does not exist")
 
 

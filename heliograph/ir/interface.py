@@ -24,28 +24,35 @@ class Bins:
 
     width: the number of the row's columns.
     columns, edges: the column and the threshold of each comparison; its element is 1 where the value is larger, else 0.
-    missing: the columns whose value may be missing, NaN; an element for each, after the comparisons, is 1 where it is,
-        and its comparisons are 0 then.
+    missing: the columns whose value may be missing, NaN; an element for each, at the end, is 1 where it is, and the
+        comparisons are 0 then.
+    coded, codes: the column and the category, a number, of elements after the comparisons that are 1 where they are
+        equal.
     """
 
     width: int = field(metadata=bounds(1, MOST_ELEMENTS))
     columns: tuple[int, ...] = field(metadata=bounds(0, MOST_ELEMENTS))
     edges: tuple[float, ...] = field(metadata=bounds(-LARGEST, LARGEST))
     missing: tuple[int, ...] = field(default=(), metadata=bounds(0, MOST_ELEMENTS, optional=True))
+    coded: tuple[int, ...] = field(default=(), metadata=bounds(0, MOST_ELEMENTS, optional=True))
+    codes: tuple[float, ...] = field(default=(), metadata=bounds(-LARGEST, LARGEST, optional=True))
 
     @property
     def elements(self) -> int:
         """The length of a compared row: never the row's own, so that each is known from the other."""
-        made = len(self.edges) + len(self.missing)
+        made = len(self.edges) + len(self.codes) + len(self.missing)
         return made + 1 if made == self.width else made
 
     def compared(self, rows: Array) -> Array:
         """Rows (..., width), with NaN for what is missing, as such elements (..., elements)."""
         made = np.zeros((*rows.shape[:-1], self.elements))
-        count = len(self.edges)
-        with np.errstate(invalid="ignore"):
-            made[..., :count] = rows[..., list(self.columns)] > np.array(self.edges)
-        made[..., count : count + len(self.missing)] = np.isnan(rows[..., list(self.missing)])
+        parts = (
+            rows[..., list(self.columns)] > np.array(self.edges),
+            rows[..., list(self.coded)] == np.array(self.codes),
+            np.isnan(rows[..., list(self.missing)]),
+        )
+        found = np.concatenate(parts, axis=-1)
+        made[..., : found.shape[-1]] = found
         return made
 
 

@@ -158,6 +158,12 @@ ESTIMATORS: dict[str, tuple[Callable[[], Any], Any, str, tuple[str, ...] | None]
         lambda: make_pipeline(KernelPCA(3, kernel="poly"), LogisticRegression(max_iter=500)), WINE, "predict_proba", None,
     ),
     "Nystroem": (lambda: make_pipeline(Nystroem(n_components=20, random_state=0), Ridge()), DIABETES, "predict", None),
+    "Nystroem of all columns": (
+        lambda: make_pipeline(
+            ColumnTransformer([("a", Nystroem(n_components=20, random_state=0), [0, 1, 2])]), LinearRegression()
+        ),
+        FEW, "predict", None,
+    ),
     "random features": (
         lambda: make_pipeline(RBFSampler(n_components=20, random_state=0), Ridge()), DIABETES, "predict",
         ("linear", "cos", "linear", "linear"),

@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector, is_r
 
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.sklearn.samples import Named, applied
+from heliograph.frontends.trees.nodes import Compare
 from heliograph.ir import Array, Builder, Location, Node
-from heliograph.ir.interface import Bins
 
 
 class Reading(Protocol):
@@ -58,7 +58,7 @@ class Layer:
     reading: Reading
     first: bool = False
     scores: bool = False
-    compare: Callable[[Bins], Node] | None = None
+    compare: Compare | None = None
 
     @property
     def value(self) -> Node:

@@ -19,9 +19,10 @@ from heliograph.frontends.sklearn.affine import TOLERANCE
 from heliograph.frontends.sklearn.layer import Layer, output_of, unsupported, within
 from heliograph.frontends.sklearn.reading import Steps
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
+from heliograph.frontends.trees.nodes import Compare
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.interface import Bins, Interface, TensorSpec
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
@@ -35,26 +36,32 @@ def from_sklearn(
     input_range: tuple[float, float] | None = None,
     name: str | None = None,
     outputs: Literal["probabilities", "scores"] = "probabilities",
-    binned: bool = False,
+    binned: bool | Literal["shared"] = False,
 ) -> Program:
     """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
-    `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
-    machines), a multilayer perceptron, a decision tree, a forest, boosted or bagged trees, or a pipeline (or the best
-    estimator of a search) of these. `samples` is an
-    array (samples, features), or a data frame, like the data on which it was fitted; they are the program's
-    calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data frames and
-    their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by default
-    from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
+    `estimator` is one of these, or a pipeline or the best estimator of a search of them. Affine: scalers, PCA, feature
+    selection, linear models, linear support vector machines. Distributions: naive Bayes, discriminants, Gaussian
+    mixtures. By distances: nearest centroids, k-means, nearest neighbours among few points. By kernels: support vector
+    machines, kernel ridge regression, kernel PCA. Decision trees, forests, boosted or bagged trees. Multilayer
+    perceptrons. Products, comparisons and norms of features. Votes, means and stacks of all these, one against the rest
+    or another, calibrated ones, and several or transformed targets.
+
+    `samples` is an array (samples, features), or a data frame, like the data on which it was fitted; they are the
+    program's calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data
+    frames and their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by
+    default from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
     `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
-    If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
-    outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
-    regressor gives `predict`, with shape (targets,), a transformer `transform`.
+    If it has `predict_proba`, the scores are its probabilities, or the client computes these after decryption, as the
+    softmax of the scores; where they are another function of the scores, only these are available, by outputs="scores".
+    Clusters have scores as classes have. A regressor gives `predict`, with shape (targets,), a detector of outliers
+    `decision_function`, a transformer `transform`.
 
-    With `binned`, clients compare the features with the thresholds of a tree model before encryption, and send the
-    results: exact and far faster, but the public part then names the thresholds.
+    With `binned`, clients compare the features with the thresholds of a tree model before encryption and send the
+    results: exact and far faster, and values may be missing or categories, but clients learn the thresholds. With
+    "shared", equal thresholds are compared once: that tells less of the trees and is less to send in large batches.
 
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
     RangeError for samples outside `input_range`.
@@ -67,20 +74,14 @@ def from_sklearn(
             hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
         )
     _check_imputers(estimator)
-    given, frame = samples_of(samples)
-    low, high = interval_of(given, input_range)
+    given, frame = samples_of(samples, missing=bool(binned))
+    low, high = interval_of(given, input_range) if not binned else (0.0, 1.0)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     columns = columns_of(samples)
-    compare, value = None, None
+    compare = Compare(builder, given, columns, binned == "shared") if binned else None
+    value: Node | None = None
     builder.calibration = (given,)
-    if binned:
-
-        def compare(bins: Bins) -> Node:
-            builder.calibration = (bins.compared(given),)
-            builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=columns, bins=bins),))
-            return builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
-
-    else:
+    if not binned:
         value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
         if columns is not None:
             builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))

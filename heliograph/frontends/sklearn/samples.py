@@ -27,8 +27,10 @@ class Frame:
 Named = Callable[[Array], Any]
 
 
-def samples_of(samples: Any) -> tuple[Array, Frame | None]:
-    """The samples as an array, and the form of their data frame; None where they are not in one."""
+def samples_of(samples: Any, missing: bool = False) -> tuple[Array, Frame | None]:
+    """The samples as an array, and the form of their data frame; None where they are not in one. Values may be `missing`,
+    NaN.
+    """
     frame = None
     if hasattr(samples, "columns") and hasattr(samples, "iloc"):
         names = tuple(samples.columns)
@@ -41,7 +43,7 @@ def samples_of(samples: Any) -> tuple[Array, Frame | None]:
         given = _numbers(samples, "the samples")
     if given.ndim != 2 or not all(given.shape):
         raise ProgramError(f"the samples have shape {given.shape}, expected (samples, features)")
-    bad = np.argwhere(~np.isfinite(given))
+    bad = np.argwhere(np.isinf(given) if missing else ~np.isfinite(given))
     if len(bad):
         row, column = (int(place) for place in bad[0])
         where = f"column {frame.columns[column]!r}" if frame is not None else f"feature {column}"

@@ -60,6 +60,8 @@ def _unscaled(layer: Layer) -> tuple[Node, Array, Array]:
         weight = context.array(value.attrs["weight"]).astype(np.float64)
         diagonal = np.diagonal(weight)
         if weight.shape[0] == weight.shape[1] and diagonal.all() and np.count_nonzero(weight) == len(weight):
-            return value.inputs[0], diagonal, context.array(value.attrs["bias"]).astype(np.float64)
+            bias = value.attrs.get("bias")
+            shift = np.zeros(len(weight)) if bias is None else context.array(bias).astype(np.float64)
+            return value.inputs[0], diagonal, shift
     features = layer.seen.shape[1]
     return value, np.ones(features), np.zeros(features)

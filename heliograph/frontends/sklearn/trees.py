@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,10 @@ from sklearn.base import is_classifier
 from sklearn.ensemble._iforest import _average_path_length
 
 from heliograph.frontends.sklearn.layer import Layer
-from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32
-from heliograph.frontends.trees.nodes import form_of
+from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32, bounded
+from heliograph.frontends.trees.lightgbm import from_lightgbm
+from heliograph.frontends.trees.nodes import tree_node
+from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost
 from heliograph.ir import Array, Location, Node
 
 # A node of scikit-learn without children.
@@ -25,21 +26,21 @@ def read_trees(layer: Layer) -> Node:
     step = layer.step
     for kind in type(step).__mro__:
         if kind.__name__ in _ENSEMBLES:
-            return tree_node(layer, _ENSEMBLES[kind.__name__](layer, step))
+            return _node(layer, _ENSEMBLES[kind.__name__](layer, step))
     raise layer.unsupported("its trees are not known")
 
 
-def tree_node(layer: Layer, ensemble: Ensemble) -> Node:
-    """The node of an ensemble, on the layer's features or on a client's comparisons."""
-    form = form_of(ensemble, layer.loc)
-    if layer.compare is not None:
-        compared, bins = form.compared(ensemble.features)
-        binary = np.ones(bins.elements)
-        return compared.node(layer.builder, layer.compare(bins), layer.loc, ensemble.bias, binary)
-    whole = (layer.seen == np.round(layer.seen)).all(axis=0)[form.features]
-    # Between two whole numbers any threshold is the same; halfway it is farthest from both.
-    settled = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
-    return settled.node(layer.builder, layer.value, layer.loc, ensemble.bias)
+def read_boosted(layer: Layer) -> Node:
+    """The value of an estimator of XGBoost or LightGBM."""
+    model = (from_xgboost if is_xgboost(layer.step) else from_lightgbm)(layer.step)
+    value = _node(layer, _scores(layer.step, model.ensemble))
+    if model.link != "exp":
+        return value
+    return layer.builder.op("exp", (value,), Location(layer.loc.file, layer=f"{layer.loc.layer}.exp"))
+
+
+def _node(layer: Layer, ensemble: Ensemble) -> Node:
+    return tree_node(layer.builder, layer.compare or layer.value, ensemble, layer.seen, layer.loc)
 
 
 def _tree(tree: Any, value: Array, features: Array | None = None) -> Tree:
@@ -48,7 +49,7 @@ def _tree(tree: Any, value: Array, features: Array | None = None) -> Tree:
     own = tree.feature if features is None else np.asarray(features)[np.where(inner, tree.feature, 0)]
     return Tree(
         np.where(inner, own, -1),
-        at_most_float32(np.where(inner, tree.threshold, 0.0)),
+        at_most_float32(bounded(np.where(inner, tree.threshold, 0.0))),
         tree.children_left,
         tree.children_right,
         np.asarray(value, dtype=np.float64).reshape(tree.node_count, -1),
@@ -99,33 +100,60 @@ def _gradient_boosting(layer: Layer, step: Any) -> Ensemble:
         for row in step.estimators_
         for place, each in enumerate(row)
     )
-    return _scores_of_two(step, Ensemble(trees, start, step.n_features_in_))
+    return _scores(step, Ensemble(trees, start, step.n_features_in_))
 
 
 def _histogram_boosting(layer: Layer, step: Any) -> Ensemble:
     """The trees of HistGradientBoosting, whose thresholds are bounds of bins."""
     classes = step.n_trees_per_iteration_
-    if step.is_categorical_ is not None and np.any(step.is_categorical_):
-        raise layer.unsupported("it splits by sets of categories")
+    if not is_classifier(step) and type(step._loss.link).__name__ != "IdentityLink":
+        raise layer.unsupported(f"its predictions are no sums: its loss is {step.loss}")
+    columns, known = _categorical(layer, step)
     trees = []
     for row in step._predictors:
         for place, each in enumerate(row):
             nodes = each.nodes
-            inner = nodes["is_leaf"] == 0
+            inner, by_set = nodes["is_leaf"] == 0, nodes["is_categorical"] != 0
+            sides: tuple[dict[int, frozenset[float]], dict[int, frozenset[float]]] = ({}, {})
+            for node in np.flatnonzero(inner & by_set).tolist():
+                codes = known[int(nodes["feature_idx"][node])]
+                words = each.raw_left_cat_bitsets[nodes["bitset_idx"][node]]
+                left = [bool(words[code >> 5] >> (code & 31) & 1) for code in range(len(codes))]
+                for side, goes in zip(sides, (True, False), strict=True):
+                    side[node] = frozenset(code for code, own in zip(codes, left, strict=True) if own is goes)
             trees.append(
                 Tree(
-                    np.where(inner, nodes["feature_idx"], -1).astype(np.int64),
-                    np.where(inner, nodes["num_threshold"], 0.0),
+                    np.where(inner, columns[np.where(inner, nodes["feature_idx"], 0)], -1),
+                    bounded(np.where(inner & ~by_set, nodes["num_threshold"], 0.0)),
                     nodes["left"].astype(np.int64),
                     nodes["right"].astype(np.int64),
                     _in_column(nodes["value"], place, classes),
                     nodes["missing_go_to_left"].astype(bool),
+                    *sides,
                 )
             )
     start = np.asarray(step._baseline_prediction, dtype=np.float64).ravel()
-    if not is_classifier(step) and step._loss.link.__class__.__name__ != "IdentityLink":
-        raise layer.unsupported(f"its predictions are no sums: its loss is {step.loss}")
-    return _scores_of_two(step, Ensemble(tuple(trees), start, step.n_features_in_))
+    return _scores(step, Ensemble(tuple(trees), start, step.n_features_in_))
+
+
+def _categorical(layer: Layer, step: Any) -> tuple[Array, dict[int, list[float]]]:
+    """The column of each feature of the trees, and the categories of those that have them, by their codes.
+
+    Categories come first, as an encoder makes them.
+    """
+    if step._preprocessor is None:
+        return np.arange(step.n_features_in_), {}
+    encoder = step._preprocessor.named_transformers_["encoder"]
+    own = np.flatnonzero(step.is_categorical_)
+    columns = np.concatenate([own, np.flatnonzero(~np.asarray(step.is_categorical_))])
+    known = {}
+    for feature, categories in enumerate(encoder.categories_):
+        try:
+            numbers = np.asarray(categories, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise layer.unsupported("its categories are texts: give them numbers first") from None
+        known[feature] = numbers[~np.isnan(numbers)].tolist()
+    return columns, known
 
 
 def _adaboost(layer: Layer, step: Any) -> Ensemble:
@@ -155,7 +183,7 @@ def read_isolation_forest(layer: Layer) -> Node:
     for each, columns in zip(step.estimators_, step.estimators_features_, strict=True):
         depths = each.tree_.compute_node_depths() - 1.0 + _average_path_length(each.tree_.n_node_samples)
         trees.append(_tree(each.tree_, -math.log(2.0) * depths / usual, columns))
-    power = tree_node(layer, Ensemble(tuple(trees), np.zeros(1), step.n_features_in_))
+    power = _node(layer, Ensemble(tuple(trees), np.zeros(1), step.n_features_in_))
     loc = Location(layer.loc.file, layer=f"{layer.loc.layer}.exp")
     score = layer.builder.op("exp", (power,), loc)
     return layer.linear(score, -np.ones((1, 1)), np.array([-step.offset_]), "score")
@@ -175,16 +203,8 @@ def _in_column(value: Array, place: int, columns: int) -> Array:
     return made
 
 
-def _scores_of_two(step: Any, ensemble: Ensemble) -> Ensemble:
-    """Of a classifier with one score z: -z/2 and z/2, whose softmax is the logistic of z."""
-    if not is_classifier(step) or len(ensemble.bias) != 1:
-        return ensemble
-    halves = np.array([[-0.5, 0.5]])
-    trees = tuple(
-        Tree(t.feature, t.threshold, t.left, t.right, t.value @ halves, t.missing_left, t.categories)
-        for t in ensemble.trees
-    )
-    return Ensemble(trees, (ensemble.bias @ halves).ravel(), ensemble.features)
+def _scores(step: Any, ensemble: Ensemble) -> Ensemble:
+    return ensemble.of_two_classes() if is_classifier(step) and len(ensemble.bias) == 1 else ensemble
 
 
 _ENSEMBLES: Mapping[str, Callable[[Layer, Any], Ensemble]] = {

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from heliograph.errors import ProgramError
 from heliograph.ir.node import Array
+from heliograph.records import LARGEST
 
 # Trees are walked with a stack of their own: no depth exceeds Python's. Deeper paths than this have no use under encryption.
 MOST_DEPTH = 64
 MOST_NODES = 1 << 20
+
+
+def bounded(thresholds: Array) -> Array:
+    """Thresholds of a split between values and missing ones are infinite in some libraries: the largest number here."""
+    return np.asarray(np.clip(thresholds, -LARGEST, LARGEST))
 
 
 def at_most_float32(thresholds: Array) -> Array:
@@ -22,9 +28,10 @@ def at_most_float32(thresholds: Array) -> Array:
     between that one and the next are rounded to it or below.
     """
     rounded = thresholds.astype(np.float32)
-    below = np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-    above = np.nextafter(below, np.float32(np.inf))
-    return np.asarray((below.astype(np.float64) + above.astype(np.float64)) / 2)
+    with np.errstate(over="ignore"):
+        below = np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        above = np.nextafter(below, np.float32(np.inf))
+        return bounded((below.astype(np.float64) + above.astype(np.float64)) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,9 @@ class Tree:
     left, right: (nodes,), the numbers of the two children.
     value: (nodes, outputs), the summands of a leaf.
     missing_left: (nodes,), whether a sample without a value goes left; None if no value may be missing.
-    categories: for nodes that read a category, the whole numbers that go left; others and missing values go by
-        `missing_left`, which is needed then.
+    categories: for nodes that read a category, the numbers that go left; all others go right, missing ones by
+        `missing_left`.
+    right_categories: for some of these nodes, the numbers that go right; others go as missing ones do.
     """
 
     feature: Array
@@ -46,7 +54,8 @@ class Tree:
     right: Array
     value: Array
     missing_left: Array | None = None
-    categories: dict[int, frozenset[int]] | None = None
+    categories: Mapping[int, frozenset[float]] = field(default_factory=dict)
+    right_categories: Mapping[int, frozenset[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         nodes = len(self.feature)
@@ -64,15 +73,21 @@ class Tree:
     def goes_left(self, node: int, values: Array) -> Array:
         """Whether samples with these values of the node's feature go left: (samples,) booleans."""
         missing = np.isnan(values)
-        if self.categories is not None and node in self.categories:
-            known = np.isin(values, list(self.categories[node]))
-            # A library's sets name what goes left; everything else, unknown and missing, goes by `missing_left`.
-            return np.where(missing, self._by_default(node), known)
+        if node in self.categories:
+            left = np.isin(values, list(self.categories[node]))
+            if node in self.right_categories:
+                missing = missing | ~(left | np.isin(values, list(self.right_categories[node])))
+            return np.where(missing, self.default_left(node), left)
         with np.errstate(invalid="ignore"):
-            return np.where(missing, self._by_default(node), values <= self.threshold[node])
+            return np.where(missing, self.default_left(node), values <= self.threshold[node])
 
-    def _by_default(self, node: int) -> bool:
+    def default_left(self, node: int) -> bool:
+        """Whether a missing value goes left."""
         return self.missing_left is not None and bool(self.missing_left[node])
+
+    def with_values(self, value: Array) -> Tree:
+        """The same tree with other values of its nodes."""
+        return replace(self, value=value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +128,13 @@ class Ensemble:
                 waiting += [(int(tree.left[node]), rows[left]), (int(tree.right[node]), rows[~left])]
         return total
 
+    def of_two_classes(self) -> Ensemble:
+        """The scores -z/2 and z/2 in place of z: their softmax is the logistic of z."""
+        halves = np.array([[-0.5, 0.5]])
+        trees = tuple(tree.with_values(tree.value @ halves) for tree in self.trees)
+        return Ensemble(trees, (np.asarray(self.bias) @ halves).ravel(), self.features)
+
     def scaled(self, factor: float, bias: Sequence[float] | Array | float = 0.0) -> Ensemble:
         """The same trees with all sums multiplied by a factor, and a bias added."""
-        trees = tuple(
-            Tree(t.feature, t.threshold, t.left, t.right, t.value * factor, t.missing_left, t.categories)
-            for t in self.trees
-        )
+        trees = tuple(tree.with_values(tree.value * factor) for tree in self.trees)
         return Ensemble(trees, np.asarray(self.bias) * factor + bias, self.features)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -11,10 +12,34 @@ import scipy.sparse
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.trees.ensemble import MOST_DEPTH, Ensemble, Tree
 from heliograph.ir import Array, Builder, Location, Node, SparseMatrix
-from heliograph.ir.interface import Bins
+from heliograph.ir.interface import Bins, Interface, TensorSpec
 
-# The splits and the leaves of all trees together.
+# The leaves of all trees together.
 _MOST = 1 << 17
+# Splits that are compared each on their own.
+_MOST_APART = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Makes the input of a program whose clients compare features with thresholds.
+
+    builder: of the program.
+    rows: the samples.
+    columns: the names of their columns.
+    shared: whether equal comparisons are made once.
+    """
+
+    builder: Builder
+    rows: Array
+    columns: tuple[str, ...] | None
+    shared: bool
+
+    def __call__(self, bins: Bins) -> Node:
+        """The input of these comparisons; the program's calibration is that of the samples."""
+        self.builder.calibration = (bins.compared(self.rows),)
+        self.builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=self.columns, bins=bins),))
+        return self.builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,53 +69,151 @@ class Form:
             names["binary"] = builder.constant(binary, f"{loc.layer}.binary")
         return builder.op("tree_ensemble", (value,), loc, **names)
 
-    def compared(self, width: int) -> tuple[Form, Bins]:
-        """The same on the comparisons of a client, one for each split, and what the client does."""
-        bins = Bins(width, tuple(map(int, self.features)), tuple(map(float, self.thresholds)))
-        places = np.arange(self.features.size)
-        # An element is 1 where a value is above the threshold, and the split is 1 where it is not.
-        return Form(places, np.full(places.size, 0.5), self.paths, self.offsets, self.values), bins
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """The paths of an ensemble.
+
+    features, thresholds: of each split that is not by categories; zero for others.
+    nodes: the tree and the number of each split.
+    signs: (leaves, splits), -1 where a leaf's path goes left at a split, 1 where it goes right.
+    lefts: (leaves,), how often the path goes left.
+    values: (outputs, leaves).
+    """
+
+    features: Array
+    thresholds: Array
+    nodes: tuple[tuple[Tree, int], ...]
+    signs: Any
+    lefts: Array
+    values: Array
+
+
+def tree_node(builder: Builder, source: Node | Compare, ensemble: Ensemble, seen: Array, loc: Location) -> Node:
+    """The node of an ensemble, on features or on a client's comparisons; `seen` are the samples at this point."""
+    if isinstance(source, Compare):
+        missing = np.flatnonzero(np.isnan(seen).any(axis=0)).tolist()
+        form, bins = compared_form(ensemble, missing, source.shared, loc)
+        return form.node(builder, source(bins), loc, ensemble.bias, np.ones(bins.elements))
+    form = form_of(ensemble, loc)
+    whole = (seen == np.round(seen)).all(axis=0)[form.features]
+    # Between two whole numbers any threshold is the same; halfway it is farthest from both.
+    settled = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
+    return settled.node(builder, source, loc, ensemble.bias)
 
 
 def form_of(ensemble: Ensemble, loc: Location) -> Form:
-    """The constants of an ensemble without missing values and categories, tree by tree, in the order of the features' axis.
+    """The constants for features that are sent as they are. Raises UnsupportedError for splits by categories."""
+    if any(tree.categories for tree in ensemble.trees):
+        raise UnsupportedError(
+            "splits by categories cannot be compared under encryption",
+            where=loc,
+            hint="let clients compare (binned=True), or train on one-hot columns",
+        )
+    paths = _paths(ensemble, loc)
+    return Form(paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values)
 
-    A tree that is one leaf has a leaf without conditions. Raises UnsupportedError for trees that are too deep or too many.
+
+def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc: Location) -> tuple[Form, Bins]:
+    """The constants for the comparisons of clients, and these; values may be missing in the columns `missing`.
+
+    Every split has a comparison of its own, in the order of the trees, so that the map to the leaves has few diagonals;
+    with `shared`, or beyond 2^13 splits, equal ones have one. A category has an element of its own in any case.
     """
-    features: list[int] = []
-    thresholds: list[float] = []
+    paths = _paths(ensemble, loc)
+    count = len(paths.nodes)
+    numeric = [split for split, (tree, node) in enumerate(paths.nodes) if node not in tree.categories]
+    edges = [(int(paths.features[split]), float(paths.thresholds[split])) for split in numeric]
+    apart = not shared and len(edges) <= _MOST_APART
+    compared = edges if apart else sorted(set(edges))
+    codes = sorted(
+        {
+            (int(paths.features[split]), code)
+            for split, (tree, node) in enumerate(paths.nodes)
+            for code in _named(tree, node)
+        }
+    )
+    bins = Bins(
+        ensemble.features,
+        tuple(column for column, _ in compared),
+        tuple(edge for _, edge in compared),
+        tuple(missing),
+        tuple(column for column, _ in codes),
+        tuple(code for _, code in codes),
+    )
+    element_of = dict(zip(numeric, range(count), strict=False)) if apart else {}
+    place_of = {edge: place for place, edge in enumerate(compared)}
+    code_of = {code: len(compared) + place for place, code in enumerate(codes)}
+    missing_of = {column: len(compared) + len(codes) + place for place, column in enumerate(missing)}
+    # A split goes left by an affine function of the elements: weights and constants.
+    entries: list[tuple[int, int, float]] = []
+    constants = np.zeros(count)
+    for split, (tree, node) in enumerate(paths.nodes):
+        column, default = int(paths.features[split]), tree.default_left(node)
+        if node not in tree.categories:
+            edge = (column, float(paths.thresholds[split]))
+            constants[split], unless = 1.0, 0.0 if default else -1.0
+            entries.append((split, element_of[split] if apart else place_of[edge], -1.0))
+        elif node in tree.right_categories and default:
+            constants[split], unless = 1.0, 0.0
+            entries += [(split, code_of[column, code], -1.0) for code in tree.right_categories[node]]
+        else:
+            unless = 1.0 if default else 0.0
+            entries += [(split, code_of[column, code], 1.0) for code in tree.categories[node]]
+        if unless and column in missing_of:
+            entries.append((split, missing_of[column], unless))
+    rows, columns, weights = zip(*entries, strict=True)
+    left = scipy.sparse.csr_array((weights, (rows, columns)), shape=(count, bins.elements))
+    by_element = paths.signs @ left
+    # The op's splits are 1 where an element is 0.
+    offsets = paths.lefts + paths.signs @ constants + np.asarray(by_element.sum(axis=1)).ravel()
+    elements = np.arange(bins.elements)
+    form = Form(elements, np.full(elements.size, 0.5), SparseMatrix.of(-by_element), offsets, paths.values)
+    return form, bins
+
+
+def _named(tree: Tree, node: int) -> frozenset[float]:
+    """The categories by which a node decides."""
+    if node in tree.right_categories and tree.default_left(node):
+        return tree.right_categories[node]
+    return tree.categories.get(node, frozenset())
+
+
+def _paths(ensemble: Ensemble, loc: Location) -> _Paths:
+    """The paths of all trees, in the order of their leaves; a tree that is one leaf has a path without splits.
+
+    Raises UnsupportedError for trees that are too deep or too many.
+    """
+    splits: list[tuple[Tree, int]] = []
     values: list[Array] = []
     rows: list[int] = []
     columns: list[int] = []
     signs: list[float] = []
-    offsets: list[float] = []
+    lefts: list[float] = []
     for tree in ensemble.trees:
-        if tree.categories:
-            raise UnsupportedError(
-                "a split by a set of categories cannot be compiled",
-                where=loc,
-                hint="train on one-hot columns, which the client makes",
-            )
         walk = list(_walk(tree, loc))
         inner = [node for node, _ in walk if tree.feature[node] >= 0]
-        numbers = {node: len(features) + place for place, node in enumerate(inner)}
-        features += [int(tree.feature[node]) for node in inner]
-        thresholds += [float(tree.threshold[node]) for node in inner]
+        numbers = {node: len(splits) + place for place, node in enumerate(inner)}
+        splits += [(tree, node) for node in inner]
         for node, path in walk:
             if tree.feature[node] >= 0:
                 continue
             rows += [len(values)] * len(path)
             columns += [numbers[ancestor] for ancestor, _ in path]
             signs += [-1.0 if left else 1.0 for _, left in path]
-            offsets.append(float(sum(left for _, left in path)))
+            lefts.append(float(sum(left for _, left in path)))
             values.append(tree.value[node])
         if len(values) > _MOST:
             raise UnsupportedError(f"the trees have more than {_MOST} leaves", where=loc, hint="train fewer trees")
-    paths = scipy.sparse.csr_array((signs, (rows, columns)), shape=(len(values), max(len(features), 1)))
-    if not features:
-        features, thresholds = [0], [0.0]
-    return Form(
-        np.array(features), np.array(thresholds), SparseMatrix.of(paths), np.array(offsets), np.array(values).T.copy()
+    if not splits:
+        raise UnsupportedError("all trees are single leaves: they predict a constant", where=loc)
+    return _Paths(
+        np.array([tree.feature[node] for tree, node in splits], dtype=np.int64),
+        np.array([tree.threshold[node] for tree, node in splits], dtype=np.float64),
+        tuple(splits),
+        scipy.sparse.csr_array((signs, (rows, columns)), shape=(len(values), len(splits))),
+        np.array(lefts),
+        np.array(values).T.copy(),
     )
 
 
