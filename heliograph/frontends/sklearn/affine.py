@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.base import is_classifier, is_outlier_detector, is_regressor
 
 from heliograph.errors import ProgramError
-from heliograph.frontends.sklearn.layer import Layer, two_classes
+from heliograph.frontends.sklearn.layer import Layer, output_of, two_classes
 from heliograph.ir import Array, Node
 
 # An affine map must agree with its estimator to this share of the largest value; long sums err less.
@@ -24,18 +23,15 @@ _MOST_CHECKED = 256
 
 def read_affine(layer: Layer) -> Node:
     """The value of an affine estimator: scores of a classifier, predictions of a regressor, or transformed features."""
-    method = "transform"
-    if layer.last and (is_classifier(layer.step) or is_outlier_detector(layer.step)):
-        method = "decision_function"
-    elif layer.last and (is_regressor(layer.step) or not hasattr(layer.step, "transform")):
-        method = "predict"
-    weight, bias = _affine(layer, layer.method(method), method)
-    if method == "decision_function" and len(weight) == 1 and is_classifier(layer.step):
+    output = output_of(layer.step) if layer.last else "transform"
+    method = "decision_function" if output == "scores" else output
+    weight, bias = affine_map(layer, layer.method(method), method)
+    if output == "scores" and len(weight) == 1:
         weight, bias = two_classes(weight, bias)
     return layer.linear(layer.value, weight, bias)
 
 
-def _affine(layer: Layer, apply: Callable[[Array], Array], method: str) -> tuple[Array, Array]:
+def affine_map(layer: Layer, apply: Callable[[Array], Array], method: str) -> tuple[Array, Array]:
     """Weight (values, features) and bias of an affine map; an UnsupportedError where the method is not one."""
     seen = layer.seen
     centre = seen.mean(axis=0)

@@ -7,21 +7,17 @@ estimator on the samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector, is_regressor
-from sklearn.exceptions import NotFittedError
-from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import BaseEstimator
 
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.affine import TOLERANCE
-from heliograph.frontends.sklearn.layer import Layer, unsupported, within
-from heliograph.frontends.sklearn.readers import read
+from heliograph.frontends.sklearn.layer import Layer, output_of, unsupported, within
+from heliograph.frontends.sklearn.reading import Steps
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
 from heliograph.frontends.trees.nodes import Compare
 from heliograph.interpret import interpret_many
@@ -44,19 +40,24 @@ def from_sklearn(
 ) -> Program:
     """The program of the tensor stage that computes what a fitted scikit-learn estimator computes for one sample.
 
-    `estimator` is affine in its inputs (scalers, PCA, feature selection, linear models, linear support vector
-    machines), a multilayer perceptron, a decision tree, a forest, boosted or bagged trees, or a pipeline (or the best
-    estimator of a search) of these. `samples` is an
-    array (samples, features), or a data frame, like the data on which it was fitted; they are the program's
-    calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data frames and
-    their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by default
-    from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
+    `estimator` is one of these, or a pipeline or the best estimator of a search of them. Affine: scalers, PCA, feature
+    selection, linear models, linear support vector machines. Distributions: naive Bayes, discriminants, Gaussian
+    mixtures. By distances: nearest centroids, k-means, nearest neighbours among few points. By kernels: support vector
+    machines, kernel ridge regression, kernel PCA. Decision trees, forests, boosted or bagged trees. Multilayer
+    perceptrons. Products, comparisons and norms of features. Votes, means and stacks of all these, one against the rest
+    or another, calibrated ones, and several or transformed targets.
+
+    `samples` is an array (samples, features), or a data frame, like the data on which it was fitted; they are the
+    program's calibration. Features are in the order of the array's or the data frame's columns. Clients may pass data
+    frames and their rows, which are read by column name. `input_range` is the interval (low, high) of all features, by
+    default from the smallest to the largest number in `samples`. `name` is by default the estimator's class.
 
     The input `x` has shape (features,). The output `y` of a classifier has one score for each class, in the order of
     `classes_`; the largest one is the predicted class (for two classes, z of `decision_function` becomes -z/2 and z/2).
-    If it has `predict_proba`, the client computes that after decryption, as the softmax of the scores, unless
-    outputs="scores"; where the probabilities are another function of the scores, only the scores are available. A
-    regressor gives `predict`, with shape (targets,), a transformer `transform`.
+    If it has `predict_proba`, the scores are its probabilities, or the client computes these after decryption, as the
+    softmax of the scores; where they are another function of the scores, only these are available, by outputs="scores".
+    Clusters have scores as classes have. A regressor gives `predict`, with shape (targets,), a detector of outliers
+    `decision_function`, a transformer `transform`.
 
     With `binned`, clients compare the features with the thresholds of a tree model before encryption and send the
     results: exact and far faster, and values may be missing or categories, but clients learn the thresholds. With
@@ -79,38 +80,28 @@ def from_sklearn(
     columns = columns_of(samples)
     compare = Compare(builder, given, columns, binned == "shared") if binned else None
     value: Node | None = None
-    seen = given
     builder.calibration = (given,)
     if not binned:
         value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
         if columns is not None:
             builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
-    for place, (name, step, last) in enumerate(_steps(estimator)):
-        loc, named = Location(f"{type(step).__name__}()", layer=name), named_rows(step, frame, first=place == 0)
-        try:
-            check_is_fitted(step)
-        except NotFittedError:
-            raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
-        layer = Layer(builder, value, seen, step, loc, last, named, compare)
-        value = read(layer)
-        if not last:
-            seen = layer.method("transform")(seen)
-    assert value is not None
+    reading = Steps(builder, frame)
+    layer = Layer(
+        builder,
+        value,
+        given,
+        estimator,
+        Location(f"{type(estimator).__name__}()"),
+        last=True,
+        named=reading.named(estimator, True),
+        reading=reading,
+        first=True,
+        scores=outputs == "scores",
+        compare=compare,
+    )
+    value = reading.read(layer)
     program = builder.finish([value])
     return _agreed(program, estimator, given, outputs, frame)
-
-
-def _steps(estimator: Any, prefix: str = "", last: bool = True) -> Iterator[tuple[str, Any, bool]]:
-    """The estimators of a pipeline, nested ones included, in order: name, estimator, and whether it is the last."""
-    best = getattr(estimator, "best_estimator_", None)
-    if best is not None:
-        yield from _steps(best, prefix, last)
-    elif isinstance(estimator, Pipeline):
-        steps = [(called, step) for called, step in estimator.steps if step not in (None, "passthrough")]
-        for place, (called, step) in enumerate(steps):
-            yield from _steps(step, f"{prefix}{called}.", last and place == len(steps) - 1)
-    else:
-        yield prefix.rstrip(".") or type(estimator).__name__.lower(), estimator, last
 
 
 def _check_imputers(estimator: Any) -> None:
@@ -126,17 +117,15 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
     loc, named = Location(f"{type(estimator).__name__}()"), named_rows(estimator, frame, first=True)
     (found,) = interpret_many(program, program.calibration)
     size = max(np.abs(found).max(initial=0.0), 1e-300)
-    if is_classifier(estimator):
+    output = output_of(estimator)
+    if output == "scores":
         predicted = applied(lambda rows: _places(estimator, rows), loc, named)(given)[:, 0]
         order = np.sort(found, axis=1)
         clear = order[:, -1] - order[:, -2] > TOLERANCE * size
         agrees = bool((found.argmax(axis=1) == predicted)[clear].all())
         difference, ties = 0.0, int((~clear).sum())
     else:
-        method = "predict" if is_regressor(estimator) or not hasattr(estimator, "transform") else "transform"
-        if is_outlier_detector(estimator):
-            method = "decision_function"
-        expected = applied(getattr(estimator, method), loc, named)(given)
+        expected = applied(getattr(estimator, output), loc, named)(given)
         same = expected.shape == found.reshape(len(found), -1).shape
         difference = float(np.abs(found.reshape(expected.shape) - expected).max(initial=0.0)) / size if same else np.inf
         agrees, ties = difference <= _AGREES, 0
@@ -145,31 +134,29 @@ def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame:
             estimator, loc, "its predictions are not those of its layers: it computes something else besides"
         )
     compared = replace(program, comparison=Comparison.seen(len(given), difference, ties))
-    if outputs == "scores" or not is_classifier(estimator) or not hasattr(estimator, "predict_proba"):
+    if outputs == "scores" or output != "scores" or not hasattr(estimator, "predict_proba"):
         return compared
     wanted = applied(estimator.predict_proba, loc, named)(given)
-    if wanted.shape == found.shape and np.allclose(found, wanted, rtol=0.0, atol=_AGREES):
-        return compared
-    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
-    if wanted.shape != found.shape or not np.allclose(spec.finished(found), wanted, rtol=0.0, atol=_AGREES):
-        raise UnsupportedError(
-            f"the probabilities of {type(estimator).__name__} cannot be compiled",
-            where=loc,
-            why="its predict_proba is not the softmax of its scores, which is all that the client computes",
-            hint=said(
-                'take the scores: {hg.from_sklearn(estimator, samples, outputs="scores")|give --scores}; the class has the '
-                "largest"
-            ),
-        )
-    difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
-    return replace(
-        program,
-        interface=replace(program.interface, outputs=(spec,)),
-        comparison=Comparison.seen(len(given), difference, ties),
+    # Scores may be the probabilities themselves: then there is nothing to compute after decryption.
+    plain, softmax = TensorSpec("y", found.shape[1:]), TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    for spec in (plain, softmax) if wanted.shape == found.shape else ():
+        difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
+        if difference <= _AGREES:
+            interface = program.interface if spec is plain else replace(program.interface, outputs=(spec,))
+            return replace(program, interface=interface, comparison=Comparison.seen(len(given), difference, ties))
+    raise UnsupportedError(
+        f"the probabilities of {type(estimator).__name__} cannot be compiled",
+        where=loc,
+        why="its predict_proba is not the softmax of its scores, which is all that the client computes",
+        hint=said(
+            'take the scores: {hg.from_sklearn(estimator, samples, outputs="scores")|give --scores}; the class has the '
+            "largest"
+        ),
     )
 
 
 def _places(estimator: Any, rows: Array) -> Array:
-    """The predicted classes as indices into `classes_`."""
-    places: Array = np.searchsorted(estimator.classes_, estimator.predict(rows))
+    """The predicted classes as indices into `classes_`; clusters are numbers from 0."""
+    predicted = estimator.predict(rows)
+    places: Array = np.searchsorted(estimator.classes_, predicted) if hasattr(estimator, "classes_") else predicted
     return places
