@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -311,7 +312,7 @@ def option_types() -> Mapping[str, Any]:
 
 def texts() -> dict[str, str]:
     """Each option's entry in the docstring of `Options`, by name; empty if Python runs without docstrings."""
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", Options.__doc__ or "", re.MULTILINE)
+    entries = re.findall(r"^(\w+): (.*(?:\n {4}.*)*)", inspect.cleandoc(Options.__doc__ or ""), re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in entries}
 
 

@@ -52,13 +52,16 @@ class Table:
         width = self.rows.shape[1]
         own = tuple(range(width))
         encoding = Encoding(width, own, tuple(centres.tolist()), tuple(scales.tolist()), clipped=True)
-        weight = np.zeros((width, encoding.elements))
-        weight[own, own] = scales
-        names = {
-            "weight": self.builder.constant(weight, f"{loc.layer}.scales"),
-            "bias": self.builder.constant(centres, f"{loc.layer}.centres"),
-        }
-        return self.builder.op("linear", (self.encoded(encoding),), loc, **names)
+        # Not dense: intervals are proved through it.
+        matrix = SparseMatrix.of(scipy.sparse.diags_array(scales, shape=(width, encoding.elements)))
+        return self.builder.op(
+            "affine",
+            (self.encoded(encoding),),
+            loc,
+            matrices=(self.builder.constant(matrix, f"{loc.layer}.scales"),),
+            bias=self.builder.constant(centres, f"{loc.layer}.centres"),
+            shape=(width,),
+        )
 
 
 @dataclass(frozen=True, slots=True)
