@@ -8,8 +8,8 @@ bill's entry and the options with which `debug` compiles again follow from these
 from __future__ import annotations
 
 import functools
-import math
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -321,6 +321,13 @@ def test_features_beyond_the_samples_are_clipped() -> None:
     assert np.abs(hg.simulate(artifact, far[0]) - model.predict_proba(far[:1])).max() < 0.05
 
 
+def test_the_bill_says_how_near_samples_come() -> None:
+    model, seen, _, _ = fitted("forest")
+    text = " ".join(str(hg.compile(hg.from_sklearn(model, seen), TOY).report).split())
+    assert "samples come nearer in 0." in text
+    assert "[-1.008, 1.008] proved" in text
+
+
 def test_a_declared_range_is_kept() -> None:
     model, seen, others, _ = fitted("tree")
     artifact = hg.compile(hg.from_sklearn(model, seen, input_range=(0.0, 8.0)), TOY)

@@ -41,11 +41,13 @@ class Splits:
     `low`, `high`: the range of each feature: proved, or that of the samples where nothing is.
     `gap`: the distance from thresholds that must be resolved, as a share of the larger side of the feature's range; None
         without samples.
+    `soft`: the share of the trees, averaged over samples, that have a nearer threshold on the sample's path.
     """
 
     low: Array
     high: Array
     gap: float | None
+    soft: float = 0.0
 
 
 def observed_splits(program: Program) -> Mapping[Node, Splits]:
@@ -96,7 +98,8 @@ def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Sp
     sizes = np.sort(np.concatenate(nearest)) if nearest else np.zeros(0)
     if not sizes.size:
         return Splits(low, high, None)
-    return Splits(low, high, float(sizes[min(int(_SOFT * sizes.size), sizes.size - 1)]))
+    gap = float(sizes[min(int(_SOFT * sizes.size), sizes.size - 1)])
+    return Splits(low, high, gap, float((sizes < gap).mean()))
 
 
 def _scale(low: Array, high: Array, features: Array, thresholds: Array) -> Array:
@@ -175,7 +178,7 @@ def _signs(w: Writer, node: Node, x: Node, seen: Splits | None, features: Array,
     )
     attrs = {key: node.attrs[key] for key in ("gap", "bits") if key in node.attrs}
     if "gap" not in attrs and seen is not None and seen.gap is not None:
-        attrs |= {"gap": seen.gap, "gap_source": "observed"}
+        attrs |= {"gap": seen.gap, "gap_source": f"observed: samples come nearer in {seen.soft:.2%} of their trees"}
     return w.op("sign", distance, **attrs)
 
 
