@@ -34,14 +34,14 @@ def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:
         threads = min(threads, int(asked))
     if threads <= 1 or count * size < _LEAST:
         return [work(number) for number in range(count)]
-    # With numpy's settings for overflows, which belong to the context.
-    contexts = [contextvars.copy_context() for _ in range(threads)]
-    with ThreadPoolExecutor(threads, thread_name_prefix="heliograph") as pool:
+
+    def share(first: int) -> list[T]:
         # Each thread takes every so many: a task for each number would cost more.
-        parts = list(
-            pool.map(
-                lambda first: contexts[first].run(lambda: [work(number) for number in range(first, count, threads)]),
-                range(threads),
-            )
-        )
+        return [work(number) for number in range(first, count, threads)]
+
+    # With numpy's settings for overflows, which belong to the context.
+    contexts = [contextvars.copy_context() for _ in range(threads - 1)]
+    with ThreadPoolExecutor(threads - 1, thread_name_prefix="heliograph") as pool:
+        others = [pool.submit(context.run, share, first) for first, context in enumerate(contexts, 1)]
+        parts = [share(0), *(other.result() for other in others)]
     return [parts[number % threads][number // threads] for number in range(count)]
