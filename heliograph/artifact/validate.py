@@ -21,7 +21,8 @@ from heliograph.ir import CipherType, Node, Program, TensorType
 from heliograph.ir.analysis.carried import carried_outputs, fits
 from heliograph.ir.analysis.depth import MOST_WHOLE
 from heliograph.ir.bootstraps.asked import raising_chains
-from heliograph.ir.interface import Bins, Interface, TensorSpec
+from heliograph.ir.encoding import Encoding
+from heliograph.ir.interface import Interface, TensorSpec
 from heliograph.ir.maps import layout as layouts
 from heliograph.ir.maps.layout import MOST_ELEMENTS, MOST_STACKED, Layout
 from heliograph.ir.maps.placed import PlacedMatrix
@@ -126,11 +127,11 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     if spec.classes is not None and (direction != "input" or not spec.shape or spec.classes != spec.shape[-1]):
         raise refuse(f"{what} has another number of classes than places")
     named = None if spec.columns is None else len(set(spec.columns))
-    own = spec.shape[-1:] if spec.bins is None else (spec.bins.width,)
+    own = spec.shape[-1:] if spec.encoding is None else (spec.encoding.width,)
     if named is not None and (direction != "input" or (named,) != own):
         raise refuse(f"{what} has another number of columns than places")
-    if spec.bins is not None:
-        _check_bins(spec.bins, spec, direction, what)
+    if spec.encoding is not None:
+        _check_encoding(spec.encoding, spec, direction, what)
     if (spec.finish is None) != (spec.finish_axis is None) or (spec.finish is not None and direction != "output"):
         raise refuse(f"{what} is finished in a way that is not understood")
     if spec.finish_axis is not None and spec.finish_axis >= len(spec.shape):
@@ -140,20 +141,10 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
     return layout
 
 
-def _check_bins(bins: Bins, spec: TensorSpec, direction: str, what: str) -> None:
-    """Raise a WireError unless a client can make the input by these comparisons."""
-    if (
-        direction != "input"
-        or spec.shape != (bins.elements,)
-        or (len(bins.columns), len(bins.coded))
-        != (
-            len(bins.edges),
-            len(bins.codes),
-        )
-    ):
-        raise refuse(f"{what} has another number of comparisons than places")
-    if max((*bins.columns, *bins.coded, *bins.missing), default=0) >= bins.width:
-        raise refuse(f"{what} compares a column that does not exist")
+def _check_encoding(encoding: Encoding, spec: TensorSpec, direction: str, what: str) -> None:
+    """Raise a WireError unless a client can make the input from a row of a table."""
+    if direction != "input" or not encoding.consistent or spec.shape != (encoding.elements,):
+        raise refuse(f"{what} is made of a table in a way that is not understood")
 
 
 def check_interface(interface: Interface, ring: Ring) -> None:

@@ -8,6 +8,7 @@ bill's entry and the options with which `debug` compiles again follow from these
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -311,7 +312,7 @@ def option_types() -> Mapping[str, Any]:
 
 def texts() -> dict[str, str]:
     """Each option's entry in the docstring of `Options`, by name; empty if Python runs without docstrings."""
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", Options.__doc__ or "", re.MULTILINE)
+    entries = re.findall(r"^(\w+): (.*(?:\n {4}.*)*)", inspect.cleandoc(Options.__doc__ or ""), re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in entries}
 
 

@@ -56,11 +56,11 @@ def columns_of(frame: Any) -> tuple[str, ...] | None:
 
 def given_as(spec: TensorSpec, value: Any) -> Any:
     """A client's value in the form of the input: data frames by their columns, whole numbers as one-hot vectors, rows of
-    tables by the comparisons of `bins`.
+    tables by the input's encoding.
     """
     labels = columns_of(value) if spec.columns is not None else None
     if labels is None or spec.columns is None:
-        return _compared(spec, one_hot(spec, value))
+        return _encoded(spec, one_hot(spec, value))
     missing = [column for column in spec.columns if column not in labels]
     if missing or len(set(labels)) != len(labels):
         raise ProgramError(
@@ -70,29 +70,32 @@ def given_as(spec: TensorSpec, value: Any) -> Any:
             why=f"it is read by the columns {', '.join(map(repr, spec.columns[:20]))}",
             hint="give a data frame or a row of one with these columns, or an array with values in that order",
         )
-    return _compared(spec, one_hot(spec, value[list(spec.columns)]))
+    return _encoded(spec, one_hot(spec, value[list(spec.columns)]))
 
 
-def _compared(spec: TensorSpec, value: Any) -> Any:
-    """Rows of a table, with or without leading sample axes, by the comparisons of `bins`; any other value unchanged."""
-    bins = spec.bins
-    if bins is None or np.shape(value)[-1:] == spec.shape:
+def _encoded(spec: TensorSpec, value: Any) -> Any:
+    """Rows of a table, with or without leading sample axes, as elements of its encoding; any other value unchanged."""
+    encoding = spec.encoding
+    if encoding is None or np.shape(value)[-1:] == spec.shape:
         return value
-    try:
-        rows = real_numbers(plain_values(value))
-    except ValueError as error:
-        raise ProgramError(f"input {spec.name!r} is not an array of real numbers", why=str(error)) from None
-    if rows.shape[-1:] != (bins.width,):
-        raise ProgramError(f"input {spec.name!r} has shape {rows.shape}, expected ({bins.width},): a row of the table")
-    bad = [column for *_, column in np.argwhere(np.isnan(rows)).tolist() if column not in bins.missing]
+    given = plain_values(value)
+    if isinstance(given, np.ma.MaskedArray):
+        given = np.where(given.mask, np.nan, given.data)
+    if np.shape(given)[-1:] != (encoding.width,):
+        raise ProgramError(
+            f"input {spec.name!r} has shape {np.shape(given)}, expected ({encoding.width},): a row of the table"
+        )
+    rows = encoding.values(given)
+    needed = encoding.needed()
+    bad = [column for *_, column in np.argwhere(np.isnan(rows)).tolist() if column in needed]
     if bad:
         column = repr(spec.columns[bad[0]]) if spec.columns is not None else f"number {bad[0]}"
         raise ProgramError(
             f"input {spec.name!r} has no value in column {column}",
-            why="the model was trained without missing values there",
-            hint="fill it in first",
+            why="the program was made with samples that have one",
+            hint="fill it in, or make the program with samples that miss some there",
         )
-    return bins.compared(rows)
+    return encoding.encoded(rows)
 
 
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:

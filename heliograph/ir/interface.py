@@ -8,52 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from heliograph.errors import ProgramError
+from heliograph.ir.encoding import Encoding
 from heliograph.ir.maps.layout import MOST_ELEMENTS, Layout
 from heliograph.ir.node import Array
-from heliograph.records import LARGEST, bounds
+from heliograph.records import bounds
 
 # Functions that a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
 # The largest factor by which a client multiplies an output.
 LARGEST_SCALE = 2.0**100
-
-
-@dataclass(frozen=True, slots=True)
-class Bins:
-    """The comparisons of a table's row with known thresholds, made by the client before encryption.
-
-    width: the number of the row's columns.
-    columns, edges: the column and the threshold of each comparison; its element is 1 where the value is larger, else 0.
-    missing: the columns whose value may be missing, NaN; an element for each, at the end, is 1 where it is, and the
-        comparisons are 0 then.
-    coded, codes: the column and the category, a number, of elements after the comparisons that are 1 where they are
-        equal.
-    """
-
-    width: int = field(metadata=bounds(1, MOST_ELEMENTS))
-    columns: tuple[int, ...] = field(metadata=bounds(0, MOST_ELEMENTS))
-    edges: tuple[float, ...] = field(metadata=bounds(-LARGEST, LARGEST))
-    missing: tuple[int, ...] = field(default=(), metadata=bounds(0, MOST_ELEMENTS, optional=True))
-    coded: tuple[int, ...] = field(default=(), metadata=bounds(0, MOST_ELEMENTS, optional=True))
-    codes: tuple[float, ...] = field(default=(), metadata=bounds(-LARGEST, LARGEST, optional=True))
-
-    @property
-    def elements(self) -> int:
-        """The length of a compared row: never the row's own, so that each is known from the other."""
-        made = len(self.edges) + len(self.codes) + len(self.missing)
-        return made + 1 if made == self.width else made
-
-    def compared(self, rows: Array) -> Array:
-        """Rows (..., width), with NaN for what is missing, as such elements (..., elements)."""
-        made = np.zeros((*rows.shape[:-1], self.elements))
-        parts = (
-            rows[..., list(self.columns)] > np.array(self.edges),
-            rows[..., list(self.coded)] == np.array(self.codes),
-            np.isnan(rows[..., list(self.missing)]),
-        )
-        found = np.concatenate(parts, axis=-1)
-        made[..., : found.shape[-1]] = found
-        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +33,7 @@ class TensorSpec:
         The client multiplies them by `scale`, a power of two, if there is one, and computes the function after
         decryption.
     columns: names of the elements of an input's last axis, from the data frame with which the program was made.
-    bins: for an input (elements,), the comparisons that make it from a row of a table; `columns` names the row's then.
+    encoding: for an input (elements,), what makes it from a row of a table; `columns` names the row's columns then.
     """
 
     name: str = field(metadata=bounds(named=True))
@@ -84,7 +47,7 @@ class TensorSpec:
     finish_axis: int | None = field(default=None, metadata=bounds(0, 8, optional=True))
     scale: float | None = field(default=None, metadata=bounds(2.0, LARGEST_SCALE, optional=True))
     columns: tuple[str, ...] | None = field(default=None, metadata=bounds(named=True, optional=True))
-    bins: Bins | None = field(default=None, metadata=bounds(optional=True))
+    encoding: Encoding | None = field(default=None, metadata=bounds(optional=True))
 
     @property
     def placed(self) -> Layout:

@@ -175,11 +175,11 @@ ESTIMATORS: dict[str, tuple[Callable[[], Any], Any, str, tuple[str, ...] | None]
     "binarizer": (
         lambda: make_pipeline(pre.Binarizer(threshold=1.5), LogisticRegression()), IRIS, "predict_proba", ("gt", "linear"),
     ),
-    "bins": (
+    "encoding": (
         lambda: make_pipeline(pre.KBinsDiscretizer(3), LogisticRegression()), IRIS, "predict_proba",
         ("linear", "ge", "linear", "linear"),
     ),
-    "bins by number": (lambda: pre.KBinsDiscretizer(4, encode="ordinal"), WINE, "transform", ("linear", "ge", "linear")),
+    "encoding by number": (lambda: pre.KBinsDiscretizer(4, encode="ordinal"), WINE, "transform", ("linear", "ge", "linear")),
     "norm": (
         lambda: make_pipeline(pre.Normalizer(), LogisticRegression()), IRIS, "predict_proba",
         ("mul", "sum", "rsqrt", "mul", "linear"),

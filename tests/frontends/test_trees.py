@@ -34,7 +34,8 @@ from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32
 from heliograph.frontends.trees.nodes import form_of
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Location, Program
-from heliograph.ir.interface import Bins, TensorSpec
+from heliograph.ir.encoding import Encoding
+from heliograph.ir.interface import TensorSpec
 
 CANCER, IRIS, DIABETES = (load(return_X_y=True) for load in (load_breast_cancer, load_iris, load_diabetes))
 TOY = hg.Options(security_bits=None)
@@ -190,18 +191,23 @@ def test_encrypted_answers_are_those_of_the_trees(name: str, binned: bool) -> No
 def test_a_client_learns_thresholds_and_no_values() -> None:
     model, seen, _, _ = fitted("forest")
     public = hg.compile(hg.from_sklearn(model, seen, binned="shared"), TOY).public()
-    bins = public.inputs[0].bins
-    assert bins is not None
-    assert len(set(zip(bins.columns, bins.edges, strict=True))) == len(bins.edges)
+    encoding = public.inputs[0].encoding
+    assert encoding is not None
+    assert len(set(zip(encoding.compared, encoding.edges, strict=True))) == len(encoding.edges)
     restored = type(public).from_bytes(public.to_bytes())
-    assert restored.inputs[0].bins == bins
+    assert restored.inputs[0].encoding == encoding
     edges = {float(at_most_float32(np.array([t]))[0]) for each in model.estimators_ for t in each.tree_.threshold}
-    assert set(bins.edges) <= edges
+    assert set(encoding.edges) <= edges
 
 
-def test_without_comparisons_a_public_part_names_no_threshold() -> None:
+def test_without_comparisons_a_public_part_names_ranges_of_samples_alone() -> None:
     model, seen, _, _ = fitted("tree")
-    assert hg.compile(hg.from_sklearn(model, seen), TOY).public().inputs[0].bins is None
+    encoding = hg.compile(hg.from_sklearn(model, seen), TOY).public().inputs[0].encoding
+    assert encoding is not None
+    assert not encoding.edges
+    assert encoding.numbers == (0, 1, 2, 3)
+    assert np.allclose(np.array(encoding.centres) + encoding.scales, seen.max(axis=0))
+    assert np.allclose(np.array(encoding.centres) - encoding.scales, seen.min(axis=0))
 
 
 def test_data_frames_are_read_by_their_columns() -> None:
@@ -217,12 +223,12 @@ def test_data_frames_are_read_by_their_columns() -> None:
 
 def test_comparisons_never_have_the_length_of_a_row() -> None:
     """So that what is compared already is told from what is not."""
-    bins = Bins(2, (0, 1), (0.5, 0.5))
-    assert bins.elements == 3
-    assert bins.compared(np.array([[0.0, 1.0], [1.0, 0.5]])).tolist() == [[0, 1, 0], [1, 0, 0]]
-    spec = TensorSpec("x", (3,), bins=bins)
-    compared = np.array([0.0, 1.0, 0.0])
-    assert given_as(spec, compared) is compared
+    encoding = Encoding(2, compared=(0, 1), edges=(0.5, 0.5))
+    assert encoding.elements == 3
+    assert encoding.encoded(np.array([[0.0, 1.0], [1.0, 0.5]])).tolist() == [[0, 1, 0], [1, 0, 0]]
+    spec = TensorSpec("x", (3,), encoding=encoding)
+    made = np.array([0.0, 1.0, 0.0])
+    assert given_as(spec, made) is made
 
 
 def test_whole_numbers_keep_half_a_step_from_thresholds() -> None:
@@ -277,16 +283,19 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "bins",
+    "change",
     [
-        Bins(4, (0, 1), (0.5,)),
-        Bins(4, (0, 4), (0.5, 1.0)),
-        Bins(4, (0, 1), (0.5, 1.0), missing=(9,)),
-        Bins(4, (0, 1), (0.5, 1.0), coded=(1,)),
-        Bins(4, (0, 1, 2), (0.5, 1.0, 2.0)),
+        {"compared": (0,)},
+        {"compared": (0, 4), "edges": (0.5, 1.0)},
+        {"missing": (9,)},
+        {"coded": (1,)},
+        {"texts": (1,)},
+        {"numbers": (0,), "centres": (0.0,)},
+        {"width": 2},
+        {"missing": (0,)},
     ],
 )
-def test_public_parts_with_other_comparisons_are_refused(bins: Bins) -> None:
+def test_public_parts_with_other_encodings_are_refused(change: dict[str, Any]) -> None:
     from dataclasses import replace
 
     from heliograph.artifact.validate import check_spec
@@ -295,15 +304,48 @@ def test_public_parts_with_other_comparisons_are_refused(bins: Bins) -> None:
     artifact = hg.compile(hg.from_sklearn(model, seen, binned=True), TOY)
     spec, ring = artifact.public().inputs[0], artifact.public().ring
     check_spec(spec, ring, "input")
+    own = spec.encoding
+    assert own is not None
     with pytest.raises(WireError):
-        check_spec(replace(spec, bins=bins), ring, "input")
-    assert spec.bins is not None
+        check_spec(replace(spec, encoding=replace(own, **change)), ring, "input")
     with pytest.raises(WireError):
         check_spec(replace(spec, columns=("a",)), ring, "input")
 
 
-def test_a_feature_beyond_its_range_is_refused() -> None:
+def test_features_beyond_the_samples_are_clipped() -> None:
     model, seen, others, _ = fitted("tree")
-    artifact = hg.compile(hg.from_sklearn(model, seen), TOY)
+    program = hg.from_sklearn(model, seen)
+    far = others + np.random.default_rng(0).choice([-100.0, 0.0, 100.0], others.shape)
+    assert np.abs(meant(program, far) - model.predict_proba(far)).max() < 1e-7
+    artifact = hg.compile(program, TOY)
+    assert np.abs(hg.simulate(artifact, far[0]) - model.predict_proba(far[:1])).max() < 0.05
+
+
+def test_the_bill_says_how_near_samples_come() -> None:
+    model, seen, _, _ = fitted("forest")
+    text = " ".join(str(hg.compile(hg.from_sklearn(model, seen), TOY).report).split())
+    assert "samples come nearer in 0." in text
+    assert "[-1.008, 1.008] proved" in text
+
+
+def test_a_declared_range_is_kept() -> None:
+    model, seen, others, _ = fitted("tree")
+    artifact = hg.compile(hg.from_sklearn(model, seen, input_range=(0.0, 8.0)), TOY)
+    assert artifact.public().inputs[0].encoding is None
     with pytest.raises(RangeError):
         hg.simulate(artifact, others[0] + 100.0)
+
+
+def test_texts_stand_for_their_places() -> None:
+    encoding = Encoding(
+        3, numbers=(0,), centres=(10.0,), scales=(2.0,), coded=(1, 1), codes=(0.0, 1.0), missing=(1, 2), filled=(0,),
+        fills=(12.0,), texts=(1,), labels=(("red", "blue"),),
+    )  # fmt: skip
+    rows = np.array([[8.0, "blue", 1.0], [None, "green", np.nan], [12, None, 0]], dtype=object)
+    expected = [[-1, 0, 1, 0, 0], [1, 0, 0, 0, 1], [1, 0, 0, 1, 0]]
+    assert encoding.encoded(encoding.values(rows)).tolist() == expected
+    spec = TensorSpec("x", (5,), encoding=encoding)
+    assert np.asarray(given_as(spec, rows)).tolist() == expected
+    with pytest.raises(ProgramError, match="column number 0 holds a text"):
+        given_as(spec, np.array([["a", "red", 1.0]], dtype=object))
+    assert encoding.needed() == frozenset()

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector, is_r
 
 from heliograph.errors import UnsupportedError
 from heliograph.frontends.sklearn.samples import Named, applied
-from heliograph.frontends.trees.nodes import Compare
+from heliograph.frontends.trees.nodes import Table
 from heliograph.ir import Array, Builder, Location, Node
 
 
@@ -36,7 +36,7 @@ class Layer:
     """A fitted estimator and the value that it reads.
 
     builder: of the program.
-    source: the node of one sample's features at this point; None if clients compare.
+    source: the node of one sample's features at this point, or the table whose rows are the input.
     seen: the samples at this point: (samples, features).
     step: the estimator.
     loc: its place in the pipeline.
@@ -45,11 +45,10 @@ class Layer:
     reading: reads the estimators of which this one is made.
     first: whether its features are the program's input.
     scores: whether scores are asked for even where there are probabilities.
-    compare: makes the input of a program whose clients compare the features with thresholds; None if they send them.
     """
 
     builder: Builder
-    source: Node | None
+    source: Node | Table
     seen: Array
     step: Any
     loc: Location
@@ -58,12 +57,11 @@ class Layer:
     reading: Reading
     first: bool = False
     scores: bool = False
-    compare: Compare | None = None
 
     @property
     def value(self) -> Node:
         """The node of one sample's features."""
-        if self.source is None:
+        if isinstance(self.source, Table):
             raise self.unsupported("clients compare features for decision trees only")
         return self.source
 
@@ -108,14 +106,13 @@ class Layer:
             self,
             step=step,
             loc=Location(f"{type(step).__name__}()", layer=f"{self.loc.layer}.{name}"),
-            source=self.source if value is None else value,
+            source=self.value if value is None else value,
             seen=self.seen if seen is None else seen,
             named=self.reading.named(step, first),
             first=first,
             last=last,
             scores=False,
             # Comparisons by clients are for one ensemble of trees.
-            compare=None,
         )
 
     def unsupported(self, why: str, hint: str = "") -> UnsupportedError:

@@ -17,9 +17,10 @@ from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.affine import TOLERANCE
 from heliograph.frontends.sklearn.layer import Layer, output_of, unsupported, within
-from heliograph.frontends.sklearn.reading import Steps
+from heliograph.frontends.sklearn.reading import Steps, first_step
 from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
-from heliograph.frontends.trees.nodes import Compare
+from heliograph.frontends.sklearn.trees import is_trees
+from heliograph.frontends.trees.nodes import Table
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.interface import Interface, TensorSpec
@@ -78,17 +79,18 @@ def from_sklearn(
     low, high = interval_of(given, input_range) if not binned else (0.0, 1.0)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     columns = columns_of(samples)
-    compare = Compare(builder, given, columns, binned == "shared") if binned else None
-    value: Node | None = None
-    builder.calibration = (given,)
-    if not binned:
-        value = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
+    source: Node | Table
+    if binned or (input_range is None and is_trees(first_step(estimator))):
+        source = Table(builder, given, columns, binned)
+    else:
+        source = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
+        builder.calibration = (given,)
         if columns is not None:
             builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
     reading = Steps(builder, frame)
     layer = Layer(
         builder,
-        value,
+        source,
         given,
         estimator,
         Location(f"{type(estimator).__name__}()"),
@@ -97,7 +99,6 @@ def from_sklearn(
         reading=reading,
         first=True,
         scores=outputs == "scores",
-        compare=compare,
     )
     value = reading.read(layer)
     program = builder.finish([value])

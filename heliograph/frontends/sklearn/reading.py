@@ -51,7 +51,7 @@ class Steps:
             source = read(one)
             if not last:
                 seen = one.method("transform")(seen)
-        assert source is not None
+        assert isinstance(source, Node)
         return source
 
     def values(self, node: Node) -> Array:
@@ -61,6 +61,13 @@ class Steps:
     def named(self, step: Any, first: bool) -> Named:
         """What gives rows the form in which an estimator was fitted."""
         return named_rows(step, self.frame, first)
+
+
+def first_step(estimator: Any) -> Any:
+    """The estimator that reads the program's input."""
+    for _, step, _ in _steps(estimator, "", True):
+        return step
+    return estimator
 
 
 def _steps(estimator: Any, name: str, last: bool) -> Iterator[tuple[str, Any, bool]]:

@@ -12,13 +12,21 @@ from sklearn.ensemble._iforest import _average_path_length
 
 from heliograph.frontends.sklearn.layer import Layer
 from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32, bounded
-from heliograph.frontends.trees.lightgbm import from_lightgbm
+from heliograph.frontends.trees.lightgbm import from_lightgbm, is_lightgbm
 from heliograph.frontends.trees.nodes import tree_node
 from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost
 from heliograph.ir import Array, Location, Node
 
 # A node of scikit-learn without children.
 _LEAF = -1
+
+
+def is_trees(step: Any) -> bool:
+    """Whether an estimator is decision trees and nothing else."""
+    kinds = {kind.__name__ for kind in type(step).__mro__}
+    if kinds & {"BaseBagging", "BaseWeightBoosting"}:
+        return all(hasattr(part, "tree_") for part in getattr(step, "estimators_", ()))
+    return bool(kinds & {*_ENSEMBLES, "IsolationForest"}) or is_xgboost(step) or is_lightgbm(step)
 
 
 def read_trees(layer: Layer) -> Node:
@@ -40,7 +48,7 @@ def read_boosted(layer: Layer) -> Node:
 
 
 def _node(layer: Layer, ensemble: Ensemble) -> Node:
-    return tree_node(layer.builder, layer.compare or layer.value, ensemble, layer.seen, layer.loc)
+    return tree_node(layer.builder, layer.source, ensemble, layer.seen, layer.loc)
 
 
 def _tree(tree: Any, value: Array, features: Array | None = None) -> Tree:

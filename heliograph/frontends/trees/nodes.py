@@ -12,7 +12,8 @@ import scipy.sparse
 from heliograph.errors import UnsupportedError, said
 from heliograph.frontends.trees.ensemble import MOST_DEPTH, Ensemble, Tree
 from heliograph.ir import Array, Builder, Location, Node, SparseMatrix
-from heliograph.ir.interface import Bins, Interface, TensorSpec
+from heliograph.ir.encoding import Encoding
+from heliograph.ir.interface import Interface, TensorSpec
 
 # The leaves of all trees together.
 _MOST = 1 << 17
@@ -21,25 +22,46 @@ _MOST_APART = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
-    """Makes the input of a program whose clients compare features with thresholds.
+class Table:
+    """The rows that clients have, before the program has an input.
 
     builder: of the program.
-    rows: the samples.
+    rows: the samples, with NaN for what is missing.
     columns: the names of their columns.
-    shared: whether equal comparisons are made once.
+    binned: whether clients compare features with thresholds; "shared" if equal comparisons are made once.
     """
 
     builder: Builder
     rows: Array
     columns: tuple[str, ...] | None
-    shared: bool
+    binned: bool | str
 
-    def __call__(self, bins: Bins) -> Node:
-        """The input of these comparisons; the program's calibration is that of the samples."""
-        self.builder.calibration = (bins.compared(self.rows),)
-        self.builder.interface = Interface((TensorSpec("x", (bins.elements,), columns=self.columns, bins=bins),))
-        return self.builder.input("x", shape=(bins.elements,), low=0.0, high=1.0, secret=True)
+    def encoded(self, encoding: Encoding) -> Node:
+        """The input that clients encode so; the program's calibration is that of the samples."""
+        self.builder.calibration = (encoding.encoded(self.rows),)
+        self.builder.interface = Interface(
+            (TensorSpec("x", (encoding.elements,), columns=self.columns, encoding=encoding),)
+        )
+        low = -1.0 if encoding.numbers else 0.0
+        return self.builder.input("x", shape=(encoding.elements,), low=low, high=1.0, secret=True)
+
+    def clipped(self, low: Array, high: Array, loc: Location) -> Node:
+        """All columns, clipped by clients to these ranges, each as precise as its own range allows."""
+        centres, scales = (high + low) / 2, (high - low) / 2
+        scales = np.where(scales > 0, scales, 1.0)
+        width = self.rows.shape[1]
+        own = tuple(range(width))
+        encoding = Encoding(width, own, tuple(centres.tolist()), tuple(scales.tolist()), clipped=True)
+        # Not dense: intervals are proved through it.
+        matrix = SparseMatrix.of(scipy.sparse.diags_array(scales, shape=(width, encoding.elements)))
+        return self.builder.op(
+            "affine",
+            (self.encoded(encoding),),
+            loc,
+            matrices=(self.builder.constant(matrix, f"{loc.layer}.scales"),),
+            bias=self.builder.constant(centres, f"{loc.layer}.centres"),
+            shape=(width,),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +111,23 @@ class _Paths:
     values: Array
 
 
-def tree_node(builder: Builder, source: Node | Compare, ensemble: Ensemble, seen: Array, loc: Location) -> Node:
-    """The node of an ensemble, on features or on a client's comparisons; `seen` are the samples at this point."""
-    if isinstance(source, Compare):
+def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: Array, loc: Location) -> Node:
+    """The node of an ensemble of features, or of a table's rows; `seen` are the samples at this point."""
+    if isinstance(source, Table) and source.binned:
         missing = np.flatnonzero(np.isnan(seen).any(axis=0)).tolist()
-        form, bins = compared_form(ensemble, missing, source.shared, loc)
-        return form.node(builder, source(bins), loc, ensemble.bias, np.ones(bins.elements))
+        form, encoding = compared_form(ensemble, missing, source.binned == "shared", loc)
+        return form.node(builder, source.encoded(encoding), loc, ensemble.bias, np.ones(encoding.elements))
     form = form_of(ensemble, loc)
     whole = (seen == np.round(seen)).all(axis=0)[form.features]
     # Between two whole numbers any threshold is the same; halfway it is farthest from both.
-    settled = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
-    return settled.node(builder, source, loc, ensemble.bias)
+    form = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
+    if isinstance(source, Table):
+        # Beyond all thresholds and samples no decision depends on a value.
+        low, high = seen.min(axis=0), seen.max(axis=0)
+        np.minimum.at(low, form.features, form.thresholds)
+        np.maximum.at(high, form.features, form.thresholds)
+        source = source.clipped(low, high, Location(loc.file, layer=f"{loc.layer}.features"))
+    return form.node(builder, source, loc, ensemble.bias)
 
 
 def form_of(ensemble: Ensemble, loc: Location) -> Form:
@@ -114,7 +142,7 @@ def form_of(ensemble: Ensemble, loc: Location) -> Form:
     return Form(paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values)
 
 
-def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc: Location) -> tuple[Form, Bins]:
+def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc: Location) -> tuple[Form, Encoding]:
     """The constants for the comparisons of clients, and these; values may be missing in the columns `missing`.
 
     Every split has a comparison of its own, in the order of the trees, so that the map to the leaves has few diagonals;
@@ -133,13 +161,13 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
             for code in _named(tree, node)
         }
     )
-    bins = Bins(
+    encoding = Encoding(
         ensemble.features,
-        tuple(column for column, _ in compared),
-        tuple(edge for _, edge in compared),
-        tuple(missing),
-        tuple(column for column, _ in codes),
-        tuple(code for _, code in codes),
+        compared=tuple(column for column, _ in compared),
+        edges=tuple(edge for _, edge in compared),
+        coded=tuple(column for column, _ in codes),
+        codes=tuple(code for _, code in codes),
+        missing=tuple(missing),
     )
     element_of = dict(zip(numeric, range(count), strict=False)) if apart else {}
     place_of = {edge: place for place, edge in enumerate(compared)}
@@ -163,13 +191,13 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
         if unless and column in missing_of:
             entries.append((split, missing_of[column], unless))
     rows, columns, weights = zip(*entries, strict=True)
-    left = scipy.sparse.csr_array((weights, (rows, columns)), shape=(count, bins.elements))
+    left = scipy.sparse.csr_array((weights, (rows, columns)), shape=(count, encoding.elements))
     by_element = paths.signs @ left
     # The op's splits are 1 where an element is 0.
     offsets = paths.lefts + paths.signs @ constants + np.asarray(by_element.sum(axis=1)).ravel()
-    elements = np.arange(bins.elements)
+    elements = np.arange(encoding.elements)
     form = Form(elements, np.full(elements.size, 0.5), SparseMatrix.of(-by_element), offsets, paths.values)
-    return form, bins
+    return form, encoding
 
 
 def _named(tree: Tree, node: int) -> frozenset[float]:

@@ -13,7 +13,7 @@ from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.samples import interval_of, samples_of
 from heliograph.frontends.trees.boosted import Boosted
 from heliograph.frontends.trees.lightgbm import from_lightgbm, is_lightgbm, read_lightgbm
-from heliograph.frontends.trees.nodes import Compare, tree_node
+from heliograph.frontends.trees.nodes import Table, tree_node
 from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost, read_xgboost
 from heliograph.interpret import interpret_many
 from heliograph.ir import Builder, Location, Node, Program, Stage
@@ -53,9 +53,9 @@ def from_trees(
         raise ProgramError(f"the samples have {given.shape[1]} features, and the model {ensemble.features}")
     builder, columns = Builder(name or kind, Stage.TENSOR), columns_of(samples)
     loc = Location(f"{kind}()", layer=kind.lower())
-    source: Node | Compare
-    if binned:
-        source = Compare(builder, given, columns, binned == "shared")
+    source: Node | Table
+    if binned or input_range is None:
+        source = Table(builder, given, columns, binned)
     else:
         low, high = interval_of(given, input_range)
         source = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)

@@ -23,7 +23,7 @@ ACTIVATION_ATTRS = {"degree": "int?", "low": "float?", "high": "float?", "method
 # `moved` is the distance by which a comparison's threshold was moved away from equal values, `room` its distance to the
 # nearest values that can occur (passes/ranges/ties.py).
 _DECISIONS = {
-    "sign": {"gap": "float?", "bits": "float?", "moved": "float?", "room": "float?"},
+    "sign": {"gap": "float?", "gap_source": "str?", "bits": "float?", "moved": "float?", "room": "float?"},
     "abs": {"gap": "float?"},
 }
 

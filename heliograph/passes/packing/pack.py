@@ -116,7 +116,7 @@ class _Packer:
                 a.get("high"),
                 classes=a.get("classes"),
                 columns=known[a["name"]].columns if a["name"] in known else None,
-                bins=known[a["name"]].bins if a["name"] in known else None,
+                encoding=known[a["name"]].encoding if a["name"] in known else None,
             )
             for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
         )

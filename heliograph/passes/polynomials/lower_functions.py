@@ -194,7 +194,7 @@ class Lowering(Writer):
     def gap(self, seen: float | None, reach: float) -> tuple[float, str]:
         """The smallest difference to be resolved, and its source."""
         if "gap" in self.node.attrs:
-            return float(self.node.attrs["gap"]), "declared"
+            return float(self.node.attrs["gap"]), str(self.node.attrs.get("gap_source", "declared"))
         if seen is not None:
             return min(seen, reach / 2), "observed"
         return DEFAULT_GAP * reach, "default"

@@ -18,9 +18,10 @@ import scipy.sparse
 
 from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Node, Program, SparseMatrix, size_of
-from heliograph.ir.ops.table import Attrs, Context
+from heliograph.ir.ops.table import Attrs, Bounds, Context
 from heliograph.ir.ops.trees import split_bits, unfulfilled
 from heliograph.ir.writer import Writer
+from heliograph.passes.ranges.intervals import transfer
 
 # A split that occurs in several trees is compared once for each of them, up to so many slots: then the map to the leaves
 # has few diagonals. Beyond, it is compared once.
@@ -37,14 +38,16 @@ _ROOM = 1.0 / 16.0
 class Splits:
     """What samples show of the splits of an ensemble.
 
-    `low`, `high`: the range of each feature.
+    `low`, `high`: the range of each feature: proved, or that of the samples where nothing is.
     `gap`: the distance from thresholds that must be resolved, as a share of the larger side of the feature's range; None
         without samples.
+    `soft`: the share of the trees, averaged over samples, that have a nearer threshold on the sample's path.
     """
 
     low: Array
     high: Array
     gap: float | None
+    soft: float = 0.0
 
 
 def observed_splits(program: Program) -> Mapping[Node, Splits]:
@@ -62,12 +65,18 @@ def observed_splits(program: Program) -> Mapping[Node, Splits]:
     for start in range(0, len(program.calibration[0]), _CHUNK):
         chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
         run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
-    return {node: _splits(program, node, np.concatenate(values[node])) for node in nodes}
+    proved: dict[Node, Bounds | None] = {}
+    for node in program.nodes:
+        proved[node] = transfer(node, [proved[operand] for operand in node.inputs], Context(program.constants), {})
+    return {node: _splits(program, node, np.concatenate(values[node]), proved[node.inputs[0]]) for node in nodes}
 
 
-def _splits(program: Program, node: Node, x: Array) -> Splits:
+def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Splits:
     a, context = node.attrs, Context(program.constants)
-    low, high = x.min(axis=0), x.max(axis=0)
+    if bounds is None or not all(np.isfinite(end).all() for end in bounds):
+        low, high = x.min(axis=0), x.max(axis=0)
+    else:
+        low, high = bounds
     features, thresholds = context.array(a["features"]).astype(np.int64), context.array(a["thresholds"])
     compared = np.flatnonzero(~_is_binary(a, context, features))
     if not compared.size:
@@ -89,7 +98,8 @@ def _splits(program: Program, node: Node, x: Array) -> Splits:
     sizes = np.sort(np.concatenate(nearest)) if nearest else np.zeros(0)
     if not sizes.size:
         return Splits(low, high, None)
-    return Splits(low, high, float(sizes[min(int(_SOFT * sizes.size), sizes.size - 1)]))
+    gap = float(sizes[min(int(_SOFT * sizes.size), sizes.size - 1)])
+    return Splits(low, high, gap, float((sizes < gap).mean()))
 
 
 def _scale(low: Array, high: Array, features: Array, thresholds: Array) -> Array:
@@ -166,9 +176,10 @@ def _signs(w: Writer, node: Node, x: Node, seen: Splits | None, features: Array,
         bias=w.builder.constant(scale * thresholds, "thresholds"),
         shape=(features.size,),
     )
-    gap = node.attrs.get("gap", seen.gap if seen is not None else None)
-    attrs = {key: node.attrs[key] for key in ("bits",) if key in node.attrs}
-    return w.op("sign", distance, gap=gap, **attrs)
+    attrs = {key: node.attrs[key] for key in ("gap", "bits") if key in node.attrs}
+    if "gap" not in attrs and seen is not None and seen.gap is not None:
+        attrs |= {"gap": seen.gap, "gap_source": f"observed: samples come nearer in {seen.soft:.2%} of their trees"}
+    return w.op("sign", distance, **attrs)
 
 
 def _none_of(most: int) -> Array:
