@@ -527,7 +527,7 @@ def test_compile_takes_files_of_tree_models(call: Call, folder: Path, tmp_path: 
         found = call(*common, "--binned", "--name", "trees", "-o", tmp_path / f"{name}.helio").json
         # Comparisons come from clients: a map, the polynomial of the paths, a map.
         assert (found["name"], found["depth"] <= 5) == ("trees", True)
-        assert hg.Artifact.load(tmp_path / f"{name}.helio").public().inputs[0].bins is not None
+        assert hg.Artifact.load(tmp_path / f"{name}.helio").public().inputs[0].encoding is not None
     # Categories are not compared under encryption, and samples with NaN are not sent.
     assert "NaN" in call(*common, "-o", tmp_path / "b").err
     np.save(tmp_path / "samples.npy", np.zeros((4, 5)) + np.arange(4)[:, np.newaxis])
