@@ -1,4 +1,4 @@
-"""`heliograph compile`: from a PyTorch module in a file to an artifact."""
+"""`heliograph compile`: from a model in a file to an artifact."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ from heliograph.errors import INSTALLS, HeliographError, ProgramError
 if TYPE_CHECKING:
     from heliograph.ir import Program
     from heliograph.report.explain import Explanation, Recorder
+
+
+# Saved models of XGBoost and LightGBM.
+_TREES = (".json", ".ubj", ".txt")
 
 
 def _shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
@@ -179,13 +183,16 @@ def input_names(module: Any, count: int) -> list[str]:
     "compile",
     cls=SectionedCommand,
     sections={
-        "The model": ("calibration", "input_range", "example_shape", "plain", "name", "check", "scores", "top1", "gap"),
+        "The model": (
+            *("calibration", "input_range", "example_shape", "plain", "name", "check", "scores", "binned"),
+            *("top1", "gap"),
+        ),
         "Files": ("output", "public", "force"),
         **COMPILER_SECTIONS,
         INSIDE: (*COMPILER_SECTIONS[INSIDE], "explain"),
     },
 )
-@click.argument("target", metavar="FILE.py:NAME|FILE.hg")
+@click.argument("target", metavar="FILE.py:NAME|FILE.hg|FILE.json|FILE.ubj|FILE.txt")
 @click.option("-o", "--output", default=None, metavar="FILE", help="Where to write the artifact (default: NAME.helio).")
 @click.option(
     "--public", default=None, metavar="FILE", help="Also write the public part of the artifact, which clients need."
@@ -218,7 +225,10 @@ def input_names(module: Any, count: int) -> list[str]:
     default=True,
     help="Compare the traced program with the model before it is compiled (default).",
 )
-@click.option("--scores", is_flag=True, help="Return a scikit-learn classifier's scores, not its probabilities.")
+@click.option("--scores", is_flag=True, help="Return a classifier's scores, not its probabilities.")
+@click.option(
+    "--binned", is_flag=True, help="Clients compare features with a tree model's thresholds, which they learn."
+)
 @click.option("--top1", is_flag=True, help="Return only the predicted class, one-hot, and keep the logits private.")
 @click.option("--gap", type=float, default=None, help="With --top1: the smallest difference of logits to tell apart.")
 @compiler_options
@@ -238,6 +248,7 @@ def compile_command(
     name: str | None,
     check: bool,
     scores: bool,
+    binned: bool,
     top1: bool,
     gap: float | None,
     explain: str | None,
@@ -249,7 +260,8 @@ def compile_command(
     """Compile a model and print the bill: what it will cost and how accurate it is.
 
     FILE.py:NAME is a PyTorch module or a fitted estimator of scikit-learn in a Python file, or a function there that returns
-    one. FILE.hg is a program in Heliograph's language.
+    one. FILE.hg is a program in Heliograph's language. FILE.json and FILE.ubj are models that XGBoost saved, FILE.txt is one
+    that LightGBM saved; neither library is needed.
     """
     import heliograph as hg
     from heliograph.compiler.pipeline import PASSES
@@ -263,8 +275,9 @@ def compile_command(
         )
     if explain is not None:
         check_pass(explain, PASSES)
-    # A program in the language has its own name, which is known only once it is read.
-    path = output or (None if target.endswith(".hg") else f"{target.rpartition(':')[2]}.helio")
+    # A program in the language, or of a model's file, has a name that is known only once it is read.
+    own_name = Path(target).suffix in (".hg", *_TREES)
+    path = output or (None if own_name else f"{target.rpartition(':')[2]}.helio")
     refuse_overwriting(path, public, force=force)
     recorder = Recorder()
     options = chosen_options(given)
@@ -273,16 +286,17 @@ def compile_command(
     with progress_bar(quiet) as progress:
         progress("loading", 0, 0)
         if target.endswith(".hg"):
-            if scores:
-                raise _scores_of_none(target)
+            _check_tabular(target, scores, binned)
             program = _read_program(target, calibration, [*example_shape, *input_range, *plain])
             if name is not None:
                 program = replace(program, name=name)
+        elif Path(target).suffix in _TREES:
+            program = _of_estimator(target, calibration, input_range, name, scores, binned, [*shapes, *plain])
         else:
             module = load_model(target)
             progress("tracing", 0, 0)
-            if scores and not _is_estimator(module):
-                raise _scores_of_none(target)
+            if not _is_estimator(module):
+                _check_tabular(target, scores, binned)
             if _is_module(module):
                 samples = _calibration(calibration, input_names(module, len(shapes)))
                 program = hg.trace(
@@ -295,7 +309,7 @@ def compile_command(
                     check=check,
                 )
             else:
-                program = _of_estimator(module, calibration, input_range, name, scores, [*shapes, *plain])
+                program = _of_estimator(module, calibration, input_range, name, scores, binned, [*shapes, *plain])
         if path is None:
             path = f"{program.name}.helio"
             refuse_overwriting(path, force=force)
@@ -351,8 +365,11 @@ def _read_program(path: str, calibration: str | None, given: Sequence[object]) -
     return program if samples is None else replace(program, calibration=tuple(samples))
 
 
-def _scores_of_none(target: str) -> ProgramError:
-    return ProgramError("--scores is for classifiers of scikit-learn", where=target)
+def _check_tabular(target: str, scores: bool, binned: bool) -> None:
+    """Raise a ProgramError for options of estimators, which this model is not."""
+    if scores or binned:
+        flag, kind = ("--scores", "classifiers") if scores else ("--binned", "tree models")
+        raise ProgramError(f"{flag} is for {kind} of scikit-learn, XGBoost and LightGBM", where=target)
 
 
 def _of_estimator(
@@ -361,9 +378,10 @@ def _of_estimator(
     input_range: tuple[tuple[float, float], ...],
     name: str | None,
     scores: bool,
+    binned: bool,
     given: Sequence[object],
 ) -> Program:
-    """The program of an estimator of scikit-learn."""
+    """The program of an estimator of scikit-learn, or of the file of a tree model."""
     import heliograph as hg
 
     if calibration is None:
@@ -373,12 +391,14 @@ def _of_estimator(
             "--example-shape and --plain are for PyTorch modules", hint="an estimator takes samples as they are"
         )
     (samples,) = one_per_name(read_arrays(calibration), ["x"], calibration)
-    program: Program = hg.from_sklearn(
+    read = hg.from_trees if isinstance(estimator, str) else hg.from_sklearn
+    program: Program = read(
         estimator,
         samples,
         input_range=declared_ranges(input_range, 1),
         name=name,
         outputs="scores" if scores else "probabilities",
+        binned=binned,
     )
     return program
 

@@ -500,9 +500,9 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
         "from sklearn.pipeline import make_pipeline\n"
         "from sklearn.preprocessing import StandardScaler\n"
         "x = np.load('x.npy')\n"
-        "from sklearn.multiclass import OneVsRestClassifier\n"
+        "from sklearn.linear_model import SGDClassifier\n"
         "model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, x[:, 0] > 0)\n"
-        "rest = OneVsRestClassifier(LogisticRegression()).fit(x, np.arange(20) % 3)\n"
+        "clipped = SGDClassifier(loss='modified_huber').fit(x, x[:, 0] > 0)\n"
     )
     common = ("compile", "tabular.py:model", "--insecure", "--json")
     found = call(*common, "--calibration", "x.npy", "--name", "tabular", "-o", tmp_path / "a").json
@@ -511,11 +511,29 @@ def test_compile_takes_an_estimator_of_scikit_learn(call: Call, folder: Path, tm
     refused = call(*common, "--calibration", "x.npy", "--example-shape", 8, "-o", tmp_path / "b")
     assert "--example-shape and --plain are for PyTorch modules" in refused.err
     # Its probabilities are not the softmax of its scores.
-    rest = ("compile", "tabular.py:rest", "--calibration", "x.npy", "--insecure", "--json", "-o", tmp_path / "b")
-    assert "try: take the scores: give --scores; the class has the largest" in call(*rest).err
-    assert call(*rest, "--scores").json["name"] == "OneVsRestClassifier"
+    clipped = ("compile", "tabular.py:clipped", "--calibration", "x.npy", "--insecure", "--json", "-o", tmp_path / "b")
+    assert "try: take the scores: give --scores; the class has the largest" in call(*clipped).err
+    assert call(*clipped, "--scores").json["name"] == "SGDClassifier"
     refused = call("compile", "model.py:net", "--example-shape", 8, "--scores", "-o", tmp_path / "c")
     assert "model.py:net: --scores is for classifiers of scikit-learn" in refused.err
+
+
+def test_compile_takes_files_of_tree_models(call: Call, folder: Path, tmp_path: Path) -> None:
+    models = Path(__file__).parents[1] / "frontends/trees_models"
+    for name in ("xgboost-binary.json", "xgboost-binary-ubj.ubj", "lightgbm-sets.txt"):
+        with np.load((models / name).with_suffix(".answers.npz")) as answers:
+            np.save(tmp_path / "samples.npy", answers["samples"])
+        common = ("compile", models / name, "--calibration", tmp_path / "samples.npy", "--insecure", "--json")
+        found = call(*common, "--binned", "--name", "trees", "-o", tmp_path / f"{name}.helio").json
+        # Comparisons come from clients: a map, the polynomial of the paths, a map.
+        assert (found["name"], found["depth"] <= 5) == ("trees", True)
+        assert hg.Artifact.load(tmp_path / f"{name}.helio").public().inputs[0].encoding is not None
+    # Categories are not compared under encryption, and samples with NaN are not sent.
+    assert "NaN" in call(*common, "-o", tmp_path / "b").err
+    np.save(tmp_path / "samples.npy", np.zeros((4, 5)) + np.arange(4)[:, np.newaxis])
+    assert "let clients compare (--binned)" in call(*common, "-o", tmp_path / "b").err
+    refused = call("compile", "model.py:net", "--example-shape", 8, "--binned", "-o", tmp_path / "b")
+    assert "model.py:net: --binned is for tree models" in refused.err
 
 
 @pytest.mark.parametrize("name", ["types", "random", "heliograph", "copy"])

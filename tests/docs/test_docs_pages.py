@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from helpers.pages import DOCS, Page, blocks
+from helpers.pages import DOCS, ROOT, Page, blocks
 
 # Page -> how many blocks run at least.
-PAGES = {"tutorial.md": 23, "bill.md": 7, "faq.md": 4, "glossary.md": 2, "pytorch.md": 2}
+PAGES = {"tutorial.md": 23, "bill.md": 7, "faq.md": 4, "glossary.md": 2, "pytorch.md": 2, "tables.md": 7}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -16,8 +18,18 @@ def test_the_blocks_of_the_page_print_what_it_says(name: str, tmp_path: Path, re
     pytest.importorskip("openfhe", reason="clients and servers need the extra `run`")
     pytest.importorskip("sklearn", reason="the pages use scikit-learn's digits (the extra `demo`)")
     page = Page(tmp_path)
+    if name == "tables.md":
+        _model_of_xgboost(tmp_path)
     page.run(DOCS / name, update=request.config.getoption("--update-golden"))
     assert page.ran >= PAGES[name]
+
+
+def _model_of_xgboost(folder: Path) -> None:
+    """The files that the page says are there."""
+    model = ROOT / "tests/frontends/trees_models/xgboost-binary.json"
+    shutil.copy(model, folder / "model.json")
+    with np.load(model.with_suffix(".answers.npz")) as answers:
+        np.save(folder / "samples.npy", answers["samples"])
 
 
 def test_a_page_that_prints_something_else_is_found(tmp_path: Path) -> None:

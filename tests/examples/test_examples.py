@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.data import absent, folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(path: Path) -> str:
-    environment = {**os.environ, "HELIOGRAPH_COSTS": "built-in"}
+    environment = {**os.environ, "HELIOGRAPH_COSTS": "built-in", "HELIOGRAPH_DATA": str(folder())}
     result = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=540, env=environment
     )
@@ -72,7 +73,16 @@ def test_the_readme_comes_to_the_point() -> None:
     assert (ROOT / picture).stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("name", ["iris_mlp", "cnn_from_pytorch", "slot_program", "own_function", "two_secrets"])
+ADULT = folder() / "adult.npz"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("iris_mlp", "cnn_from_pytorch", "slot_program", "own_function", "two_secrets"),
+        pytest.param("adult_trees", marks=pytest.mark.skipif(not ADULT.exists(), reason=absent(ADULT))),
+    ],
+)
 def test_example_prints_what_the_docs_say(name: str) -> None:
     text = (ROOT / "docs/examples.md").read_text()
     source, shown = re.findall(

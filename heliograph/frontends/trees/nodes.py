@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from heliograph.errors import UnsupportedError
+from heliograph.errors import UnsupportedError, said
 from heliograph.frontends.trees.ensemble import MOST_DEPTH, Ensemble, Tree
 from heliograph.ir import Array, Builder, Location, Node, SparseMatrix
 from heliograph.ir.encoding import Encoding
@@ -136,7 +136,7 @@ def form_of(ensemble: Ensemble, loc: Location) -> Form:
         raise UnsupportedError(
             "splits by categories cannot be compared under encryption",
             where=loc,
-            hint="let clients compare (binned=True), or train on one-hot columns",
+            hint=said("let clients compare ({binned=True|--binned}), or train on one-hot columns"),
         )
     paths = _paths(ensemble, loc)
     return Form(paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values)
