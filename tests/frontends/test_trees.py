@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ import heliograph as hg
 from heliograph.errors import ProgramError, RangeError, UnsupportedError, WireError
 from heliograph.execution.interface import given_as
 from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32
-from heliograph.frontends.trees.nodes import form_of
+from heliograph.frontends.trees.nodes import form_of, on_thresholds
+from heliograph.frontends.trees.program import boosted_model
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Location, Program
 from heliograph.ir.encoding import Encoding
@@ -128,6 +130,48 @@ def test_missing_values_and_categories_go_where_the_model_says(model: Any, share
     y = np.isin(seen[:, 0], [1, 4]) * 2.0 + np.nan_to_num(seen[:, 1]) * (seen[:, 3] == 12) + np.isnan(seen[:, 2])
     program = hg.from_sklearn(model.fit(seen, y), seen, binned=shared)
     assert np.abs(meant(program, others)[:, 0] - model.predict(others)).max() < 1e-12
+
+
+def test_categories_take_no_more_levels_than_numbers() -> None:
+    table = mixed(400, 0)
+    y = np.isin(table[:, 0], [1, 4]) * 2.0 + np.nan_to_num(table[:, 1])
+    model = HistGradientBoostingRegressor(max_iter=4, max_depth=4, categorical_features=[0, 3], **SEED).fit(table, y)
+    artifact = hg.compile(hg.from_sklearn(model, table, binned=True), TOY)
+    assert artifact.report.values["depth"] == 5
+    assert abs(hg.simulate(artifact, table[0])[0] - model.predict(table[:1])[0]) < 1e-3
+
+
+# Models with the predictions of the libraries that trained them.
+FILES = sorted(
+    path for path in (Path(__file__).parent / "trees_models").iterdir() if path.suffix in (".json", ".txt", ".ubj")
+)
+
+
+@pytest.mark.parametrize("binned", [False, True, "shared"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_files_of_other_libraries_become_programs(path: Path, binned: Any) -> None:
+    with np.load(path.with_suffix(".answers.npz")) as answers:
+        samples, expected = answers["samples"].astype(np.float64), answers["predictions"]
+    if path.stem == "lightgbm-zeros-apart":
+        with pytest.raises(UnsupportedError, match="sends 0 where neither"):
+            hg.from_trees(path, samples, binned=binned)
+        return
+    categories = any(tree.categories for tree in boosted_model(path)[0].ensemble.trees)
+    constant = all((tree.feature < 0).all() for tree in boosted_model(path)[0].ensemble.trees)
+    if not binned:
+        complete = ~np.isnan(samples).any(axis=1)
+        samples, expected = samples[complete], expected[complete]
+    if constant or (categories and not binned):
+        with pytest.raises(UnsupportedError, match="constant" if constant else "binned=True"):
+            hg.from_trees(path, samples, binned=binned)
+        return
+    found = meant(hg.from_trees(path, samples, binned=binned), samples)
+    expected = expected.reshape(len(samples), -1)
+    if found.shape[1] > expected.shape[1]:
+        # The library gives the probability of the second class alone.
+        found = found[:, 1:]
+    sided = slice(None) if binned else ~on_thresholds(boosted_model(path)[0].ensemble, samples)
+    assert np.abs(found - expected)[sided].max() < 1e-5 * max(1.0, np.abs(expected).max())
 
 
 def test_missing_values_are_refused_where_none_were_seen() -> None:

@@ -112,7 +112,6 @@ class Layer:
             first=first,
             last=last,
             scores=False,
-            # Comparisons by clients are for one ensemble of trees.
         )
 
     def unsupported(self, why: str, hint: str = "") -> UnsupportedError:

@@ -50,7 +50,7 @@ def samples_of(samples: Any, missing: bool = False) -> tuple[Array, Frame | None
         raise ProgramError(
             f"the samples hold NaN or infinity: {given[row, column]} in sample {row}, {where}",
             hint="missing values are filled in on the client, before encryption: give samples as they are after that, and "
-            "the estimator without its imputer",
+            "the estimator without its imputer; decision trees take them as they are with binned=True",
         )
     return given, frame
 

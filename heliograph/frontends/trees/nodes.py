@@ -17,6 +17,8 @@ from heliograph.ir.interface import Interface, TensorSpec
 
 # The leaves of all trees together.
 _MOST = 1 << 17
+# Values are equal within this share of their range.
+_SAME = 1e-12
 # Splits that are compared each on their own.
 _MOST_APART = 1 << 13
 
@@ -66,13 +68,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The constants of the op `tree_ensemble`: see ir/ops/trees.py."""
+    """The constants of the op `tree_ensemble`, and its `conditions`: see ir/ops/trees.py."""
 
     features: Array
     thresholds: Array
     paths: SparseMatrix
     offsets: Array
     values: Array
+    conditions: int
 
     def node(
         self, builder: Builder, value: Node, loc: Location, bias: Array | None = None, binary: Array | None = None
@@ -89,7 +92,7 @@ class Form:
             names["bias"] = builder.constant(np.asarray(bias, dtype=np.float64), f"{loc.layer}.bias")
         if binary is not None:
             names["binary"] = builder.constant(binary, f"{loc.layer}.binary")
-        return builder.op("tree_ensemble", (value,), loc, **names)
+        return builder.op("tree_ensemble", (value,), loc, **names, conditions=self.conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class _Paths:
     signs: (leaves, splits), -1 where a leaf's path goes left at a split, 1 where it goes right.
     lefts: (leaves,), how often the path goes left.
     values: (outputs, leaves).
+    longest: the splits of the longest path.
     """
 
     features: Array
@@ -109,6 +113,7 @@ class _Paths:
     signs: Any
     lefts: Array
     values: Array
+    longest: int
 
 
 def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: Array, loc: Location) -> Node:
@@ -118,9 +123,7 @@ def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: 
         form, encoding = compared_form(ensemble, missing, source.binned == "shared", loc)
         return form.node(builder, source.encoded(encoding), loc, ensemble.bias, np.ones(encoding.elements))
     form = form_of(ensemble, loc)
-    whole = (seen == np.round(seen)).all(axis=0)[form.features]
-    # Between two whole numbers any threshold is the same; halfway it is farthest from both.
-    form = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
+    form = replace(form, thresholds=_settled(form, seen))
     if isinstance(source, Table):
         # Beyond all thresholds and samples no decision depends on a value.
         low, high = seen.min(axis=0), seen.max(axis=0)
@@ -128,6 +131,35 @@ def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: 
         np.maximum.at(high, form.features, form.thresholds)
         source = source.clipped(low, high, Location(loc.file, layer=f"{loc.layer}.features"))
     return form.node(builder, source, loc, ensemble.bias)
+
+
+def _settled(form: Form, seen: Array) -> Array:
+    """The thresholds of encrypted comparisons, which decide nothing where a value equals one.
+
+    Between two whole numbers any threshold is the same; halfway it is farthest from both. Where a sample's value is a
+    threshold, that is moved halfway to the next larger value of the samples.
+    """
+    settled = np.array(form.thresholds)
+    for feature in np.unique(form.features):
+        own, values = form.features == feature, np.unique(seen[:, feature])
+        if (values == np.round(values)).all():
+            settled[own] = np.floor(settled[own]) + 0.5
+            continue
+        below = np.searchsorted(values, settled[own], side="right") - 1
+        on = (below >= 0) & (below < values.size - 1) & (values[below] == settled[own])
+        beyond = values[np.minimum(below + 1, values.size - 1)]
+        settled[own] = np.where(on, (values[below] + beyond) / 2, settled[own])
+    return settled
+
+
+def on_thresholds(ensemble: Ensemble, rows: Array) -> Array:
+    """Whether a sample's value equals a threshold of its feature, but for rounding: (samples,) booleans."""
+    close, found = _SAME * np.ptp(rows, axis=0), np.zeros(len(rows), dtype=bool)
+    for tree in ensemble.trees:
+        for node in np.flatnonzero(np.asarray(tree.feature) >= 0):
+            feature = tree.feature[node]
+            found |= np.abs(rows[:, feature] - tree.threshold[node]) <= close[feature]
+    return found
 
 
 def form_of(ensemble: Ensemble, loc: Location) -> Form:
@@ -139,7 +171,9 @@ def form_of(ensemble: Ensemble, loc: Location) -> Form:
             hint=said("let clients compare ({binned=True|--binned}), or train on one-hot columns"),
         )
     paths = _paths(ensemble, loc)
-    return Form(paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values)
+    return Form(
+        paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values, paths.longest
+    )
 
 
 def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc: Location) -> tuple[Form, Encoding]:
@@ -196,7 +230,9 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
     # The op's splits are 1 where an element is 0.
     offsets = paths.lefts + paths.signs @ constants + np.asarray(by_element.sum(axis=1)).ravel()
     elements = np.arange(encoding.elements)
-    form = Form(elements, np.full(elements.size, 0.5), SparseMatrix.of(-by_element), offsets, paths.values)
+    form = Form(
+        elements, np.full(elements.size, 0.5), SparseMatrix.of(-by_element), offsets, paths.values, paths.longest
+    )
     return form, encoding
 
 
@@ -242,6 +278,7 @@ def _paths(ensemble: Ensemble, loc: Location) -> _Paths:
         scipy.sparse.csr_array((signs, (rows, columns)), shape=(len(values), len(splits))),
         np.array(lefts),
         np.array(values).T.copy(),
+        int(np.bincount(rows).max()),
     )
 
 

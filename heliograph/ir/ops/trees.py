@@ -66,6 +66,7 @@ define(
             "values": "constant",
             "bias": "constant?",
             "binary": "constant?",
+            "conditions": "int?",
             "gap": "float?",
             "bits": "float?",
         },
@@ -74,8 +75,9 @@ define(
         "The sum of decision trees. Split i is 1 where feature `features[i]` is at most `thresholds[i]`, else 0. `paths` "
         "(leaves, splits) times these numbers plus `offsets` counts the conditions that a leaf's path lacks. The result is "
         "the sum of the columns of `values` (outputs, leaves) of the leaves that lack none, plus `bias`. Features with 1 in "
-        "`binary` are 0 or 1, so that no comparison is needed. `gap` is the smallest distance from a threshold that must "
-        "be resolved, as a share of the feature's range; `bits` is how close a comparison comes to 0 or 1.",
+        "`binary` are 0 or 1, so that no comparison is needed. `conditions` is the most that a path lacks, if `paths` and "
+        "`offsets` allow more. `gap` is the smallest distance from a threshold that must be resolved, as a share of the "
+        "feature's range; `bits` is how close a comparison comes to 0 or 1.",
         role=Role.JOINT,
         steps=True,
     )

@@ -120,6 +120,7 @@ def expand_trees(w: Writer, node: Node, x: Node, seen: Splits | None) -> Node:
     paths, offsets = context.linear_map(a["paths"]).csr(), np.array(context.array(a["offsets"]))
     values = context.array(a["values"])
     most = round(float((offsets + np.asarray(paths.maximum(0).sum(axis=1)).ravel()).max()))
+    most = min(most, int(a.get("conditions", most)))
     binary = _is_binary(a, context, features)
     operands, matrices = [], []
     if binary.any():
