@@ -78,7 +78,8 @@ def _encoded(spec: TensorSpec, value: Any) -> Any:
     encoding = spec.encoding
     if encoding is None or np.shape(value)[-1:] == spec.shape:
         return value
-    given = value.filled(np.nan) if isinstance(value, np.ma.MaskedArray) else plain_values(value)
+    masked: Any = value
+    given = masked.filled(np.nan) if isinstance(value, np.ma.MaskedArray) else plain_values(value)
     if np.shape(given)[-1:] != (encoding.width,):
         raise ProgramError(
             f"input {spec.name!r} has shape {np.shape(given)}, expected ({encoding.width},): a row of the table"

@@ -21,10 +21,14 @@ from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends.sklearn.affine import affine_map
 from heliograph.frontends.sklearn.layer import Layer, unsupported
 from heliograph.frontends.sklearn.reading import check_fitted, steps_of
-from heliograph.frontends.sklearn.samples import Named, applied
+from heliograph.frontends.sklearn.samples import applied, as_given
 from heliograph.frontends.trees.nodes import Table
 from heliograph.ir import Array, Location, Node
 from heliograph.ir.encoding import Encoding, is_missing
+
+
+# So that no sample lies beyond its range by a rounding error.
+_MARGIN = 1.0 + 1e-9
 
 
 class _Unknown(enum.Enum):
@@ -159,16 +163,15 @@ def _weighted(part: Part, factor: float) -> Part:
 
 def _read_columns(walk: _Walk, name: str, step: Any, columns: tuple[Column, ...], first: bool) -> Part:
     """A transformer for some columns each."""
-    fitted = getattr(step, "feature_names_in_", None)
+    fitted: Any = getattr(step, "feature_names_in_", None)
     # Rows may have their columns in another order than those of the training.
-    named = first and walk.names is not None and fitted is not None
-    places = {label: place for place, label in enumerate(walk.names or ())}
+    places = {label: place for place, label in enumerate(walk.names or ())} if first and fitted is not None else {}
     parts: list[tuple[int, Part]] = []
     for called, inner, _ in step.transformers_:
         place = step.output_indices_[called]
         if (isinstance(inner, str) and inner == "drop") or place.start == place.stop:
             continue
-        own = [places[fitted[i]] if named else int(i) for i in step._transformer_to_input_indices[called]]
+        own = [places[fitted[i]] if places else int(i) for i in step._transformer_to_input_indices[called]]
         full = f"{name}.{called}"
         part = walk.part(full, inner, Part(full, tuple(columns[i] for i in own)))
         parts.append((place.start, _weighted(part, float((step.transformer_weights or {}).get(called, 1.0)))))
@@ -273,8 +276,8 @@ def _read_codes(walk: _Walk, name: str, step: Any, columns: tuple[Column, ...], 
         base = unknown[block] if unknown is not None and tolerant else np.zeros(widths[place])
         values = [None if is_missing(own) else _value(step, own) for own in known]
         if not tolerant:
-            own = {value for value in values if value is not None}
-            walk.allowed[atom.column] = walk.allowed.get(atom.column, own) & own
+            named = {value for value in values if value is not None}
+            walk.allowed[atom.column] = walk.allowed.get(atom.column, named) & named
         fill = atom.fill
         if fill is None and not holes[place] and tolerant:
             fill = _Unknown.UNKNOWN
@@ -288,14 +291,13 @@ def _read_codes(walk: _Walk, name: str, step: Any, columns: tuple[Column, ...], 
                 terms[output].append((Atom("is", atom.column, value, fill), float(weight)))
             elif fill is None:
                 terms[output].append((Atom("missing", atom.column), float(weight)))
-        made += [Column(tuple(own), float(constant)) for own, constant in zip(terms, base, strict=True)]
+        made += [Column(tuple(sums), float(constant)) for sums, constant in zip(terms, base, strict=True)]
     return Part(name, tuple(made))
 
 
 def _transformed(step: Any, rows: Array, loc: Location) -> Any:
     """What an encoder makes of rows of categories, as a sparse matrix."""
-    plain: Named = lambda given: given  # noqa: E731
-    return scipy.sparse.csr_array(applied(step.transform, loc, plain)(rows))
+    return scipy.sparse.csr_array(applied(step.transform, loc, as_given)(rows))
 
 
 def _of_unknown(step: Any, categories: Sequence[Sequence[Any]], place: int, loc: Location) -> Array | None:
@@ -664,7 +666,7 @@ def _scaled(encoding: Encoding, rows: Array, names: tuple[Any, ...] | None) -> E
             raise ProgramError(f"the samples hold NaN or infinity in column {_called(names, column)}")
         low, high = float(own.min()), float(own.max())
         centres.append(low / 2 + high / 2)
-        scales.append((high - low) / 2 or 1.0)
+        scales.append((high - low) / 2 * _MARGIN or 1.0)
     return replace(encoding, centres=tuple(centres), scales=tuple(scales))
 
 

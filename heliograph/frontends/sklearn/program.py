@@ -23,6 +23,7 @@ from heliograph.frontends.sklearn.samples import (
     Named,
     applied,
     are_numbers,
+    as_given,
     interval_of,
     named_rows,
     samples_of,
@@ -142,8 +143,7 @@ def _of_table(estimator: Any, samples: Any, input_range: Any, name: str | None, 
     for _, step, _ in steps_of(estimator, "", True):
         check_fitted(step, Location(f"{type(step).__name__}()"))
     method = output_of(estimator)
-    plain: Named = lambda own: own  # noqa: E731
-    applied(getattr(estimator, "predict" if method == "scores" else method), loc, plain, any_values=True)(given)
+    applied(getattr(estimator, "predict" if method == "scores" else method), loc, as_given, any_values=True)(given)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
     reading = Steps(builder, frame)
     layer = Layer(
@@ -154,12 +154,12 @@ def _of_table(estimator: Any, samples: Any, input_range: Any, name: str | None, 
         estimator,
         loc,
         last=True,
-        named=plain,
+        named=as_given,
         reading=reading,
         scores=outputs == "scores",
     )
     value = read_table(layer, rows, None if frame is None else frame.columns, columns_of(samples))
-    return _agreed(builder.finish([value]), estimator, given, outputs, plain)
+    return _agreed(builder.finish([value]), estimator, given, outputs, as_given)
 
 
 def _check_imputers(estimator: Any) -> None:

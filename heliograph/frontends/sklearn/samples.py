@@ -59,7 +59,7 @@ def table_of(samples: Any) -> tuple[Array, Frame | None]:
     """The samples as an array of objects, texts and missing values among them, and the form of their data frame."""
     if hasattr(samples, "columns") and hasattr(samples, "iloc"):
         names = tuple(samples.columns)
-        given = np.empty((len(samples), len(names)), dtype=object)
+        given: Array = np.empty((len(samples), len(names)), dtype=object)
         for place in range(len(names)):
             given[:, place] = np.asarray(samples.iloc[:, place], dtype=object)
         frame = Frame(type(samples), names)
@@ -126,6 +126,11 @@ def named_rows(estimator: Any, frame: Frame | None, first: bool) -> Named:
         return lambda rows: rows
     kind, names = frame.kind, list(frame.columns if first else fitted)
     return lambda rows: kind(rows, columns=names) if rows.shape[1] == len(names) else rows
+
+
+def as_given(rows: Any) -> Any:
+    """The rows themselves."""
+    return rows
 
 
 def applied(

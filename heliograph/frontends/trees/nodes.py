@@ -17,6 +17,8 @@ from heliograph.ir.interface import Interface, TensorSpec
 
 # The leaves of all trees together.
 _MOST = 1 << 17
+# A share of the range of a feature's samples, above the rounding errors of what is computed of them.
+_ROUNDING = 1e-12
 # Splits that are compared each on their own.
 _MOST_APART = 1 << 13
 
@@ -116,8 +118,10 @@ def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: 
         return form.node(builder, source.encoded(encoding), loc, ensemble.bias, np.ones(encoding.elements))
     form = form_of(ensemble, loc)
     whole = (seen == np.round(seen)).all(axis=0)[form.features]
-    # Between two whole numbers any threshold is the same; halfway it is farthest from both.
-    form = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, form.thresholds))
+    # Between two whole numbers any threshold is the same; halfway it is farthest from both. Others are moved by far less
+    # than a comparison tells, so that a sample at one does not lie above it by a rounding error.
+    above = form.thresholds + _ROUNDING * np.ptp(seen, axis=0)[form.features]
+    form = replace(form, thresholds=np.where(whole, np.floor(form.thresholds) + 0.5, above))
     if isinstance(source, Table):
         # Beyond all thresholds and samples no decision depends on a value.
         low, high = seen.min(axis=0), seen.max(axis=0)
