@@ -73,7 +73,8 @@ def from_sklearn(
     A pipeline may begin with steps that clients compute in the clear, before encryption, on tables with texts and missing
     values: SimpleImputer, MissingIndicator, OneHotEncoder, OrdinalEncoder, TargetEncoder, KBinsDiscretizer, alone or in
     a ColumnTransformer or FeatureUnion. Clients give rows of the table, and learn the known categories, what replaces
-    missing values, the edges of bins, and each column's range. Each column has the range of its samples.
+    missing values, the edges of bins, and each column's range. Each column has the range of its samples. With
+    `input_range`, for samples that are numbers alone, discretizers are computed under encryption instead.
 
     With `binned`, clients compare the features with the thresholds of a tree model before encryption and send the
     results: exact and far faster, and values may be missing or categories, but clients learn the thresholds. With
