@@ -26,7 +26,6 @@ from heliograph.frontends.trees.nodes import Table
 from heliograph.ir import Array, Location, Node
 from heliograph.ir.encoding import Encoding, is_missing
 
-
 # So that no sample lies beyond its range by a rounding error.
 _MARGIN = 1.0 + 1e-9
 
