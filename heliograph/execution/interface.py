@@ -85,17 +85,28 @@ def _encoded(spec: TensorSpec, value: Any) -> Any:
         raise ProgramError(
             f"input {spec.name!r} has shape {np.shape(given)}, expected ({encoding.width},): a row of the table"
         )
-    rows = encoding.values(given)
+    rows = encoding.values(given, spec.columns)
+    unknown = encoding.unknown(rows)
+    if unknown:
+        raise ProgramError(
+            f"input {spec.name!r} has an unknown value in column {_called(spec, unknown[0])}",
+            why="the model refuses categories other than those of its training",
+            hint="give one of these, or train with an encoder that ignores unknown categories",
+        )
     needed = encoding.needed()
     bad = [column for *_, column in np.argwhere(np.isnan(rows)).tolist() if column in needed]
     if bad:
-        column = repr(spec.columns[bad[0]]) if spec.columns is not None else f"number {bad[0]}"
         raise ProgramError(
-            f"input {spec.name!r} has no value in column {column}",
+            f"input {spec.name!r} has no value in column {_called(spec, bad[0])}",
             why="the program was made with samples that have one",
             hint="fill it in, or make the program with samples that miss some there",
         )
     return encoding.encoded(rows)
+
+
+def _called(spec: TensorSpec, column: int) -> str:
+    """A column of a table, for an error."""
+    return f"number {column}" if spec.columns is None else repr(spec.columns[column])
 
 
 def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
@@ -187,8 +198,16 @@ def batch_of(program: Program) -> int:
     return program.interface.batch
 
 
-def check_range(name: str, low: float | None, high: float | None, tensor: Array) -> None:
-    """Raise a RangeError with the place of the first element outside the declared range.
+def check_spec_range(spec: TensorSpec, tensor: Array) -> None:
+    """`check_range` of an input; the error names the column of a table."""
+    check_range(spec.name, spec.low, spec.high, tensor, spec)
+
+
+def check_range(
+    name: str, low: float | None, high: float | None, tensor: Array, spec: TensorSpec | None = None
+) -> None:
+    """Raise a RangeError with the place of the first element outside the declared range: its column, if `spec` has an
+    encoding of a table.
 
     Its value is left out: errors end up in logs, and inputs are secret.
     """
@@ -199,6 +218,16 @@ def check_range(name: str, low: float | None, high: float | None, tensor: Array)
     bad = np.flatnonzero((tensor < low - slack) | (tensor > high + slack))
     if bad.size:
         index = tuple(int(i) for i in np.unravel_index(bad[0], tensor.shape))
+        encoding = None if spec is None else spec.encoding
+        column = None if encoding is None else encoding.column(index[-1])
+        if spec is not None and encoding is not None and column is not None:
+            centre, scale = encoding.centres[index[-1]], encoding.scales[index[-1]]
+            least, most = centre + low * scale, centre + high * scale
+            raise RangeError(
+                f"input {name!r} is outside its range [{least:g}, {most:g}] in column {_called(spec, column)}",
+                why="that is the range of the samples with which the program was made",
+                hint="make the program with samples that hold such numbers",
+            )
         raise RangeError(
             f"input {name!r} is outside its range [{low:g}, {high:g}] at index {index}",
             why="the polynomials are only good for inputs in the range that was declared when the model was traced",
@@ -224,7 +253,7 @@ def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> A
     else:
         tensor = check_samples(spec.name, spec.shape, value, layout.samples)
     if declared:
-        check_range(spec.name, spec.low, spec.high, tensor)
+        check_spec_range(spec, tensor)
     return tensor.reshape(layout.shape if layout.samples == 1 else (layout.samples, *layout.shape))
 
 

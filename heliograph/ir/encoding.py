@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Encoding:
     filled, fills: the columns whose missing values are replaced, and by which numbers; `missing` still tells of them.
     texts, labels: the columns of texts, and the texts of each: a text stands for its place among them, an unknown one
         for -1.
+    known, allowed: the columns whose values, unless they are missing, must be among some numbers, and these.
     """
 
     width: int = field(metadata=bounds(1, MOST_ELEMENTS))
@@ -47,6 +49,8 @@ class Encoding:
     fills: tuple[float, ...] = field(default=(), metadata=_NUMBER)
     texts: tuple[int, ...] = field(default=(), metadata=_COLUMN)
     labels: tuple[tuple[str, ...], ...] = field(default=(), metadata=bounds(optional=True))
+    known: tuple[int, ...] = field(default=(), metadata=_COLUMN)
+    allowed: tuple[tuple[float, ...], ...] = field(default=(), metadata=_NUMBER)
 
     @property
     def elements(self) -> int:
@@ -64,30 +68,40 @@ class Encoding:
             (self.coded, self.codes),
             (self.filled, self.fills),
             (self.texts, self.labels),
+            (self.known, self.allowed),
         )
-        columns = (*self.numbers, *self.compared, *self.coded, *self.missing, *self.filled, *self.texts)
-        return all(len(a) == len(b) for a, b in pairs) and max(columns, default=0) < self.width
+        return all(len(a) == len(b) for a, b in pairs) and max(self._used, default=0) < self.width
 
-    def values(self, rows: Any) -> Array:
-        """Rows (..., width) of numbers and texts as numbers, NaN where a value is missing.
+    @property
+    def _used(self) -> frozenset[int]:
+        """The columns that are read."""
+        read = (*self.numbers, *self.compared, *self.coded, *self.missing, *self.filled, *self.texts, *self.known)
+        return frozenset(read)
 
-        Raises ProgramError for a text in another column, naming the column's number.
+    def column(self, element: int) -> int | None:
+        """The column of a number that is sent; None for another element."""
+        return self.numbers[element] if element < len(self.numbers) else None
+
+    def values(self, rows: Any, names: Sequence[str] | None = None) -> Array:
+        """Rows (..., width) of numbers and texts as numbers, NaN where a value is missing and in columns that are not read.
+
+        Raises ProgramError for a text in another column, naming the column by `names` or its number.
         """
         given = np.asarray(rows)
         if not self.texts and given.dtype.kind in "biuf":
             return np.asarray(given, dtype=np.float64)
-        made = np.empty(given.shape)
+        made = np.full(given.shape, np.nan)
         labels = dict(zip(self.texts, self.labels, strict=True))
-        for column in range(self.width):
+        for column in sorted(self._used):
             places = {text: float(place) for place, text in enumerate(labels.get(column, ()))}
             for index, value in np.ndenumerate(given[..., column]):
                 place = (*index, column)
-                if value is None or value != value or type(value).__name__ == "NAType":
-                    made[place] = np.nan
-                elif column in labels:
+                if is_missing(value):
+                    continue
+                if column in labels:
                     made[place] = places.get(str(value), -1.0)
                 else:
-                    made[place] = _number(value, column)
+                    made[place] = _number(value, f"number {column}" if names is None else repr(names[column]))
         return made
 
     def encoded(self, rows: Array) -> Array:
@@ -111,14 +125,31 @@ class Encoding:
 
     def needed(self) -> frozenset[int]:
         """The columns that must have a value."""
-        read = {*self.numbers, *self.compared, *self.coded}
+        read = {*self.numbers, *self.compared, *self.coded, *self.known}
         return frozenset(read - {*self.filled} - ({*self.missing} - {*self.numbers}))
 
+    def unknown(self, rows: Array) -> list[int]:
+        """The columns in which rows of numbers have values that must be known and are not."""
+        return [
+            column
+            for column, allowed in zip(self.known, self.allowed, strict=True)
+            if not (np.isnan(rows[..., column]) | np.isin(rows[..., column], allowed)).all()
+        ]
 
-def _number(value: Any, column: int) -> float:
+
+def is_missing(value: Any) -> bool:
+    """Whether a value says that there is none: None, NaN, or the NA and NaT of pandas."""
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, float | np.floating | np.datetime64) and bool(value != value))
+    )
+
+
+def _number(value: Any, column: str) -> float:
     if isinstance(value, str | bytes | complex | np.complexfloating):
-        raise ProgramError(f"column number {column} holds a text or another object, and the model takes a number")
+        raise ProgramError(f"column {column} holds a text or another object, and the model takes a number")
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise ProgramError(f"column number {column} holds something that is no number") from None
+        raise ProgramError(f"column {column} holds something that is no number") from None

@@ -175,11 +175,6 @@ ESTIMATORS: dict[str, tuple[Callable[[], Any], Any, str, tuple[str, ...] | None]
     "binarizer": (
         lambda: make_pipeline(pre.Binarizer(threshold=1.5), LogisticRegression()), IRIS, "predict_proba", ("gt", "linear"),
     ),
-    "encoding": (
-        lambda: make_pipeline(pre.KBinsDiscretizer(3), LogisticRegression()), IRIS, "predict_proba",
-        ("linear", "ge", "linear", "linear"),
-    ),
-    "encoding by number": (lambda: pre.KBinsDiscretizer(4, encode="ordinal"), WINE, "transform", ("linear", "ge", "linear")),
     "norm": (
         lambda: make_pipeline(pre.Normalizer(), LogisticRegression()), IRIS, "predict_proba",
         ("mul", "sum", "rsqrt", "mul", "linear"),
@@ -291,6 +286,21 @@ def test_programs_give_what_estimators_give(name: str) -> None:
     expected = np.asarray(getattr(estimator, method)(samples))
     expected = (expected.toarray() if hasattr(expected, "toarray") else expected).reshape(len(samples), -1)
     assert np.abs(found - expected).max() < 1e-7 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("estimator", "data", "ops"),
+    [
+        (make_pipeline(pre.KBinsDiscretizer(3), LogisticRegression()), IRIS, ("linear", "ge", "linear", "linear")),
+        (pre.KBinsDiscretizer(4, encode="ordinal"), WINE, ("linear", "ge", "linear")),
+    ],
+)
+def test_bins_are_the_programs_where_a_range_is_declared(estimator: Any, data: Any, ops: tuple[str, ...]) -> None:
+    model, samples = fitted(estimator, data), data[0]
+    program = hg.from_sklearn(model, samples, input_range=(float(samples.min()), float(samples.max())))
+    assert tuple(node.op for node in program.nodes if node.op not in ("input", "constant")) == ops
+    expected = model.predict_proba(samples) if hasattr(model, "predict_proba") else model.transform(samples)
+    np.testing.assert_allclose(meant(program, samples), expected, atol=1e-7)
 
 
 def test_scores_of_classes_with_priors_are_those_of_deviations() -> None:

@@ -149,7 +149,10 @@ _AFFINE = (
     "use affine estimators (scalers, PCA, linear models), support vector machines, naive Bayes, nearest centroids or "
     "neighbours, multilayer perceptrons, decision trees, and votes and stacks of these"
 )
-_ENCODED = "encode categories on the client: give what the encoder makes of them, and the steps behind it"
+_ENCODED = (
+    "encode categories on the client: put the encoder first in the pipeline, or in its ColumnTransformer, before scalers "
+    "and others"
+)
 _CLIENT = "transform the features on the client: give what it makes of them, and the steps behind it"
 # Estimators that are refused -> supported ones for the same task.
 _INSTEAD = {

@@ -16,9 +16,19 @@ from sklearn.base import BaseEstimator
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.execution.interface import columns_of
 from heliograph.frontends.sklearn.affine import TOLERANCE
+from heliograph.frontends.sklearn.client import for_clients, read_table
 from heliograph.frontends.sklearn.layer import Layer, output_of, unsupported, within
-from heliograph.frontends.sklearn.reading import Steps, first_step
-from heliograph.frontends.sklearn.samples import Frame, applied, interval_of, named_rows, samples_of
+from heliograph.frontends.sklearn.reading import Steps, check_fitted, first_step, steps_of
+from heliograph.frontends.sklearn.samples import (
+    Named,
+    applied,
+    are_numbers,
+    as_given,
+    interval_of,
+    named_rows,
+    samples_of,
+    table_of,
+)
 from heliograph.frontends.sklearn.trees import is_trees
 from heliograph.frontends.trees.nodes import Table
 from heliograph.interpret import interpret_many
@@ -60,6 +70,12 @@ def from_sklearn(
     Clusters have scores as classes have. A regressor gives `predict`, with shape (targets,), a detector of outliers
     `decision_function`, a transformer `transform`.
 
+    A pipeline may begin with steps that clients compute in the clear, before encryption, on tables with texts and missing
+    values: SimpleImputer, MissingIndicator, OneHotEncoder, OrdinalEncoder, TargetEncoder, KBinsDiscretizer, alone or in
+    a ColumnTransformer or FeatureUnion. Clients give rows of the table, and learn the known categories, what replaces
+    missing values, the edges of bins, and each column's range. Each column has the range of its samples. With
+    `input_range`, for samples that are numbers alone, discretizers are computed under encryption instead.
+
     With `binned`, clients compare the features with the thresholds of a tree model before encryption and send the
     results: exact and far faster, and values may be missing or categories, but clients learn the thresholds. With
     "shared", equal thresholds are compared once: that tells less of the trees and is less to send in large batches.
@@ -75,6 +91,9 @@ def from_sklearn(
             hint="PyTorch modules are traced: hg.trace(model, example_input, calibration=samples)",
         )
     _check_imputers(estimator)
+    numeric = are_numbers(samples)
+    if not (numeric and input_range is not None) and for_clients(estimator, numeric):
+        return _of_table(estimator, samples, input_range, name, outputs, binned)
     given, frame = samples_of(samples, missing=bool(binned))
     low, high = interval_of(given, input_range) if not binned else (0.0, 1.0)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
@@ -102,7 +121,46 @@ def from_sklearn(
     )
     value = reading.read(layer)
     program = builder.finish([value])
-    return _agreed(program, estimator, given, outputs, frame)
+    return _agreed(program, estimator, given, outputs, named_rows(estimator, frame, first=True))
+
+
+def _of_table(estimator: Any, samples: Any, input_range: Any, name: str | None, outputs: str, binned: Any) -> Program:
+    """The program of an estimator whose first steps clients compute."""
+    loc = Location(f"{type(estimator).__name__}()")
+    if binned:
+        raise unsupported(
+            estimator,
+            loc,
+            "with binned=True clients compare features for decision trees only, and here they encode columns first",
+            "leave out binned",
+        )
+    if input_range is not None:
+        raise ProgramError(
+            said("{input_range} is one interval for all features, and the samples hold texts or missing values"),
+            hint=said("leave it out: each column has the range of its samples"),
+        )
+    rows, frame = table_of(samples)
+    given = samples if frame is not None else np.asarray(samples)
+    for _, step, _ in steps_of(estimator, "", True):
+        check_fitted(step, Location(f"{type(step).__name__}()"))
+    method = output_of(estimator)
+    applied(getattr(estimator, "predict" if method == "scores" else method), loc, as_given, any_values=True)(given)
+    builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
+    reading = Steps(builder, frame)
+    layer = Layer(
+        builder,
+        # Replaced by the input that the first steps need.
+        Table(builder, rows, columns_of(samples), False),
+        rows,
+        estimator,
+        loc,
+        last=True,
+        named=as_given,
+        reading=reading,
+        scores=outputs == "scores",
+    )
+    value = read_table(layer, rows, None if frame is None else frame.columns, columns_of(samples))
+    return _agreed(builder.finish([value]), estimator, given, outputs, as_given)
 
 
 def _check_imputers(estimator: Any) -> None:
@@ -113,9 +171,9 @@ def _check_imputers(estimator: Any) -> None:
             raise unsupported(one, Location(f"{type(one).__name__}()"), f"it replaces the number {missing:g} by others")
 
 
-def _agreed(program: Program, estimator: Any, given: Array, outputs: str, frame: Frame | None) -> Program:
+def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: Named) -> Program:
     """The program with its finish, after a comparison with the estimator on the samples."""
-    loc, named = Location(f"{type(estimator).__name__}()"), named_rows(estimator, frame, first=True)
+    loc = Location(f"{type(estimator).__name__}()")
     (found,) = interpret_many(program, program.calibration)
     size = max(np.abs(found).max(initial=0.0), 1e-300)
     output = output_of(estimator)

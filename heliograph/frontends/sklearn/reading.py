@@ -32,12 +32,9 @@ class Steps:
     def read(self, layer: Layer) -> Node:
         """The value of a layer's estimator, which may be a pipeline."""
         source, seen = layer.source, layer.seen
-        for place, (name, step, last) in enumerate(_steps(layer.step, layer.loc.layer or "", layer.last)):
+        for place, (name, step, last) in enumerate(steps_of(layer.step, layer.loc.layer or "", layer.last)):
             loc, first = Location(f"{type(step).__name__}()", layer=name), layer.first and place == 0
-            try:
-                check_is_fitted(step)
-            except NotFittedError:
-                raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
+            check_fitted(step, loc)
             one = replace(
                 layer,
                 source=source,
@@ -63,21 +60,29 @@ class Steps:
         return named_rows(step, self.frame, first)
 
 
+def check_fitted(step: Any, loc: Location) -> None:
+    """Raise a ProgramError for an estimator that is not fitted."""
+    try:
+        check_is_fitted(step)
+    except NotFittedError:
+        raise ProgramError(f"{type(step).__name__} is not fitted", where=loc, hint="call fit first") from None
+
+
 def first_step(estimator: Any) -> Any:
     """The estimator that reads the program's input."""
-    for _, step, _ in _steps(estimator, "", True):
+    for _, step, _ in steps_of(estimator, "", True):
         return step
     return estimator
 
 
-def _steps(estimator: Any, name: str, last: bool) -> Iterator[tuple[str, Any, bool]]:
+def steps_of(estimator: Any, name: str, last: bool) -> Iterator[tuple[str, Any, bool]]:
     """The estimators of a pipeline, nested ones included, in order: name, estimator, and whether it is the last."""
     best = getattr(estimator, "best_estimator_", None)
     if best is not None:
-        yield from _steps(best, name, last)
+        yield from steps_of(best, name, last)
     elif isinstance(estimator, Pipeline):
         steps = [(called, step) for called, step in estimator.steps if step not in (None, "passthrough")]
         for place, (called, step) in enumerate(steps):
-            yield from _steps(step, f"{name}.{called}" if name else called, last and place == len(steps) - 1)
+            yield from steps_of(step, f"{name}.{called}" if name else called, last and place == len(steps) - 1)
     else:
         yield name or type(estimator).__name__.lower(), estimator, last

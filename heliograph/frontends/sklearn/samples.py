@@ -49,10 +49,34 @@ def samples_of(samples: Any, missing: bool = False) -> tuple[Array, Frame | None
         where = f"column {frame.columns[column]!r}" if frame is not None else f"feature {column}"
         raise ProgramError(
             f"the samples hold NaN or infinity: {given[row, column]} in sample {row}, {where}",
-            hint="missing values are filled in on the client, before encryption: give samples as they are after that, and "
-            "the estimator without its imputer; decision trees take them as they are with binned=True",
+            hint="missing values are filled in on the client, before encryption: begin the pipeline with a SimpleImputer, "
+            "or give samples without them; decision trees take them as they are with binned=True",
         )
     return given, frame
+
+
+def table_of(samples: Any) -> tuple[Array, Frame | None]:
+    """The samples as an array of objects, texts and missing values among them, and the form of their data frame."""
+    if hasattr(samples, "columns") and hasattr(samples, "iloc"):
+        names = tuple(samples.columns)
+        given: Array = np.empty((len(samples), len(names)), dtype=object)
+        for place in range(len(names)):
+            given[:, place] = np.asarray(samples.iloc[:, place], dtype=object)
+        frame = Frame(type(samples), names)
+    else:
+        given, frame = np.asarray(samples, dtype=object), None
+    if given.ndim != 2 or not all(given.shape):
+        raise ProgramError(f"the samples have shape {given.shape}, expected (samples, features)")
+    return given, frame
+
+
+def are_numbers(samples: Any) -> bool:
+    """Whether samples are numbers, and none is missing."""
+    try:
+        samples_of(samples)
+    except ProgramError:
+        return False
+    return True
 
 
 def _numbers(values: Any, what: str) -> Array:
@@ -64,7 +88,8 @@ def _numbers(values: Any, what: str) -> Array:
         raise ProgramError(
             f"{what} {'is' if column else 'are'} not an array of real numbers",
             why=f"its dtype is {values.dtype}" if column else str(error),
-            hint="encode it on the client, for example by an OrdinalEncoder or OneHotEncoder of its own, or leave it out",
+            hint="encode it on the client: begin the pipeline with a ColumnTransformer that has a OneHotEncoder or "
+            "OrdinalEncoder for it, or leave it out",
         ) from None
 
 
@@ -103,8 +128,17 @@ def named_rows(estimator: Any, frame: Frame | None, first: bool) -> Named:
     return lambda rows: kind(rows, columns=names) if rows.shape[1] == len(names) else rows
 
 
-def applied(method: Callable[[Any], Any], loc: Location, named: Named) -> Callable[[Array], Array]:
-    """The method on samples in rows, as an array (samples, values); an error that it raises is the user's."""
+def as_given(rows: Any) -> Any:
+    """The rows themselves."""
+    return rows
+
+
+def applied(
+    method: Callable[[Any], Any], loc: Location, named: Named, *, any_values: bool = False
+) -> Callable[[Array], Array]:
+    """The method on samples in rows, as an array (samples, values); an error that it raises is the user's. With
+    `any_values`, what it gives need not be numbers, and is left out.
+    """
 
     def apply(rows: Array) -> Array:
         try:
@@ -112,6 +146,8 @@ def applied(method: Callable[[Any], Any], loc: Location, named: Named) -> Callab
                 # Warnings about the feature names with which an estimator was fitted.
                 warnings.simplefilter("ignore")
                 found = method(named(rows))
+            if any_values:
+                return np.empty((len(rows), 0))
             dense = found.toarray() if hasattr(found, "toarray") else found
             return np.asarray(dense, dtype=np.float64).reshape(len(rows), -1)
         except Exception as error:

@@ -137,7 +137,7 @@ def _settled(form: Form, seen: Array) -> Array:
     """The thresholds of encrypted comparisons, which decide nothing where a value equals one.
 
     Between two whole numbers any threshold is the same; halfway it is farthest from both. Where a sample's value is a
-    threshold, that is moved halfway to the next larger value of the samples.
+    threshold, but for rounding, that is moved halfway between the samples' values on both sides.
     """
     settled = np.array(form.thresholds)
     for feature in np.unique(form.features):
@@ -145,10 +145,12 @@ def _settled(form: Form, seen: Array) -> Array:
         if (values == np.round(values)).all():
             settled[own] = np.floor(settled[own]) + 0.5
             continue
-        below = np.searchsorted(values, settled[own], side="right") - 1
-        on = (below >= 0) & (below < values.size - 1) & (values[below] == settled[own])
-        beyond = values[np.minimum(below + 1, values.size - 1)]
-        settled[own] = np.where(on, (values[below] + beyond) / 2, settled[own])
+        above = np.searchsorted(values, settled[own], side="right")
+        between = (above > 0) & (above < values.size)
+        lower, upper = values[np.maximum(above - 1, 0)], values[np.minimum(above, values.size - 1)]
+        close = _SAME * np.ptp(values)
+        on = between & ((settled[own] - lower <= close) ^ (upper - settled[own] <= close))
+        settled[own] = np.where(on, (lower + upper) / 2, settled[own])
     return settled
 
 

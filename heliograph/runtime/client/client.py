@@ -13,7 +13,7 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError, said
-from heliograph.execution.interface import check_input, check_range, encrypted_input, given_as
+from heliograph.execution.interface import check_input, check_spec_range, encrypted_input, given_as
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes
 from heliograph.files import Bytes
@@ -278,7 +278,7 @@ class Client:
         for spec, given in zip(self.public.given, samples, strict=True):
             given = given_as(spec, given)
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
-            check_range(spec.name, spec.low, spec.high, array)
+            check_spec_range(spec, array)
             arrays.append(array)
         _check_counts([len(array) for array in arrays])
         return self._batches(arrays)
