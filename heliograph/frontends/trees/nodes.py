@@ -137,7 +137,7 @@ def _settled(form: Form, seen: Array) -> Array:
     """The thresholds of encrypted comparisons, which decide nothing where a value equals one.
 
     Between two whole numbers any threshold is the same; halfway it is farthest from both. Where a sample's value is a
-    threshold, but for rounding, that is moved halfway between the samples' values on both sides.
+    threshold, but for rounding, that is moved halfway to the next larger value of the samples.
     """
     settled = np.array(form.thresholds)
     for feature in np.unique(form.features):
@@ -145,11 +145,11 @@ def _settled(form: Form, seen: Array) -> Array:
         if (values == np.round(values)).all():
             settled[own] = np.floor(settled[own]) + 0.5
             continue
-        above = np.searchsorted(values, settled[own], side="right")
+        close = _SAME * np.ptp(values)
+        above = np.searchsorted(values, settled[own] + close, side="right")
         between = (above > 0) & (above < values.size)
         lower, upper = values[np.maximum(above - 1, 0)], values[np.minimum(above, values.size - 1)]
-        close = _SAME * np.ptp(values)
-        on = between & ((settled[own] - lower <= close) ^ (upper - settled[own] <= close))
+        on = between & (np.abs(settled[own] - lower) <= close)
         settled[own] = np.where(on, (lower + upper) / 2, settled[own])
     return settled
 
