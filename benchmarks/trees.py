@@ -41,7 +41,7 @@ Table = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 def adult() -> Table:
     """The 14 columns of Adult as numbers, and whether the income is high."""
-    table = data("adult.npz")
+    table = np.load(data("adult.npz"))
     columns = [name for name in table["columns"] if name != "income"]
     parts = [
         np.stack([table[f"{part}_{name}"] for name in columns], axis=1).astype(float) for part in ("train", "test")
