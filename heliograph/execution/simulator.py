@@ -50,15 +50,16 @@ class SimulatedPlaintext:
 class _Errors:
     """The errors of one simulation, from one random sequence for the client and all chains."""
 
-    def __init__(self, ring: Ring, seed: int, noisy: bool) -> None:
-        self.ring, self.noisy = ring, noisy
+    def __init__(self, ring: Ring, seed: int, noisy: bool, louder: float) -> None:
+        self.ring, self.noisy, self._louder = ring, noisy, louder
         self.random = np.random.default_rng(seed)
         self.bias = noise.switch_bias(ring, self.random) if noisy else np.zeros(ring.slots)
         self._log_q = [sum(ring.log_primes[: level + 1]) for level in range(len(ring.log_primes))]
 
     def gaussian(self, shape: tuple[int, ...]) -> Array:
-        """Complex noise with real and imaginary parts of standard deviation one."""
-        return np.asarray(self.random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
+        """Complex noise with real and imaginary parts of standard deviation one, or of `louder`."""
+        made = np.asarray(self.random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
+        return made if self._louder == 1.0 else made * self._louder
 
     def made(
         self, slots: Array, level: int, log_scale: float, parts: int, std: float, what: str
@@ -317,12 +318,12 @@ class Simulator(Evaluator[SimulatedCiphertext]):
     """Evaluates nodes of one executable program on `SimulatedCiphertext`s.
 
     `noisy=False` leaves the errors out: the result is then the exact meaning of the compiled program. Successive runs
-    continue the same random sequence of errors.
+    continue the same random sequence of errors. Errors are `louder` times as large as those of encryption.
     """
 
-    def __init__(self, program: Program, seed: int = 0, noisy: bool = True) -> None:
+    def __init__(self, program: Program, seed: int = 0, noisy: bool = True, louder: float = 1.0) -> None:
         self.noisy = noisy
-        self.errors = _Errors(program.ring, seed, noisy)
+        self.errors = _Errors(program.ring, seed, noisy, louder)
         # No plaintexts are kept, because encoding them again costs little here.
         super().__init__(program, lambda chain: SimulatedPrimitives(self.errors, chain), 0)
 
