@@ -274,7 +274,7 @@ def _is_fragile(program: Program) -> bool:
 
 
 def _louder(program: Program, vectors: Mapping[Node, Array], exact: Sequence[Array]) -> float:
-    """The largest error of the outputs with larger errors of encryption. Raises AmplifiedError if a value leaves its range."""
+    """The largest error of the outputs with such errors of encryption. AmplifiedError if a value leaves its range."""
     simulator = Simulator(program, seed=1, louder=_LOUDER)
     try:
         results, _ = execute(program, simulator, simulator.encrypt_inputs(vectors))
