@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from heliograph.ir.ops.table import OPS, Context
 
 # Samples of packed programs run together as long as no value has more slots than this in total.
 _MOST_SLOTS = 1 << 20
+# The number of calibration samples that are computed together.
+_CHUNK = 64
 
 
 # Stands in for a value that nobody reads.
@@ -75,6 +77,13 @@ def interpret_batch(program: Program, *samples: Any) -> list[Array]:
     outputs = run_nodes(program, values)
     count = max((value.shape[0] for value in values.values()), default=1)
     return [np.broadcast_to(out, (count, *out.shape[1:])) for out in outputs]
+
+
+def calibration_chunks(program: Program) -> Iterator[dict[Node, Array]]:
+    """The calibration samples of a program, some at a time, by input: what `run_nodes` takes."""
+    for start in range(0, len(program.calibration[0]), _CHUNK):
+        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
+        yield dict(zip(program.inputs, chunk, strict=True))
 
 
 def interpret_many(program: Program, samples: Sequence[Array]) -> list[Array]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.estimators import fitted, meant
 
 import heliograph as hg
 
@@ -28,23 +28,10 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PowerTransformer, 
 from sklearn.svm import LinearSVC
 
 from heliograph.errors import ProgramError, UnsupportedError
-from heliograph.interpret import interpret, interpret_many
+from heliograph.interpret import interpret
 
 TOY = hg.Options(security_bits=None)
 CANCER, IRIS, DIABETES = (load(return_X_y=True) for load in (load_breast_cancer, load_iris, load_diabetes))
-
-
-def fitted(estimator: Any, data: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return estimator.fit(*data)
-
-
-def meant(program: hg.Program, samples: Any) -> Any:
-    """What the program means, with what the client does at the end."""
-    (found,) = interpret_many(program, [np.asarray(samples, dtype=np.float64)])
-    outputs = program.interface.outputs
-    return outputs[0].finished(found) if outputs else found
 
 
 # Name -> estimator, its data, and the method that its program computes (scores: an argmax that predicts).
@@ -289,7 +276,9 @@ def test_numbers_of_every_kind_are_columns() -> None:
     found = meant(hg.from_sklearn(model, frame), frame.astype(float))
     np.testing.assert_allclose(found[:, 0], model.predict(frame), atol=1e-6)
     frame.columns = ["age", "age", *"abcd"]
-    found = meant(hg.from_sklearn(fitted(Ridge(), (frame.to_numpy(), frame["a"])), frame), frame.astype(float))
+    found = meant(
+        hg.from_sklearn(fitted(Ridge(), (frame.to_numpy(), frame["a"])), frame), frame.astype(float).to_numpy()
+    )
     assert found.shape == (64, 1)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.estimators import fitted, meant
 
 import heliograph as hg
 
@@ -56,19 +56,6 @@ DIABETES = (DIABETES[0][:100] * 20, DIABETES[1][:100] / 100)
 FEW = (DIABETES[0][:, :3], DIABETES[1])
 TARGETS = (DIABETES[0], np.stack([DIABETES[1], DIABETES[1] ** 2], axis=1))
 LEFT = (IRIS[0][:130], IRIS[1][:130])
-
-
-def fitted(estimator: Any, data: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return estimator.fit(*data)
-
-
-def meant(program: hg.Program, samples: Any) -> Any:
-    """What the program means, with what the client does at the end."""
-    (found,) = interpret_many(program, [np.asarray(samples, dtype=np.float64)])
-    outputs = program.interface.outputs
-    return outputs[0].finished(found) if outputs else found
 
 
 def scaled(estimator: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.estimators import meant
 
 import heliograph as hg
 
@@ -30,7 +31,6 @@ from sklearn.preprocessing import (
 
 from heliograph.errors import ProgramError, RangeError, UnsupportedError, WireError
 from heliograph.execution.interface import given_as
-from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Program
 
 pandas: Any = pytest.importorskip("pandas", reason="pandas is not installed: data frames are not tried")
@@ -71,12 +71,6 @@ def usual() -> Any:
         (make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore")), TEXTS),
         sparse_threshold=0,
     )
-
-
-def meant(program: Program, rows: Any) -> Array:
-    """What clients get for rows of the table."""
-    (found,) = interpret_many(program, [given_as(program.interface.inputs[0], rows)])
-    return program.interface.outputs[0].finished(found) if program.interface.outputs else found
 
 
 def agrees(model: Any, seen: Any, others: Any) -> Program:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.estimators import meant
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import (
     AdaBoostClassifier,
@@ -34,8 +35,7 @@ from heliograph.execution.interface import given_as
 from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32
 from heliograph.frontends.trees.nodes import form_of, on_thresholds
 from heliograph.frontends.trees.program import boosted_model
-from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Location, Program
+from heliograph.ir import Array, Location
 from heliograph.ir.encoding import Encoding
 from heliograph.ir.interface import TensorSpec
 
@@ -74,13 +74,6 @@ def fitted(name: str) -> tuple[Any, Array, Array, str]:
     """An estimator, the samples of its program, other samples, and the method that the program stands for."""
     model, (x, y), method = MODELS[name]
     return model.fit(x[::2], y[::2]), x[::2], x[1::2], method
-
-
-def meant(program: Program, rows: Array) -> Array:
-    """What clients get for rows of the table."""
-    (spec,) = program.interface.inputs or (TensorSpec("x", rows.shape[1:]),)
-    (found,) = interpret_many(program, [given_as(spec, rows)])
-    return program.interface.outputs[0].finished(found) if program.interface.outputs else found
 
 
 @pytest.mark.parametrize("binned", [False, True, "shared"])

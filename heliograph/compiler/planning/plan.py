@@ -204,6 +204,10 @@ class AmplifiedError(RangeError):
     """Errors of encryption take a value out of its range; without them it stays inside."""
 
 
+def _amplified(error: RangeError) -> AmplifiedError:
+    return AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint)
+
+
 def simulated(
     program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None
 ) -> Simulated:
@@ -240,7 +244,7 @@ def simulated(
                 if not noisy:
                     raise
                 # The exact run came first, and it passed.
-                raise AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint) from None
+                raise _amplified(error) from None
             left[noisy] = carried_on(program, results)
             outputs.append(unpack_outputs(program, decrypted))
             differences.append(seen)
@@ -280,5 +284,5 @@ def _louder(program: Program, vectors: Mapping[Node, Array], exact: Sequence[Arr
         results, _ = execute(program, simulator, simulator.encrypt_inputs(vectors))
         outputs = unpack_outputs(program, [simulator.decrypt(result) for result in results])
     except RangeError as error:
-        raise AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint) from None
+        raise _amplified(error) from None
     return max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, outputs, strict=True))

@@ -188,15 +188,16 @@ def _read_union(walk: _Walk, name: str, step: Any, columns: tuple[Column, ...], 
     return _joined(name, parts)
 
 
+def _check_mark(step: Any, name: str, why: str) -> None:
+    """Raise an UnsupportedError where a step takes another value than NaN and None for a missing one."""
+    if not is_missing(step.missing_values):
+        loc = Location(f"{type(step).__name__}()", layer=name)
+        raise unsupported(step, loc, why, "mark missing values by NaN or None")
+
+
 def _read_imputer(walk: _Walk, name: str, step: Any, columns: tuple[Column, ...], first: bool) -> Part:
     """Columns whose missing values are replaced, and where they were."""
-    if not is_missing(step.missing_values):
-        raise unsupported(
-            step,
-            Location(f"{type(step).__name__}()", layer=name),
-            f"it replaces {step.missing_values!r} by other values",
-            "mark missing values by NaN or None",
-        )
+    _check_mark(step, name, f"it replaces {step.missing_values!r} by other values")
     kept = step.strategy == "constant" or step.keep_empty_features
     made = []
     for column, fill in zip(columns, step.statistics_, strict=True):
@@ -231,13 +232,7 @@ def _missing(column: Column) -> Column:
 
 def _read_indicator(walk: _Walk, name: str, step: Any, columns: tuple[Column, ...], first: bool) -> Part:
     """Whether values are missing; in columns that missed none, they must not."""
-    if not is_missing(step.missing_values):
-        raise unsupported(
-            step,
-            Location(f"{type(step).__name__}()", layer=name),
-            f"it looks for {step.missing_values!r}",
-            "mark missing values by NaN or None",
-        )
+    _check_mark(step, name, f"it looks for {step.missing_values!r}")
     if step.features == "missing-only" and step.error_on_new:
         others = {*range(len(columns))} - {*step.features_.tolist()}
         for atom in (columns[place].raw for place in others):

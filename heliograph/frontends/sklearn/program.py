@@ -24,6 +24,7 @@ from heliograph.frontends.sklearn.samples import (
     applied,
     are_numbers,
     as_given,
+    check_outputs,
     interval_of,
     named_rows,
     samples_of,
@@ -32,8 +33,8 @@ from heliograph.frontends.sklearn.samples import (
 from heliograph.frontends.sklearn.trees import is_trees
 from heliograph.frontends.trees.nodes import Table
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Builder, Location, Node, Program, Stage
-from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir import Array, Builder, Location, Program, Stage
+from heliograph.ir.interface import TensorSpec
 from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
@@ -83,8 +84,7 @@ def from_sklearn(
     Raises UnsupportedError for any other estimator, ProgramError for one that is not fitted or samples that do not fit,
     RangeError for samples outside `input_range`.
     """
-    if outputs not in ("probabilities", "scores"):
-        raise ProgramError(f"outputs is {outputs!r}", hint='outputs="probabilities" or outputs="scores"')
+    check_outputs(outputs)
     if not isinstance(estimator, BaseEstimator):
         raise ProgramError(
             f"from_sklearn takes an estimator of scikit-learn, not {type(estimator).__name__}",
@@ -95,17 +95,10 @@ def from_sklearn(
     if not (numeric and input_range is not None) and for_clients(estimator, numeric):
         return _of_table(estimator, samples, input_range, name, outputs, binned)
     given, frame = samples_of(samples, missing=bool(binned))
-    low, high = interval_of(given, input_range) if not binned else (0.0, 1.0)
     builder = Builder(name or type(estimator).__name__, Stage.TENSOR)
-    columns = columns_of(samples)
-    source: Node | Table
-    if binned or (input_range is None and is_trees(first_step(estimator))):
-        source = Table(builder, given, columns, binned)
-    else:
-        source = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
-        builder.calibration = (given,)
-        if columns is not None:
-            builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
+    table = Table(builder, given, columns_of(samples), binned)
+    by_column = binned or (input_range is None and is_trees(first_step(estimator)))
+    source = table if by_column else table.plain(*interval_of(given, input_range))
     reading = Steps(builder, frame)
     layer = Layer(
         builder,

@@ -93,6 +93,12 @@ def _numbers(values: Any, what: str) -> Array:
         ) from None
 
 
+def check_outputs(outputs: str) -> None:
+    """Raise a ProgramError unless these are outputs that a classifier can have."""
+    if outputs not in ("probabilities", "scores"):
+        raise ProgramError(f"outputs is {outputs!r}", hint='outputs="probabilities" or outputs="scores"')
+
+
 def interval_of(given: Array, declared: tuple[float, float] | None) -> tuple[float, float]:
     """The interval of the input: the declared one, or the interval of the samples."""
     smallest, largest = float(given.min()), float(given.max())

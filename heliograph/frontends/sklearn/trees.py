@@ -15,7 +15,7 @@ from heliograph.frontends.trees.ensemble import Ensemble, Tree, at_most_float32,
 from heliograph.frontends.trees.lightgbm import from_lightgbm, is_lightgbm
 from heliograph.frontends.trees.nodes import tree_node
 from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost
-from heliograph.ir import Array, Location, Node
+from heliograph.ir import Array, Node
 
 # A node of scikit-learn without children.
 _LEAF = -1
@@ -42,9 +42,7 @@ def read_boosted(layer: Layer) -> Node:
     """The value of an estimator of XGBoost or LightGBM."""
     model = (from_xgboost if is_xgboost(layer.step) else from_lightgbm)(layer.step)
     value = _node(layer, _scores(layer.step, model.ensemble))
-    if model.link != "exp":
-        return value
-    return layer.builder.op("exp", (value,), Location(layer.loc.file, layer=f"{layer.loc.layer}.exp"))
+    return layer.op("exp", value, name="exp") if model.link == "exp" else value
 
 
 def _node(layer: Layer, ensemble: Ensemble) -> Node:
@@ -192,9 +190,7 @@ def read_isolation_forest(layer: Layer) -> Node:
         depths = each.tree_.compute_node_depths() - 1.0 + _average_path_length(each.tree_.n_node_samples)
         trees.append(_tree(each.tree_, -math.log(2.0) * depths / usual, columns))
     power = _node(layer, Ensemble(tuple(trees), np.zeros(1), step.n_features_in_))
-    loc = Location(layer.loc.file, layer=f"{layer.loc.layer}.exp")
-    score = layer.builder.op("exp", (power,), loc)
-    return layer.linear(score, -np.ones((1, 1)), np.array([-step.offset_]), "score")
+    return layer.linear(layer.op("exp", power, name="exp"), -np.ones((1, 1)), np.array([-step.offset_]), "score")
 
 
 def _constant(layer: Layer, rows: Array, outputs: int) -> Array:

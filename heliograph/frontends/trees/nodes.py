@@ -38,6 +38,13 @@ class Table:
     columns: tuple[str, ...] | None
     binned: bool | str
 
+    def plain(self, low: float, high: float) -> Node:
+        """The input that is a row as it is, with this range of all its columns."""
+        self.builder.calibration = (self.rows,)
+        if self.columns is not None:
+            self.builder.interface = Interface((TensorSpec("x", self.rows.shape[1:], columns=self.columns),))
+        return self.builder.input("x", shape=self.rows.shape[1:], low=low, high=high, secret=True)
+
     def encoded(self, encoding: Encoding) -> Node:
         """The input that clients encode so; the program's calibration is that of the samples."""
         self.builder.calibration = (encoding.encoded(self.rows),)
@@ -205,8 +212,11 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
         codes=tuple(code for _, code in codes),
         missing=tuple(missing),
     )
-    element_of = dict(zip(numeric, range(count), strict=False)) if apart else {}
     place_of = {edge: place for place, edge in enumerate(compared)}
+    element_of = {
+        split: place if apart else place_of[edge]
+        for place, (split, edge) in enumerate(zip(numeric, edges, strict=True))
+    }
     code_of = {code: len(compared) + place for place, code in enumerate(codes)}
     missing_of = {column: len(compared) + len(codes) + place for place, column in enumerate(missing)}
     # A split goes left by an affine function of the elements: weights and constants.
@@ -215,9 +225,8 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
     for split, (tree, node) in enumerate(paths.nodes):
         column, default = int(paths.features[split]), tree.default_left(node)
         if node not in tree.categories:
-            edge = (column, float(paths.thresholds[split]))
             constants[split], unless = 1.0, 0.0 if default else -1.0
-            entries.append((split, element_of[split] if apart else place_of[edge], -1.0))
+            entries.append((split, element_of[split], -1.0))
         elif node in tree.right_categories and default:
             constants[split], unless = 1.0, 0.0
             entries += [(split, code_of[column, code], -1.0) for code in tree.right_categories[node]]

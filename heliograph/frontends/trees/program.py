@@ -10,14 +10,14 @@ import numpy as np
 
 from heliograph.errors import InternalError, ProgramError, UnsupportedError
 from heliograph.execution.interface import columns_of
-from heliograph.frontends.sklearn.samples import interval_of, samples_of
+from heliograph.frontends.sklearn.samples import check_outputs, interval_of, samples_of
 from heliograph.frontends.trees.boosted import Boosted
 from heliograph.frontends.trees.lightgbm import from_lightgbm, is_lightgbm, read_lightgbm
 from heliograph.frontends.trees.nodes import Table, on_thresholds, tree_node
 from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost, read_xgboost
 from heliograph.interpret import interpret_many
-from heliograph.ir import Builder, Location, Node, Program, Stage
-from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir import Builder, Location, Program, Stage
+from heliograph.ir.interface import TensorSpec
 from heliograph.ir.program import Comparison
 
 # The largest difference between the program and the model's trees, as a share of the largest value.
@@ -44,24 +44,15 @@ def from_trees(
     Raises UnsupportedError for models that are no sums of trees, ProgramError for files that are damaged or samples that
     do not fit.
     """
-    if outputs not in ("probabilities", "scores"):
-        raise ProgramError(f"outputs is {outputs!r}", hint='outputs="probabilities" or outputs="scores"')
+    check_outputs(outputs)
     boosted, kind = boosted_model(model)
     given, _ = samples_of(samples, missing=bool(binned))
     ensemble = boosted.ensemble
     if given.shape[1] != ensemble.features:
         raise ProgramError(f"the samples have {given.shape[1]} features, and the model {ensemble.features}")
-    builder, columns = Builder(name or kind, Stage.TENSOR), columns_of(samples)
-    loc = Location(f"{kind}()", layer=kind.lower())
-    source: Node | Table
-    if binned or input_range is None:
-        source = Table(builder, given, columns, binned)
-    else:
-        low, high = interval_of(given, input_range)
-        source = builder.input("x", shape=given.shape[1:], low=low, high=high, secret=True)
-        builder.calibration = (given,)
-        if columns is not None:
-            builder.interface = Interface((TensorSpec("x", given.shape[1:], columns=columns),))
+    builder, loc = Builder(name or kind, Stage.TENSOR), Location(f"{kind}()", layer=kind.lower())
+    table = Table(builder, given, columns_of(samples), binned)
+    source = table if binned or input_range is None else table.plain(*interval_of(given, input_range))
     scores = ensemble.of_two_classes() if boosted.link == "logistic" else ensemble
     value = tree_node(builder, source, scores, given, loc)
     exponential = boosted.link == "exp" and outputs == "probabilities"

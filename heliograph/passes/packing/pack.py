@@ -108,15 +108,13 @@ class _Packer:
         new = self.new
         known = {spec.name: spec for spec in program.interface.inputs}
         inputs = tuple(
-            TensorSpec(
-                a["name"],
-                tuple(a["shape"]),
-                chosen[of[node]],
-                a.get("low"),
-                a.get("high"),
+            replace(
+                known.get(a["name"], TensorSpec(a["name"], tuple(a["shape"]))),
+                shape=tuple(a["shape"]),
+                layout=chosen[of[node]],
+                low=a.get("low"),
+                high=a.get("high"),
                 classes=a.get("classes"),
-                columns=known[a["name"]].columns if a["name"] in known else None,
-                encoding=known[a["name"]].encoding if a["name"] in known else None,
             )
             for node, a in ((node, node.attrs) for node in program.inputs if node.type.secret)
         )

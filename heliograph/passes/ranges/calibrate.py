@@ -10,11 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from heliograph.errors import ProgramError, said
-from heliograph.interpret import run_nodes
+from heliograph.interpret import calibration_chunks, run_nodes
 from heliograph.ir import Array, Node, Program, shape_of
 from heliograph.ir.ops.table import OPS, Role, role_of
 
-_CHUNK = 64
 # The share of samples that may lie nearer to a decision's threshold than its gap.
 _RARE = 0.01
 
@@ -122,10 +121,9 @@ class Calibrate:
                 other.add(node, value[::2])
 
         outputs = []
-        for start in range(0, count, _CHUNK):
-            chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
-            found = run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
-            outputs.append([np.broadcast_to(out, (len(chunk[0]), *out.shape[1:])) for out in found])
+        for chunk in calibration_chunks(program):
+            found, size = run_nodes(program, chunk, observe), len(chunk[program.inputs[0]])
+            outputs.append([np.broadcast_to(out, (size, *out.shape[1:])) for out in found])
         joined = tuple(np.concatenate(parts) for parts in zip(*outputs, strict=True))
         return Calibration(whole.table(count), other.table((count + 1) // 2), joined)
 
@@ -249,10 +247,8 @@ class _Decision:
 def row_distances(program: Program) -> tuple[float | None, float | None]:
     """`near` and `spread` (see `Observed`) of a program's only output, rows by columns, on its calibration samples."""
     decision = _Decision(rows=True)
-    count = int(program.calibration[0].shape[0])
-    for start in range(0, count, _CHUNK):
-        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
-        (value,) = run_nodes(program, dict(zip(program.inputs, chunk, strict=True)))
+    for chunk in calibration_chunks(program):
+        (value,) = run_nodes(program, chunk)
         decision.add(value)
     return decision.near(), decision.spread
 

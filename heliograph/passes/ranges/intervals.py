@@ -43,14 +43,19 @@ def transfer(
     return None if bounds is None or len(known) < len(operands) else bounds(node, known, context)
 
 
-def program_intervals(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Interval]:
-    """The proved interval of each node that has one."""
+def program_bounds(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Bounds]:
+    """The proved bounds of each node that has finite ones, element by element."""
     context = Context(program.constants)
     bounds: dict[Node, Bounds | None] = {}
     for node in program.nodes:
         bounds[node] = transfer(node, [bounds[operand] for operand in node.inputs], context, images)
     return {
-        node: hull(bound)
+        node: bound
         for node, bound in bounds.items()
         if bound is not None and math.isfinite(bound[0].min()) and math.isfinite(bound[1].max())
     }
+
+
+def program_intervals(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Interval]:
+    """The proved interval of each node that has one."""
+    return {node: hull(bound) for node, bound in program_bounds(program, images).items()}

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.interpret import run_nodes
+from heliograph.interpret import calibration_chunks, run_nodes
 from heliograph.ir import Array, Node, Program
 from heliograph.ir.ops.functions import COMPARISONS, equal_within
 from heliograph.ir.ops.tensors import align
 
-_CHUNK = 64
 # Without a grid, one difference in a hundred may be smaller than the next larger difference.
 _RARE = 0.01
 # The differences nearest to zero are kept: of each chunk twice this many or this share, of all this many on either
@@ -61,9 +60,8 @@ def thresholds(program: Program) -> Mapping[Node, Threshold]:
         if node in compared:
             compared[node].add(*(values[operand] for operand in node.inputs))
 
-    for start in range(0, len(program.calibration[0]), _CHUNK):
-        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
-        run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
+    for chunk in calibration_chunks(program):
+        run_nodes(program, chunk, observe)
         values.clear()
     found = {node: differences.threshold() for node, differences in compared.items()}
     return {node: threshold for node, threshold in found.items() if threshold is not None}

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse
 
-from heliograph.interpret import run_nodes
+from heliograph.interpret import calibration_chunks, run_nodes
 from heliograph.ir import Array, Node, Program, SparseMatrix, size_of
 from heliograph.ir.ops.table import Attrs, Bounds, Context
 from heliograph.ir.ops.trees import split_bits, unfulfilled
 from heliograph.ir.writer import Writer
-from heliograph.passes.ranges.intervals import transfer
+from heliograph.passes.ranges.intervals import program_bounds
 
 # A split that occurs in several trees is compared once for each of them, up to so many slots: then the map to the leaves
 # has few diagonals. Beyond, it is compared once.
@@ -62,21 +62,15 @@ def observed_splits(program: Program) -> Mapping[Node, Splits]:
             if reader.inputs[0] is node:
                 values[reader].append(np.array(value))
 
-    for start in range(0, len(program.calibration[0]), _CHUNK):
-        chunk = [samples[start : start + _CHUNK] for samples in program.calibration]
-        run_nodes(program, dict(zip(program.inputs, chunk, strict=True)), observe)
-    proved: dict[Node, Bounds | None] = {}
-    for node in program.nodes:
-        proved[node] = transfer(node, [proved[operand] for operand in node.inputs], Context(program.constants), {})
-    return {node: _splits(program, node, np.concatenate(values[node]), proved[node.inputs[0]]) for node in nodes}
+    for chunk in calibration_chunks(program):
+        run_nodes(program, chunk, observe)
+    proved = program_bounds(program, {})
+    return {node: _splits(program, node, np.concatenate(values[node]), proved.get(node.inputs[0])) for node in nodes}
 
 
 def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Splits:
     a, context = node.attrs, Context(program.constants)
-    if bounds is None or not all(np.isfinite(end).all() for end in bounds):
-        low, high = x.min(axis=0), x.max(axis=0)
-    else:
-        low, high = bounds
+    low, high = (x.min(axis=0), x.max(axis=0)) if bounds is None else bounds
     features, thresholds = context.array(a["features"]).astype(np.int64), context.array(a["thresholds"])
     compared = np.flatnonzero(~_is_binary(a, context, features))
     if not compared.size:
