@@ -6,8 +6,8 @@ import functools
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ from heliograph.compiler.planning.planner import best_plan
 from heliograph.compiler.reporting.bill import CHUNK, bill, given_error, given_outputs
 from heliograph.compiler.reporting.held_out import Observation, observe
 from heliograph.errors import PlanningError, ProgramError, said
+from heliograph.execution.interface import batch_of
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
@@ -123,39 +124,82 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
         verify(program)
         scaling = scale_passes(program)
         scaled = scaling[-1].program if scaling else program
-        linear = linear_passes(scaled, options.errors) if program.stage is Stage.TENSOR else ()
-        fused = linear[-1].program if linear else program
+        ways = _lowerings(scaled, options)
+        fused = ways[-1].trail[-1].program if ways[-1].trail else program
         options = replace(options, degrees=degrees_by_layer(fused, options.degrees))
         variants = iter((None,)) if options.allocate is None else allocations(scaled, fused, options)
-        best: Artifact | None = None
-        steps: list[Step] = []
-        for variant in variants:
+        several = options.allocate == "plan" or len(ways) > 1
+        # The best plan, once there is one, and its steps.
+        best: list[tuple[Artifact, list[Step]]] = []
+        failed: PlanningError | None = None
+        for variant, way in _tries(variants, ways, best):
             # If there may be several plans, steps are kept until one of them is chosen.
             kept: list[Step] = []
 
             def followed(name: str, made: Program, kept: list[Step] = kept) -> None:
                 reached(name)
-                if options.allocate == "plan":
+                if several:
                     kept.append(Step(name, made))
                 else:
                     seen(name, made)
 
-            known_ms = math.inf if best is None else best.report.figures.predicted.evaluate_ms
+            least = _ms_a_sample(best[0][0]) if best else math.inf
+            # Otherwise the number of samples follows from the plan.
+            known_ms = least * options.batch if isinstance(options.batch, int) else math.inf
             try:
-                made = _made(program, scaling, linear, options, variant, followed, begun, known_ms)
-            except PlanningError:
-                if best is None:
-                    raise
-                break
-            if made.report.figures.predicted.evaluate_ms < known_ms:
-                best, steps = made, kept
-            if not made.report.figures.bootstraps:
-                # Only the cost of bootstraps is unknown while degrees are allocated.
-                break
+                made = _made(program, scaling, way, options, variant, followed, begun, known_ms)
+            except PlanningError as error:
+                failed = failed or error
+                continue
+            if _ms_a_sample(made) < least:
+                best[:] = [(made, kept)]
+        if not best:
+            assert failed is not None
+            raise failed
+        ((artifact, steps),) = best
         for step in steps:
             seen(*step)
-        assert best is not None
-        return best
+        return artifact
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowering:
+    """A way to few linear maps and activations: the passes, and `products` of `Expand`."""
+
+    trail: Trail = ()
+    products: bool = False
+
+
+def _lowerings(program: Program, options: Options) -> list[_Lowering]:
+    """The lowerings that are worth planning; one without passes for a program on slots.
+
+    Trees have two, of which products along paths (passes/tensors/tree_products.py) pay only for many samples: for one of
+    100 trees of depth 6, they are predicted to take seven times as long.
+    """
+    if program.stage is not Stage.TENSOR:
+        return [_Lowering()]
+    made = [_Lowering(linear_passes(program, options.errors))]
+    many = options.batch != 1 or options.objective == "throughput"
+    if many and any(node.op == "tree_ensemble" and node.type.secret for node in program.nodes):
+        # The faster way for large batches comes first: the other one is then given up as soon as it is slower.
+        made.insert(0, _Lowering(linear_passes(program, options.errors, products=True), products=True))
+    return made
+
+
+def _tries(
+    variants: Iterable[Allocated | None], ways: Sequence[_Lowering], best: Sequence[tuple[Artifact, list[Step]]]
+) -> Iterator[tuple[Allocated | None, _Lowering]]:
+    """The allocations and lowerings to plan, until no other allocation can be faster than the best plan so far."""
+    for variant in variants:
+        for way in ways:
+            yield variant, way
+        if not best or not best[0][0].report.figures.bootstraps:
+            # Only the cost of bootstraps is unknown while degrees are allocated.
+            return
+
+
+def _ms_a_sample(artifact: Artifact) -> float:
+    return artifact.report.figures.predicted.evaluate_ms / batch_of(artifact.program)
 
 
 def _refuse_conflicts(program: Program, options: Options) -> None:
@@ -177,7 +221,7 @@ def _refuse_conflicts(program: Program, options: Options) -> None:
 def _made(
     program: Program,
     scaling: Trail,
-    linear: Trail,
+    lowering: _Lowering,
     options: Options,
     allocated: Allocated | None,
     watch: Watch,
@@ -199,13 +243,13 @@ def _made(
     written = program
     show(scaling)
     fused = program = scaling[-1].program if scaling else program
-    allocation, shown = None, None
+    allocation, shown, linear = None, None, lowering.trail
     if allocated is not None:
         options, allocation, shown = allocated.options, allocated.record, allocated.calibrated
         if options.errors:
             shown = None
             # The allocation gave errors for single ReLUs, so these are composed.
-            linear = linear_passes(program, options.errors)
+            linear = linear_passes(program, options.errors, lowering.products)
     if linear:
         fused = linear[-1].program
     show(linear)

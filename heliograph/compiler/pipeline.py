@@ -94,10 +94,12 @@ def front_passes(program: Program, options: Options) -> Trail:
     return (*scaling, *linear, *polynomial_passes(seen.known))
 
 
-def linear_passes(program: Program, errors: Mapping[str, float] | None = None) -> Trail:
-    """From tensors to few linear maps and activations; `errors` are for composed ReLUs (`Options.errors`)."""
+def linear_passes(program: Program, errors: Mapping[str, float] | None = None, products: bool = False) -> Trail:
+    """From tensors to few linear maps and activations; `errors` are for composed ReLUs (`Options.errors`), `products` is
+    that of `Expand`.
+    """
     composed = (ComposeReLU(errors),) if errors else ()
-    return run((Simplify(), Expand(), *composed, FuseLinear()), program)
+    return run((Simplify(), Expand(products), *composed, FuseLinear()), program)
 
 
 def polynomial_passes(table: Approximations, name: str = Approximate.name) -> Trail:

@@ -21,7 +21,7 @@ from heliograph.execution.protocol import Call
 from heliograph.execution.ranges import polynomial_inputs, range_layout
 from heliograph.execution.simulator import Simulator
 from heliograph.execution.walk import node_calls
-from heliograph.ir import Array, Node, Program
+from heliograph.ir import Array, Node, Program, size_of
 from heliograph.ir.analysis.carried import carried_on
 from heliograph.ir.analysis.depth import levels_below, node_depth
 from heliograph.ir.ops.table import Role, role_of
@@ -175,13 +175,13 @@ def run_ms(program: Program, costs: CostTable) -> float:
     return total_ms(sum(node_calls(program).values(), Counter()), program, costs)
 
 
-def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
-    """A lower bound of `run_ms` for a polynomial program on a ring without bootstraps.
+def least_ms(program: Program, ring: Ring, costs: CostTable, batch: int = 1) -> float:
+    """A lower bound of `run_ms` for a polynomial program on a ring without bootstraps, for a batch of samples.
 
-    It counts only the dearest polynomial of each value, because polynomials of the same value may share powers, for one
-    ciphertext and at the lowest level that the program allows.
+    It counts only the dearest polynomial of each value, because polynomials of the same value may share powers, for as
+    few ciphertexts as hold the value, and at the lowest level that the program allows.
     """
-    below, prices, users = levels_below(program), prices_on((ring,), costs), program.users()
+    below, prices, users = levels_below(program, apart=batch == ring.slots), prices_on((ring,), costs), program.users()
     dearest: dict[Node, float] = {}
     for node in program.nodes:
         if node.op == "poly" and node.type.secret:
@@ -191,7 +191,8 @@ def least_ms(program: Program, ring: Ring, costs: CostTable) -> float:
                 # A sum may be relinearized and rescaled as a whole, at the last level.
                 once = (*RELINEARIZATIONS, *RESCALES)
                 calls = tuple((call, n) for call, n in calls if call[0] not in once or call[1] < depth - 1)
-            dearest[operand] = max(dearest.get(operand, 0.0), prices.ms(calls, below[node] + depth))
+            held = math.ceil(size_of(node) * batch / ring.slots)
+            dearest[operand] = max(dearest.get(operand, 0.0), held * prices.ms(calls, below[node] + depth))
     return sum(dearest.values())
 
 

@@ -224,7 +224,7 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
     if drifted is not None:
         raise drifted.error
     raise PlanningError(
-        f"no ring carries {program.name!r}: it needs {program_depth(program)} levels",
+        f"no ring carries {program.name!r}: it needs {program_depth(program, apart=options.batch != 1)} levels",
         why="\n       ".join(reason() for reason in reasons[-3:]),
         hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
         "precision_bits",
@@ -298,7 +298,9 @@ def _simulated(trail: Trail, ring: Ring, options: Options, wanted: Wanted) -> Pl
 
 def plan_unbootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan | Refusal:
     """The plan without bootstraps on one ring."""
-    levels, headroom, least_scale = max(1, program_depth(program)), wanted.headroom, 0
+    # If it turns out that elements share ciphertexts, the chain that is too short is refused, and says so.
+    apart = options.batch in ("max", 1 << (log_ring - 1))
+    levels, headroom, least_scale = max(1, program_depth(program, apart)), wanted.headroom, 0
     failed: Refusal | None = None
     drifted: Refusal | None = None
     rings = candidates(log_ring, levels, headroom, options)
@@ -338,7 +340,8 @@ def _unbootstrapped(ring: Ring, program: Program, options: Options, wanted: Want
     In a larger ring with a chain for a deep program, every operation and key is several times larger. So the time is
     compared with the one to beat before a program is packed, and before it is simulated.
     """
-    if wanted.faster_than < math.inf and wanted.faster_than < least_ms(program, ring, options.costs):
+    batch = options.batch if isinstance(options.batch, int) else 1
+    if wanted.faster_than < math.inf and wanted.faster_than < least_ms(program, ring, options.costs, batch):
         return wanted.too_slow()
     packed = _tried(ring, pack_passes, program, ring, options)
     if isinstance(packed, Refusal):

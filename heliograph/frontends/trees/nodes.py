@@ -75,14 +75,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The constants of the op `tree_ensemble`, and its `conditions`: see ir/ops/trees.py."""
+    """The constants of the op `tree_ensemble`: see ir/ops/trees.py."""
 
     features: Array
     thresholds: Array
     paths: SparseMatrix
     offsets: Array
     values: Array
-    conditions: int
+    branches: SparseMatrix | None = None
+    constants: Array | None = None
 
     def node(
         self, builder: Builder, value: Node, loc: Location, bias: Array | None = None, binary: Array | None = None
@@ -95,11 +96,14 @@ class Form:
             "offsets": builder.constant(self.offsets, f"{loc.layer}.offsets"),
             "values": builder.constant(self.values, f"{loc.layer}.values"),
         }
+        if self.branches is not None:
+            names["branches"] = builder.constant(self.branches, f"{loc.layer}.branches")
+            names["constants"] = builder.constant(self.constants, f"{loc.layer}.constants")
         if bias is not None and np.any(bias):
             names["bias"] = builder.constant(np.asarray(bias, dtype=np.float64), f"{loc.layer}.bias")
         if binary is not None:
             names["binary"] = builder.constant(binary, f"{loc.layer}.binary")
-        return builder.op("tree_ensemble", (value,), loc, **names, conditions=self.conditions)
+        return builder.op("tree_ensemble", (value,), loc, **names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,6 @@ class _Paths:
     signs: (leaves, splits), -1 where a leaf's path goes left at a split, 1 where it goes right.
     lefts: (leaves,), how often the path goes left.
     values: (outputs, leaves).
-    longest: the splits of the longest path.
     """
 
     features: Array
@@ -120,7 +123,6 @@ class _Paths:
     signs: Any
     lefts: Array
     values: Array
-    longest: int
 
 
 def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: Array, loc: Location) -> Node:
@@ -180,9 +182,7 @@ def form_of(ensemble: Ensemble, loc: Location) -> Form:
             hint=said("let clients compare ({binned=True|--binned}), or train on one-hot columns"),
         )
     paths = _paths(ensemble, loc)
-    return Form(
-        paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values, paths.longest
-    )
+    return Form(paths.features, paths.thresholds, SparseMatrix.of(paths.signs), paths.lefts, paths.values)
 
 
 def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc: Location) -> tuple[Form, Encoding]:
@@ -237,14 +237,13 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
             entries.append((split, missing_of[column], unless))
     rows, columns, weights = zip(*entries, strict=True)
     left = scipy.sparse.csr_array((weights, (rows, columns)), shape=(count, encoding.elements))
-    by_element = paths.signs @ left
     # The op's splits are 1 where an element is 0.
-    offsets = paths.lefts + paths.signs @ constants + np.asarray(by_element.sum(axis=1)).ravel()
+    constants += np.asarray(left.sum(axis=1)).ravel()
     elements = np.arange(encoding.elements)
-    form = Form(
-        elements, np.full(elements.size, 0.5), SparseMatrix.of(-by_element), offsets, paths.values, paths.longest
-    )
-    return form, encoding
+    form = Form(elements, np.full(elements.size, 0.5), SparseMatrix.of(paths.signs), paths.lefts, paths.values)
+    if count == encoding.elements and not constants.any() and (left != -scipy.sparse.eye_array(count)).nnz == 0:
+        return form, encoding
+    return replace(form, branches=SparseMatrix.of(-left), constants=constants), encoding
 
 
 def _named(tree: Tree, node: int) -> frozenset[float]:
@@ -289,7 +288,6 @@ def _paths(ensemble: Ensemble, loc: Location) -> _Paths:
         scipy.sparse.csr_array((signs, (rows, columns)), shape=(len(values), len(splits))),
         np.array(lefts),
         np.array(values).T.copy(),
-        int(np.bincount(rows).max()),
     )
 
 

@@ -57,13 +57,32 @@ def node_depth(program: Program, node: Node) -> int:
     return OPS[node.op].depth
 
 
-def levels_below(program: Program, instead: Mapping[Node, int] | None = None) -> dict[Node, int]:
-    """For each value the levels that outputs still need after it; `instead` overrides the levels that nodes spend."""
+def weighted_operands(program: Program, node: Node) -> list[bool]:
+    """Which operands of a map are multiplied by its weights where every element is a ciphertext of its own.
+
+    Weights of 1 and -1 alone make a map of sums, which spends no level. In other maps products are added as they are,
+    for their rescale spends the level; all other operands get their weights, so that scales agree.
+    """
+    whole = [bool((np.abs(program.linear_map(name).sparse().data) == 1.0).all()) for name in node.attrs["matrices"]]
+    products = [operand.op == "mul" for operand in node.inputs]
+    if all(whole) and not any(products):
+        return [False] * len(whole)
+    return [not (own and product) for own, product in zip(whole, products, strict=True)]
+
+
+def levels_below(program: Program, instead: Mapping[Node, int] | None = None, apart: bool = False) -> dict[Node, int]:
+    """For each value the levels that outputs still need after it; `instead` overrides the levels that nodes spend.
+
+    `apart`: every element of a tensor is a ciphertext of its own.
+    """
     need = dict.fromkeys(program.nodes, 0)
     for node in reversed(program.nodes):
         spent = instead[node] if instead and node in instead else node_depth(program, node)
-        for operand in node.inputs:
-            need[operand] = max(need[operand], need[node] + spent)
+        spends = [spent] * len(node.inputs)
+        if apart and node.op == "affine" and node.type.secret:
+            spends = [int(weighted) for weighted in weighted_operands(program, node)]
+        for operand, own in zip(node.inputs, spends, strict=True):
+            need[operand] = max(need[operand], need[node] + own)
     return need
 
 
@@ -93,9 +112,9 @@ def spends_carried(program: Program) -> bool:
     return True
 
 
-def program_depth(program: Program) -> int:
-    """Levels between encrypted inputs and outputs."""
-    need = levels_below(program)
+def program_depth(program: Program, apart: bool = False) -> int:
+    """Levels between encrypted inputs and outputs; `apart` as in `levels_below`."""
+    need = levels_below(program, apart=apart)
     return max((need[node] for node in program.inputs if node.type.secret), default=0)
 
 

@@ -23,9 +23,14 @@ def _type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
     outputs = context.shape(a["values"])
     if len(splits) != 1 or len(leaves) != 1 or len(outputs) != 2:
         raise ProgramError("tree_ensemble takes features (splits,), offsets (leaves,) and values (outputs, leaves)")
+    if ("branches" in a) != ("constants" in a):
+        raise ProgramError("tree_ensemble takes branches and constants, or neither")
+    nodes = context.shape(a["constants"]) if "constants" in a else splits
     for name, shape in (
         ("thresholds", splits),
-        ("paths", leaves + splits),
+        ("branches", nodes + splits),
+        ("constants", nodes[:1]),
+        ("paths", leaves + nodes),
         ("values", outputs[:1] + leaves),
         ("bias", outputs[:1]),
         ("binary", operand.shape),
@@ -42,9 +47,16 @@ def split_bits(x: Array, a: Attrs, context: Context) -> Array:
     return np.asarray(x[:, features] <= context.array(a["thresholds"]), dtype=np.float64)
 
 
+def left_turns(bits: Array, a: Attrs, context: Context) -> Array:
+    """1 for each node where the path goes left, else 0: (samples, nodes) from bits (samples, splits)."""
+    if "branches" not in a:
+        return bits
+    return np.asarray(context.linear_map(a["branches"]).apply(bits) + context.array(a["constants"]))
+
+
 def unfulfilled(bits: Array, a: Attrs, context: Context) -> Array:
     """The number of conditions that each leaf's path lacks: (samples, leaves). It is zero for the leaves reached."""
-    return np.asarray(context.linear_map(a["paths"]).apply(bits) + context.array(a["offsets"]))
+    return np.asarray(context.linear_map(a["paths"]).apply(left_turns(bits, a, context)) + context.array(a["offsets"]))
 
 
 def _evaluate(values: Sequence[Array], a: Attrs, context: Context) -> Array:
@@ -61,23 +73,25 @@ define(
         {
             "features": "constant",
             "thresholds": "constant",
+            "branches": "constant?",
+            "constants": "constant?",
             "paths": "constant",
             "offsets": "constant",
             "values": "constant",
             "bias": "constant?",
             "binary": "constant?",
-            "conditions": "int?",
             "gap": "float?",
             "bits": "float?",
         },
         _type,
         _evaluate,
-        "The sum of decision trees. Split i is 1 where feature `features[i]` is at most `thresholds[i]`, else 0. `paths` "
-        "(leaves, splits) times these numbers plus `offsets` counts the conditions that a leaf's path lacks. The result is "
-        "the sum of the columns of `values` (outputs, leaves) of the leaves that lack none, plus `bias`. Features with 1 in "
-        "`binary` are 0 or 1, so that no comparison is needed. `conditions` is the most that a path lacks, if `paths` and "
-        "`offsets` allow more. `gap` is the smallest distance from a threshold that must be resolved, as a share of the "
-        "feature's range; `bits` is how close a comparison comes to 0 or 1.",
+        "The sum of decision trees. Split i is 1 where feature `features[i]` is at most `thresholds[i]`, else 0. Paths go "
+        "left at the nodes where `branches` (nodes, splits) times these numbers plus `constants` is 1, and right where it "
+        "is 0; without these, node i is split i. `paths` (leaves, nodes) times these turns plus `offsets` counts the "
+        "conditions that a leaf's path lacks. The result is the sum of the columns of `values` (outputs, leaves) of the "
+        "leaves that lack none, plus `bias`. Features with 1 in `binary` are 0 or 1, so that no comparison is needed. "
+        "`gap` is the smallest distance from a threshold that must be resolved, as a share of the feature's range; `bits` "
+        "is how close a comparison comes to 0 or 1.",
         role=Role.JOINT,
         steps=True,
     )

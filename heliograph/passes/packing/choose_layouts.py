@@ -216,7 +216,11 @@ def one_for_each_slot(program: Program, ring: Ring) -> bool:
     sizes = [(node, math.prod(shape_of(node))) for node in secret]
     nodes = sum(size * (_NODES_OF_A_POLYNOMIAL if node.op == "poly" else 1) for node, size in sizes)
     few = all(size <= MOST_STACKED for _, size in sizes) and nodes <= _MOST_NODES
-    return few and program_depth(program) <= ring.levels and not any(role_of(node) is Role.ROWS for node in secret)
+    return (
+        few
+        and program_depth(program, apart=True) <= ring.levels
+        and not any(role_of(node) is Role.ROWS for node in secret)
+    )
 
 
 def choose_layouts(

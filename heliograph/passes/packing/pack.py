@@ -18,12 +18,14 @@ from heliograph.ckks.costs import BUILT_IN, CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of
+from heliograph.ir.analysis.depth import weighted_operands
 from heliograph.ir.bootstraps.series import series_of
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.maps.diagonals import MapGeometry, diagonal_offsets
 from heliograph.ir.maps.layout import Layout
 from heliograph.ir.maps.placed import in_places
 from heliograph.ir.maps.steps import pair_offsets
+from heliograph.ir.node import ConstantName
 from heliograph.ir.writer import SlotWriter
 from heliograph.passes.base import rule_for
 from heliograph.passes.packing.choose_layouts import (
@@ -276,19 +278,61 @@ class _Packer:
         return made
 
     def _sums(self, node: Node, out: Layout) -> list[Node]:
-        """Each element of the result, as a weighted sum of ciphertexts plus its offset."""
+        """Each element of the result, as a sum of ciphertexts plus its offset; `weighted_operands` get their weights."""
+        builder, loc = self.builder, node.loc
+        weighted = weighted_operands(self.program, node)
         totals: list[Node | None] = [None] * out.ciphertexts
-        for operand, name in zip(node.inputs, node.attrs["matrices"], strict=True):
+        # The terms of each row that get weights: (operand, element, weight).
+        terms: list[list[tuple[int, int, float]]] = [[] for _ in totals]
+        matrices = []
+        for position, (operand, name) in enumerate(zip(node.inputs, node.attrs["matrices"], strict=True)):
             matrix = in_places(self.program.linear_map(name).sparse(), self.layout(operand), out)
-            stack = self.builder.op("stack", self.new[operand], node.loc)
-            weights = self.builder.constant(matrix, str(name))
-            for row, total in enumerate(totals):
-                made = self.builder.op("weighted_sum", (stack,), node.loc, matrix=weights, row=row)
-                totals[row] = made if total is None else self.builder.op("add_ct", (total, made), node.loc)
-        made_all = [total for total in totals if total is not None]
+            matrices.append(matrix)
+            rows = np.repeat(np.arange(out.ciphertexts), np.diff(matrix.indptr))
+            for row, column, weight in zip(rows.tolist(), matrix.indices.tolist(), matrix.data.tolist(), strict=True):
+                value, total = self.new[operand][column], totals[row]
+                if weighted[position]:
+                    terms[row].append((position, column, weight))
+                elif total is None:
+                    totals[row] = value if weight > 0 else builder.op("negate", (value,), loc)
+                else:
+                    totals[row] = builder.op("add_ct" if weight > 0 else "sub_ct", (total, value), loc)
+        offsets = np.zeros(out.ciphertexts)
         if "bias" in node.attrs:
-            made_all = self._add_plain(made_all, self.builder.context.array(node.attrs["bias"]), out, node, "")
-        return made_all
+            offsets[out.places()] = builder.context.array(node.attrs["bias"]).ravel()
+        stacked: dict[int, tuple[Node, ConstantName]] = {}
+
+        def stack(position: int) -> tuple[Node, ConstantName]:
+            if position not in stacked:
+                name = builder.constant(matrices[position], str(node.attrs["matrices"][position]))
+                stacked[position] = builder.op("stack", self.new[node.inputs[position]], loc), name
+            return stacked[position]
+
+        # Few terms are multiplied one by one; many are faster as products of matrices.
+        level = self.ring.levels // 2
+        one_by_one = self.costs.mul_plain_ms(self.ring, level) * sum(map(len, terms)) <= sum(
+            self.costs.weighted_sums_ms(self.ring, level, *matrix.shape)
+            for matrix, own in zip(matrices, weighted, strict=True)
+            if own
+        )
+        made: list[Node] = []
+        for row, (total, own, offset) in enumerate(zip(totals, terms, offsets.tolist(), strict=True)):
+            if total is None and not own:
+                # A row of zeros is a ciphertext of zeros.
+                value = self.new[node.inputs[0]][0]
+                parts = [builder.op("sub_ct", (value, value), loc)]
+            elif own and one_by_one:
+                values = [self.new[node.inputs[position]][column] for position, column, _ in own]
+                weights = tuple(weight for *_, weight in own)
+                parts, offset = [builder.op("lincomb", values, loc, weights=weights, constant=offset)], 0.0
+            else:
+                stacks = [stack(position) for position in sorted({position for position, *_ in own})]
+                parts = [builder.op("weighted_sum", (of,), loc, matrix=name, row=row) for of, name in stacks]
+            for part in parts:
+                total = part if total is None else builder.op("add_ct", (total, part), loc)
+            assert total is not None
+            made.append(builder.op("add_scalar", (total,), loc, value=offset) if offset else total)
+        return made
 
     def _transform(
         self,

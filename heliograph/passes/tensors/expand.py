@@ -29,7 +29,11 @@ _DECISION = ("gap", "bits", "low", "high")
 class Expand:
     """Rewrites comparisons, `where`, `maximum`, `div`, `max`, `argmax`, `softmax`, `max_pool`, `layer_norm` and
     `tree_ensemble` by simpler ops.
+
+    `products`: trees become products along their paths (passes/tensors/tree_products.py).
     """
+
+    products: bool = False
 
     name: ClassVar[str] = "expand"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -44,7 +48,7 @@ class Expand:
             if node.op in COMPARISONS and node.type.secret:
                 return _compare(writer, node, operands, found.get(node))
             if node.op == "tree_ensemble" and node.type.secret:
-                return expand_trees(writer, node, operands[0], splits.get(node))
+                return expand_trees(writer, node, operands[0], splits.get(node), self.products)
             if role_of(node) is Role.JOINT and node.type.secret:
                 return rule_for(RULES, node, self.name)(writer, node, operands)
             return builder.copy(node, operands)

@@ -4,6 +4,10 @@ Splits are gathered by a linear map and compared together. A second map counts f
 lacks. The polynomial (1 - u)(1 - u/2)...(1 - u/d) of such a number u in 0, ..., d is 1 where none is lacking, else 0;
 between whole numbers it stays within -1 and 1, and it increases errors by 1 + 1/2 + ... + 1/d at most. A third map adds
 up the values of the leaves reached. The number of trees has no influence on the depth.
+
+A comparison of the number with 1/2 would do the same, but is never cheaper: its polynomial keeps 0 apart from 1, ..., d,
+too, up to an error, and by interpolation the one of degree d is the smallest that does so without error. With as many
+samples as slots, products along the paths (tree_products.py) need no polynomial.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -22,6 +27,7 @@ from heliograph.ir.ops.table import Attrs, Bounds, Context
 from heliograph.ir.ops.trees import split_bits, unfulfilled
 from heliograph.ir.writer import Writer
 from heliograph.passes.ranges.intervals import program_bounds
+from heliograph.passes.tensors.tree_products import Turns, trees_of, written_products
 
 # A split that occurs in several trees is compared once for each of them, up to so many slots: then the map to the leaves
 # has few diagonals. Beyond, it is compared once.
@@ -77,6 +83,8 @@ def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Sp
         return Splits(low, high, None)
     scale = _scale(low, high, features, thresholds)
     paths = context.linear_map(a["paths"]).csr()
+    if "branches" in a:
+        paths = paths @ context.linear_map(a["branches"]).csr()
     used = abs(paths)[:, compared]
     nearest: list[Array] = []
     for start in range(0, len(x), _CHUNK):
@@ -107,63 +115,63 @@ def _is_binary(a: Attrs, context: Context, features: Array) -> Array:
     return np.asarray(context.array(a["binary"])[features] != 0 if "binary" in a else np.zeros(features.size, bool))
 
 
-def expand_trees(w: Writer, node: Node, x: Node, seen: Splits | None) -> Node:
-    """The nodes of a `tree_ensemble` of x."""
+def expand_trees(w: Writer, node: Node, x: Node, seen: Splits | None, products: bool = False) -> Node:
+    """The nodes of a `tree_ensemble` of x; with `products`, those of tree_products.py if its paths form trees."""
     a, context = node.attrs, w.builder.context
-    features, thresholds = context.array(a["features"]).astype(np.int64), context.array(a["thresholds"])
-    paths, offsets = context.linear_map(a["paths"]).csr(), np.array(context.array(a["offsets"]))
-    values = context.array(a["values"])
+    turns = _turns(w, node, x, seen)
+    if products and (trees := trees_of(a, context)) is not None:
+        return written_products(w, node, turns, trees)
+    paths, offsets = context.linear_map(a["paths"]).csr(), context.array(a["offsets"])
     most = round(float((offsets + np.asarray(paths.maximum(0).sum(axis=1)).ravel()).max()))
-    most = min(most, int(a.get("conditions", most)))
-    binary = _is_binary(a, context, features)
-    operands, matrices = [], []
-    if binary.any():
-        # The bit of a split on 0 or 1 is 1 - x if the threshold is between them.
-        between = (thresholds >= 0.0) & (thresholds < 1.0)
-        known = np.flatnonzero(binary & ~between)
-        offsets = offsets + paths[:, known] @ (thresholds[known] >= 1.0)
-        own = np.flatnonzero(binary & between)
-        offsets = offsets + np.asarray(paths[:, own].sum(axis=1)).ravel()
-        gather = scipy.sparse.csr_array(
-            (np.ones(own.size), (np.arange(own.size), features[own])), shape=(own.size, size_of(x))
-        )
-        operands.append(x)
-        matrices.append(-(paths[:, own] @ gather))
-    if not binary.all():
-        compared = np.flatnonzero(~binary)
-        own_paths = paths[:, compared]
-        if compared.size > _MOST_SPLITS:
-            both = np.stack([features[compared], thresholds[compared]], axis=1)
-            distinct, place = np.unique(both, axis=0, return_inverse=True)
-            merge = scipy.sparse.csr_array(
-                (np.ones(compared.size), (np.arange(compared.size), place.ravel())),
-                shape=(compared.size, len(distinct)),
-            )
-            own_paths = own_paths @ merge
-            at, thresholds_at = distinct[:, 0].astype(np.int64), distinct[:, 1]
-        else:
-            at, thresholds_at = features[compared], thresholds[compared]
-        signs = _signs(w, node, x, seen, at, thresholds_at)
-        operands.append(signs)
-        matrices.append(own_paths * 0.5)
-        offsets = offsets + 0.5 * np.asarray(own_paths.sum(axis=1)).ravel()
     lacking = w.op(
         "affine",
-        *operands,
-        matrices=tuple(w.builder.constant(SparseMatrix.of(matrix), "paths") for matrix in matrices),
-        bias=w.builder.constant(offsets, "offsets"),
+        *turns.operands,
+        matrices=tuple(w.builder.constant(SparseMatrix.of(paths @ each), "paths") for each in turns.matrices),
+        bias=w.builder.constant(offsets + paths @ turns.constants, "offsets"),
         shape=(len(offsets),),
     )
     reached = w.poly(lacking, _none_of(most).tolist(), -_ROOM, most + _ROOM)
     bias = {"bias": a["bias"]} if "bias" in a else {}
-    return w.op("linear", reached, weight=w.builder.constant(values, "values"), **bias)
+    return w.op("linear", reached, weight=w.builder.constant(context.array(a["values"]), "values"), **bias)
+
+
+def _turns(w: Writer, node: Node, x: Node, seen: Splits | None) -> Turns:
+    """The turns of the nodes: 0 and 1 are read as they are, other features compared with their thresholds."""
+    a, context = node.attrs, w.builder.context
+    features, thresholds = context.array(a["features"]).astype(np.int64), context.array(a["thresholds"])
+    count = features.size
+    binary = _is_binary(a, context, features)
+    # The bit of a split on 0 or 1 is 1 - x if the threshold is between them.
+    between = (thresholds >= 0.0) & (thresholds < 1.0)
+    bits = np.where(binary, thresholds >= 0.0, 0.5)
+    operands, matrices = list[Node](), []
+    if binary.any():
+        own = np.flatnonzero(binary & between)
+        operands.append(x)
+        matrices.append(_placed(-np.ones(own.size), own, features[own], (count, size_of(x))))
+    if not binary.all():
+        compared = np.flatnonzero(~binary)
+        at, thresholds_at, place = features[compared], thresholds[compared], np.arange(compared.size)
+        if compared.size > _MOST_SPLITS:
+            distinct, inverse = np.unique(np.stack([at, thresholds_at], axis=1), axis=0, return_inverse=True)
+            at, thresholds_at, place = distinct[:, 0].astype(np.int64), distinct[:, 1], inverse.ravel()
+        operands.append(_signs(w, node, x, seen, at, thresholds_at))
+        matrices.append(_placed(np.full(compared.size, 0.5), compared, place, (count, at.size)))
+    if "branches" in a:
+        branches = context.linear_map(a["branches"]).csr()
+        matrices, bits = [branches @ each for each in matrices], branches @ bits + context.array(a["constants"])
+    return Turns(tuple(operands), tuple(matrices), bits)
+
+
+def _placed(values: Array, rows: Array, columns: Array, shape: tuple[int, int]) -> Any:
+    return scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
 
 
 def _signs(w: Writer, node: Node, x: Node, seen: Splits | None, features: Array, thresholds: Array) -> Node:
     """The signs of threshold minus feature of all splits, each scaled by its feature's range."""
     low, high = (seen.low, seen.high) if seen is not None else (np.full(size_of(x), -1.0), np.full(size_of(x), 1.0))
     scale = _scale(low, high, features, thresholds)
-    matrix = scipy.sparse.csr_array((-scale, (np.arange(features.size), features)), shape=(features.size, size_of(x)))
+    matrix = _placed(-scale, np.arange(features.size), features, (features.size, size_of(x)))
     distance = w.op(
         "affine",
         x,

@@ -1,0 +1,249 @@
+"""Write a `tree_ensemble` as products along the paths of its trees, in as many levels as half the depth of a tree.
+
+Down to a level in the middle, a node is reached where its parent is and the path turns to it: reached(child) =
+reached(parent) * turn. From the leaves up to that level, the value below a node is turn * value(left) + (1 - turn) *
+value(right), where the lowest ones are linear in the turn. Both meet in one product for each node of that level. Each
+product is of the same two levels for all trees, and the last ones are added before they are relinearized.
+
+Each value is a product of its own, so this pays where every element of a tensor is a ciphertext of its own: with as many
+samples as slots (ir/ops/slots/stacks.py). Elsewhere trees.py has fewer maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from heliograph.ir import Array, Node, SparseMatrix
+from heliograph.ir.ops.table import Attrs, Context
+from heliograph.ir.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the nodes of all trees decide: 1 where the path goes left, 0 where it goes right.
+
+    `operands`, `matrices`, `constants`: the turns are the sum of the products of matrices (nodes, size of the operand)
+        and operands, plus constants (nodes,).
+    """
+
+    operands: tuple[Node, ...]
+    matrices: tuple[Any, ...]
+    constants: Array
+
+
+@dataclass(slots=True)
+class Place:
+    """A node of a tree, or a leaf.
+
+    `number`: of the node in the op, or of the leaf.
+    `children`: where the path goes if it turns left and right; none for leaves.
+    `height`: the nodes on the longest path from here to a leaf, this one included.
+    """
+
+    number: int
+    children: tuple[Place, ...] = ()
+    height: int = field(default=0)
+
+
+def trees_of(a: Attrs, context: Context) -> list[Place] | None:
+    """The trees that the paths of the op form; None if they do not."""
+    paths = context.linear_map(a["paths"]).csr()
+    lefts = np.asarray((paths < 0).sum(axis=1)).ravel()
+    if not (np.abs(paths.data) == 1.0).all() or not np.array_equal(lefts, context.array(a["offsets"])):
+        return None
+    conditions = [
+        dict(zip(paths.indices[begin:end].tolist(), paths.data[begin:end].tolist(), strict=True))
+        for begin, end in zip(paths.indptr[:-1], paths.indptr[1:], strict=True)
+    ]
+    # Leaves that share a condition are of one tree.
+    _, tree = scipy.sparse.csgraph.connected_components(abs(paths) @ abs(paths).T, directed=False)
+    leaves: dict[int, list[int]] = {}
+    for leaf, number in enumerate(tree.tolist()):
+        leaves.setdefault(number, []).append(leaf)
+    made = [_tree(own, conditions) for own in leaves.values()]
+    return None if any(each is None for each in made) else [each for each in made if each is not None]
+
+
+def _tree(leaves: Sequence[int], conditions: Sequence[dict[int, float]]) -> Place | None:
+    """The tree of these leaves; None if there is none. It takes their conditions out of the lists."""
+    if len(leaves) == 1:
+        return None if conditions[leaves[0]] else Place(leaves[0])
+    shared = set(conditions[leaves[0]]).intersection(*(conditions[leaf] for leaf in leaves[1:]))
+    if len(shared) != 1:
+        return None
+    (root,) = shared
+    sides: tuple[list[int], list[int]] = [], []
+    for leaf in leaves:
+        sides[conditions[leaf].pop(root) > 0].append(leaf)
+    if not all(sides):
+        return None
+    left, right = (_tree(side, conditions) for side in sides)
+    if left is None or right is None:
+        return None
+    return Place(root, (left, right), 1 + max(left.height, right.height))
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A number that is a value of its own on the server, or known: the sum of elements of vectors, and a constant."""
+
+    terms: tuple[tuple[Node, int, float], ...] = ()
+    constant: float = 0.0
+
+    def times(self, factor: float) -> _Value:
+        return _Value(tuple((node, row, factor * weight) for node, row, weight in self.terms), factor * self.constant)
+
+    def plus(self, other: _Value) -> _Value:
+        return _Value(self.terms + other.terms, self.constant + other.constant)
+
+
+class _Products:
+    """Writes the products of all trees, level by level."""
+
+    def __init__(self, w: Writer, turns: Turns, values: Array) -> None:
+        self.w, self.turns, self.values = w, turns, values
+        self.rows = [each.tocsr() for each in turns.matrices]
+
+    def turn(self, number: int, left: bool) -> _Value:
+        """1 where the path goes to that side."""
+        terms: list[tuple[Node, int, float]] = []
+        for operand, matrix in zip(self.turns.operands, self.rows, strict=True):
+            part = slice(int(matrix.indptr[number]), int(matrix.indptr[number + 1]))
+            terms += [
+                (operand, int(column), float(weight))
+                for column, weight in zip(matrix.indices[part], matrix.data[part], strict=True)
+            ]
+        value = _Value(tuple(terms), float(self.turns.constants[number]))
+        return value if left else _Value(constant=1.0).plus(value.times(-1.0))
+
+    def vector(self, values: Sequence[_Value]) -> Node:
+        """The values as a tensor (values,)."""
+        entries: dict[Node, tuple[list[float], list[int], list[int]]] = {}
+        for row, value in enumerate(values):
+            for node, column, weight in value.terms:
+                data, rows, columns = entries.setdefault(node, ([], [], []))
+                data.append(weight)
+                rows.append(row)
+                columns.append(column)
+        w, bias = self.w, np.array([value.constant for value in values])
+        matrices = []
+        for node, (data, rows, columns) in entries.items():
+            shape = (len(values), node.type.size)  # type: ignore[union-attr]
+            matrix = SparseMatrix.of(scipy.sparse.csr_array((data, (rows, columns)), shape=shape))
+            matrices.append(w.builder.constant(matrix, "branches"))
+        attrs: dict[str, Any] = {"bias": w.builder.constant(bias, "branches.bias")} if bias.any() else {}
+        return w.op("affine", *entries, matrices=tuple(matrices), shape=(len(values),), **attrs)
+
+    def products(self, pairs: Sequence[tuple[_Value, _Value]]) -> list[_Value]:
+        """The products of pairs of values."""
+        if not pairs:
+            return []
+        left, right = (self.vector(side) for side in zip(*pairs, strict=True))
+        made = self.w.op("mul", left, right)
+        return [_Value(((made, row, 1.0),)) for row in range(len(pairs))]
+
+    def reached(self, trees: Sequence[Place], depth: int) -> list[tuple[Place, _Value]]:
+        """The nodes at that depth and the leaves above it, each with 1 where it is reached."""
+        found: list[tuple[Place, _Value]] = []
+        level = [(tree, _Value(constant=1.0)) for tree in trees]
+        for step in range(depth):
+            steps: list[tuple[Place, _Value, _Value]] = []
+            for place, value in level:
+                if not place.children:
+                    found.append((place, value))
+                    continue
+                for child, left in zip(place.children, (True, False), strict=True):
+                    steps.append((child, value, self.turn(place.number, left)))
+            # A root is always reached.
+            made = self.products([(value, turn) for _, value, turn in steps]) if step else [turn for *_, turn in steps]
+            level = [(child, value) for (child, *_), value in zip(steps, made, strict=True)]
+        return found + level
+
+    def below(self, places: Sequence[tuple[Place, int]]) -> dict[tuple[int, int], _Value]:
+        """The values below nodes, each for an output, by (number, output)."""
+        found: dict[tuple[int, int], _Value] = {}
+
+        def value(place: Place, output: int) -> _Value:
+            if not place.children:
+                return _Value(constant=float(self.values[output, place.number]))
+            return found[place.number, output]
+
+        levels: list[list[tuple[Place, int]]] = [[pair for pair in places if pair[0].children]]
+        while levels[-1]:
+            following = [(child, output) for place, output in levels[-1] for child in place.children if child.children]
+            levels.append(following)
+        for level in reversed(levels):
+            pairs: list[tuple[_Value, _Value]] = []
+            owners: list[tuple[int, int]] = []
+            for place, output in level:
+                key = place.number, output
+                found[key] = _Value()
+                for child, left in zip(place.children, (True, False), strict=True):
+                    turn, at = self.turn(place.number, left), value(child, output)
+                    if not at.terms:
+                        found[key] = found[key].plus(turn.times(at.constant))
+                    else:
+                        pairs.append((turn, at))
+                        owners.append(key)
+            for key, made in zip(owners, self.products(pairs), strict=True):
+                found[key] = found[key].plus(made)
+        return found
+
+
+def written_products(w: Writer, node: Node, turns: Turns, trees: Sequence[Place]) -> Node:
+    """The nodes of the ensemble of these trees."""
+    values = w.builder.context.array(node.attrs["values"])
+    products = _Products(w, turns, values)
+    depth = max(1, max(tree.height for tree in trees) // 2)
+    reached = products.reached(trees, depth)
+    # Each with the outputs that get its value, and their signs.
+    wanted: list[tuple[Place, _Value, int, list[tuple[int, float]]]] = []
+    totals = [_Value(constant=float(bias)) for bias in _bias(w, node, len(values))]
+    for place, value in reached:
+        if not place.children:
+            for output, number in enumerate(values[:, place.number].tolist()):
+                totals[output] = totals[output].plus(value.times(number)) if number else totals[output]
+            continue
+        for same in _alike(values[:, _leaves(place)]):
+            wanted.append((place, value, same[0][0], same))
+    below = products.below([(place, output) for place, _, output, _ in wanted])
+    pairs = [(value, below[place.number, output]) for place, value, output, _ in wanted]
+    for (*_, same), made in zip(wanted, products.products(pairs), strict=True):
+        for output, sign in same:
+            totals[output] = totals[output].plus(made.times(sign))
+    return products.vector(totals)
+
+
+def _alike(values: Array) -> list[list[tuple[int, float]]]:
+    """The outputs with values, in groups of equal or opposite ones, each with its sign against the first."""
+    found: list[list[tuple[int, float]]] = []
+    for output in np.flatnonzero(values.any(axis=1)).tolist():
+        for group in found:
+            first = values[group[0][0]]
+            sign = next((sign for sign in (1.0, -1.0) if np.array_equal(values[output], sign * first)), None)
+            if sign is not None:
+                group.append((output, sign))
+                break
+        else:
+            found.append([(output, 1.0)])
+    return found
+
+
+def _bias(w: Writer, node: Node, outputs: int) -> Array:
+    return w.builder.context.array(node.attrs["bias"]) if "bias" in node.attrs else np.zeros(outputs)
+
+
+def _leaves(place: Place) -> list[int]:
+    """The numbers of the leaves below."""
+    found, waiting = [], [place]
+    while waiting:
+        at = waiting.pop()
+        waiting += at.children
+        if not at.children:
+            found.append(at.number)
+    return found
