@@ -18,7 +18,7 @@ from heliograph.compiler.arguments import require_program
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning.plan import simulated
-from heliograph.compiler.polynomials import approximate
+from heliograph.compiler.polynomials import approximate, composed
 from heliograph.errors import PlanningError, ProgramError, UnsupportedError, said
 from heliograph.execution.interface import check_input
 from heliograph.interpret import run_nodes
@@ -74,12 +74,15 @@ def certify(
     tie; this needs polynomials that are very close to their functions. For networks without activations that need
     approximation, both are the same.
 
+    Comparisons, of trees for instance, become compositions of polynomials. Their gap, the distance from a threshold that
+    is resolved, follows from training inputs with noise like all intervals.
+
     `options` are as for `compile`; `seed` is for the noise used here. The server's noise is always fresh.
 
     `client.answer(output)` reads an answer; `hg.read_answer` reads a decrypted or simulated one.
 
-    Raises ProgramError for a network or certificate that does not fit, UnsupportedError for functions that have no
-    single polynomial (max pooling: use average pooling), PlanningError if no parameters are large enough.
+    Raises ProgramError for a network or certificate that does not fit, UnsupportedError for functions of several values
+    (max pooling: use average pooling), PlanningError if no parameters are large enough.
     """
     require_program(program, "certify")
     check_network(program)
@@ -146,16 +149,10 @@ def _networks(
         np.tile(training, (repeats, *(1 for _ in training.shape[1:])))
         + certificate.deviations(training.shape[1:]) * drawn
     )
-    approximated = approximate(replace(_without_range(program), calibration=(noisy[:_CALIBRATED],)), options)
-    evaluated = apply(FuseLinear(), approximated)
-    left = [node for node in evaluated.nodes if OPS[node.op].activation is not None and node.type.secret]
-    if left:
-        raise UnsupportedError(
-            f"certify has no proof for {left[0].op} inside a network",
-            where=left[0].loc,
-            why="it takes a composition of polynomials, whose error the certificate does not bound",
-            hint="functions that one polynomial approximates",
-        )
+    known = replace(_without_range(program), calibration=(noisy[:_CALIBRATED],))
+    evaluated = apply(FuseLinear(), approximate(known, options))
+    if any(OPS[node.op].activation is not None and node.type.secret for node in evaluated.nodes):
+        evaluated = composed(known, options)
     return exact, evaluated
 
 

@@ -226,3 +226,10 @@ def check_network(program: Program) -> None:
     shape = shape_of(program.outputs[0])
     if len(shape) != 1 or shape[0] < 2 or math.prod(shape) > 1000:
         raise ProgramError(f"certify takes logits, at least two; {program.name!r} gives {shape}")
+    encoded = next((spec for spec in program.interface.inputs if spec.encoding is not None), None)
+    if encoded is not None:
+        raise ProgramError(
+            f"certify takes rows as they are, and clients encode input {encoded.name!r} of {program.name!r}",
+            why="the server adds noise to what it gets, and the radius would be one of encoded rows",
+            hint="hg.from_sklearn(model, samples, input_range=(low, high)) sends numbers as they are",
+        )

@@ -13,7 +13,7 @@ from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import fused_program
 from heliograph.compiler.reporting.held_out import observe
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.ir import Array, Builder, Node, Program, Stage, TensorType
 from heliograph.ir.ops.table import OPS
 from heliograph.passes.base import apply
@@ -56,6 +56,26 @@ def approximate(program: Program, options: Options | None = None) -> Program:
         return poly if sizes is None else _scaled(builder, poly, sizes)
 
     return builder.rewrite(program, emit)
+
+
+def composed(program: Program, options: Options) -> Program:
+    """The fused tensor program with all functions of one value as polynomials, also those that need several in sequence.
+
+    What has no such form (a maximum over rows, for instance) raises UnsupportedError with its line.
+    """
+    written = observe(fused_program(program, options), options).known.write()
+    builder = Builder(program.name, Stage.TENSOR, written)
+    builder.ranges = []
+
+    def emit(node: Node, operands: list[Node]) -> Node:
+        if Stage.TENSOR not in OPS[node.op].stages:
+            raise UnsupportedError(f"{node.op} has no form as polynomials of one value", where=node.loc)
+        if node.op != "poly":
+            return builder.copy(node, operands)
+        kept = {name: node.attrs[name] for name in ("coefficients", "low", "high")}
+        return builder.op("poly", operands, node.loc, **kept)
+
+    return builder.rewrite(written, emit)
 
 
 def _by_activation(made: Program) -> dict[tuple[str, str], list[tuple[Array, float, float, Array | None]]]:
