@@ -36,7 +36,10 @@ def test_encrypted_answers_are_those_in_the_clear(tree: Any, of: Any) -> None:
         for row in X[::30]:
             noise = {name: random.standard_normal(shape) for name, (_, shape) in artifact.drawn_inputs.items()}
             encrypted = client.encrypt(row)
-            answer, meant = client.answer(server.run(encrypted, plain=noise), of=encrypted), clear.with_noise(row, noise)
+            answer, meant = (
+                client.answer(server.run(encrypted, plain=noise), of=encrypted),
+                clear.with_noise(row, noise),
+            )
             # A copy close to a threshold may vote for either side.
             assert (answer.label, answer.certified) == (meant.label, meant.certified)
             assert abs(answer.votes - meant.votes) <= 1

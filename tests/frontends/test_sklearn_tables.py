@@ -13,8 +13,8 @@ import heliograph as hg
 
 pytest.importorskip("sklearn")
 
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.compose import ColumnTransformer, make_column_transformer
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -32,6 +32,8 @@ from sklearn.preprocessing import (
 from heliograph.errors import ProgramError, RangeError, UnsupportedError, WireError
 from heliograph.execution.interface import given_as
 from heliograph.ir import Array, Program
+from heliograph.passes.base import apply
+from heliograph.passes.tensors.expand import Expand
 
 pandas: Any = pytest.importorskip("pandas", reason="pandas is not installed: data frames are not tried")
 
@@ -265,3 +267,24 @@ def test_public_parts_with_other_known_values_are_refused(change: dict[str, Any]
     assert own.known == (0,)
     with pytest.raises(WireError):
         check_spec(replace(spec, encoding=replace(own, **{"known": (0,), **change})), public.ring, "input")
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_trees_read_bits_of_clients_without_comparisons(numbers: bool) -> None:
+    random = np.random.default_rng(0)
+    rows = pandas.DataFrame({"size": random.normal(size=300), "kind": random.choice(["x", "y", "z"], 300)})
+    wanted = (rows["kind"] == "x") | ((rows["size"] > 0.3) & (rows["kind"] == "y"))
+    columns = [("kinds", OneHotEncoder(), ["kind"]), *([("sizes", "passthrough", ["size"])] if numbers else [])]
+    model = make_pipeline(ColumnTransformer(columns), GradientBoostingClassifier(n_estimators=4, random_state=0))
+    program = hg.from_sklearn(model.fit(rows, wanted), rows)
+    signs = [node for node in apply(Expand(), program).nodes if node.op == "sign"]
+    splits = [node for node in program.nodes if node.op == "tree_ensemble"]
+    assert bool(signs) == numbers
+    if numbers:
+        # Comparisons of the number alone.
+        features = program.array(splits[0].attrs["features"])
+        assert signs[0].type.size == int((features == 3).sum()) < features.size  # type: ignore[union-attr]
+    artifact = hg.compile(program, TOY)
+    for place in range(5):
+        found = hg.simulate(artifact, rows.iloc[place])
+        assert np.abs(found - model.predict_proba(rows.iloc[[place]])).max() < 0.01

@@ -19,8 +19,6 @@ from heliograph.ir.interface import Interface, TensorSpec
 _MOST = 1 << 17
 # Values are equal within this share of their range.
 _SAME = 1e-12
-# Splits that are compared each on their own.
-_MOST_APART = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,23 @@ def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: 
         np.minimum.at(low, form.features, form.thresholds)
         np.maximum.at(high, form.features, form.thresholds)
         source = source.clipped(low, high, Location(loc.file, layer=f"{loc.layer}.features"))
-    return form.node(builder, source, loc, ensemble.bias)
+    return form.node(builder, source, loc, ensemble.bias, _bits(builder, source))
+
+
+def _bits(builder: Builder, value: Node) -> Array | None:
+    """1 for each element that is an element of the encoded input which clients make 0 or 1, else 0; None if no one is."""
+    spec = next(iter(builder.interface.inputs), None)
+    if spec is None or spec.encoding is None:
+        return None
+    bits = (np.arange(spec.encoding.elements) >= len(spec.encoding.numbers)).astype(np.float64)
+    if value.op == "linear" and value.inputs[0].op == "input":
+        weight, context = builder.context.array(value.attrs["weight"]), builder.context
+        alone = (np.count_nonzero(weight, axis=1) == 1) & (weight.max(axis=1) == 1.0)
+        bias = context.array(value.attrs["bias"]) if "bias" in value.attrs else np.zeros(len(weight))
+        bits = np.where(alone & (bias == 0.0), bits[weight.argmax(axis=1)], 0.0)
+    elif value.op != "input":
+        return None
+    return bits if bits.any() else None
 
 
 def _settled(form: Form, seen: Array) -> Array:
@@ -189,14 +203,13 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
     """The constants for the comparisons of clients, and these; values may be missing in the columns `missing`.
 
     Every split has a comparison of its own, in the order of the trees, so that the map to the leaves has few diagonals;
-    with `shared`, or beyond 2^13 splits, equal ones have one. A category has an element of its own in any case.
+    with `shared`, equal ones have one. A category has an element of its own in any case.
     """
     paths = _paths(ensemble, loc)
     count = len(paths.nodes)
     numeric = [split for split, (tree, node) in enumerate(paths.nodes) if node not in tree.categories]
     edges = [(int(paths.features[split]), float(paths.thresholds[split])) for split in numeric]
-    apart = not shared and len(edges) <= _MOST_APART
-    compared = edges if apart else sorted(set(edges))
+    compared = sorted(set(edges)) if shared else edges
     codes = sorted(
         {
             (int(paths.features[split]), code)
@@ -214,7 +227,7 @@ def compared_form(ensemble: Ensemble, missing: Sequence[int], shared: bool, loc:
     )
     place_of = {edge: place for place, edge in enumerate(compared)}
     element_of = {
-        split: place if apart else place_of[edge]
+        split: place_of[edge] if shared else place
         for place, (split, edge) in enumerate(zip(numeric, edges, strict=True))
     }
     code_of = {code: len(compared) + place for place, code in enumerate(codes)}
