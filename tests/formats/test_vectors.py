@@ -231,6 +231,11 @@ def test_layouts(known: dict[str, Any]) -> None:
     assert rest.packed(layout, samples).astype(int).tolist() == known["ciphertexts"]
 
 
+@pytest.mark.parametrize("known", VECTORS["rows"], ids=lambda known: " ".join(known["encoding"]))
+def test_rows_of_tables(known: dict[str, Any]) -> None:
+    assert [rest.elements(known["encoding"], row) for row in known["rows"]] == known["elements"]
+
+
 @pytest.mark.parametrize("name", VECTORS["keys"])
 def test_which_keys_an_artifact_needs(name: str) -> None:
     given, text, _ = independent.read_container(stored(name), "public artifact", 11)

@@ -40,6 +40,7 @@ input rates: plain tensor[4] in [-1, 1]
 output y = x * rates
 """
 PROGRAMS = {"weighted": WEIGHTED, "counter": COUNTER, "priced": PRICED}
+TREES = Path(__file__).parents[1] / "frontends/trees_models/xgboost-binary.json"
 W, X = np.linspace(0, 1, 8), np.linspace(-1, 1, 8)
 START, GIVEN, SHARE = np.array([0.1, 0.2, -0.3, 0.4]), np.array([0.5, -0.5, 0.25, 1.0]), 0.25
 
@@ -49,6 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("programs")
     for name, text in PROGRAMS.items():
         hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11)).save(made / f"{name}.helio")
+    with np.load(TREES.with_suffix(".answers.npz")) as known:
+        trees = hg.from_trees(TREES, known["samples"], binned=True, name="trees")
+    hg.compile(trees, hg.Options(security_bits=None, log_ring=11)).save(made / "trees.helio")
     np.savez(made / "weighted.npz", w=W)
     np.savez(made / "counter.npz", share=SHARE)
     np.savez(made / "priced.npz", rates=W[:4])
@@ -58,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Running]:
     plain = [each for name in PROGRAMS for each in ("--plain", f"{name}={folder / name}.npz")]
-    server = Running(folder / "data", [folder / f"{name}.helio" for name in PROGRAMS], *plain).start()
+    server = Running(folder / "data", [folder / f"{name}.helio" for name in (*PROGRAMS, "trees")], *plain).start()
     yield server
     assert server.stop() == 0
 
@@ -90,6 +94,15 @@ def test_a_program_without_evaluation_keys_is_served(remote: hg.RemoteServer, se
     np.testing.assert_allclose(client.decrypt(remote.run(client.encrypt(GIVEN))), GIVEN * W[:4], atol=1e-4)
     # Keys are for nobody but the server, those that are none too.
     assert {folder.stat().st_mode & 0o777 for folder in served.places.keys.iterdir()} == {0o700}
+
+
+def test_rows_that_clients_encode(remote: hg.RemoteServer) -> None:
+    with np.load(TREES.with_suffix(".answers.npz")) as known:
+        samples, predictions = known["samples"][:3].astype(float), known["predictions"][:3]
+    client = hg.Client(remote.public("trees"), allow_insecure=True)
+    remote.register(client.evaluation_keys())
+    for row, wanted in zip(samples, predictions, strict=True):
+        np.testing.assert_allclose(client.decrypt(remote.run(client.encrypt(row)))[-1], np.ravel(wanted)[-1], atol=1e-3)
 
 
 def test_plain_inputs_are_the_operators(remote: hg.RemoteServer) -> None:

@@ -42,6 +42,35 @@ def packed(layout, samples):
 TABLE = {10: 26, 11: 53, 12: 106, 13: 214, 14: 430, 15: 868, 16: 1747, 17: 3523}
 
 
+def elements(encoding, row):
+    """The elements of a row (a list of numbers, texts and None), as "Rows of tables" says."""
+
+    def fields(*names):
+        return zip(*(encoding.get(name, []) for name in names), strict=True)
+
+    texts = dict(fields("texts", "labels"))
+    values = [
+        v if v is None or column not in texts else texts[column].index(v) if v in texts[column] else -1
+        for column, v in enumerate(row)
+    ]
+    for column, allowed in fields("known", "allowed"):
+        if values[column] is not None and values[column] not in allowed:
+            raise ValueError(f"column {column} has an unknown value")
+    filled = list(values)
+    for column, fill in fields("filled", "fills"):
+        filled[column] = fill if values[column] is None else values[column]
+    made = []
+    for column, centre, scale in fields("numbers", "centres", "scales"):
+        number = (filled[column] - centre) / scale
+        made.append(max(-1.0, min(1.0, number)) if encoding.get("clipped") else number)
+    for column, edge in fields("compared", "edges"):
+        made.append(float(filled[column] is not None and filled[column] > edge))
+    for column, code in fields("coded", "codes"):
+        made.append(float(filled[column] is not None and filled[column] == code))
+    made += [float(values[column] is None) for column in encoding.get("missing", [])]
+    return made + [0.0] if len(made) == encoding["width"] else made
+
+
 def sound(fields, level=None, digits=None, bootstraps=True):
     """Whether a client takes the ring, or its lower part of some level and digits; the fields are within their bounds."""
     levels, f, s = fields["levels"] if level is None else level, fields["first_mod_bits"], fields["scale_bits"]

@@ -25,6 +25,7 @@ from heliograph.ckks.embedding import coefficients_of, rounded_at
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
+from heliograph.ir.encoding import Encoding
 from heliograph.ir.maps.layout import Layout, gap_axes, matrix_axes
 from heliograph.records import to_json
 from heliograph.report.figures import Certified
@@ -67,6 +68,34 @@ LAYOUTS = (
     Layout((3,), 32, 4, samples=4),
     Layout((2, 4), 32, 32, matrix_axes((2, 4), (2, 1, 0), (2, 4, 16))),
     Layout((40,), 32, 32),
+)
+
+# What clients make of a row, and rows with holes, unknown texts, and values that are edges.
+ENCODINGS = (
+    Encoding(2, compared=(0, 1, 1), edges=(0.5, -1.0, 2.0)),
+    Encoding(2, compared=(0, 1), edges=(0.5, 0.5)),
+    Encoding(
+        3, numbers=(0, 2), centres=(1.0, 0.0), scales=(2.0, 0.5), clipped=True, missing=(0,), filled=(0,), fills=(2.0,)
+    ),
+    Encoding(
+        3,
+        numbers=(1,),
+        centres=(10.0,),
+        scales=(4.0,),
+        coded=(0, 0, 2),
+        codes=(0.0, 1.0, 7.0),
+        missing=(0, 2),
+        texts=(0,),
+        labels=(("Oslo", "Köln"),),
+        known=(2,),
+        allowed=((7.0, 8.0),),
+    ),
+)
+TABLE_ROWS: tuple[tuple[tuple[Any, ...], ...], ...] = (
+    ((0.5, 2.0), (0.75, 2.5), (-3.0, -1.0)),
+    ((0.5, 0.75),),
+    ((None, 9.0, 0.2), (4.0, None, -0.125)),
+    (("Köln", 12.0, 7.0), ("Rom", 6.0, 8.0), (None, 10.0, None)),
 )
 
 
@@ -267,6 +296,7 @@ class Writer:
             "draws": _draws(),
             "encoding": _encoding(),
             "layouts": [_layout(layout) for layout in LAYOUTS],
+            "rows": [_rows(*each) for each in zip(ENCODINGS, TABLE_ROWS, strict=True)],
             "fingerprints": {
                 name: PublicArtifact.from_bytes(self.files[name]).fingerprint
                 for name in ("public.bin", "bootstrapped.bin")
@@ -391,6 +421,12 @@ def _encoding() -> dict[str, Any]:
         "first": rounded[:8].tolist(),
         "sha256": sha256(rounded.tobytes()),
     }
+
+
+def _rows(encoding: Encoding, rows: tuple[tuple[Any, ...], ...]) -> dict[str, Any]:
+    given = encoding.values(np.array(rows, dtype=object))
+    assert not encoding.unknown(given)
+    return {"encoding": to_json(encoding), "rows": rows, "elements": encoding.encoded(given).tolist()}
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
