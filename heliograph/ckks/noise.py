@@ -4,11 +4,12 @@ A slot's error is the value of the error polynomial at the slot's root of unity.
 
 * encryption under the secret key: coefficients of standard deviation 3.19;
 * rounding, when a rescale or a key switch divides by primes: the two parts are rounded, and the rounding of the second
-  is multiplied by the secret. In chains that bootstrap, it is to the nearest. In others, key switches are OpenFHE's,
+  is multiplied by the secret. In chains that the planner makes, it is to the nearest. In others, key switches are OpenFHE's,
   which divide by k special primes without exact reduction and round down, so that every coefficient is too small by k/2
   on average (k uniform terms). The error polynomial is then near (1 + X + ... + X^(N-1)) (1 + s) k/2, the same in every
   key switch. It is small except at the slots of low frequency, where it reaches k sqrt(2N/3) N / pi. (Measured: 2^20 in
-  slot 0 at N = 2^14, k = 3, against 2^13 elsewhere.)
+  slot 0 at N = 2^14, k = 3, against 2^13 elsewhere. Trees whose comparisons had a gap of 5e-6 failed for most keys at
+  N = 2^16, k = 12.)
 * encoding: coefficients are rounded to whole numbers, standard deviation 1/sqrt(12);
 * decryption: the error is estimated from the imaginary parts, which are empty for a real message, and as much is added
   again, so that a decrypted value reveals less about the key; at least sqrt(2 N) / 8 per coefficient (as in OpenFHE).

@@ -254,10 +254,10 @@ class Ring:
 
     @property
     def rounds_to_nearest(self) -> bool:
-        """Whether key switches round to the nearest, as bootstraps need, and chains with many short special primes;
-        otherwise they round as in OpenFHE, down by half the number of special primes on average.
+        """Whether key switches round to the nearest, as bootstraps and compositions of polynomials need; otherwise they
+        round as in OpenFHE, down by half the number of special primes on average.
         """
-        return self.bootstrap is not None or self.of_bootstrapping or self._short
+        return self.bootstrap is not None or self.of_bootstrapping or self.short_specials
 
     @property
     def _short(self) -> bool:
