@@ -12,11 +12,12 @@ samples as slots (ir/ops/slots/stacks.py). Elsewhere trees.py has fewer maps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import scipy.sparse.csgraph
 
 from heliograph.ir import Array, Node, SparseMatrix
 from heliograph.ir.ops.table import Attrs, Context
@@ -42,12 +43,12 @@ class Place:
 
     `number`: of the node in the op, or of the leaf.
     `children`: where the path goes if it turns left and right; none for leaves.
-    `height`: the nodes on the longest path from here to a leaf, this one included.
+    `height`: the nodes on the longest path down from here, this one included; 0 for leaves.
     """
 
     number: int
     children: tuple[Place, ...] = ()
-    height: int = field(default=0)
+    height: int = 0
 
 
 def trees_of(a: Attrs, context: Context) -> list[Place] | None:
@@ -61,9 +62,10 @@ def trees_of(a: Attrs, context: Context) -> list[Place] | None:
         for begin, end in zip(paths.indptr[:-1], paths.indptr[1:], strict=True)
     ]
     # Leaves that share a condition are of one tree.
-    _, tree = scipy.sparse.csgraph.connected_components(abs(paths) @ abs(paths).T, directed=False)
+    sides = scipy.sparse.block_array([[None, paths], [paths.T, None]])
+    _, tree = scipy.sparse.csgraph.connected_components(sides, directed=False)
     leaves: dict[int, list[int]] = {}
-    for leaf, number in enumerate(tree.tolist()):
+    for leaf, number in enumerate(tree[: paths.shape[0]].tolist()):
         leaves.setdefault(number, []).append(leaf)
     made = [_tree(own, conditions) for own in leaves.values()]
     return None if any(each is None for each in made) else [each for each in made if each is not None]
