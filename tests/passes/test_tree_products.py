@@ -75,16 +75,37 @@ def test_products_are_the_trees(seed: int, binned: Any) -> None:
         np.testing.assert_allclose(ours, exact, atol=1e-12)
 
 
-@pytest.mark.parametrize("depth", range(1, 9))
-def test_they_take_half_a_tree_of_levels(depth: int) -> None:
+@pytest.mark.parametrize(("depth", "wanted"), [(1, 1), (2, 2), (3, 3), (4, 3), (5, 3), (6, 4), (7, 4), (8, 4)])
+def test_levels_of_the_least_price(depth: int, wanted: int) -> None:
     random = np.random.default_rng(depth)
     rows = random.normal(size=(20, 4))
     program = program_of([grown(random, depth, whole=True)], "shared", rows)
-    middle = max(1, depth // 2)
     levels = {way: program_depth(linear_passes(program, products=way)[-1].program, apart=True) for way in (True, False)}
-    assert levels[True] == max(middle - 1, depth - middle) + 1
+    assert levels[True] == wanted
     # By the numbers of conditions: two maps and a polynomial, where maps of ones count nothing.
     assert levels[False] == depth.bit_length() + 1
+
+
+def test_long_trees_take_logarithmic_depth() -> None:
+    """A tree that is a chain: each node has a leaf."""
+    depth = 32
+    inner = np.arange(2 * depth + 1) % 2 == 0
+    inner[-1] = False
+    numbers = np.arange(2 * depth + 1)
+    random = np.random.default_rng(0)
+    tree = Tree(
+        np.where(inner, numbers % 3, -1),
+        random.normal(size=numbers.size),
+        np.where(inner, numbers + 1, -1),
+        np.where(inner, numbers + 2, -1),
+        random.normal(size=(numbers.size, 1)),
+    )
+    rows = random.normal(size=(50, 4))
+    program = program_of([tree], "shared", rows)
+    made = apply(Expand(products=True), program)
+    for ours, exact in zip(*(interpret_many(each, program.calibration) for each in (made, program)), strict=True):
+        np.testing.assert_allclose(ours, exact, atol=1e-12)
+    assert program_depth(linear_passes(program, products=True)[-1].program, apart=True) <= 7
 
 
 def test_paths_that_are_no_trees_are_counted() -> None:

@@ -1,9 +1,9 @@
-"""Write a `tree_ensemble` as products along the paths of its trees, in as many levels as half the depth of a tree.
+"""Write a `tree_ensemble` as products along the paths of its trees.
 
-Down to a level in the middle, a node is reached where its parent is and the path turns to it: reached(child) =
-reached(parent) * turn. From the leaves up to that level, the value below a node is turn * value(left) + (1 - turn) *
-value(right), where the lowest ones are linear in the turn. Both meet in one product for each node of that level. Each
-product is of the same two levels for all trees, and the last ones are added before they are relinearized.
+Down to some depth, a node is reached where the path takes all turns to it: their product, in log depth. From the leaves up
+to that depth, the value below a node is turn * value(left) + (1 - turn) * value(right), where the lowest ones are linear in
+the turn. Both meet in one product for each node of that depth, and these are added before they are relinearized. The depth
+is that of the least price.
 
 Each value is a product of its own, so this pays where every element of a tensor is a ciphertext of its own: with as many
 samples as slots (ir/ops/slots/stacks.py). Elsewhere trees.py has fewer maps.
@@ -11,7 +11,8 @@ samples as slots (ir/ops/slots/stacks.py). Elsewhere trees.py has fewer maps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ import scipy.sparse.csgraph
 from heliograph.ir import Array, Node, SparseMatrix
 from heliograph.ir.ops.table import Attrs, Context
 from heliograph.ir.writer import Writer
+
+# Fewer levels are worth so much: ciphertexts are smaller, and the ring may be.
+_NEARLY = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,64 @@ class _Value:
         return _Value(self.terms + other.terms, self.constant + other.constant)
 
 
+_ONE = _Value(constant=1.0)
+_SIDES = (True, False)
+
+
+def _upper(depth: int) -> int:
+    """The turns of the first factor where so many turns are multiplied: the largest power of two below their number."""
+    return 1 << (depth - 1).bit_length() - 1
+
+
+def _width(place: Place, depth: int) -> int:
+    """The nodes that far below a place, and the leaves above them."""
+    return sum(_width(child, depth - 1) for child in place.children) if depth and place.children else 1
+
+
+def _depths(trees: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
+    """Each depth at which both halves may meet, with the levels and the number of products that are relinearized."""
+    deepest = max(tree.height for tree in trees)
+
+    def along(place: Place, depth: int) -> int:
+        """The products of turns to the nodes that far below."""
+        if depth == 1 or not place.children:
+            return 0
+        upper = _upper(depth)
+        below = [end for end in _ends(place, upper) if end.children]
+        return along(place, upper) + sum(_width(end, depth - upper) + along(end, depth - upper) for end in below)
+
+    def values(place: Place) -> int:
+        """The nodes below with a value that is a product: it has a node under it, which is no constant."""
+        return sum(values(child) for child in place.children) + int(place.height > 1)
+
+    for depth in range(1, max(1, deepest) + 1):
+        products = sum(along(tree, depth) + sum(map(values, _ends(tree, depth))) for tree in trees)
+        yield depth, max((depth - 1).bit_length(), deepest - depth) + 1, products
+
+
+def _ends(place: Place, depth: int) -> Iterator[Place]:
+    """The nodes that far below a place, and the leaves above them."""
+    if depth and place.children:
+        for child in place.children:
+            yield from _ends(child, depth - 1)
+    else:
+        yield place
+
+
+def meeting(trees: Sequence[Place]) -> int:
+    """The depth with the fewest levels among those of nearly the least price."""
+
+    def price(levels: int, products: int) -> float:
+        """The products times the mean price of one: at level l, the built-in prices at N = 2^14 grow like
+        0.5 + 0.2 l + 0.01 l^2.
+        """
+        return products * (0.5 + 0.1 * (levels + 1) + 0.01 * (levels + 1) * (2 * levels + 1) / 6)
+
+    priced = [(price(levels, products), levels, depth) for depth, levels, products in _depths(trees)]
+    most = _NEARLY * min(priced)[0]
+    return min((levels, cost, depth) for cost, levels, depth in priced if cost <= most)[2]
+
+
 class _Products:
     """Writes the products of all trees, level by level."""
 
@@ -121,7 +183,7 @@ class _Products:
                 for column, weight in zip(matrix.indices[part], matrix.data[part], strict=True)
             ]
         value = _Value(tuple(terms), float(self.turns.constants[number]))
-        return value if left else _Value(constant=1.0).plus(value.times(-1.0))
+        return value if left else _ONE.plus(value.times(-1.0))
 
     def vector(self, values: Sequence[_Value]) -> Node:
         """The values as a tensor (values,)."""
@@ -149,22 +211,32 @@ class _Products:
         made = self.w.op("mul", left, right)
         return [_Value(((made, row, 1.0),)) for row in range(len(pairs))]
 
-    def reached(self, trees: Sequence[Place], depth: int) -> list[tuple[Place, _Value]]:
-        """The nodes at that depth and the leaves above it, each with 1 where it is reached."""
-        found: list[tuple[Place, _Value]] = []
-        level = [(tree, _Value(constant=1.0)) for tree in trees]
-        for step in range(depth):
-            steps: list[tuple[Place, _Value, _Value]] = []
-            for place, value in level:
-                if not place.children:
-                    found.append((place, value))
-                    continue
-                for child, left in zip(place.children, (True, False), strict=True):
-                    steps.append((child, value, self.turn(place.number, left)))
-            # A root is always reached.
-            made = self.products([(value, turn) for _, value, turn in steps]) if step else [turn for *_, turn in steps]
-            level = [(child, value) for (child, *_), value in zip(steps, made, strict=True)]
-        return found + level
+    def reached(self, places: Sequence[Place], depth: int) -> list[list[tuple[Place, _Value]]]:
+        """For each place the nodes that far below and the leaves above them, each with 1 where the path leads to it."""
+        if depth == 1:
+            return [
+                [(child, self.turn(place.number, left)) for child, left in zip(place.children, _SIDES, strict=True)]
+                if place.children
+                else [(place, _ONE)]
+                for place in places
+            ]
+        upper = _upper(depth)
+        above = self.reached(places, upper)
+        middle = [(place, value) for found in above for place, value in found if place.children]
+        below = iter(self.reached([place for place, _ in middle], depth - upper))
+        ends = [(place, value, turn) for (_, value), found in zip(middle, below, strict=True) for place, turn in found]
+        made = iter(zip(ends, self.products([(value, turn) for _, value, turn in ends]), strict=True))
+        counts = iter([_width(place, depth - upper) for place, _ in middle])
+        joined: list[list[tuple[Place, _Value]]] = []
+        for found in above:
+            own: list[tuple[Place, _Value]] = []
+            for place, value in found:
+                if place.children:
+                    own += [(end, product) for (end, *_), product in itertools.islice(made, next(counts))]
+                else:
+                    own.append((place, value))
+            joined.append(own)
+        return joined
 
     def below(self, places: Sequence[tuple[Place, int]]) -> dict[tuple[int, int], _Value]:
         """The values below nodes, each for an output, by (number, output)."""
@@ -185,7 +257,7 @@ class _Products:
             for place, output in level:
                 key = place.number, output
                 found[key] = _Value()
-                for child, left in zip(place.children, (True, False), strict=True):
+                for child, left in zip(place.children, _SIDES, strict=True):
                     turn, at = self.turn(place.number, left), value(child, output)
                     if not at.terms:
                         found[key] = found[key].plus(turn.times(at.constant))
@@ -201,12 +273,11 @@ def written_products(w: Writer, node: Node, turns: Turns, trees: Sequence[Place]
     """The nodes of the ensemble of these trees."""
     values = w.builder.context.array(node.attrs["values"])
     products = _Products(w, turns, values)
-    depth = max(1, max(tree.height for tree in trees) // 2)
-    reached = products.reached(trees, depth)
+    reached = products.reached(trees, meeting(trees))
     # Each with the outputs that get its value, and their signs.
     wanted: list[tuple[Place, _Value, int, list[tuple[int, float]]]] = []
     totals = [_Value(constant=float(bias)) for bias in _bias(w, node, len(values))]
-    for place, value in reached:
+    for place, value in itertools.chain.from_iterable(reached):
         if not place.children:
             for output, number in enumerate(values[:, place.number].tolist()):
                 totals[output] = totals[output].plus(value.times(number)) if number else totals[output]
