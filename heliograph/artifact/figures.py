@@ -154,6 +154,7 @@ def complete(program: Program, known: Stored) -> Figures:
         predicted_max_abs_error=total_error,
         ranges=tuple(ranges),
         batch=batch_of(program),
+        encodings={spec.name: str(spec.encoding) for spec in program.interface.inputs if spec.encoding is not None},
         output_ranges={
             spec.name: OutputRange(
                 spec.low * (spec.scale or 1.0),

@@ -46,6 +46,8 @@ _CALIBRATED = 4096
 # The fewest and most samples of the smoothed program, and the most numbers in them together.
 _FEWEST, _MOST, _NUMBERS = 4, 16, 4_000_000
 _SCREENED = 200
+# What ops are told of their operands that noise makes wrong.
+_NOT_NOISY = {"tree_ensemble": ("binary", "whole")}
 
 Progress = Callable[[str, int, int], None]
 
@@ -162,7 +164,7 @@ def exact_network(program: Program) -> Program:
 
 
 def _without_range(program: Program) -> Program:
-    """The network without an input range, because no interval contains inputs with noise."""
+    """The network without an input range, because no interval contains inputs with noise; and no noise is 0, 1 or whole."""
     builder = Builder(program.name, program.stage, program)
     (source,) = program.inputs
     attrs = {key: value for key, value in source.attrs.items() if key not in ("low", "high")}
@@ -170,7 +172,8 @@ def _without_range(program: Program) -> Program:
     builder.inputs.append(new[source])
     for node in program.nodes:
         if node is not source:
-            new[node] = builder.copy(node, [new[operand] for operand in node.inputs])
+            known = replace(node, attrs={k: v for k, v in node.attrs.items() if k not in _NOT_NOISY.get(node.op, ())})
+            new[node] = builder.copy(known, [new[operand] for operand in node.inputs])
     return builder.finish_as(program, new)
 
 

@@ -25,6 +25,7 @@ class Encoding:
     width: the number of the row's columns.
     numbers, centres, scales: the columns whose values are sent, each less its centre and divided by its scale.
     clipped: whether what lies beyond [-1, 1] then becomes -1 or 1.
+    rounded: the columns whose values are rounded to whole numbers first, halves to even ones.
     compared, edges: the column and the threshold of each comparison: 1 where the value is larger, else 0.
     coded, codes: the column and the category, a number, of each element that is 1 where the value is that, else 0.
     missing: the columns whose value may be missing, NaN or None: 1 where it is, else 0. Comparisons and categories of a
@@ -40,6 +41,7 @@ class Encoding:
     centres: tuple[float, ...] = field(default=(), metadata=_NUMBER)
     scales: tuple[float, ...] = field(default=(), metadata=bounds(1.0 / LARGEST, LARGEST, optional=True))
     clipped: bool = field(default=False, metadata=bounds(optional=True))
+    rounded: tuple[int, ...] = field(default=(), metadata=_COLUMN)
     compared: tuple[int, ...] = field(default=(), metadata=_COLUMN)
     edges: tuple[float, ...] = field(default=(), metadata=_NUMBER)
     coded: tuple[int, ...] = field(default=(), metadata=_COLUMN)
@@ -75,8 +77,17 @@ class Encoding:
     @property
     def _used(self) -> frozenset[int]:
         """The columns that are read."""
-        read = (*self.numbers, *self.compared, *self.coded, *self.missing, *self.filled, *self.texts, *self.known)
-        return frozenset(read)
+        read = (
+            self.numbers,
+            self.rounded,
+            self.compared,
+            self.coded,
+            self.missing,
+            self.filled,
+            self.texts,
+            self.known,
+        )
+        return frozenset().union(*read)
 
     def column(self, element: int) -> int | None:
         """The column of a number that is sent; None for another element."""
@@ -110,6 +121,7 @@ class Encoding:
         for column, fill in zip(self.filled, self.fills, strict=True):
             own = full[..., column]
             own[np.isnan(own)] = fill
+        full[..., list(self.rounded)] = np.rint(full[..., list(self.rounded)])
         with np.errstate(invalid="ignore"):
             numbers = (full[..., list(self.numbers)] - np.array(self.centres)) / np.array(self.scales)
             parts = (
@@ -122,6 +134,21 @@ class Encoding:
         found = np.concatenate(parts, axis=-1)
         made[..., : found.shape[-1]] = found
         return made
+
+    def __str__(self) -> str:
+        """What is made of a row, in words."""
+        numbers = f"{len(self.numbers)} numbers, each less a centre and divided by a scale"
+        numbers += ", within [-1, 1]" * self.clipped
+        parts = [
+            (self.numbers, numbers),
+            (self.rounded, f"{len(self.rounded)} of them rounded to whole numbers first"),
+            (self.compared, f"{len(self.compared)} comparisons of {len(set(self.compared))} columns with thresholds"),
+            (self.coded, f"{len(self.coded)} tests of {len(set(self.coded))} columns for categories"),
+            (self.missing, f"whether {len(self.missing)} columns have a value"),
+            (self.filled, f"missing values of {len(self.filled)} columns filled"),
+            (self.texts, f"texts of {len(self.texts)} columns"),
+        ]
+        return f"from {self.width} columns: " + "; ".join(text for used, text in parts if used)
 
     def needed(self) -> frozenset[int]:
         """The columns that must have a value."""

@@ -433,6 +433,8 @@ class Figures(Stored):
     # The program's table of its polynomials' inputs, by row.
     ranges: tuple[Mapping[str, Any], ...]
     batch: int
+    # What clients make of a row before encryption, by input, in words.
+    encodings: Mapping[str, str]
     output_ranges: Mapping[str, OutputRange]
     flood: float | None
     proved_share: float = field(metadata=_about("proved share of ranges", "share"))

@@ -344,6 +344,7 @@ class Report:
             *([("degrees", allocation_text(f))] if f.allocation else []),
             *([("certificate", certificate_text(f.certificate))] if f.certificate else []),
             *([("samples", f"{f.batch} at once")] if f.batch > 1 else []),
+            *(("client sends", f"for {name}, {made}") for name, made in f.encodings.items()),
             ("operations", kinds),
             (
                 "rotations",

@@ -276,6 +276,26 @@ def test_whole_numbers_keep_half_a_step_from_thresholds() -> None:
     thresholds = program.constants[node.attrs["thresholds"]]
     assert isinstance(thresholds, np.ndarray)
     assert (thresholds % 1 == 0.5).all()
+    artifact = hg.compile(program, TOY)
+    entry, encoding = artifact.report.values["ranges"][0], artifact.public().inputs[0].encoding
+    assert encoding is not None
+    assert encoding.rounded == (0, 1)
+    assert entry["gap_source"] == "proved: no whole number is nearer"
+    (threshold,), (feature,) = thresholds, program.array(node.attrs["features"]).astype(int)
+    assert entry["gap"] == pytest.approx(0.5 / np.abs(x[:, feature] - threshold).max())
+    assert "2 of them rounded to whole numbers" in " ".join(str(artifact.report).split())
+    # What lies between two whole numbers is one of them on the client, so no answer is between two.
+    for value in (threshold - 0.3, threshold + 0.3, threshold - 0.5, threshold + 0.5):
+        found = hg.simulate(artifact, np.full(2, value))[0]
+        assert found == pytest.approx(float(round(value) > threshold), abs=0.01)
+
+
+def test_a_gap_of_large_whole_numbers_is_observed() -> None:
+    random = np.random.default_rng(0)
+    x = np.round(random.normal(size=(300, 2)) * 1e6)
+    model = DecisionTreeRegressor(max_depth=3).fit(x, x[:, 0] > x[:, 1])
+    entry = hg.compile(hg.from_sklearn(model, x), TOY).report.values["ranges"][0]
+    assert entry["gap_source"].startswith("observed: samples come nearer in")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def elements(encoding, row):
     filled = list(values)
     for column, fill in fields("filled", "fills"):
         filled[column] = fill if values[column] is None else values[column]
+    for column in encoding.get("rounded", []):
+        filled[column] = filled[column] if filled[column] is None else round(filled[column])
     made = []
     for column, centre, scale in fields("numbers", "centres", "scales"):
         number = (filled[column] - centre) / scale

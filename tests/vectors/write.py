@@ -74,6 +74,7 @@ LAYOUTS = (
 ENCODINGS = (
     Encoding(2, compared=(0, 1, 1), edges=(0.5, -1.0, 2.0)),
     Encoding(2, compared=(0, 1), edges=(0.5, 0.5)),
+    Encoding(2, numbers=(0, 1), centres=(2.0, 0.0), scales=(4.0, 1.0), rounded=(0,)),
     Encoding(
         3, numbers=(0, 2), centres=(1.0, 0.0), scales=(2.0, 0.5), clipped=True, missing=(0,), filled=(0,), fills=(2.0,)
     ),
@@ -94,6 +95,7 @@ ENCODINGS = (
 TABLE_ROWS: tuple[tuple[tuple[Any, ...], ...], ...] = (
     ((0.5, 2.0), (0.75, 2.5), (-3.0, -1.0)),
     ((0.5, 0.75),),
+    ((2.5, 0.5), (3.5, 0.25), (-0.75, -1.0)),
     ((None, 9.0, 0.2), (4.0, None, -0.125)),
     (("Köln", 12.0, 7.0), ("Rom", 6.0, 8.0), (None, 10.0, None)),
 )

@@ -52,13 +52,15 @@ class Table:
         low = -1.0 if encoding.numbers else 0.0
         return self.builder.input("x", shape=(encoding.elements,), low=low, high=1.0, secret=True)
 
-    def clipped(self, low: Array, high: Array, loc: Location) -> Node:
-        """All columns, clipped by clients to these ranges, each as precise as its own range allows."""
+    def clipped(self, low: Array, high: Array, rounded: Sequence[int], loc: Location) -> Node:
+        """All columns, clipped by clients to these ranges, each as precise as its own range allows; `rounded` columns
+        are made whole numbers.
+        """
         centres, scales = (high + low) / 2, (high - low) / 2
         scales = np.where(scales > 0, scales, 1.0)
         width = self.rows.shape[1]
         own = tuple(range(width))
-        encoding = Encoding(width, own, tuple(centres.tolist()), tuple(scales.tolist()), clipped=True)
+        encoding = Encoding(width, own, tuple(centres.tolist()), tuple(scales.tolist()), True, tuple(rounded))
         # Not dense: intervals are proved through it.
         matrix = SparseMatrix.of(scipy.sparse.diags_array(scales, shape=(width, encoding.elements)))
         return self.builder.op(
@@ -84,9 +86,15 @@ class Form:
     constants: Array | None = None
 
     def node(
-        self, builder: Builder, value: Node, loc: Location, bias: Array | None = None, binary: Array | None = None
+        self,
+        builder: Builder,
+        value: Node,
+        loc: Location,
+        bias: Array | None = None,
+        binary: Array | None = None,
+        whole: Array | None = None,
     ) -> Node:
-        """The op on features; `binary` is 1 for those that are 0 or 1."""
+        """The op on features; `binary` is 1 for those that are 0 or 1, `whole` for those that are whole numbers."""
         names = {
             "features": builder.constant(self.features.astype(np.float64), f"{loc.layer}.features"),
             "thresholds": builder.constant(self.thresholds, f"{loc.layer}.thresholds"),
@@ -101,6 +109,8 @@ class Form:
             names["bias"] = builder.constant(np.asarray(bias, dtype=np.float64), f"{loc.layer}.bias")
         if binary is not None:
             names["binary"] = builder.constant(binary, f"{loc.layer}.binary")
+        if whole is not None:
+            names["whole"] = builder.constant(whole, f"{loc.layer}.whole")
         return builder.op("tree_ensemble", (value,), loc, **names)
 
 
@@ -131,13 +141,16 @@ def tree_node(builder: Builder, source: Node | Table, ensemble: Ensemble, seen: 
         return form.node(builder, source.encoded(encoding), loc, ensemble.bias, np.ones(encoding.elements))
     form = form_of(ensemble, loc)
     form = replace(form, thresholds=_settled(form, seen))
+    whole: Array | None = None
     if isinstance(source, Table):
+        whole = (seen == np.round(seen)).all(axis=0).astype(np.float64)
         # Beyond all thresholds and samples no decision depends on a value.
         low, high = seen.min(axis=0), seen.max(axis=0)
         np.minimum.at(low, form.features, form.thresholds)
         np.maximum.at(high, form.features, form.thresholds)
-        source = source.clipped(low, high, Location(loc.file, layer=f"{loc.layer}.features"))
-    return form.node(builder, source, loc, ensemble.bias, _bits(builder, source))
+        features = Location(loc.file, layer=f"{loc.layer}.features")
+        source = source.clipped(low, high, np.flatnonzero(whole).tolist(), features)
+    return form.node(builder, source, loc, ensemble.bias, _bits(builder, source), whole)
 
 
 def _bits(builder: Builder, value: Node) -> Array | None:

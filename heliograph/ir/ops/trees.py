@@ -34,6 +34,7 @@ def _type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
         ("values", outputs[:1] + leaves),
         ("bias", outputs[:1]),
         ("binary", operand.shape),
+        ("whole", operand.shape),
     ):
         check_constant("tree_ensemble", a, context, name, shape)
     return TensorType(outputs[:1], operand.secret)
@@ -80,6 +81,7 @@ define(
             "values": "constant",
             "bias": "constant?",
             "binary": "constant?",
+            "whole": "constant?",
             "gap": "float?",
             "bits": "float?",
         },
@@ -89,7 +91,8 @@ define(
         "left at the nodes where `branches` (nodes, splits) times these numbers plus `constants` is 1, and right where it "
         "is 0; without these, node i is split i. `paths` (leaves, nodes) times these turns plus `offsets` counts the "
         "conditions that a leaf's path lacks. The result is the sum of the columns of `values` (outputs, leaves) of the "
-        "leaves that lack none, plus `bias`. Features with 1 in `binary` are 0 or 1, so that no comparison is needed. "
+        "leaves that lack none, plus `bias`. Features with 1 in `binary` are 0 or 1, so that no comparison is needed; those "
+        "with 1 in `whole` are whole numbers, of which none is nearer to a threshold than the next one. "
         "`gap` is the smallest distance from a threshold that must be resolved, as a share of the feature's range; `bits` "
         "is how close a comparison comes to 0 or 1.",
         role=Role.JOINT,

@@ -36,6 +36,8 @@ _MOST_SPLITS = 1 << 13
 # that the sample takes.
 _SOFT = 0.0025
 _CHUNK = 64
+# A gap that whole numbers prove is taken if it is no smaller; each halving takes up to a level more.
+_LEAST_PROVED = 2.0**-12
 # Numbers of lacking conditions may be off by so much from rounding and comparisons.
 _ROOM = 1.0 / 16.0
 
@@ -47,13 +49,13 @@ class Splits:
     `low`, `high`: the range of each feature: proved, or that of the samples where nothing is.
     `gap`: the distance from thresholds that must be resolved, as a share of the larger side of the feature's range; None
         without samples.
-    `soft`: the share of the trees, averaged over samples, that have a nearer threshold on the sample's path.
+    `source`: how it is known.
     """
 
     low: Array
     high: Array
     gap: float | None
-    soft: float = 0.0
+    source: str = ""
 
 
 def observed_splits(program: Program) -> Mapping[Node, Splits]:
@@ -82,6 +84,10 @@ def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Sp
     if not compared.size:
         return Splits(low, high, None)
     scale = _scale(low, high, features, thresholds)
+    if "whole" in a and (context.array(a["whole"])[features[compared]] != 0).all():
+        steps = np.abs(thresholds - np.rint(thresholds)) * scale
+        if (proved := float(steps[compared].min())) >= _LEAST_PROVED:
+            return Splits(low, high, proved, "proved: no whole number is nearer")
     paths = context.linear_map(a["paths"]).csr()
     if "branches" in a:
         paths = paths @ context.linear_map(a["branches"]).csr()
@@ -101,7 +107,8 @@ def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Sp
     if not sizes.size:
         return Splits(low, high, None)
     gap = float(sizes[min(int(_SOFT * sizes.size), sizes.size - 1)])
-    return Splits(low, high, gap, float((sizes < gap).mean()))
+    soft = float((sizes < gap).mean())
+    return Splits(low, high, gap, f"observed: samples come nearer in {soft:.2%} of their trees")
 
 
 def _scale(low: Array, high: Array, features: Array, thresholds: Array) -> Array:
@@ -181,7 +188,7 @@ def _signs(w: Writer, node: Node, x: Node, seen: Splits | None, features: Array,
     )
     attrs = {key: node.attrs[key] for key in ("gap", "bits") if key in node.attrs}
     if "gap" not in attrs and seen is not None and seen.gap is not None:
-        attrs |= {"gap": seen.gap, "gap_source": f"observed: samples come nearer in {seen.soft:.2%} of their trees"}
+        attrs |= {"gap": seen.gap, "gap_source": seen.source}
     return w.op("sign", distance, **attrs)
 
 
