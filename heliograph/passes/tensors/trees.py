@@ -5,9 +5,9 @@ lacks. The polynomial (1 - u)(1 - u/2)...(1 - u/d) of such a number u in 0, ...,
 between whole numbers it stays within -1 and 1, and it increases errors by 1 + 1/2 + ... + 1/d at most. A third map adds
 up the values of the leaves reached. The number of trees has no influence on the depth.
 
-A comparison of the number with 1/2 would do the same, but is never cheaper: its polynomial keeps 0 apart from 1, ..., d,
-too, up to an error, and by interpolation the one of degree d is the smallest that does so without error. With as many
-samples as slots, products along the paths (tree_products.py) need no polynomial.
+A sign that compares the number with 1/2 would do the same, but it has to resolve a share 1/(2d) of its interval, for which
+its degree is about 2d ln(1/error) (Eremenko and Yuditskii, 2007): never cheaper. With as many samples as slots, products
+along the paths (tree_products.py) need no polynomial; compiler/driver.py plans both.
 """
 
 from __future__ import annotations
