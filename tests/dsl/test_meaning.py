@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import heliograph as hg
 from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.parse import parse
-from heliograph.interpret import interpret
+from heliograph.interpret import interpret, interpret_many
 from heliograph.ir import Program, SlotsType, Stage, TensorType
 from heliograph.ir.ops.table import OPS
 from heliograph.ir.text import parse_program, programs_equal
@@ -393,3 +394,32 @@ def test_one_file_loaded_many_times_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "p.hg").write_text(HEAD + loads + "output y = x + s\n")
     # 200 copies of 16 MB would be more than a program may load.
     np.testing.assert_allclose(interpret(parse(tmp_path / "p.hg"), X), X)
+
+
+def test_trees_are_written_in_the_language(tmp_path: Path) -> None:
+    """Two trees behind a layer, by hand; and what `write_language` writes of an estimator's."""
+    trees = pytest.importorskip("sklearn.tree", reason="scikit-learn is not installed")
+    text = """program trees
+input x: secret tensor[2] in [0, 1]
+param features: tensor[3] = [0, 1, 1]
+param thresholds: tensor[3] = [0.5, 0.25, 0.75]
+param paths: tensor[5, 3] = [[-1, -1, 0], [-1, 1, 0], [1, 0, 0], [0, 0, -1], [0, 0, 1]]
+param offsets: tensor[5] = [2, 1, 0, 1, 0]
+param values: tensor[1, 5] = [[1, 2, 4, 8, 16]]
+output y = tree_ensemble(1 - x, features=features, thresholds=thresholds, paths=paths, offsets=offsets,
+  values=values, gap=0.05)
+"""
+    program = hg.parse(text)
+    cases = {(0.8, 0.9): 9.0, (0.8, 0.5): 10.0, (0.2, 0.1): 20.0, (0.2, 0.9): 12.0}
+    artifact = hg.compile(program, hg.Options(security_bits=None))
+    for row, wanted in cases.items():
+        assert interpret(program, np.array(row)).tolist() == [wanted]
+        assert hg.simulate(artifact, np.array(row))[0] == pytest.approx(wanted, abs=0.05)
+    random = np.random.default_rng(0)
+    samples = random.normal(size=(60, 3))
+    tree = trees.DecisionTreeRegressor(max_depth=3, random_state=0).fit(samples, samples[:, 0] * samples[:, 1])
+    for binned in (True, False):
+        known = hg.from_sklearn(tree, samples, binned=binned)
+        read = hg.parse(hg.write_language(known, tmp_path / str(binned)))
+        rows = known.calibration
+        np.testing.assert_allclose(interpret_many(read, rows)[0], interpret_many(known, rows)[0], atol=1e-12)

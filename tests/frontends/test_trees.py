@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,14 @@ def test_whole_numbers_keep_half_a_step_from_thresholds() -> None:
     for value in (threshold - 0.3, threshold + 0.3, threshold - 0.5, threshold + 0.5):
         found = hg.simulate(artifact, np.full(2, value))[0]
         assert found == pytest.approx(float(round(value) > threshold), abs=0.01)
+
+
+def test_what_is_declared_whole_is_looked_at() -> None:
+    x = np.arange(40.0).reshape(20, 2)
+    program = hg.from_sklearn(DecisionTreeRegressor(max_depth=3).fit(x, x[:, 0] > 20), x)
+    (samples,) = program.calibration
+    with pytest.raises(ProgramError, match="declared whole are not"):
+        hg.compile(replace(program, calibration=(samples * 0.9,)), TOY)
 
 
 def test_a_gap_of_large_whole_numbers_is_observed() -> None:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from heliograph.errors import ProgramError
-from heliograph.ir.node import Array
+from heliograph.ir.node import Array, Matrix
 from heliograph.ir.ops.spec import TENSOR, Attrs, Context, OpSpec, Role, check_constant, define
 from heliograph.ir.types import TensorType, Type
 
@@ -48,16 +50,23 @@ def split_bits(x: Array, a: Attrs, context: Context) -> Array:
     return np.asarray(x[:, features] <= context.array(a["thresholds"]), dtype=np.float64)
 
 
+def entries(a: Attrs, context: Context, name: str) -> Any:
+    """The constant of that attribute, a matrix, as a `scipy.sparse.csr_array`: programs of the language have arrays."""
+    value = context.constants[str(a[name])]
+    return value.csr() if isinstance(value, Matrix) else scipy.sparse.csr_array(context.array(a[name]))
+
+
 def left_turns(bits: Array, a: Attrs, context: Context) -> Array:
     """1 for each node where the path goes left, else 0: (samples, nodes) from bits (samples, splits)."""
     if "branches" not in a:
         return bits
-    return np.asarray(context.linear_map(a["branches"]).apply(bits) + context.array(a["constants"]))
+    return np.asarray(bits @ entries(a, context, "branches").T + context.array(a["constants"]))
 
 
 def unfulfilled(bits: Array, a: Attrs, context: Context) -> Array:
     """The number of conditions that each leaf's path lacks: (samples, leaves). It is zero for the leaves reached."""
-    return np.asarray(context.linear_map(a["paths"]).apply(left_turns(bits, a, context)) + context.array(a["offsets"]))
+    turns = left_turns(bits, a, context)
+    return np.asarray(turns @ entries(a, context, "paths").T + context.array(a["offsets"]))
 
 
 def _evaluate(values: Sequence[Array], a: Attrs, context: Context) -> Array:

@@ -22,6 +22,7 @@ import scipy.sparse.csgraph
 
 from heliograph.ir import Array, Node, SparseMatrix
 from heliograph.ir.ops.table import Attrs, Context
+from heliograph.ir.ops.trees import entries
 from heliograph.ir.writer import Writer
 
 # Fewer levels are worth so much: ciphertexts are smaller, and the ring may be.
@@ -57,7 +58,7 @@ class Place:
 
 def trees_of(a: Attrs, context: Context) -> list[Place] | None:
     """The trees that the paths of the op form; None if they do not."""
-    paths = context.linear_map(a["paths"]).csr()
+    paths = entries(a, context, "paths")
     lefts = np.asarray((paths < 0).sum(axis=1)).ravel()
     if not (np.abs(paths.data) == 1.0).all() or not np.array_equal(lefts, context.array(a["offsets"])):
         return None

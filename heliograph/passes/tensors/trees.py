@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from heliograph.errors import ProgramError
 from heliograph.interpret import calibration_chunks, run_nodes
 from heliograph.ir import Array, Node, Program, SparseMatrix, size_of
 from heliograph.ir.ops.table import Attrs, Bounds, Context
-from heliograph.ir.ops.trees import split_bits, unfulfilled
+from heliograph.ir.ops.trees import entries, split_bits, unfulfilled
 from heliograph.ir.writer import Writer
 from heliograph.passes.ranges.intervals import program_bounds
 from heliograph.passes.tensors.tree_products import Turns, trees_of, written_products
@@ -36,6 +37,8 @@ _MOST_SPLITS = 1 << 13
 # that the sample takes.
 _SOFT = 0.0025
 _CHUNK = 64
+# Whole numbers may be off by this share of the largest.
+_ROUNDING = 1e-9
 # A gap that whole numbers prove is taken if it is no smaller; each halving takes up to a level more.
 _LEAST_PROVED = 2.0**-12
 # Numbers of lacking conditions may be off by so much from rounding and comparisons.
@@ -84,13 +87,17 @@ def _splits(program: Program, node: Node, x: Array, bounds: Bounds | None) -> Sp
     if not compared.size:
         return Splits(low, high, None)
     scale = _scale(low, high, features, thresholds)
-    if "whole" in a and (context.array(a["whole"])[features[compared]] != 0).all():
+    whole = np.flatnonzero(context.array(a["whole"])) if "whole" in a else np.arange(0)
+    off = np.abs(x[:, whole] - np.rint(x[:, whole]))
+    if (off > _ROUNDING * np.maximum(np.abs(low[whole]), np.abs(high[whole]))).any():
+        raise ProgramError("tree_ensemble: features that are declared whole are not, on the samples", where=node.loc)
+    if np.isin(features[compared], whole).all():
         steps = np.abs(thresholds - np.rint(thresholds)) * scale
         if (proved := float(steps[compared].min())) >= _LEAST_PROVED:
             return Splits(low, high, proved, "proved: no whole number is nearer")
-    paths = context.linear_map(a["paths"]).csr()
+    paths = entries(a, context, "paths")
     if "branches" in a:
-        paths = paths @ context.linear_map(a["branches"]).csr()
+        paths = paths @ entries(a, context, "branches")
     used = abs(paths)[:, compared]
     nearest: list[Array] = []
     for start in range(0, len(x), _CHUNK):
@@ -128,7 +135,7 @@ def expand_trees(w: Writer, node: Node, x: Node, seen: Splits | None, products: 
     turns = _turns(w, node, x, seen)
     if products and (trees := trees_of(a, context)) is not None:
         return written_products(w, node, turns, trees)
-    paths, offsets = context.linear_map(a["paths"]).csr(), context.array(a["offsets"])
+    paths, offsets = entries(a, context, "paths"), context.array(a["offsets"])
     most = round(float((offsets + np.asarray(paths.maximum(0).sum(axis=1)).ravel()).max()))
     lacking = w.op(
         "affine",
@@ -165,7 +172,7 @@ def _turns(w: Writer, node: Node, x: Node, seen: Splits | None) -> Turns:
         operands.append(_signs(w, node, x, seen, at, thresholds_at))
         matrices.append(_placed(np.full(compared.size, 0.5), compared, place, (count, at.size)))
     if "branches" in a:
-        branches = context.linear_map(a["branches"]).csr()
+        branches = entries(a, context, "branches")
         matrices, bits = [branches @ each for each in matrices], branches @ bits + context.array(a["constants"])
     return Turns(tuple(operands), tuple(matrices), bits)
 
