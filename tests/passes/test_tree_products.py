@@ -14,7 +14,7 @@ import heliograph as hg
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.pipeline import front_passes, linear_passes
 from heliograph.frontends.trees.ensemble import Ensemble, Tree
-from heliograph.frontends.trees.nodes import Table, tree_node
+from heliograph.frontends.trees.nodes import Table, form_of, tree_node
 from heliograph.interpret import interpret, interpret_many
 from heliograph.ir import Array, Builder, Location, Program, SparseMatrix, Stage
 from heliograph.ir.analysis.depth import program_depth
@@ -127,6 +127,27 @@ def test_paths_that_are_no_trees_are_counted() -> None:
     for row in program.calibration[0]:
         first, second = 1.0 - row
         np.testing.assert_allclose(interpret(program, row), [first + 2.0 * second + 4.0 * first * second])
+
+
+def test_thresholds_beyond_bits_decide_nothing() -> None:
+    """A split on a bit whose threshold is not between 0 and 1 has one side for all samples."""
+    rows = np.random.default_rng(0).integers(0, 2, (8, 2)).astype(float)
+    for thresholds in ([1.5, 0.5, 0.5], [0.5, 1.0, -1.0], [1.5, 2.0, -1.0]):
+        tree = Tree(
+            np.array([0, 1, 1, -1, -1, -1, -1]),
+            np.array([*thresholds, 0, 0, 0, 0]),
+            np.array([1, 3, 5, -1, -1, -1, -1]),
+            np.array([2, 4, 6, -1, -1, -1, -1]),
+            np.array([[0.0], [0.0], [0.0], [1.0], [2.0], [4.0], [8.0]]),
+        )
+        builder = Builder("bits", Stage.TENSOR)
+        builder.calibration = (rows,)
+        x = builder.input("x", shape=(2,), low=0.0, high=1.0)
+        form = form_of(Ensemble((tree,), np.zeros(1), 2), LOC)
+        program = builder.finish([form.node(builder, x, LOC, binary=np.ones(2))])
+        for way in (True, False):
+            (found,) = interpret_many(apply(Expand(products=way), program), program.calibration)
+            np.testing.assert_allclose(found, interpret_many(program, program.calibration)[0], atol=1e-12)
 
 
 def test_opposite_outputs_share_their_products() -> None:

@@ -195,6 +195,9 @@ class _Products:
                 data.append(weight)
                 rows.append(row)
                 columns.append(column)
+        if not entries:
+            # Known numbers, of thresholds that 0 and 1 are on one side of.
+            entries[self.turns.operands[0]] = [0.0], [0], [0]
         w, bias = self.w, np.array([value.constant for value in values])
         matrices = []
         for node, (data, rows, columns) in entries.items():
