@@ -36,15 +36,20 @@ def test_encrypted_answers_are_those_in_the_clear(tree: Any, of: Any) -> None:
         for row in X[::30]:
             noise = {name: random.standard_normal(shape) for name, (_, shape) in artifact.drawn_inputs.items()}
             encrypted = client.encrypt(row)
-            answer, meant = (
-                client.answer(server.run(encrypted, plain=noise), of=encrypted),
-                clear.with_noise(row, noise),
-            )
-            # A copy close to a threshold may vote for either side.
-            assert (answer.label, answer.certified) == (meant.label, meant.certified)
-            assert abs(answer.votes - meant.votes) <= 1
+            answer = client.answer(server.run(encrypted, plain=noise), of=encrypted)
+            meant = clear.with_noise(row, noise)
             labels.append((answer.label, answer.certified))
-    assert len(set(labels)) > 2
+            if answer.label is None:
+                # A copy close to a threshold divides its vote, or one leaves a range; or nothing is certified.
+                assert not answer.certified
+                continue
+            assert answer.label == meant.label
+            assert abs(answer.votes - meant.votes) <= 1
+            assert answer.certified == (answer.votes >= CERTIFICATE.target)
+    # Divided votes are few: xi bounds their rate.
+    assert sum(label is None for label, _ in labels) <= 2
+    assert any(certified for _, certified in labels)
+    assert len(set(labels)) > 1
     certificate = artifact.report.values["certificate"]
     assert certificate["radius"] == CERTIFICATE.radius
     assert CERTIFICATE.alpha < certificate["xi"] < 0.3
