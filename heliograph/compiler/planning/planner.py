@@ -224,7 +224,7 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
     if drifted is not None:
         raise drifted.error
     raise PlanningError(
-        f"no ring carries {program.name!r}: it needs {program_depth(program, apart=options.batch != 1)} levels",
+        f"no ring carries {program.name!r}: it needs {program_depth(program, _may_be_apart(options, rings[-1]))} levels",
         why="\n       ".join(reason() for reason in reasons[-3:]),
         hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
         "precision_bits",
@@ -296,11 +296,18 @@ def _simulated(trail: Trail, ring: Ring, options: Options, wanted: Wanted) -> Pl
 # ---------------------------------------------------------------------------------------------- without bootstraps
 
 
+def _may_be_apart(options: Options, log_ring: int) -> bool:
+    """Whether each element of a tensor may have a ciphertext of its own on this ring.
+
+    If it turns out that elements share ciphertexts, the chain that is too short is refused, and says so.
+    """
+    return options.batch in ("max", 1 << (log_ring - 1))
+
+
 def plan_unbootstrapped(log_ring: int, program: Program, options: Options, wanted: Wanted) -> Plan | Refusal:
     """The plan without bootstraps on one ring."""
-    # If it turns out that elements share ciphertexts, the chain that is too short is refused, and says so.
-    apart = options.batch in ("max", 1 << (log_ring - 1))
-    levels, headroom, least_scale = max(1, program_depth(program, apart)), wanted.headroom, 0
+    levels = max(1, program_depth(program, _may_be_apart(options, log_ring)))
+    headroom, least_scale = wanted.headroom, 0
     failed: Refusal | None = None
     drifted: Refusal | None = None
     rings = candidates(log_ring, levels, headroom, options)

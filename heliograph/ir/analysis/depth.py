@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heliograph.ckks.trigonometric import series_levels
-from heliograph.ir import Node, Program, SlotsType
+from heliograph.ir import Node, Program, SlotsType, SparseMatrix
 from heliograph.ir.ops.table import OPS
 
 Vector = npt.NDArray[np.float64]
@@ -61,9 +61,11 @@ def weighted_operands(program: Program, node: Node) -> list[bool]:
     """Which operands of a map are multiplied by its weights where every element is a ciphertext of its own.
 
     Weights of 1 and -1 alone make a map of sums, which spends no level. In other maps products are added as they are,
-    for their rescale spends the level; all other operands get their weights, so that scales agree.
+    for their rescale spends the level; all other operands get their weights, so that scales agree. Maps in small forms,
+    of convolutions, have other weights, and are not written out to see that.
     """
-    whole = [bool((np.abs(program.linear_map(name).sparse().data) == 1.0).all()) for name in node.attrs["matrices"]]
+    maps = [program.linear_map(name) for name in node.attrs["matrices"]]
+    whole = [isinstance(each, SparseMatrix) and bool((np.abs(each.data) == 1.0).all()) for each in maps]
     products = [operand.op == "mul" for operand in node.inputs]
     if all(whole) and not any(products):
         return [False] * len(whole)

@@ -118,11 +118,6 @@ def _upper(depth: int) -> int:
     return 1 << (depth - 1).bit_length() - 1
 
 
-def _width(place: Place, depth: int) -> int:
-    """The nodes that far below a place, and the leaves above them."""
-    return sum(_width(child, depth - 1) for child in place.children) if depth and place.children else 1
-
-
 def _depths(trees: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
     """Each depth at which both halves may meet, with the levels and the number of products that are relinearized."""
     deepest = max(tree.height for tree in trees)
@@ -133,7 +128,8 @@ def _depths(trees: Sequence[Place]) -> Iterator[tuple[int, int, int]]:
             return 0
         upper = _upper(depth)
         below = [end for end in _ends(place, upper) if end.children]
-        return along(place, upper) + sum(_width(end, depth - upper) + along(end, depth - upper) for end in below)
+        rest = depth - upper
+        return along(place, upper) + sum(sum(1 for _ in _ends(end, rest)) + along(end, rest) for end in below)
 
     def values(place: Place) -> int:
         """The nodes below with a value that is a product: it has a node under it, which is no constant."""
@@ -227,20 +223,14 @@ class _Products:
         upper = _upper(depth)
         above = self.reached(places, upper)
         middle = [(place, value) for found in above for place, value in found if place.children]
-        below = iter(self.reached([place for place, _ in middle], depth - upper))
-        ends = [(place, value, turn) for (_, value), found in zip(middle, below, strict=True) for place, turn in found]
-        made = iter(zip(ends, self.products([(value, turn) for _, value, turn in ends]), strict=True))
-        counts = iter([_width(place, depth - upper) for place, _ in middle])
-        joined: list[list[tuple[Place, _Value]]] = []
-        for found in above:
-            own: list[tuple[Place, _Value]] = []
-            for place, value in found:
-                if place.children:
-                    own += [(end, product) for (end, *_), product in itertools.islice(made, next(counts))]
-                else:
-                    own.append((place, value))
-            joined.append(own)
-        return joined
+        below = self.reached([place for place, _ in middle], depth - upper)
+        pairs = [(value, turn) for (_, value), found in zip(middle, below, strict=True) for _, turn in found]
+        products, following = iter(self.products(pairs)), iter(below)
+
+        def ends(place: Place, value: _Value) -> list[tuple[Place, _Value]]:
+            return [(end, next(products)) for end, _ in next(following)] if place.children else [(place, value)]
+
+        return [[end for each in found for end in ends(*each)] for found in above]
 
     def below(self, places: Sequence[tuple[Place, int]]) -> dict[tuple[int, int], _Value]:
         """The values below nodes, each for an output, by (number, output)."""
@@ -280,20 +270,27 @@ def written_products(w: Writer, node: Node, turns: Turns, trees: Sequence[Place]
     reached = products.reached(trees, meeting(trees))
     # Each with the outputs that get its value, and their signs.
     wanted: list[tuple[Place, _Value, int, list[tuple[int, float]]]] = []
-    totals = [_Value(constant=float(bias)) for bias in _bias(w, node, len(values))]
+    # The summands of each output.
+    totals = [[_Value(constant=float(bias))] for bias in _bias(w, node, len(values))]
     for place, value in itertools.chain.from_iterable(reached):
         if not place.children:
-            for output, number in enumerate(values[:, place.number].tolist()):
-                totals[output] = totals[output].plus(value.times(number)) if number else totals[output]
+            for output in np.flatnonzero(values[:, place.number]).tolist():
+                totals[output].append(value.times(float(values[output, place.number])))
             continue
-        for same in _alike(values[:, _leaves(place)]):
+        leaves = [leaf.number for leaf in _ends(place, place.height)]
+        for same in _alike(values[:, leaves]):
             wanted.append((place, value, same[0][0], same))
     below = products.below([(place, output) for place, _, output, _ in wanted])
     pairs = [(value, below[place.number, output]) for place, value, output, _ in wanted]
     for (*_, same), made in zip(wanted, products.products(pairs), strict=True):
         for output, sign in same:
-            totals[output] = totals[output].plus(made.times(sign))
-    return products.vector(totals)
+            totals[output].append(made.times(sign))
+    return products.vector([_total(summands) for summands in totals])
+
+
+def _total(values: Sequence[_Value]) -> _Value:
+    terms = tuple(term for value in values for term in value.terms)
+    return _Value(terms, sum(value.constant for value in values))
 
 
 def _alike(values: Array) -> list[list[tuple[int, float]]]:
@@ -313,14 +310,3 @@ def _alike(values: Array) -> list[list[tuple[int, float]]]:
 
 def _bias(w: Writer, node: Node, outputs: int) -> Array:
     return w.builder.context.array(node.attrs["bias"]) if "bias" in node.attrs else np.zeros(outputs)
-
-
-def _leaves(place: Place) -> list[int]:
-    """The numbers of the leaves below."""
-    found, waiting = [], [place]
-    while waiting:
-        at = waiting.pop()
-        waiting += at.children
-        if not at.children:
-            found.append(at.number)
-    return found
