@@ -15,12 +15,13 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/heliograph demo
 
 # Lint runs beside the tests; where it fails, it says so at once and at the end. Kernels are compiled before the workers of the
-# tests start, and each worker gets tests that stand together, so that it makes what a module shares once. One OpenMP thread for
-# each of the workers: they share the cores.
-WARM   := from heliograph.runtime.native.warm import warm_up; warm_up()
+# tests start (a parallel kernel that numba compiles as a serial one is an error), and each worker gets tests that stand
+# together, so that it makes what a module shares once. One OpenMP thread for each of the workers: they share the cores.
+WARM   := from heliograph.runtime.native.warm import warm_up; import warnings, numba; \
+	warnings.simplefilter("error", numba.NumbaPerformanceWarning); warm_up()
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 CHECK   = log=$(VENV)/lint.log; { $(MAKE) --no-print-directory lint > $$log 2>&1 || { echo; cat $$log; exit 1; }; } & lint=$$!; \
-	$(BIN)/python -c '$(WARM)'; $(PYTEST) -n auto --dist worksteal --durations=15 -m "$(1)"; tests=$$?; \
+	$(BIN)/python -c '$(WARM)' && $(PYTEST) -n auto --dist worksteal --durations=15 -m "$(1)"; tests=$$?; \
 	wait $$lint || { echo "lint failed:"; tail -n 30 $$log; exit 1; }; exit $$tests
 
 # Tests that take long by tests/durations.json are marked `whole`; those marked `slow` take minutes.

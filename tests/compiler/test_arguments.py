@@ -123,3 +123,14 @@ def test_a_mask_of_large_numbers_is_what_it_means() -> None:
     x = np.array([0.5, -0.25, 1.0, 0.75])
     visible = np.exp(x[:3]) / np.exp(x[:3]).sum()
     np.testing.assert_allclose(hg.simulate(artifact, x), [*visible, 0.0], atol=2e-3)
+
+
+def test_the_class_alone_has_no_probabilities() -> None:
+    """Clients compute the softmax of a classifier's scores; of its class they compute nothing."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rows = np.linspace(-1, 1, 96).reshape(24, 4)[np.random.default_rng(0).permutation(24)]
+    program = hg.from_sklearn(linear_model.LogisticRegression().fit(rows, rows[:, 0] > 0), rows)
+    assert [spec.finish for spec in program.interface.outputs] == ["softmax"]
+    sample = rows[np.abs(rows[:, 0]).argmax()]
+    found = hg.simulate(hg.compile(hg.top1(program), TOY), sample)
+    np.testing.assert_allclose(found, np.eye(2)[int(sample[0] > 0)], atol=0.01)

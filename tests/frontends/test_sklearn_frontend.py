@@ -20,7 +20,14 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.feature_selection import SelectKBest
-from sklearn.linear_model import ElasticNet, LinearRegression, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.linear_model import (
+    ElasticNet,
+    LinearRegression,
+    LogisticRegression,
+    Ridge,
+    RidgeClassifier,
+    SGDClassifier,
+)
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -399,3 +406,14 @@ def test_missing_values_are_the_clients() -> None:
     with pytest.raises(ProgramError, match="NaN") as caught:
         hg.from_sklearn(model, x)
     assert "on the client" in caught.value.hint
+
+
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_probabilities_are_compared_between_the_classes(seed: int) -> None:
+    """Of samples far from the boundary, the softmax and the clipped margin of SGDClassifier are 0 and 1 alike."""
+    rows = np.random.default_rng(0).uniform(-1, 1, (20, 8))
+    model = SGDClassifier(loss="modified_huber", random_state=seed).fit(rows, rows[:, 0] > 0)
+    assert np.exp(-np.abs(model.decision_function(rows))).max() < 1e-5
+    with pytest.raises(UnsupportedError) as caught:
+        hg.from_sklearn(model, rows)
+    assert "not the softmax of its scores" in caught.value.why

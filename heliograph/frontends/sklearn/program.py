@@ -39,6 +39,8 @@ from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
 _AGREES = 1e-5
+# The pairs of samples between which probabilities are compared, and how closely the boundary between them is found.
+_PAIRS, _HALVINGS = 8, 20
 
 
 def from_sklearn(
@@ -191,9 +193,14 @@ def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: N
     wanted = applied(estimator.predict_proba, loc, named)(given)
     # Scores may be the probabilities themselves: then there is nothing to compute after decryption.
     plain, softmax = TensorSpec("y", found.shape[1:]), TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    # Where samples are far from all boundaries, probabilities of any kind are 0 and 1: others are compared too.
+    between = _between(program, given, found)
+    scores = interpret_many(program, (between,))[0] if len(between) else between
+    expected = applied(estimator.predict_proba, loc, named)(between) if len(between) else between
     for spec in (plain, softmax) if wanted.shape == found.shape else ():
         difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
-        if difference <= _AGREES:
+        apart = float(np.abs(spec.finished(scores) - expected).max(initial=0.0)) if len(between) else 0.0
+        if max(difference, apart) <= _AGREES:
             interface = program.interface if spec is plain else replace(program.interface, outputs=(spec,))
             return replace(program, interface=interface, comparison=Comparison.seen(len(given), difference, ties))
     raise UnsupportedError(
@@ -205,6 +212,32 @@ def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: N
             "largest"
         ),
     )
+
+
+def _between(program: Program, given: Any, found: Array) -> Array:
+    """Points near the boundaries between samples for which different classes have the largest score: (points, features).
+
+    They have values of 32 bits, to which decision trees round. There are none for tables: texts have nothing in between.
+    """
+    none: Array = np.empty((0, 0))
+    if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or not np.isfinite(given).all():
+        return none
+    classes = found.argmax(axis=1)
+    others = np.flatnonzero(classes != classes[0])[:_PAIRS]
+    if not others.size:
+        return none
+
+    def at(shares: Array) -> Array:
+        rows = given[0] + shares[..., np.newaxis] * (given[others] - given[0])
+        return np.asarray(rows.reshape(-1, given.shape[1]).astype(np.float32), dtype=np.float64)
+
+    low, high = np.zeros(others.size), np.ones(others.size)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        same = interpret_many(program, (at(middle),))[0].argmax(axis=1) == classes[0]
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    away = 0.5 ** np.arange(1, _HALVINGS + 1)[:, np.newaxis]
+    return at(np.clip(np.concatenate([low - away, high + away]), 0.0, 1.0))
 
 
 def _places(estimator: Any, rows: Array) -> Array:
