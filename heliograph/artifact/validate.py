@@ -153,7 +153,7 @@ def check_interface(interface: Interface, ring: Ring) -> None:
         if not 0 < len(specs) <= MAX_TENSORS:
             raise refuse(f"the list of {direction}s is malformed")
         for spec in specs:
-            if check_spec(spec, ring, direction).samples != interface.batch:
+            if check_spec(spec, ring, direction).batch != interface.batch:
                 raise refuse("its layouts hold another number of samples")
         if len({spec.name for spec in specs}) != len(specs):
             raise refuse(f"two {direction}s have one name")

@@ -101,7 +101,7 @@ def read_description(given: Mapping[str, Any], *, secure: bool = True) -> tuple[
         check_certificate(found.certificate)
     _check_specs(found.inputs, found.ring, "input")
     _check_specs(found.outputs, found.ring, "output")
-    if len({spec.placed.samples for spec in (*found.inputs, *found.outputs)}) > 1:
+    if len({spec.placed.batch for spec in (*found.inputs, *found.outputs)}) > 1:
         raise refuse("its layouts hold different numbers of samples")
     return found, chains
 

@@ -27,6 +27,7 @@ from heliograph.passes.levels.select_keys import SelectKeys
 from heliograph.passes.packing.clean_slots import CleanSlots
 from heliograph.passes.packing.fit_slots import FitSlots
 from heliograph.passes.packing.pack import Pack
+from heliograph.passes.packing.pair_samples import PairSamples
 from heliograph.passes.polynomials.approximate import Approximate
 from heliograph.passes.polynomials.approximation import Approximations
 from heliograph.passes.polynomials.fold_scaling import FoldScaling
@@ -55,6 +56,7 @@ PASSES: tuple[str, ...] = (
     FitSlots.name,
     PlaceBootstraps.name,
     PairBootstraps.name,
+    PairSamples.name,
     LowerPolynomials.name,
     PlanLevels.name,
     LowerBootstraps.name,
@@ -134,6 +136,11 @@ def unproved_pack_passes(program: Program, ring: Ring, options: Options) -> Trai
     if program.stage is Stage.PACKED:
         return run((FitSlots(ring),), program)
     return run((Pack(ring, options.costs, options.batch),), program)
+
+
+def pair_samples_passes(packed: Program) -> Trail:
+    """From a program on slots, with its bootstraps placed, to one for twice as many samples."""
+    return run((PairSamples(),), packed)
 
 
 def pair_passes(placed: Program, ring: Ring, options: Options) -> Trail:

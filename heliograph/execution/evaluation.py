@@ -45,6 +45,8 @@ class Run(Generic[C]):
         self._at: dict[tuple[int, int], Counted[C]] = {}
         # Rotations of one value share its decomposition: the digits, and the number of rotations still to come.
         self._digits: dict[int, tuple[Any, int]] = {}
+        # The conjugate of each complex value of which one part is still to come.
+        self._conjugates: dict[int, Any] = {}
         # The same for transforms: for each value, the digits and the rotations that later transforms read.
         self._kept: dict[int, tuple[Any, dict[int, C]]] = {}
         # For each stack and matrix, the sums still to be read, by row: the remaining reads, and the value.
@@ -108,6 +110,18 @@ class Run(Generic[C]):
     def diagonal(self, transform: Transform[C], g: int, position: int, b: int, offset: int) -> Any:
         """The plaintext of one diagonal of a transform."""
         return self.shared.diagonal(transform.encoding(g, position, b, offset), self._ahead)
+
+    def conjugation(self, node: Node, x: C) -> C:
+        """The conjugate of the operand of a `real_part` or `imaginary_part`, computed once for both."""
+        source, on = node.inputs[0], self.at(cipher(node))
+        if self.shared.parts[source] != 2:
+            return on.conjugate(x)
+        key = self.shared.index[source]
+        if key in self._conjugates:
+            made: C = self._conjugates.pop(key)
+        else:
+            made = self._conjugates[key] = on.conjugate(x)
+        return made
 
     def rotation(self, node: Node, x: C) -> C:
         """The value of a `rotate`."""

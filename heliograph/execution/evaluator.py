@@ -23,6 +23,7 @@ from heliograph.ir.maps.steps import BabySteps, share_babies, transform_terms
 from heliograph.ir.ops.slots.bootstraps import fourier_factor
 from heliograph.ir.ops.slots.runs import cipher
 from heliograph.ir.ops.slots.transforms import transform_diagonals
+from heliograph.ir.ops.table import Role, role_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class Evaluator(Generic[C]):
         self.paths = program.planned.rotation_paths
         # Plaintexts of the factors of bootstraps, by `factor_key`.
         self.factors: dict[Hashable, Sequence[Any]] = {}
+        # The number of parts that are taken of each complex value, which share its conjugate.
+        self.parts = Counter(node.inputs[0] for node in program.nodes if role_of(node) is Role.PART)
         # The number of rotations of each value, which share its decomposition.
         self.rotations = Counter(
             node.inputs[0] for node in program.nodes if node.op == "rotate" and node.attrs["amount"] % self.ring.slots

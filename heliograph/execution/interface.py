@@ -248,13 +248,13 @@ def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> A
     With `declared`, raises RangeError for an element outside the input's range.
     """
     layout, value = spec.placed, given_as(spec, value)
-    if layout.samples == 1:
+    if layout.batch == 1:
         tensor = check_input(spec.name, spec.shape, value)
     else:
-        tensor = check_samples(spec.name, spec.shape, value, layout.samples)
+        tensor = check_samples(spec.name, spec.shape, value, layout.batch)
     if declared:
         check_spec_range(spec, tensor)
-    return tensor.reshape(layout.shape if layout.samples == 1 else (layout.samples, *layout.shape))
+    return tensor.reshape(layout.shape if layout.batch == 1 else (layout.batch, *layout.shape))
 
 
 def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = False) -> dict[Node, Array]:

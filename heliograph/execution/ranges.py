@@ -87,7 +87,8 @@ class Excess:
 class RangeWatch:
     """A watch on the inputs of polynomials while a program runs: pass `observe` to `execute`.
 
-    `read` turns a backend's ciphertext into its slots. Slots without an element are ignored.
+    `read` turns a backend's ciphertext into its slots. Slots without an element are ignored, and so are imaginary parts,
+    but for those of values that a bootstrap takes as complex.
     """
 
     def __init__(self, program: Program, read: Callable[[Node, Any], Array], slack: float = SLACK) -> None:
@@ -96,13 +97,16 @@ class RangeWatch:
         self.largest: dict[int, float] = {}
         self._read = read
         self._watched = bootstrap_inputs(program) | polynomial_inputs(program)
+        self._complex = {x for node in bootstraps(program) if node.attrs.get("complex") for x in bootstrapped(node)}
 
     def observe(self, node: Node, value: Any) -> None:
         if node not in self._watched:
             return
         entry, chunk = self._watched[node]
         layout, known = range_layout(self.program, entry), self.program.ranges[entry]
-        copies = known.placed(layout.in_all_copies(self._read(node, value), chunk))
+        slots = self._read(node, value)
+        parts = (np.real(slots), np.imag(slots)) if node in self._complex else (np.real(slots),)
+        copies = known.placed(np.concatenate([layout.in_all_copies(part, chunk) for part in parts]))
         # Copies of one element differ only by the error of encryption; the worst one counts.
         worst = copies[np.abs(copies).argmax(axis=0), np.arange(copies.shape[1])]
         size = np.abs(worst)

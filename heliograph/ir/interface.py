@@ -98,8 +98,8 @@ class Interface:
 
     @property
     def batch(self) -> int:
-        """The number of samples side by side in one ciphertext."""
-        return max((spec.layout.samples for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
+        """The number of samples that the program takes at once."""
+        return max((spec.layout.batch for spec in (*self.inputs, *self.outputs) if spec.layout), default=1)
 
     @property
     def scales(self) -> tuple[float, ...]:

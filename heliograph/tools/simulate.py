@@ -30,7 +30,7 @@ def simulate(artifact: Artifact, *samples: Any, seed: int = 0, noisy: bool = Tru
     simulator = Simulator(program, seed=seed, noisy=noisy)
     samples = tuple(with_drawn(program, samples, np.random.default_rng(seed)))
     encrypted = simulator.encrypt_inputs(pack_inputs(program, samples, declared=True))
-    watch = RangeWatch(program, lambda node, value: np.real(value.slots))
+    watch = RangeWatch(program, lambda node, value: value.slots)
     try:
         results, _ = execute(program, simulator, encrypted, observe=watch.observe if check_ranges else None)
     except RangeError:

@@ -53,6 +53,7 @@ class Wanted:
     `magnitude`: the largest output.
     `gap_error`: as in `Options`.
     `faster_than`: the milliseconds of a plan that is known already.
+    `paired`: whether ciphertexts hold a second group of samples as imaginary parts.
     """
 
     inputs: Sequence[Array]
@@ -61,6 +62,7 @@ class Wanted:
     magnitude: float
     gap_error: float | None = None
     faster_than: float = math.inf
+    paired: bool = False
 
     def below(self, plan: Plan | None) -> Wanted:
         """The same requirements for a plan that is faster than this one."""

@@ -21,7 +21,13 @@ import numpy as np
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import MIN_SCALE_BITS, Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import back_passes, lower_passes, pack_passes, pair_passes
+from heliograph.compiler.pipeline import (
+    back_passes,
+    lower_passes,
+    pack_passes,
+    pair_passes,
+    pair_samples_passes,
+)
 from heliograph.compiler.planning.chains import (
     MIN_HEADROOM_BITS,
     bootstrapping_rings,
@@ -56,6 +62,7 @@ from heliograph.passes.base import Step, Trail
 from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
 from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.levels.plan_levels import DriftError, TooFewLevelsError
+from heliograph.passes.packing.pair_samples import refuse_pairs
 from heliograph.rounding import power_of_two
 
 # If no plan is found, the error names outputs that need more room than this. No chain gets more for values that leave
@@ -98,9 +105,9 @@ def best_plan(
     offered: Callable[[], Program] | None = None,
     faster_than: float = math.inf,
 ) -> Plan:
-    """The plan of `make_plan`; with `options.objective`, the best plan over several batch sizes."""
+    """The plan of `batch_plan`; with `options.objective`, the best plan over several batch sizes."""
     if options.objective is None:
-        return make_plan(program, options, outputs, offered=offered, faster_than=faster_than)
+        return batch_plan(program, options, outputs, offered, faster_than)
     plans: list[Plan] = []
     failed: PlanningError | None = None
     for batch in _BATCHES:
@@ -108,7 +115,7 @@ def best_plan(
             # More samples at once take no less time.
             break
         try:
-            plans.append(make_plan(program, replace(options, batch=batch), outputs, offered=offered))
+            plans.append(batch_plan(program, replace(options, batch=batch), outputs, offered))
         except PlanningError as error:
             failed = failed or error
     if not plans:
@@ -120,6 +127,37 @@ def best_plan(
     return max((plan for plan in plans if plan.total_ms <= _AS_SOON * soonest), key=lambda plan: batch_of(plan.program))
 
 
+def batch_plan(
+    program: Program,
+    options: Options,
+    outputs: Sequence[Array],
+    offered: Callable[[], Program] | None = None,
+    faster_than: float = math.inf,
+) -> Plan:
+    """The faster one of the plans of `make_plan` for a batch: with all samples side by side, or with half of them as
+    imaginary parts.
+    """
+    plan = functools.partial(make_plan, program, outputs=outputs, offered=offered)
+    batch = options.batch
+    if not isinstance(batch, int) or batch == 1 or program.interface.carried:
+        return plan(options, faster_than=faster_than)
+    best, failed = None, None
+    # Where values bootstrap, pairs are faster: the other plan is then given up as soon as it is slower.
+    for paired, each in ((True, replace(options, batch=batch // 2)), (False, options)):
+        least = faster_than if best is None else min(faster_than, best.total_ms)
+        try:
+            found = plan(each, faster_than=least, paired=paired)
+        except PlanningError as error:
+            failed = error
+            continue
+        if best is None or found.total_ms < best.total_ms:
+            best = found
+    if best is None:
+        assert failed is not None
+        raise failed
+    return best
+
+
 def make_plan(
     program: Program,
     options: Options,
@@ -127,6 +165,7 @@ def make_plan(
     samples: int = 2,
     offered: Callable[[], Program] | None = None,
     faster_than: float = math.inf,
+    paired: bool = False,
 ) -> Plan:
     """The plan for a polynomial program, or for a program on slots.
 
@@ -134,6 +173,7 @@ def make_plan(
     `samples`: the number of samples for the simulation.
     `offered`: returns the program with the series that bootstraps may compute in place of polynomials.
     `faster_than`: plans that take as many milliseconds are of no use.
+    `paired`: whether the plan is for twice as many samples, of which half are imaginary parts.
 
     If there is no plan, raises a PlanningError with the reasons; it names large outputs if there are any.
     """
@@ -156,7 +196,7 @@ def make_plan(
             )
         inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
         tolerance = 2.0**-options.precision_bits * max(1.0, magnitude)
-        wanted = Wanted(inputs, headroom, tolerance, magnitude, options.gap_error, faster_than)
+        wanted = Wanted(inputs, headroom, tolerance, magnitude, options.gap_error, faster_than, paired)
         return _plan(program, options, wanted, offered or (lambda: program))
     except PlanningError as error:
         if headroom <= _LARGE_BITS or str(error.where).startswith("Options."):
@@ -350,9 +390,11 @@ def _unbootstrapped(ring: Ring, program: Program, options: Options, wanted: Want
     batch = options.batch if isinstance(options.batch, int) else 1
     if wanted.faster_than < math.inf and wanted.faster_than < least_ms(program, ring, options.costs, batch):
         return wanted.too_slow()
-    packed = _tried(ring, pack_passes, program, ring, options)
+    packed = _tried(ring, _packed, program, ring, options, wanted.paired)
     if isinstance(packed, Refusal):
         return packed
+    if wanted.paired:
+        packed = (*packed, *pair_samples_passes(packed[-1].program))
     # If the error comes from rotations, exact ones are cheaper than a finer scale.
     for exact in (False, True):
         trail = _tried(ring, back_passes, program, ring, options, packed=packed, exact_rotations=exact)
@@ -366,6 +408,14 @@ def _unbootstrapped(ring: Ring, program: Program, options: Options, wanted: Want
         if found.calls is None:
             break
     return found
+
+
+def _packed(program: Program, ring: Ring, options: Options, paired: bool) -> Trail:
+    """The program on slots; a PlanningError if samples are to be paired and one of its operations does not allow it."""
+    trail = pack_passes(program, ring, options)
+    if paired:
+        refuse_pairs(trail[-1].program)
+    return trail
 
 
 def _resident(plan: Plan, options: Options) -> Plan | Refusal:
@@ -416,7 +466,7 @@ def plan_bootstrapped(
             rings = bootstrapping_rings(log_ring, options)
     if not rings:
         return Refusal(PlanningError(_NOT_SECURE))
-    packing = _tried(rings[0], pack_passes, program, rings[0], options)
+    packing = _tried(rings[0], _packed, program, rings[0], options, wanted.paired)
     if isinstance(packing, Refusal):
         return packing
     search = BootstrapSearch(packing[-1].program, rings[0].slots, options.costs)
@@ -488,6 +538,9 @@ def _lowered(choice: Choice, packing: Trail, options: Options, wanted: Wanted, p
     shift = max(0, wanted.headroom - (ring.first_mod_bits - ring.scale_bits))
     verify(choice.placed.program, after=PlaceBootstraps.name)
     placed = (*packing, Step(PlaceBootstraps.name, choice.placed.program))
+    if wanted.paired:
+        placed = (*placed, *pair_samples_passes(choice.placed.program))
+        return (*placed, *lower_passes(placed[-1].program, ring, options, shift, choice.lower))
     paired = pair_passes(choice.placed.program, ring, options) if pairs else ()
     if paired:
         with contextlib.suppress(PlanningError):

@@ -231,7 +231,8 @@ def _between(program: Program, given: Any, found: Array) -> Array:
         rows = given[0] + shares[..., np.newaxis] * (given[others] - given[0])
         return np.asarray(rows.reshape(-1, given.shape[1]).astype(np.float32), dtype=np.float64)
 
-    low, high = np.zeros(others.size), np.ones(others.size)
+    low: Array = np.zeros(others.size)
+    high: Array = np.ones(others.size)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         same = interpret_many(program, (at(middle),))[0].argmax(axis=1) == classes[0]

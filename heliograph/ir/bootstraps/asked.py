@@ -31,9 +31,14 @@ def bootstrap_slots(program: Program) -> tuple[int, ...]:
     return tuple(sorted({node.attrs["slots"] for node in bootstraps(program)}))
 
 
+def keeps_parts(node: Node) -> bool:
+    """Whether one of `bootstraps` refreshes real and imaginary parts: two values, or one that is complex."""
+    return len(bootstrapped(node)) == 2 or bool(node.attrs.get("complex"))
+
+
 def paired_slots(program: Program) -> tuple[int, ...]:
     """The numbers of slots for which some bootstrap refreshes two values at once."""
-    return tuple(sorted({node.attrs["slots"] for node in bootstraps(program) if len(bootstrapped(node)) == 2}))
+    return tuple(sorted({node.attrs["slots"] for node in bootstraps(program) if keeps_parts(node)}))
 
 
 def raising_chains(program: Program) -> tuple[int, ...]:

@@ -39,11 +39,16 @@ def check_series(op: str, a: Mapping[str, Any], context: Context) -> None:
         raise ProgramError(f"{op}: {a['half_period']} is not a half period above 1 and at most {MOST_HALF_PERIOD:g}")
 
 
-def computed(a: Mapping[str, Any], context: Context, x: Array) -> Array:
-    """The result of a bootstrap of x: x, or its series of x."""
+def computed(values: Sequence[Array], a: Mapping[str, Any], context: Context) -> Array:
+    """The result of a bootstrap of x, or of x + iy: the value, or the series of each part."""
+    x = values[0] if len(values) == 1 else np.asarray(values[0] + 1j * values[1])
     if a.get("series") is None:
         return x
-    return evaluate(context.array(a["series"]), a["half_period"], x)
+    coefficients, half_period = context.array(a["series"]), a["half_period"]
+    if not a.get("complex"):
+        return evaluate(coefficients, half_period, x)
+    real, imaginary = (evaluate(coefficients, half_period, part) for part in (np.real(x), np.imag(x)))
+    return np.asarray(real + 1j * imaginary)
 
 
 def series_degree(node: Node, context: Context) -> int:

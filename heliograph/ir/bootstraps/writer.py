@@ -34,7 +34,7 @@ def write_bootstrap(
     the `series` of x, some levels lower.
 
     x is at the ring's `bootstrap_input_level`; its slots repeat with period `slots`. Imaginary parts are kept if
-    `paired`, else dropped.
+    `paired`, and the series is that of each part; else they are dropped.
     """
     return _Bootstrap(builder, ring, slots, paired, loc, series).bootstrapped(x)
 
@@ -95,14 +95,13 @@ class _Bootstrap(Writer):
         x = self._turned(x, back)
         x = self.at(self.read_at(x, self.reduction_scale), ring.bootstrap_level + REDUCTION_LEVELS)
         mirrored = self.op("conjugate", x)
-        if self.series is not None:
-            return self._reduced(self.op("add_ct", x, mirrored), log_scale)
-        real = self._reduced(self.op("add_ct", x, mirrored), ring.scale_bits)
+        target = ring.scale_bits if self.series is None else log_scale
+        found = self._reduced(self.op("add_ct", x, mirrored), target)
         if self.paired:
             # Twice the imaginary part.
-            imaginary = self._reduced(self.op("mul_i", self.op("sub_ct", mirrored, x)), ring.scale_bits)
-            real = self.op("add_ct", real, self.op("mul_i", imaginary))
-        return self.read_at(real, log_scale)
+            imaginary = self._reduced(self.op("mul_i", self.op("sub_ct", mirrored, x)), target)
+            found = self.op("add_ct", found, self.op("mul_i", imaginary))
+        return self.read_at(found, log_scale)
 
     def _multiplied(self, x: Node, factor: object, plain_log_scale: float) -> Node:
         attrs = {name: getattr(factor, name) for name in ("slots", "inverse", "scale", "layers", "giant", "shift")}

@@ -34,7 +34,8 @@ class Layout:
     `place % period`. The period repeats over the slots; each copy is moved left by `shift` more than the one before,
     counting anew every `copies` of them (see ir/maps/diagonals.py).
     The ciphertexts hold several samples: slot v of the layout of sample j is slot v * samples + j. Period and shift
-    count the slots of one sample.
+    count the slots of one sample. With several groups of as many samples each group has ciphertexts of its own, those of
+    the first group first.
     """
 
     shape: tuple[int, ...] = field(metadata=bounds(1, MOST_ELEMENTS, most=8))
@@ -48,6 +49,12 @@ class Layout:
     shift: int = field(default=0, metadata=bounds(0, MOST_SLOTS, optional=True))
     copies: int = field(default=1, metadata=bounds(1, MOST_SLOTS, optional=True))
     samples: int = field(default=1, metadata=bounds(1, MOST_SLOTS, optional=True))
+    groups: int = field(default=1, metadata=bounds(1, 2, optional=True))
+
+    @property
+    def batch(self) -> int:
+        """The number of samples, in all groups."""
+        return self.samples * self.groups
 
     @property
     def size(self) -> int:
@@ -90,8 +97,13 @@ class Layout:
         return (c[:, np.newaxis, np.newaxis] + y[:, np.newaxis] + x).reshape(-1)
 
     @functools.cached_property
-    def ciphertexts(self) -> int:
+    def chunks(self) -> int:
+        """The ciphertexts of one group."""
         return self.last_place // self.period + 1
+
+    @property
+    def ciphertexts(self) -> int:
+        return self.chunks * self.groups
 
     @property
     def own_slots(self) -> int:
@@ -152,11 +164,16 @@ class Layout:
         zero.
         """
         samples = tensor[np.newaxis] if tensor.shape == self.shape else tensor
-        if samples.shape[1:] != self.shape or not 0 < samples.shape[0] <= self.samples:
+        if samples.shape[1:] != self.shape or not 0 < samples.shape[0] <= self.batch:
             raise ProgramError(f"expected shape {self.shape}, got {tensor.shape}")
+        if self.groups > 1:
+            one, empty = replace(self, groups=1), np.zeros((self.batch, *self.shape))
+            empty[: samples.shape[0]] = samples
+            every = [vector for part in np.split(empty, self.groups) for vector in one.pack(_alone(part))]
+            return every if only is None else [every[only]]
         places, where = self.places(), self.positions
         values: Array = samples.reshape(samples.shape[0], -1).T
-        count = self.ciphertexts
+        count = self.chunks
         if only is not None and count > 1:
             index, places = self.elements(only)
             values, count = values[index], 1
@@ -166,10 +183,19 @@ class Layout:
         return [chunk[where].reshape(-1) for chunk in chunks]
 
     def unpack(self, vectors: list[Array]) -> Array:
-        """The tensor from its slot vectors (the first copy of each); of several samples (samples, *shape)."""
+        """The tensor from its slot vectors (the first copy of each); of several samples (batch, *shape)."""
+        if self.groups > 1:
+            one = replace(self, groups=1)
+            parts = (vectors[at : at + self.chunks] for at in range(0, self.ciphertexts, self.chunks))
+            return np.concatenate([one.unpack(part).reshape(self.samples, *self.shape) for part in parts])
         flat = np.concatenate([vector[: self.period * self.samples].reshape(self.period, -1) for vector in vectors])
         samples = flat[self.places()].T
         return np.asarray(samples.reshape(self.shape if self.samples == 1 else (self.samples, *self.shape)))
+
+
+def _alone(samples: Array) -> Array:
+    """Samples with their axis, (1, *shape) without it."""
+    return samples[0] if samples.shape[0] == 1 else samples
 
 
 def channels_rows_columns(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -270,6 +296,6 @@ def check_layout(layout: Layout | None, slots: int, what: str) -> Layout:
         raise ProgramError(f"the axes of {what} are not those of its shape")
     if layout.ciphertexts > MOST_STACKED:
         raise ProgramError(f"{what} would take more than {MOST_STACKED} ciphertexts")
-    if layout.ciphertexts > layout.size:
+    if layout.chunks > layout.size:
         raise ProgramError(f"{what} would take more ciphertexts than it has elements")
     return layout

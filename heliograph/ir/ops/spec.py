@@ -169,6 +169,9 @@ class Runs(Protocol):
     def constant(self, node: Node, level: int, make: Callable[[], Any]) -> Any:
         """The plaintext that a node adds or multiplies by, kept between runs."""
 
+    def conjugation(self, node: Node, x: Any) -> Any:
+        """The conjugate of the operand of a `real_part` or `imaginary_part`."""
+
     def rotation(self, node: Node, x: Any) -> Any:
         """The value of a `rotate`, which may share its decomposition with others."""
 

@@ -14,13 +14,13 @@ from heliograph.ckks.chains import bootstrap_chain
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import Series
 from heliograph.ir import Builder, Node, Program, Stage
-from heliograph.ir.bootstraps.asked import WHOLE
+from heliograph.ir.bootstraps.asked import WHOLE, keeps_parts
 from heliograph.ir.bootstraps.series import reached_level
 from heliograph.ir.bootstraps.writer import write_bootstrap
 from heliograph.ir.ops.slots.runs import cipher
 
 # The attributes that a `refreshed` takes over from its `bootstrap`.
-_SAID = ("slots", "size_bits", "ranges", "chunks", "observed", "series", "half_period")
+_SAID = ("slots", "size_bits", "ranges", "chunks", "observed", "series", "half_period", "complex")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class LowerBootstraps:
 
 def _written(builder: Builder, node: Node, operands: Sequence[Node], rings: Sequence[Ring]) -> Node:
     """The last node of the bootstrap written out."""
-    a, level, paired = node.attrs, cipher(node).level, len(operands) == 2
+    a, level = node.attrs, cipher(node).level
     ring = rings[bootstrap_chain(rings, reached_level(node))]
-    x = builder.op("complex_of", operands, node.loc) if paired else operands[0]
+    x = builder.op("complex_of", operands, node.loc) if len(operands) == 2 else operands[0]
     series = None
     if a.get("series") is not None:
         series = Series(builder.context.array(a["series"]), a["half_period"])
-    made = write_bootstrap(builder, ring, x, a["slots"], paired, node.loc, series)
+    made = write_bootstrap(builder, ring, x, a["slots"], keeps_parts(node), node.loc, series)
     if level < cipher(made).level:
         made = builder.op("level_drop", (made,), node.loc, levels=cipher(made).level - level)
     # The value came in at a small scale for its size. Multiplying by a whole number and reading the result at a larger

@@ -278,6 +278,10 @@ class _Scales:
         """The bits that a rescale between an operand and its reader takes off the scale."""
         return 0.0 if self.levels.takes_pending(reader) else self._drop(operand)
 
+    def _less(self, reader: Node, operand: Node) -> float:
+        """The bits by which a reader that is no product has a smaller scale than its operand: parts double theirs."""
+        return self._drop_between(reader, operand) - (1.0 if role_of(reader) is Role.PART else 0.0)
+
     def adjustable(self, node: Node) -> bool:
         """Whether the scale can still be chosen."""
         return node not in self.scale and self._adjustable[node]
@@ -342,7 +346,7 @@ class _Scales:
             scale = self._product(node)
         else:
             operand = node.inputs[0]
-            scale = self.scale[operand] - self._drop_between(node, operand) + (1.0 if role is Role.PART else 0.0)
+            scale = self.scale[operand] - self._less(node, operand)
             if role is Role.BOOTSTRAP:
                 scale += node.attrs.get("raised_bits", 0)
         self.scale[node] = scale
@@ -365,7 +369,13 @@ class _Scales:
             return
         for operand in _secret_inputs(node):
             if self.adjustable(operand):
-                yield self._fixing(operand, scale + self._drop_between(node, operand))
+                yield self._fixing(operand, scale + self._less(node, operand))
+            elif (
+                operand in self.scale
+                and abs(settled := self.scale[operand] - self._less(node, operand) - scale) > _ROUNDING
+            ):
+                # Another reader has settled the operand's scale.
+                self.scale[node] = scale + settled
 
     def _product(self, node: Node) -> float:
         """The scale of a product of values whose scales are settled."""

@@ -200,7 +200,7 @@ class Client:
     def _message(self, values: Mapping[PublicSpec, Any]) -> EncryptedInput:
         """The values of some inputs, encrypted; a ProgramError unless all inputs have the same number of samples."""
         blobs = self._encrypted(values)
-        counts = [len(value) for spec, value in values.items() if spec.placed.samples > 1]
+        counts = [len(value) for spec, value in values.items() if spec.placed.batch > 1]
         _check_counts(counts)
         return EncryptedInput(self.public.fingerprint, self.id, blobs, samples=counts[0] if counts else None)
 
@@ -284,7 +284,7 @@ class Client:
         return self._batches(arrays)
 
     def _batches(self, arrays: Sequence[Array]) -> Iterator[EncryptedInput]:
-        batch = self.public.inputs[0].placed.samples
+        batch = self.public.inputs[0].placed.batch
         for start in range(0, len(arrays[0]), batch):
             yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
 
@@ -332,7 +332,7 @@ class Client:
 
     def _samples_of(self, asked: EncryptedInput | str) -> int | None:
         """The number of samples in these inputs; None if the artifact takes one at a time."""
-        batch = self.public.inputs[0].placed.samples
+        batch = self.public.inputs[0].placed.batch
         if batch == 1:
             return None
         count = None if isinstance(asked, str) else asked.samples
@@ -450,5 +450,5 @@ def _check_counts(counts: Sequence[int]) -> None:
 def _unpacked(spec: PublicSpec, vectors: list[Array]) -> Array:
     """The tensor in decrypted slot vectors, with a leading axis of samples if the artifact takes several at once."""
     layout = spec.placed
-    batch = () if layout.samples == 1 else (layout.samples,)
+    batch = () if layout.batch == 1 else (layout.batch,)
     return layout.unpack(vectors).reshape((*batch, *spec.shape))

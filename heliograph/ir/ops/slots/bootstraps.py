@@ -194,10 +194,6 @@ def _refreshed_bounds(node: Node, operands: Sequence[Bounds], context: Context) 
     return bootstrap_bounds(node, operands[1:], context)
 
 
-def _meaning(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    return computed(a, context, values[1]) if len(values) == 2 else np.asarray(values[1] + 1j * values[2])
-
-
 define(
     OpSpec(
         "refreshed",
@@ -211,9 +207,10 @@ define(
             "observed": "int?",
             "series": "constant?",
             "half_period": "float?",
+            "complex": "bool?",
         },
         _refreshed_type,
-        _meaning,
+        lambda values, a, context: computed(values[1:], a, context),
         "The end of a written-out bootstrap: the first operand is the refreshed value, the second one (and the third, as "
         "imaginary part) the value before. It has the attributes of `bootstrap`.",
         role=Role.LEVEL,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import bootstrap_bounds, check_series, computed
 from heliograph.ir.node import Array, Stage
@@ -141,10 +139,6 @@ def _bootstrap_type(operands: Sequence[CipherType | SlotsType], a: Attrs, contex
     return replace(made, level=a["level"], log_scale=made.log_scale + a.get("raised_bits", 0))
 
 
-def _bootstrap(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    return computed(a, context, values[0]) if len(values) == 1 else np.asarray(values[0] + 1j * values[1])
-
-
 define(
     OpSpec(
         "bootstrap",
@@ -161,16 +155,18 @@ define(
             "series": "constant?",
             "half_period": "float?",
             "deeper": "int?",
+            "complex": "bool?",
         },
         _bootstrap_type,
-        _bootstrap,
+        computed,
         "Refresh a ciphertext whose slots repeat with period `slots` and are at most 2**`size_bits` in size (0 where it is "
         "not given): it comes back at `level`, its scale `raised_bits` higher. Slots are real; two operands x and y are "
         "refreshed together as x + iy, and `real_part` and `imaginary_part` take them apart. `ranges`, `chunks`: for each "
         "operand the entry of the table of ranges (-1: none) that bounds it, and which ciphertext of that value it is. At "
         "the packed stage a wish of the program's author, or of the pass that places bootstraps; once levels are planned it "
         "is written out. `series`, `half_period`: what comes back is this trigonometric polynomial of the value "
-        "(ckks/trigonometric.py), which takes it `deeper` levels down.",
+        "(ckks/trigonometric.py), which takes it `deeper` levels down. `complex`: slots are complex, and what is said of "
+        "a value holds for each of its parts.",
         role=Role.BOOTSTRAP,
         rules=slotwise(bootstrap_bounds),
     )

@@ -78,7 +78,10 @@ def _bounds_of_product(node: Node, operands: Sequence[Bounds], context: Context)
     return scaled(operands[0], *[_vector_of(node, operands[0][0].size, context)] * 2)
 
 
-def _sum_with_vector(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds:
+def _sum_with_vector(node: Node, operands: Sequence[Bounds], context: Context) -> Bounds | None:
+    """The bounds of the sum; None if slots become complex."""
+    if "imaginary" in node.attrs:
+        return None
     vector = _vector_of(node, operands[0][0].size, context)
     return widened(operands[0][0] + vector, operands[0][1] + vector)
 
@@ -117,10 +120,11 @@ define(
         "add_plain",
         SLOTS,
         (1, 1),
-        {"value": "constant"},
+        {"value": "constant", "imaginary": "constant?"},
         _repeats("add_plain", unchanged),
-        lambda values, a, context: values[0] + _tile(context.array(a["value"]), _slots_of(values)),
-        "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale.",
+        lambda values, a, context: values[0] + _tile(runs.plain_vector(a, context.array), _slots_of(values)),
+        "Sum with a plaintext vector, repeated over the slots, encoded at the ciphertext's own scale; `imaginary` as for "
+        "`mul_plain`.",
         role=Role.TRANSPARENT,
         rules=SlotRules(_sum_with_vector, _period_with_vector, any_operand, NO_KEYS),
         run=runs.sum_with_constant,

@@ -164,7 +164,7 @@ def part_of_complex(run: Runs, node: Node, operands: Sequence[Any]) -> Any:
     """z + conj(z), or i (conj(z) - z): twice the part, which is read at twice the scale."""
     kind, x = cipher(node), operands[0]
     on = run.at(kind)
-    conjugate = on.conjugate(x)
+    conjugate = run.conjugation(node, x)
     twice = on.add(x, conjugate) if node.op == "real_part" else on.times_i(on.sub(conjugate, x))
     return on.reread(twice, kind.log_scale)
 
