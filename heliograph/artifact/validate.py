@@ -345,6 +345,8 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
         whole(a["factor"], f"the factor {what}", -MOST_WHOLE, MOST_WHOLE)
         if a["factor"] == 0:
             raise refuse("a ciphertext is multiplied by zero")
+    if "amount" in a:
+        whole(a["amount"], f"the amount {what}", -ring.slots, ring.slots)
     if node.op == "linear_transform":
         for key in ("baby_steps", "giant_steps"):
             if len(a[key]) > ring.slots:
@@ -353,11 +355,8 @@ def _check_node(node: Node, program: Program, ring: Ring) -> None:
                 whole(step, f"a rotation {what}", -ring.slots, ring.slots)
         for name in a["matrices"]:
             program.linear_map(name)
-    elif node.op in ("mul_plain", "add_plain"):
-        if not 0 < program.array(a["value"]).size <= ring.slots:
-            raise refuse(f"the plaintext {what} does not fit the slots")
-    elif node.op == "rotate":
-        whole(a["amount"], f"the amount {what}", -ring.slots, ring.slots)
+    elif node.op in ("mul_plain", "add_plain") and not 0 < program.array(a["value"]).size <= ring.slots:
+        raise refuse(f"the plaintext {what} does not fit the slots")
 
 
 def check_transforms(program: Program, ring: Ring) -> None:

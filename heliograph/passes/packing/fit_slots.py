@@ -47,7 +47,8 @@ class FitSlots:
         # Nodes that become equal (rotations by amounts that differ by a period) are merged.
         known: dict[Any, Node] = {}
         for node in program.nodes:
-            rule = _unchanged if role_of(node) in BY_SLOT else rule_for(RULES, node, self.name)
+            ruled = node.op in RULES or role_of(node) not in ALIKE
+            rule = rule_for(RULES, node, self.name) if ruled else _unchanged
             made = rule(fitting, node, [new[operand] for operand in node.inputs])
             new[node] = known.setdefault((made.op, made.inputs, tuple(made.attrs.items())), made)
         builder.interface = replace(
@@ -179,7 +180,7 @@ def _polynomial(fitting: _Fitting, node: Node, operands: list[Node]) -> Node:
     return builder.op("poly", (operand,), node.loc, **attrs)
 
 
-# The ops that do not act on each slot alike.
+# The ops that do not act on each copy of a vector alike, and those of which something is to be saved.
 RULES: Mapping[str, _Rule] = {
     "input": _input,
     "pack": _pack,
@@ -188,5 +189,5 @@ RULES: Mapping[str, _Rule] = {
     "conjugate": _conjugate,
     "rotate": _rotate,
 }
-# The roles of ops that act on each slot alike. (A linear map's type says on how many slots it works.)
-BY_SLOT = frozenset({Role.SUM, Role.PRODUCT, Role.PLAIN_PRODUCT, Role.TRANSPARENT, Role.STACK, Role.LEVEL})
+# The roles of ops that act on each copy of a vector alike. (A linear map's type says on how many slots it works.)
+ALIKE = frozenset({Role.SUM, Role.PRODUCT, Role.PLAIN_PRODUCT, Role.TRANSPARENT, Role.ROTATION, Role.STACK, Role.LEVEL})
