@@ -30,6 +30,9 @@ BACK = ["pack", "lower-polynomials", "plan-levels", "select-keys", "place-chains
 def shown(options: Options, source: str = SOURCE) -> tuple[hg.Artifact, list[tuple[str, Program]]]:
     steps: list[tuple[str, Program]] = []
     made = compile(hg.parse(source), options, watch=lambda name, program: steps.append((name, program)))
+    names = [name for name, _ in steps]
+    # `--explain` knows each of them, in this order.
+    assert names == [name for name in pipeline.PASSES if name in names]
     return made, steps
 
 
