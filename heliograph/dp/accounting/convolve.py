@@ -331,6 +331,8 @@ def combine(
     product[kept] = turned
     del turned
     error = size * np.expm1(np.minimum(drift + 8 * UNIT * noise + 32 * UNIT, 200.0))
+    # Where a factor is nearly 0 its relative error says nothing; but no error is above |computed| + |true|.
+    error = np.minimum(error, (size + np.exp(np.minimum(bound, 50.0))) * (1 + 1e-9))
     values = fft.irfft(product, length)
     transform = _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2)
     entry = 2 * (float(error.sum()) + transform * float(size.sum())) / length + math.exp(-54.0)
