@@ -100,6 +100,14 @@ def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = run(capsys, "verify", str(path))
     assert code == 1
     assert "DOES NOT STAND" in out
+    wide = {"name": "steps", "mechanism": "truncated_gaussian(p=0.01, noise_multiplier=1, most=600, records=60000)"}
+    path.write_text(json.dumps(data | {"epsilon_upper": 0.01, "releases": [wide | {"count": 1000}]}))
+    code, out, _ = run(capsys, "verify", str(path))
+    assert code == 1
+    assert "NOT PROVED, NOT REFUTED" in out
+    path.write_text(json.dumps({key: value for key, value in data.items() if key != "epsilon_upper"}))
+    code, out, _ = run(capsys, "verify", str(path))
+    assert (code, "claimed: nothing; so nothing was verified" in out) == (1, True)
     assert run(capsys, "verify", str(tmp_path / "none.json"))[0] == 2
 
 
