@@ -18,7 +18,6 @@ from heliograph.dp.accounting import Tolerance, delta, epsilon
 from heliograph.dp.accounting.curves import advantage, epsilon_by_steps, group_epsilon, trade_off
 from heliograph.dp.accounting.filters import (
     BudgetError,
-    CurveFilter,
     RenyiFilter,
     RenyiOdometer,
     best_order,
@@ -27,11 +26,11 @@ from heliograph.dp.accounting.filters import (
 from heliograph.dp.accounting.ledger import Ledger, Release, read_history, verify
 from heliograph.dp.accounting.rdp import conversion, log_moment
 from heliograph.dp.accounting.running import RunningAccountant
-from heliograph.dp.batches import TruncatedGaussian
+from heliograph.dp.batches import FixedSizeGaussian, TruncatedGaussian
 from heliograph.dp.calibrate import largest_p, most_steps, noise_multiplier
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, SampledGaussian, SampledLaplace
-from heliograph.errors import PlanningError, ProgramError, WireError
+from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, RandomizedResponse, SampledGaussian, SampledLaplace
+from heliograph.errors import PlanningError, ProgramError, UnsupportedError, WireError
 
 
 @pytest.mark.parametrize(("p", "noise"), [(0.01, 1.0), (0.2, 0.7), (1e-4, 5.0)])
@@ -116,15 +115,34 @@ def test_filters_refuse_what_they_cannot_hold() -> None:
     assert not RenyiFilter(5.0, 1e-6, 10.0).fits(Approximate(0.1, 1e-9))
 
 
-def test_a_curve_filter_admits_its_plan_and_no_more() -> None:
-    plan = SampledGaussian(0.02, 1.1) * 300 + Gaussian(8.0) * 5
-    filter_ = CurveFilter(plan, 1e-5)
-    assert filter_.epsilon == pytest.approx(epsilon(plan, 1e-5, method="rdp").upper, rel=0.02)
-    assert filter_.epsilon >= epsilon(plan, 1e-5, method="rdp").upper * (1 - 1e-9)
-    filter_.spend(Gaussian(8.0), 5)
-    filter_.spend(SampledGaussian(0.02, 1.1), 300)
-    with pytest.raises(BudgetError):
-        filter_.spend(SampledGaussian(0.02, 1.1))
+@pytest.mark.parametrize("count", [-100, 0, 0.5, True])
+def test_nothing_is_refunded(count: Any) -> None:
+    filter_, odometer = RenyiFilter(5.0, 1e-6, 10.0), RenyiOdometer(1e-6)
+    for each in (filter_, odometer):
+        with pytest.raises(ProgramError, match="positive integer"):
+            each.spend(Gaussian(10.0), count)
+        assert each.steps == 0
+
+
+def test_filters_and_running_accountants_hold_for_one_relation() -> None:
+    response, step = RandomizedResponse(0.1), SampledGaussian(0.01, 2.0)
+    for each in (RenyiFilter(5.0, 1e-6, 10.0), RenyiOdometer(1e-6)):
+        with pytest.raises(ProgramError, match="under replace"):
+            each.spend(response)
+    for each in (RenyiFilter(5.0, 1e-6, 10.0, neighboring="replace"), RenyiOdometer(1e-6, neighboring="replace")):
+        each.spend(response)
+        with pytest.raises(UnsupportedError, match="no pair"):
+            each.spend(step)
+        assert each.steps == 1
+    changed = RenyiFilter(5.0, 1e-6, 10.0, neighboring="replace")
+    assert changed.cost(Gaussian(10.0)) == RenyiFilter(5.0, 1e-6, 10.0).cost(Gaussian(5.0))
+    assert RenyiFilter.from_json(json.loads(json.dumps(changed.to_json()))) == changed
+    running = RunningAccountant(1e-5)
+    running.step(step)
+    with pytest.raises(ProgramError, match="cannot be combined"):
+        running.step(response)
+    running.step(FixedSizeGaussian(10, 1000, 4.0), 3)
+    assert running.epsilon().proved
 
 
 def test_an_odometer_rises_and_covers_what_was_spent() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
@@ -116,7 +118,7 @@ def check_epsilon(value: float) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, int | float | np.floating) and math.isfinite(value)
 
 
 def _ask(
@@ -270,9 +272,9 @@ def _capped(found: Estimate, other: Estimate) -> Estimate:
 
 def infinite_reason(composition: Composition, delta: float) -> str:
     """The reason why the epsilon of a composition is infinite at delta, or why no method proved it finite."""
-    from heliograph.dp.accounting.pld import infinite_mass
+    from heliograph.dp.accounting.pld import infinite_bounds
 
-    lost = infinite_mass([(mechanism.pair("remove"), count) for mechanism, count in composition])
+    lost = infinite_bounds([(mechanism.pair("remove"), count) for mechanism, count in composition]).lower
     if lost >= delta * (1 - 1e-9):
         return (
             f"with probability {lost:.6g} an outcome shows that only one of the data sets can have made it; "

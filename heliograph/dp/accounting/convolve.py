@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy import fft
 from scipy.signal import lfilter
 
-from heliograph.dp.accounting.discretize import Lattice
+from heliograph.dp.accounting.discretize import Lattice, TooFineError
 from heliograph.dp.pairs import UNIT, Array
 
 MAX_LENGTH = 1 << 24
@@ -65,6 +65,9 @@ def tilted_moments(terms: Terms, theta: float) -> tuple[float, float, float]:
         top = float(exponent.max(where=lattice.mass > 0, initial=-np.inf))
         weights = lattice.mass * np.exp(np.minimum(exponent - top, 0.0))
         sum_ = float(weights.sum())
+        if not sum_ > 0:
+            # No mass is left at finite losses; a coarser mesh may keep some.
+            raise TooFineError
         first = float(np.dot(weights, losses)) / sum_
         total += count * (top + math.log(sum_))
         mean += count * first

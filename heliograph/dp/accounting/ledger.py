@@ -251,11 +251,11 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
         state = data.get("filter")
         if not isinstance(state, dict):
             raise WireError("an adaptive report needs its filter", where="filter")
-        budget = RenyiFilter.from_json({**state, "spent": 0.0, "steps": 0})
+        budget = RenyiFilter.from_json({**state, "spent": 0.0, "steps": 0, "neighboring": neighboring})
         if budget.delta > rest * (1 + 1e-12):
             checks.problems.append(f"the filter's delta {budget.delta:g} is above the {rest:g} that is left for it")
         try:
-            for mechanism, count in releases.under(neighboring):
+            for mechanism, count in releases:
                 budget.spend(mechanism, count)
         except BudgetError as error:
             checks.problems.append(str(error).replace("\n", " "))
