@@ -87,7 +87,7 @@ _method = click.option(
     "--method",
     default="auto",
     show_default=True,
-    help="Accountant: auto, pld, exact, inversion, prv, rdp or gdp (gdp is an estimate, not a bound).",
+    help="Accountant: auto, pld, exact or rdp.",
 )
 _neighbors = click.option(
     "--neighbors",
@@ -265,7 +265,7 @@ def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: boo
 def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, quiet: bool) -> None:
     """Run every accountant on one composition.
 
-    Prints their results and times; prv alone can take seconds.
+    Prints their results and times.
     """
     from heliograph.dp import accounting
     from heliograph.dp.accounting.accountant import check_delta

@@ -35,7 +35,7 @@ class Accountant(Protocol):
 
 
 def accountant(method: str) -> Accountant:
-    """The accountant of that name: auto, pld, exact, inversion, prv, rdp or gdp."""
+    """The accountant of that name: auto, pld, exact or rdp."""
     table = _table()
     if method not in table:
         raise ProgramError(f"no method {method!r}", where="method", hint=f"use one of {', '.join(table)}")
@@ -50,21 +50,10 @@ def methods() -> tuple[str, ...]:
 def _table() -> dict[str, Callable[[], Accountant]]:
     from heliograph.dp.accounting.auto import Auto
     from heliograph.dp.accounting.exact import Exact
-    from heliograph.dp.accounting.gdp import CentralLimit
-    from heliograph.dp.accounting.inversion import Inversion
     from heliograph.dp.accounting.pld import LossDistribution
-    from heliograph.dp.accounting.prv import PrivacyRandomVariables
     from heliograph.dp.accounting.rdp import Renyi
 
-    return {
-        "auto": Auto,
-        "pld": LossDistribution,
-        "exact": Exact,
-        "inversion": Inversion,
-        "prv": PrivacyRandomVariables,
-        "rdp": Renyi,
-        "gdp": CentralLimit,
-    }
+    return {"auto": Auto, "pld": LossDistribution, "exact": Exact, "rdp": Renyi}
 
 
 def epsilon(
