@@ -17,13 +17,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from central_limit import CentralLimit
 from harness import ROOT, Run, benchmark, option
 from heliograph.dp.accounting import Tolerance, delta, epsilon
 from heliograph.dp.accounting.convolve import compose
 from heliograph.dp.accounting.discretize import Mesh, merging_offset, offset_for, optimistic, pessimistic
 from heliograph.dp.accounting.pld import saddle_for_epsilon
-from heliograph.dp.accounting.prv import PrivacyRandomVariables
 from heliograph.dp.mechanisms import SampledGaussian
+from published_accountants import PrivacyRandomVariables
 
 
 def steps_figure(path: Path) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def steps_figure(path: Path) -> dict[str, Any]:
     counts = [10, 30, 100, 300, 1000, 2000, 4000, 7000, 10_000]
     brackets = [epsilon(step * k, at) for k in counts]
     renyi = [epsilon(step * k, at, method="rdp").upper for k in counts]
-    central = [epsilon(step * k, at, method="gdp").estimate for k in counts]
+    central = [epsilon(step * k, at, method=CentralLimit()).estimate for k in counts]
     published = [epsilon(step * k, at, method=PrivacyRandomVariables(eps_error=0.1)) for k in counts]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -87,7 +87,7 @@ _method = click.option(
     "--method",
     default="auto",
     show_default=True,
-    help="Accountant: auto, pld, exact, inversion, prv, rdp or gdp (gdp is an estimate, not a bound).",
+    help="Accountant: auto, pld, exact or rdp.",
 )
 _neighbors = click.option(
     "--neighbors",
@@ -136,14 +136,14 @@ def epsilon(
     from heliograph.dp import accounting
 
     refuse_overwriting(certificate_, force=force)
+    composition = _parse(expr)
+    bracket = accounting.epsilon(
+        composition, delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
+    )
     if certificate_ is not None:
         from heliograph.dp.accounting.certificate import certificate, write_certificate
 
-        found = certificate(_parse(expr), delta, neighboring=neighboring, tolerance=_tolerance(tolerance))
-        write_certificate(certificate_, found)
-    bracket = accounting.epsilon(
-        _parse(expr), delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
-    )
+        write_certificate(certificate_, certificate(composition, delta, neighboring=neighboring, bracket=bracket))
     emit(str(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
@@ -186,43 +186,15 @@ def verify(report: Path, delta: float | None, seconds: float, as_json: bool, qui
     REPORT is a Heliograph report, an Opacus history or a dp-accounting event.
 
     A certificate (`heliograph dp epsilon --certificate`) is checked claim by claim: delta is computed at each end of its
-    brackets. Exit code 1 if a claim does not hold, 2 if REPORT asks for more than --seconds or 4 GB of memory.
+    brackets. Exit code 0 if all claims are proved; 1 if one is refuted or undecided, or if nothing is claimed; 2 if REPORT
+    asks for more than --seconds or 4 GB of memory.
     """
-    from heliograph.dp.accounting.certificate import check, is_certificate
-    from heliograph.dp.accounting.ledger import load_json
     from heliograph.dp.accounting.ledger import verify as verify_file
     from heliograph.dp.accounting.limits import limited
 
     with limited(seconds, _VERIFY_BYTES, report):
-        data = load_json(report)
-        checked = check(data) if is_certificate(data) else None
-        found = verify_file(report, delta) if checked is None else None
-    if checked is not None:
-        values = {
-            "holds": checked.holds,
-            "claims": checked.claims,
-            "delta": checked.delta,
-            "problems": list(checked.problems),
-            "undecided": list(checked.undecided),
-        }
-        verdict = "they stand" if checked.holds else "NOT ALL STAND"
-        lines = [
-            *(f"  problem: {line}" for line in (*checked.problems, *checked.undecided)),
-            f"{checked.claims} claims at delta {checked.delta:g}: {verdict}",
-        ]
-        emit("\n".join(lines), values, as_json=as_json, quiet=quiet)
-        if not checked.holds:
-            sys.exit(1)
-        return
-    assert found is not None
-    claimed = "nothing" if found.epsilon_claimed is None else f"epsilon {found.epsilon_claimed:g}"
-    lines = [
-        str(found.bracket),
-        f"{found.releases} kinds of release, accounting: {found.accounting}",
-        *(f"  problem: {problem}" for problem in found.problems),
-        f"claimed: {claimed}; {'it stands' if found.holds else 'IT DOES NOT STAND'}",
-    ]
-    emit("\n".join(lines), found.to_json(), as_json=as_json, quiet=quiet)
+        found = verify_file(report, delta)
+    emit(str(found), found.to_json(), as_json=as_json, quiet=quiet)
     if not found.holds:
         sys.exit(1)
 
@@ -293,7 +265,7 @@ def shuffle(batches: int, noise_: float, delta: float, as_json: bool, quiet: boo
 def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, quiet: bool) -> None:
     """Run every accountant on one composition.
 
-    Prints their results and times; prv alone can take seconds.
+    Prints their results and times.
     """
     from heliograph.dp import accounting
     from heliograph.dp.accounting.accountant import check_delta

@@ -24,6 +24,8 @@ from heliograph.dp.sampled_pairs import MixturePart, joined_pair
 from heliograph.errors import ProgramError
 
 _MOST = 10**9
+_MOST_DRAWS = 64
+"""Of one record in a batch with replacement: each is a component of its pair."""
 
 
 class _Bounded(Mechanism):
@@ -255,12 +257,12 @@ class _RepeatedGaussian(Mechanism):
 def _repeated_gaussian(size: int, records: int, noise_multiplier: float, side: Side, direction: Direction) -> Pair:
     # Draws have 53 bits: a record's probability may be larger by 2^-53.
     p = min((1 / records) * (1 + 1e-12) + 2.0**-53, 1.0)
-    k: npt.NDArray[np.int64] = np.arange(min(size, 400) + 1)
+    k: npt.NDArray[np.int64] = np.arange(min(size, _MOST_DRAWS) + 1)
     weights = binom.pmf(k, size, p)
     most = int(np.flatnonzero(binom.sf(k, size, p) < 1e-40)[0]) if binom.sf(k[-1], size, p) < 1e-40 else -1
     if most < 0:
         raise ProgramError(
-            "a record may be drawn hundreds of times",
+            f"a record may be drawn more than {_MOST_DRAWS} times",
             where="with_replacement_gaussian",
             why=f"{size} draws are from {records} records only",
             hint="use fewer draws",

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from heliograph.dp.mechanisms import (
     Gaussian,
     Laplace,
@@ -172,7 +174,7 @@ def _bare_gaussian(multiplier: float) -> Gaussian:
 
 
 def _checked_count(count: object, where: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
         raise ProgramError(
             f"a count must be an integer of at least 0, not {count!r}",
             where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
@@ -183,4 +185,4 @@ def _checked_count(count: object, where: object) -> int:
             where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
             why=f"more than {MAX_STEPS:.0e} steps are not accounted for: round-off is bounded per step",
         )
-    return count
+    return int(count)

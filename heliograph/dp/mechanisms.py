@@ -340,7 +340,8 @@ class Approximate(Mechanism):
 
 def _check_integer(record: Mechanism, name: str, high: int) -> None:
     value = getattr(record, name)
-    if isinstance(value, bool) or not float(value).is_integer() or not 1 <= value <= high:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not float(value).is_integer() or not 1 <= value <= high:
         raise ProgramError(f"{name} = {value!r} must be an integer in [1, {high:g}]", where=record.name)
     object.__setattr__(record, name, int(value))
 
@@ -349,7 +350,7 @@ _gaussian_pair = lru_cache(maxsize=4096)(gaussian_pair)
 _laplace_pair = lru_cache(maxsize=4096)(laplace_pair)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _discrete_gaussian_pair(sigma: float, sensitivity: int) -> Pair:
     # Beyond 40 sigma, masses are below e^-800: too small for a double, and for any delta.
     reach = math.ceil(40 * sigma) + 2 * sensitivity + 1
@@ -364,7 +365,7 @@ def _discrete_gaussian_pair(sigma: float, sensitivity: int) -> Pair:
     return Pair(Atoms(loss[heavy], mass, 2e-13), None, 0.0, 1e-280)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _discrete_laplace_pair(epsilon: float, sensitivity: int) -> Pair:
     # The loss is -epsilon * sensitivity at or below 0, and the opposite at or above `sensitivity`, the shifted centre.
     inner = np.arange(1, sensitivity, dtype=np.float64)

@@ -10,6 +10,9 @@ from scipy.special import ndtri_exp
 
 from heliograph.dp.pairs import UNIT, Array, Atoms, Cells, Pair, Part, normal_cells
 
+_BLOCK = 1 << 14
+"""Points at which a mixture is evaluated at once: memory is this times its components."""
+
 
 @dataclass(frozen=True, eq=False)
 class MixturePart:
@@ -38,6 +41,10 @@ class MixturePart:
     def _log_ratio(self, x: Array) -> tuple[Array, Array]:
         """log of mixture over N(0, 1) at x, and its slope."""
         x = np.asarray(np.clip(x, -1e150, 1e150), dtype=np.float64)
+        if x.size > _BLOCK:
+            blocks = [self._log_ratio(each) for each in np.array_split(x.ravel(), -(-x.size // _BLOCK))]
+            whole = [np.concatenate(parts).reshape(x.shape) for parts in zip(*blocks, strict=True)]
+            return whole[0], whole[1]
         terms = np.log(self.weights)[:, None] + self.shifts[:, None] * (x - self.shifts[:, None] / 2)
         top = terms.max(axis=0)
         shares = np.exp(terms - top)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -27,6 +31,14 @@ from heliograph.dp.mechanisms import (
     SampledLaplace,
 )
 from heliograph.dp.pairs import normal_cells
+
+
+def published(module: str) -> Any:
+    """A module of the benchmarks with an accountant that papers are compared with."""
+    folder = str(Path(__file__).resolve().parents[2] / "benchmarks")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(module)
 
 
 def gaussian_delta(mu: mpf, e: mpf) -> mpf:
@@ -230,36 +242,32 @@ def test_the_hardest_case_is_wide_but_sound() -> None:
     assert "tolerance was not reached" in bracket.reason
 
 
-@pytest.mark.parametrize("count", [1000, 10_000, 1_000_000])
-def test_inversion_lies_in_the_bracket(count: int) -> None:
-    composition = SampledGaussian(0.1, 3.0) * count
-    narrow = epsilon(composition, 1e-7, method="inversion")
-    wide = epsilon(composition, 1e-7, method="pld")
-    assert narrow.width < 1e-6
-    for direction in DIRECTIONS:
-        inner, outer = narrow.directions[direction], wide.directions[direction]
-        assert outer.lower <= inner.upper
-        assert inner.lower <= outer.upper
-        assert outer.lower - 1e-9 <= inner.estimate <= outer.upper + 1e-9
-
-
-def test_inversion_refuses_few_effective_steps() -> None:
-    from heliograph.errors import PlanningError
-
-    with pytest.raises(PlanningError, match="proves no bracket"):
-        epsilon(SampledGaussian(1e-4, 0.6) * 1000, 1e-6, method="inversion")
-
-
 @pytest.mark.parametrize("composition", [SampledGaussian(0.02, 1.0) * 200, Laplace(0.3) * 4 + Gaussian(4.0)], ids=str)
 def test_all_methods_agree(composition: Composition) -> None:
     best = epsilon(composition, 1e-5)
-    for method in methods():
-        if method in ("exact", "inversion", "gdp"):
-            continue
+    prv, central = (
+        published("published_accountants").PrivacyRandomVariables(),
+        published("central_limit").CentralLimit(),
+    )
+    for method in ("auto", "pld", "rdp", prv):
         other = epsilon(composition, 1e-5, method=method)
         assert other.lower <= best.upper
         assert other.upper >= best.lower
-    assert epsilon(composition, 1e-5, method="gdp").upper is None
+    estimate = epsilon(composition, 1e-5, method=central)
+    assert estimate.upper is None
+    assert not estimate.proved
+    assert "an estimate, not a bound" in repr(estimate)
+    assert "none" not in str(estimate) + estimate._repr_html_()
+    assert methods() == ("auto", "pld", "exact", "rdp")
+
+
+@pytest.mark.parametrize(
+    ("composition", "at", "known"), [figure[:3] for figure in FIGURES[:4]], ids=lambda v: str(v)[:30]
+)
+def test_the_accountant_of_the_paper_is_reproduced(composition: Composition, at: float, known: float) -> None:
+    found = epsilon(composition, at, method=published("published_accountants").PrivacyRandomVariables())
+    assert found.lower <= known <= found.upper
+    assert found.width <= 0.05
 
 
 def test_infinite_is_said_with_its_reason() -> None:

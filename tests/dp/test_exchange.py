@@ -120,6 +120,42 @@ def test_certificates_hold_and_false_ones_do_not(composition: Composition) -> No
             assert verdict.problems[0].startswith(name)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("event", {"class_name": "GaussianDpEvent", "noise_multiplier": 100.0}),
+        ("event", None),
+        ("pairs", {"above": [{"pair": "gaussian(noise_multiplier=100.0)", "count": 1}], "below": []}),
+        ("distance", 1e-9),
+        ("distance", False),
+        ("definition", "Neighbours are equal."),
+    ],
+)
+def test_what_a_certificate_says_besides_its_claims_is_checked(key: str, value: object) -> None:
+    right = json.loads(json.dumps(certificate(Gaussian(2.0) * 3, 1e-5)))
+    assert check(right).holds
+    assert f"{key} is not that of the expression" in check(right | {key: value}).problems
+    assert not check({name: each for name, each in right.items() if name != key}).holds
+
+
+def test_certificates_name_the_relation_that_their_numbers_are_for() -> None:
+    value = certificate(RandomizedResponse(0.5), 1e-5)
+    assert value["neighboring_relation"] == "replace"
+    assert check(value).holds
+    assert not check(value | {"neighboring_relation": "add_remove"}).holds
+
+
+def test_infinity_is_no_lower_bound_of_a_large_epsilon() -> None:
+    # Delta at 1e5 is above 1e-5 here, and epsilon at 1e-5 is finite: about 5e5.
+    value = certificate(Gaussian(1e-3), 1e-5)
+    assert check(value).holds
+    false = value | {"directions": {name: ["inf", "inf"] for name in ("add", "remove")}}
+    assert not check(false).holds
+    endless = certificate(Approximate(0.1, 1e-3), 1e-5)
+    assert endless["directions"]["add"] == ["inf", "inf"]
+    assert check(endless).holds
+
+
 def test_certificates_of_other_relations() -> None:
     value = certificate(FixedSizeGaussian(600, 60_000, 2.0) * 10, 1e-5, neighboring="replace")
     assert check(value).holds

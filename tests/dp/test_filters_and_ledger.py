@@ -18,7 +18,6 @@ from heliograph.dp.accounting import Tolerance, delta, epsilon
 from heliograph.dp.accounting.curves import advantage, epsilon_by_steps, group_epsilon, trade_off
 from heliograph.dp.accounting.filters import (
     BudgetError,
-    CurveFilter,
     RenyiFilter,
     RenyiOdometer,
     best_order,
@@ -27,10 +26,11 @@ from heliograph.dp.accounting.filters import (
 from heliograph.dp.accounting.ledger import Ledger, Release, read_history, verify
 from heliograph.dp.accounting.rdp import conversion, log_moment
 from heliograph.dp.accounting.running import RunningAccountant
+from heliograph.dp.batches import FixedSizeGaussian, TruncatedGaussian
 from heliograph.dp.calibrate import largest_p, most_steps, noise_multiplier
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, SampledGaussian, SampledLaplace
-from heliograph.errors import PlanningError, ProgramError, WireError
+from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, RandomizedResponse, SampledGaussian, SampledLaplace
+from heliograph.errors import PlanningError, ProgramError, UnsupportedError, WireError
 
 
 @pytest.mark.parametrize(("p", "noise"), [(0.01, 1.0), (0.2, 0.7), (1e-4, 5.0)])
@@ -115,15 +115,34 @@ def test_filters_refuse_what_they_cannot_hold() -> None:
     assert not RenyiFilter(5.0, 1e-6, 10.0).fits(Approximate(0.1, 1e-9))
 
 
-def test_a_curve_filter_admits_its_plan_and_no_more() -> None:
-    plan = SampledGaussian(0.02, 1.1) * 300 + Gaussian(8.0) * 5
-    filter_ = CurveFilter(plan, 1e-5)
-    assert filter_.epsilon == pytest.approx(epsilon(plan, 1e-5, method="rdp").upper, rel=0.02)
-    assert filter_.epsilon >= epsilon(plan, 1e-5, method="rdp").upper * (1 - 1e-9)
-    filter_.spend(Gaussian(8.0), 5)
-    filter_.spend(SampledGaussian(0.02, 1.1), 300)
-    with pytest.raises(BudgetError):
-        filter_.spend(SampledGaussian(0.02, 1.1))
+@pytest.mark.parametrize("count", [-100, 0, 0.5, True])
+def test_nothing_is_refunded(count: Any) -> None:
+    filter_, odometer = RenyiFilter(5.0, 1e-6, 10.0), RenyiOdometer(1e-6)
+    for each in (filter_, odometer):
+        with pytest.raises(ProgramError, match="positive integer"):
+            each.spend(Gaussian(10.0), count)
+        assert each.steps == 0
+
+
+def test_filters_and_running_accountants_hold_for_one_relation() -> None:
+    response, step = RandomizedResponse(0.1), SampledGaussian(0.01, 2.0)
+    for each in (RenyiFilter(5.0, 1e-6, 10.0), RenyiOdometer(1e-6)):
+        with pytest.raises(ProgramError, match="under replace"):
+            each.spend(response)
+    for each in (RenyiFilter(5.0, 1e-6, 10.0, neighboring="replace"), RenyiOdometer(1e-6, neighboring="replace")):
+        each.spend(response)
+        with pytest.raises(UnsupportedError, match="no pair"):
+            each.spend(step)
+        assert each.steps == 1
+    changed = RenyiFilter(5.0, 1e-6, 10.0, neighboring="replace")
+    assert changed.cost(Gaussian(10.0)) == RenyiFilter(5.0, 1e-6, 10.0).cost(Gaussian(5.0))
+    assert RenyiFilter.from_json(json.loads(json.dumps(changed.to_json()))) == changed
+    running = RunningAccountant(1e-5)
+    running.step(step)
+    with pytest.raises(ProgramError, match="cannot be combined"):
+        running.step(response)
+    running.step(FixedSizeGaussian(10, 1000, 4.0), 3)
+    assert running.epsilon().proved
 
 
 def test_an_odometer_rises_and_covers_what_was_spent() -> None:
@@ -207,6 +226,64 @@ def test_verify_recomputes(tmp_path: Path) -> None:
     assert not verify(written(tmp_path, report(epsilon_lower=2.5))).holds
 
 
+def test_a_claim_inside_the_bracket_does_not_hold(tmp_path: Path) -> None:
+    """Where the bracket is wide a claim far too small is above its lower bound; that proves nothing."""
+    wide = TruncatedGaussian(0.01, 1.0, 600, 60_000) * 1000
+    ledger = Ledger([Release("steps", wide.items[0][0], 1000)])
+    found = verify(written(tmp_path, report(releases=ledger.to_json(), epsilon_lower=0.0, epsilon_upper=0.01)))
+    assert found.bracket is not None
+    assert found.bracket.lower is not None
+    assert found.bracket.lower < 0.01
+    assert (found.verdict, found.holds) == ("undecided", False)
+    assert "NOT PROVED" in str(found)
+    discrete = report(releases=[{"mechanism": "discrete_gaussian(sigma=10)"}], epsilon_lower=0.0, epsilon_upper=1e-4)
+    assert verify(written(tmp_path, discrete)).verdict == "refuted"
+
+
+def test_a_claim_finer_than_the_bracket_is_decided(tmp_path: Path) -> None:
+    fine = epsilon(Laplace(0.5) * 4, 1e-5, tolerance=Tolerance(1e-6, 1e-6))
+    assert fine.lower is not None
+    assert fine.upper is not None
+    releases = [{"mechanism": "laplace(epsilon=0.5)", "count": 4}]
+
+    def verdict(lower: float, upper: float) -> str:
+        data = report(releases=releases, epsilon_lower=lower, epsilon_upper=upper)
+        return verify(written(tmp_path, data)).verdict
+
+    assert verdict(fine.lower, fine.upper) == "holds"
+    assert verdict(fine.lower, fine.lower - 1e-5) == "refuted"
+    assert verdict(fine.upper + 1e-5, fine.upper) == "refuted"
+
+
+def test_nothing_claimed_is_nothing_verified(tmp_path: Path) -> None:
+    silent = report(epsilon_lower=None, epsilon_upper=None)
+    history = {"history": [[1.0, 0.01, 100]], "delta": 1e-5}
+    for data in (silent, history):
+        found = verify(written(tmp_path, data))
+        assert (found.verdict, found.holds) == ("nothing claimed", False)
+        assert "stands" not in str(found)
+    assert verify(written(tmp_path, history | {"epsilon": 9.0})).holds
+
+
+def test_both_stages_of_a_report_are_proved(tmp_path: Path) -> None:
+    step = {"mechanism": "laplace(epsilon=0.5)", "count": 4}
+    size = {"mechanism": "gaussian(noise_multiplier=50.0)"}
+    first, second = epsilon(Gaussian(50.0), 1e-7).upper, epsilon(Laplace(0.5) * 4, 1e-5 - 1e-7).upper
+    assert first is not None
+    assert second is not None
+
+    def verdict(first_claimed: float, claimed: float | None) -> str:
+        stage = {"epsilon": first_claimed, "delta": 1e-7}
+        data = report(releases=[size, step], size_stage=stage, epsilon_lower=None, epsilon_upper=claimed)
+        return verify(written(tmp_path, data)).verdict
+
+    assert verdict(first, first + second) == "holds"
+    assert verdict(first, first + second - 0.01) == "refuted"
+    assert verdict(first * 0.9, first + second) == "refuted"
+    assert verdict(9.0, 5.0) == "refuted"
+    assert verdict(first, None) == "refuted"
+
+
 def test_verify_of_an_adaptive_run(tmp_path: Path) -> None:
     order = best_order(SampledGaussian(0.01, 1.0) * 1000 + Gaussian(50.0), 1e-5)
     state = {"epsilon": 2.5, "delta": 1e-5, "order": order}
@@ -229,6 +306,7 @@ def test_verify_of_an_adaptive_run(tmp_path: Path) -> None:
         report(releases=[{"mechanism": "gaussian(noise_multiplier=0)"}]),
         report(releases=[{"mechanism": "gaussian(noise_multiplier=1)", "count": 0}]),
         report(releases=[{"mechanism": "gaussian(noise_multiplier=1) * 2 + laplace(epsilon=1)"}]),
+        report(releases=[{"mechanism": "gaussian(noise_multiplier=1) * 0", "count": 1000}]),
         report(releases=[{"mechanism": "gaussian(noise_multiplier=1)", "noise_std": 2.0, "sensitivity": 1.0}]),
         report(delta=None),
         report(accounting="magic"),

@@ -1,7 +1,7 @@
 """Privacy accounting: bounds on epsilon and delta for compositions of mechanisms, floating-point error included.
 
 `epsilon(composition, delta)` and `delta(composition, epsilon)` return a `Bracket`; `method` chooses the accountant
-(auto, pld, exact, inversion, prv, rdp, gdp). docs/privacy.md lists the proved bounds.
+(auto, pld, exact, rdp, or an object of your own). docs/privacy.md lists the proved bounds.
 """
 
 from __future__ import annotations

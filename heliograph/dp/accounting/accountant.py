@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
@@ -33,7 +35,7 @@ class Accountant(Protocol):
 
 
 def accountant(method: str) -> Accountant:
-    """The accountant of that name: auto, pld, exact, inversion, prv, rdp or gdp."""
+    """The accountant of that name: auto, pld, exact or rdp."""
     table = _table()
     if method not in table:
         raise ProgramError(f"no method {method!r}", where="method", hint=f"use one of {', '.join(table)}")
@@ -48,21 +50,10 @@ def methods() -> tuple[str, ...]:
 def _table() -> dict[str, Callable[[], Accountant]]:
     from heliograph.dp.accounting.auto import Auto
     from heliograph.dp.accounting.exact import Exact
-    from heliograph.dp.accounting.gdp import CentralLimit
-    from heliograph.dp.accounting.inversion import Inversion
     from heliograph.dp.accounting.pld import LossDistribution
-    from heliograph.dp.accounting.prv import PrivacyRandomVariables
     from heliograph.dp.accounting.rdp import Renyi
 
-    return {
-        "auto": Auto,
-        "pld": LossDistribution,
-        "exact": Exact,
-        "inversion": Inversion,
-        "prv": PrivacyRandomVariables,
-        "rdp": Renyi,
-        "gdp": CentralLimit,
-    }
+    return {"auto": Auto, "pld": LossDistribution, "exact": Exact, "rdp": Renyi}
 
 
 def epsilon(
@@ -116,7 +107,7 @@ def check_epsilon(value: float) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, int | float | np.floating) and math.isfinite(value)
 
 
 def _ask(
@@ -270,9 +261,9 @@ def _capped(found: Estimate, other: Estimate) -> Estimate:
 
 def infinite_reason(composition: Composition, delta: float) -> str:
     """The reason why the epsilon of a composition is infinite at delta, or why no method proved it finite."""
-    from heliograph.dp.accounting.pld import infinite_mass
+    from heliograph.dp.accounting.pld import infinite_bounds
 
-    lost = infinite_mass([(mechanism.pair("remove"), count) for mechanism, count in composition])
+    lost = infinite_bounds([(mechanism.pair("remove"), count) for mechanism, count in composition]).lower
     if lost >= delta * (1 - 1e-9):
         return (
             f"with probability {lost:.6g} an outcome shows that only one of the data sets can have made it; "

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy import fft
 from scipy.signal import lfilter
 
-from heliograph.dp.accounting.discretize import Lattice
+from heliograph.dp.accounting.discretize import Lattice, TooFineError
 from heliograph.dp.pairs import UNIT, Array
 
 MAX_LENGTH = 1 << 24
@@ -65,6 +65,9 @@ def tilted_moments(terms: Terms, theta: float) -> tuple[float, float, float]:
         top = float(exponent.max(where=lattice.mass > 0, initial=-np.inf))
         weights = lattice.mass * np.exp(np.minimum(exponent - top, 0.0))
         sum_ = float(weights.sum())
+        if not sum_ > 0:
+            # No mass is left at finite losses; a coarser mesh may keep some.
+            raise TooFineError
         first = float(np.dot(weights, losses)) / sum_
         total += count * (top + math.log(sum_))
         mean += count * first
@@ -331,6 +334,8 @@ def combine(
     product[kept] = turned
     del turned
     error = size * np.expm1(np.minimum(drift + 8 * UNIT * noise + 32 * UNIT, 200.0))
+    # Where a factor is nearly 0 its relative error says nothing; but no error is above |computed| + |true|.
+    error = np.minimum(error, (size + np.exp(np.minimum(bound, 50.0))) * (1 + 1e-9))
     values = fft.irfft(product, length)
     transform = _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2)
     entry = 2 * (float(error.sum()) + transform * float(size.sum())) / length + math.exp(-54.0)

@@ -59,7 +59,7 @@ def group_epsilon(composition: Composition | Mechanism, group: int, delta: float
         log_sum = (
             math.log(group)
             if single == 0
-            else group * single + math.log(-math.expm1(-group * single)) - math.log(math.expm1(single))
+            else group * single + math.log(-math.expm1(-group * single)) - single - math.log(-math.expm1(-single))
         )
         return math.log(delta) - log_sum
 

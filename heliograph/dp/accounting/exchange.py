@@ -30,14 +30,23 @@ Get = Callable[[str], Any]
 def _response(get: Get) -> Mechanism:
     # With probability p the answer is drawn afresh, uniformly from all k: the true one has 1 - p + p / k, any other p / k.
     p, buckets = get("noise_parameter"), get("num_buckets")
-    if not 0 < p < 1:
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p < 1:
         raise WireError(f"noise_parameter = {p!r} is not inside (0, 1)", where="RandomizedResponseDpEvent")
+    if isinstance(buckets, bool) or not isinstance(buckets, int) or not 2 <= buckets <= 10**9:
+        raise WireError(f"num_buckets = {buckets!r} is not a number of answers", where="RandomizedResponseDpEvent")
     return RandomizedResponse(math.log1p(buckets * (1 - p) / p), buckets)
+
+
+def _laplace(get: Get) -> Mechanism:
+    scale = get("noise_multiplier")
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
+        raise WireError(f"noise_multiplier = {scale!r} is not a positive number", where="LaplaceDpEvent")
+    return Laplace(1 / scale)
 
 
 _SIMPLE: dict[str, Callable[[Get], Mechanism]] = {
     "GaussianDpEvent": lambda get: Gaussian(get("noise_multiplier")),
-    "LaplaceDpEvent": lambda get: Laplace(1 / get("noise_multiplier")),
+    "LaplaceDpEvent": _laplace,
     "DiscreteLaplaceDpEvent": lambda get: DiscreteLaplace(get("noise_parameter"), get("sensitivity")),
     "EpsilonDeltaDpEvent": lambda get: Approximate(get("epsilon"), get("delta")),
     "RandomizedResponseDpEvent": _response,

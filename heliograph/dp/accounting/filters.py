@@ -5,8 +5,7 @@ outcomes. The guarantee is a budget fixed beforehand: if Renyi divergences of on
 in its chosen form, never sum to more than rho, the whole is (order, rho)-Renyi private (Feldman and Zrnic 2021, theorem
 3.1; Lecuyer 2021). So a filter fixes its order and budget on construction; `spend` refuses a charge beyond it, before
 any noise is drawn. Its epsilon is its budget's, whenever the run stops: a run that stops at a time that depends on
-outcomes may not report less. `CurveFilter` fixes a budget for each of many orders and enforces all of them. An odometer
-holds at all times at once, by a sequence of filters that share delta.
+outcomes may not report less. An odometer holds at all times at once, by a sequence of filters that share delta.
 """
 
 from __future__ import annotations
@@ -14,10 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from heliograph.dp.accounting.accountant import check_delta, check_epsilon
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, log_moment, lost_mass
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import DIRECTIONS, Mechanism
+from heliograph.dp.mechanisms import DIRECTIONS, Mechanism, Neighboring
 from heliograph.errors import PlanningError, ProgramError
 
 _ROUND = 1e-12
@@ -26,6 +27,22 @@ _ROUND = 1e-12
 
 class BudgetError(ProgramError):
     """A mechanism was refused: it would have exceeded the budget. Nothing was charged."""
+
+
+def _charge(mechanism: Mechanism, count: int, neighboring: Neighboring) -> Mechanism:
+    """The mechanism of a charge under a relation. Raises ProgramError if it is for another, or nothing is charged."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ProgramError(f"a count must be a positive integer, not {count!r}", where="spend")
+    if neighboring == "replace":
+        return mechanism.replaced()
+    if mechanism.relation == "replace":
+        raise ProgramError(
+            f"{mechanism.name} is accounted for under replace",
+            where=mechanism.text(),
+            why="one budget is for one neighbouring relation",
+            hint="give the filter neighboring='replace', or charge pure(epsilon=...)",
+        )
+    return mechanism
 
 
 def divergence(mechanism: Mechanism, order: float) -> float:
@@ -68,6 +85,7 @@ class RenyiFilter:
     budget: float = field(init=False)
     spent: float = field(default=0.0)
     steps: int = field(default=0)
+    neighboring: Neighboring = "add_remove"
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -91,8 +109,8 @@ class RenyiFilter:
         return cls(epsilon, delta, best_order(plan, delta))
 
     def cost(self, mechanism: Mechanism, count: int = 1) -> float:
-        """The charge for a mechanism."""
-        return count * divergence(mechanism, self.order)
+        """The charge for a mechanism. Raises ProgramError if it is not for the filter's neighbouring relation."""
+        return count * divergence(_charge(mechanism, count, self.neighboring), self.order)
 
     def fits(self, mechanism: Mechanism, count: int = 1) -> bool:
         """Whether a mechanism could be charged now."""
@@ -100,8 +118,6 @@ class RenyiFilter:
 
     def spend(self, mechanism: Mechanism, count: int = 1) -> None:
         """Charge a mechanism, or raise BudgetError and charge nothing."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ProgramError(f"a count must be a positive integer, not {count!r}", where="RenyiFilter.spend")
         if not self.fits(mechanism, count):
             raise BudgetError(
                 f"the privacy budget does not admit {mechanism.text()} * {count}",
@@ -141,6 +157,7 @@ class RenyiFilter:
             "order": self.order,
             "spent": self.spent,
             "steps": self.steps,
+            "neighboring": self.neighboring,
         }
 
     @classmethod
@@ -151,56 +168,10 @@ class RenyiFilter:
             steps = int(state["steps"])  # type: ignore[call-overload]
         except (KeyError, TypeError, ValueError) as error:
             raise ProgramError("no state of a Renyi filter", where="RenyiFilter.from_json", why=repr(error)) from None
-        return cls(numbers[0], numbers[1], numbers[2], spent=numbers[3], steps=steps)
-
-
-@dataclass
-class CurveFilter:
-    """A filter with a budget at each of many orders, all enforced: the budget is the Renyi curve of a public plan."""
-
-    plan: Composition
-    delta: float
-    orders: tuple[float, ...] = tuple(1 + 10 ** (k / 24) for k in range(-24, 61))
-    spent: list[float] = field(default_factory=list)
-    steps: int = 0
-
-    def __post_init__(self) -> None:
-        check_delta(self.delta)
-        self.plan = Composition.of(self.plan)
-        if not self.plan.items:
-            raise ProgramError("the plan of a filter is empty", where="CurveFilter")
-        self.budgets = [sum(k * divergence(m, order) for m, k in self.plan) for order in self.orders]
-        self.spent = self.spent or [0.0] * len(self.orders)
-        if len(self.spent) != len(self.orders):
-            raise ProgramError("what was spent does not match the orders", where="CurveFilter")
-
-    @property
-    def epsilon(self) -> float:
-        """The guarantee: the least epsilon that any order's budget converts to."""
-        # The comparisons in `fits` tolerate a rounding; the guarantee covers the budget plus that tolerance.
-        pairs = zip(self.budgets, self.orders, strict=True)
-        return max(min(b * (1 + 2 * _ROUND) + conversion(order - 1, self.delta) for b, order in pairs), 0.0)
-
-    def fits(self, mechanism: Mechanism, count: int = 1) -> bool:
-        """Whether a mechanism stays within the budget of every order."""
-        return all(
-            (spent + count * divergence(mechanism, order)) * (1 - _ROUND) <= budget
-            for spent, order, budget in zip(self.spent, self.orders, self.budgets, strict=True)
-        )
-
-    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
-        """Charge a mechanism at every order, or raise BudgetError and charge nothing."""
-        if not self.fits(mechanism, count):
-            raise BudgetError(
-                f"the privacy budget does not admit {mechanism.text()} * {count}",
-                where=f"curve filter (epsilon {self.epsilon:g}, delta {self.delta:g}), after {self.steps} steps",
-                why="at some order it would pass the plan's divergence",
-                hint="stop here: what was released so far is within the budget",
-            )
-        self.spent = [
-            s + count * divergence(mechanism, order) for s, order in zip(self.spent, self.orders, strict=True)
-        ]
-        self.steps += count
+        neighboring = state.get("neighboring", "add_remove")
+        if neighboring not in ("add_remove", "replace"):
+            raise ProgramError(f"no neighbouring relation {neighboring!r}", where="RenyiFilter.from_json")
+        return cls(numbers[0], numbers[1], numbers[2], spent=numbers[3], steps=steps, neighboring=neighboring)
 
 
 @dataclass
@@ -217,6 +188,7 @@ class RenyiOdometer:
     levels: int = 40
     spent: dict[int, float] = field(default_factory=dict)
     steps: int = 0
+    neighboring: Neighboring = "add_remove"
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -229,6 +201,7 @@ class RenyiOdometer:
 
     def spend(self, mechanism: Mechanism, count: int = 1) -> None:
         """Charge a mechanism to every filter."""
+        mechanism = _charge(mechanism, count, self.neighboring)
         for j, order in enumerate(self.orders):
             self.spent[j] = (self.spent.get(j, 0.0) + count * divergence(mechanism, order)) * (1 + 2.0**-50)
         self.steps += count

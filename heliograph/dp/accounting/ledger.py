@@ -10,21 +10,22 @@ A report is a JSON object with the releases and the claims about them:
 "filter" if they were chosen adaptively under a Renyi filter, with `"filter": {"epsilon", "delta", "order"}`: then the
 releases must fit the filter, and epsilon is its budget. If the first release (of the number of records) decided the
 parameters of all others, `"size_stage": {"epsilon", "delta"}` is the guarantee of that release alone: the rest has the
-remaining epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta).
+remaining epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta). A claim holds
+if it is proved, is refuted if its opposite is proved, and is undecided else, which is not holding.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from heliograph.dp.accounting.accountant import epsilon
+from heliograph.dp.accounting.certificate import Verification, check, epsilon_number, is_certificate, judge
 from heliograph.dp.accounting.exchange import read_history
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
-from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
+from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
 from heliograph.dp.mechanisms import Mechanism, Neighboring
@@ -115,8 +116,8 @@ class Ledger:
                 raise ProgramError(
                     error.what, where=f"{where}: {error.where}", why=error.why, hint=error.hint
                 ) from None
-            if len(items) != 1:
-                raise WireError("a release is one mechanism", where=where)
+            if len(items) != 1 or items[0][1] < 1:
+                raise WireError("a release is one mechanism, run at least once", where=where)
             numbers = []
             for key in ("sensitivity", "noise_std", "sampling_probability"):
                 value = entry.get(key)
@@ -144,43 +145,81 @@ def _check_stated(release: Release, where: str) -> None:
             raise WireError(f"noise_std / sensitivity = {stated:.9g} is not that of {mechanism.text()}", where=where)
 
 
-@dataclass(frozen=True)
-class Verification:
-    """The result of `verify`: the recomputed epsilon, the claims, and whether they hold."""
-
-    holds: bool
-    bracket: Bracket
-    epsilon_claimed: float | None
-    accounting: str
-    releases: int
-    problems: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The verification as a JSON object."""
-        return {
-            "holds": self.holds,
-            "accounting": self.accounting,
-            "epsilon_claimed": json_number(self.epsilon_claimed),
-            "releases": self.releases,
-            "problems": list(self.problems),
-            **self.bracket.to_json(),
-        }
-
-
 def verify(path: str | Path, delta: float | None = None, tolerance: Tolerance | None = None) -> Verification:
-    """Epsilon recomputed from the releases of a report alone, and whether the report's claims hold.
+    """Epsilon recomputed from the releases of a report alone, and whether the report's claims are proved.
 
-    Reads privacy reports, histories of Opacus accountants and events of dp-accounting (as JSON). `delta` is required if
-    the file has none. Raises WireError for any other file.
+    Reads privacy reports, certificates, histories of Opacus accountants and events of dp-accounting (as JSON). `delta`
+    is required if the file has none. Raises WireError for any other file.
     """
     data = load_json(path)
+    if is_certificate(data):
+        return check(data)
     if isinstance(data, dict) and data.get("format") == FORMAT:
         return _verify_report(data, delta, tolerance)
     composition = read_history(data)
-    claimed = data.get("epsilon") if isinstance(data, dict) else None
-    given = data.get("delta") if isinstance(data, dict) else None
-    bracket = epsilon(composition, _need_delta(delta if delta is not None else given), tolerance=tolerance)
-    return _judged(bracket, claimed, None, "fixed", len(composition), [])
+    stated = data if isinstance(data, dict) else {}
+    at = _need_delta(delta if delta is not None else stated.get("delta"))
+    checks = _Checks(composition, at, "add_remove", tolerance)
+    checks.claim(stated.get("epsilon"), "upper")
+    return checks.verified("fixed", len(composition))
+
+
+class _Checks:
+    """The claims of a file about a composition, checked one by one."""
+
+    def __init__(
+        self, composition: Composition, delta: float, neighboring: Neighboring, tolerance: Tolerance | None
+    ) -> None:
+        self.composition, self.delta, self.neighboring = composition, delta, neighboring
+        self.bracket = epsilon(composition, delta, tolerance=tolerance, neighboring=neighboring)
+        self.claims = 0
+        self.claimed: float | None = None
+        self.problems: list[str] = []
+        self.undecided: list[str] = []
+
+    def claim(self, value: object, end: str) -> None:
+        """Check a claimed bound on the epsilon of the composition, if there is one."""
+        if value is None:
+            return
+        claimed = epsilon_number(value, f"epsilon_{end}")
+        self.claims += 1
+        if end == "upper":
+            self.claimed = claimed
+        lower, upper = self.bracket.lower, self.bracket.upper
+        assert lower is not None
+        assert upper is not None
+        # Numbers of a report are printed; that is what the slack is for.
+        slack = 1e-9
+        high, low = claimed * (1 + slack) + slack, claimed * (1 - slack) - slack
+        if (end == "upper" and high >= upper) or (end == "lower" and low <= lower):
+            return
+        if end == "upper" and high < lower:
+            self.problems.append(f"the claimed epsilon {claimed:.9g} is below the proved lower bound {lower:.9g}")
+        elif end == "lower" and low > upper:
+            self.problems.append(f"the claimed lower bound {claimed:.9g} is above the proved upper bound {upper:.9g}")
+        else:
+            self.judged(self.composition, claimed, self.delta, end, f"the claimed {end} bound {claimed:.9g}")
+
+    def judged(self, composition: Composition, claimed: float, delta: float, end: str, what: str) -> None:
+        """Check a bound on the epsilon of some composition."""
+        verdict, why = judge(composition, max(claimed, 0.0), delta, end, neighboring=self.neighboring)
+        if verdict != "holds":
+            (self.undecided if verdict == "undecided" else self.problems).append(f"{what}: {why}")
+
+    def verified(self, accounting: str, releases: int) -> Verification:
+        """The result."""
+        if self.bracket.neighboring != self.neighboring:
+            self.problems.append(f"the releases are about neighbours by {self.bracket.neighboring}")
+        return Verification(
+            self.claims,
+            self.delta,
+            tuple(self.problems),
+            tuple(self.undecided),
+            self.bracket,
+            self.claimed,
+            accounting,
+            releases,
+        )
 
 
 def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Tolerance | None) -> Verification:
@@ -189,84 +228,60 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
     neighboring = data.get("neighboring_relation", "add_remove")
     if neighboring not in ("add_remove", "replace"):
         raise WireError(f"neighboring_relation = {neighboring!r} is not known", where="neighboring_relation")
+    accounting = data.get("accounting", "fixed")
+    if accounting not in ("fixed", "filter"):
+        raise WireError(f"accounting = {accounting!r} is not known", where="accounting")
     ledger = Ledger.from_json(data.get("releases"))
     at = _need_delta(delta if delta is not None else data.get("delta"))
-    bracket = epsilon(ledger.composition, at, tolerance=tolerance, neighboring=neighboring)
-    accounting = data.get("accounting", "fixed")
-    problems: list[str] = []
-    releases, first = ledger.composition, 0.0
+    checks = _Checks(ledger.composition, at, neighboring, tolerance)
+    checks.claim(data.get("epsilon_lower"), "lower")
+    stated = data.get("epsilon_upper")
+    if accounting == "fixed" and data.get("size_stage") is None:
+        checks.claim(stated, "upper")
+        return checks.verified("fixed", len(ledger.releases))
+    releases, first, rest = ledger.composition, 0.0, at
     if data.get("size_stage") is not None:
-        releases, first, at = _second_stage(data["size_stage"], ledger, at, neighboring, problems)
-    claimed = _number(data.get("epsilon_upper"))
+        releases, first, rest = _second_stage(data["size_stage"], ledger, at, checks)
+    if stated is None:
+        checks.problems.append("a report of stages or of a filter states its epsilon_upper")
+        return checks.verified(accounting, len(ledger.releases))
+    claimed = checks.claimed = epsilon_number(stated, "epsilon_upper")
+    checks.claims += 1
     if accounting == "filter":
         state = data.get("filter")
         if not isinstance(state, dict):
             raise WireError("an adaptive report needs its filter", where="filter")
-        budget = RenyiFilter.from_json({"spent": 0.0, "steps": 0, **state} | {"spent": 0.0, "steps": 0})
-        if budget.delta > at * (1 + 1e-12):
-            problems.append(f"the filter's delta {budget.delta:g} is above the {at:g} that is left for it")
+        budget = RenyiFilter.from_json({**state, "spent": 0.0, "steps": 0, "neighboring": neighboring})
+        if budget.delta > rest * (1 + 1e-12):
+            checks.problems.append(f"the filter's delta {budget.delta:g} is above the {rest:g} that is left for it")
         try:
-            for mechanism, count in releases.under(neighboring):
+            for mechanism, count in releases:
                 budget.spend(mechanism, count)
         except BudgetError as error:
-            problems.append(str(error).replace("\n", " "))
+            checks.problems.append(str(error).replace("\n", " "))
         guarantee = budget.epsilon + first
-        if claimed is None or claimed < guarantee * (1 - 1e-9):
-            problems.append(f"an adaptive run is private at its filter's budget {guarantee:g}, not at {claimed!r}")
-        return Verification(not problems, bracket, claimed, "filter", len(ledger.releases), tuple(problems))
-    if accounting != "fixed":
-        raise WireError(f"accounting = {accounting!r} is not known", where="accounting")
-    if data.get("size_stage") is not None:
-        second = epsilon(releases, at, tolerance=tolerance, neighboring=neighboring)
-        assert second.lower is not None
-        if claimed is None or claimed < (second.lower + first) * (1 - 1e-9) - 1e-9:
-            problems.append(f"the stages add up to at least {second.lower + first:g}, not to {claimed!r}")
-        return Verification(not problems, bracket, claimed, "fixed", len(ledger.releases), tuple(problems))
-    return _judged(
-        bracket, data.get("epsilon_upper"), data.get("epsilon_lower"), "fixed", len(ledger.releases), problems
-    )
+        if claimed < guarantee * (1 - 1e-9):
+            checks.problems.append(
+                f"an adaptive run is private at its filter's budget {guarantee:g}, not at {claimed!r}"
+            )
+    elif claimed < first:
+        checks.problems.append(f"the first stage alone has {first:g}, more than {claimed:g}")
+    else:
+        checks.judged(releases, (claimed - first) * (1 + 1e-9), rest, "upper", f"{claimed:.9g} less the first stage")
+    return checks.verified(accounting, len(ledger.releases))
 
 
-def _second_stage(
-    stage: object, ledger: Ledger, delta: float, neighboring: Neighboring, problems: list[str]
-) -> tuple[Composition, float, float]:
+def _second_stage(stage: object, ledger: Ledger, delta: float, checks: _Checks) -> tuple[Composition, float, float]:
     """The part after the first release: its composition, the first release's epsilon, and the remaining delta."""
     if not isinstance(stage, dict) or not ledger.releases:
         raise WireError("a size stage needs its epsilon, its delta and its release", where="size_stage")
-    first, share = _number(stage.get("epsilon")), _need_delta(stage.get("delta"))
-    if first is None or not 0 < share < delta:
+    if stage.get("epsilon") is None or not 0 < (share := _need_delta(stage.get("delta"))) < delta:
         raise WireError("a size stage needs an epsilon, and a delta below the report's", where="size_stage")
-    size = ledger.releases[0]
-    found = epsilon(Composition(((size.mechanism, size.count),)), share, neighboring=neighboring)
-    assert found.lower is not None
-    if first < found.lower * (1 - 1e-9):
-        problems.append(f"the first release has epsilon {found.lower:g} at delta {share:g}, not {first:g}")
+    first, size = epsilon_number(stage["epsilon"], "size_stage"), ledger.releases[0]
+    checks.judged(
+        Composition(((size.mechanism, size.count),)), first, share, "upper", f"epsilon {first:g} of the first release"
+    )
     return Ledger(ledger.releases[1:]).composition, first, delta - share
-
-
-def _judged(
-    bracket: Bracket, upper: object, lower: object, accounting: str, releases: int, problems: list[str]
-) -> Verification:
-    assert bracket.lower is not None
-    assert bracket.upper is not None
-    slack = 1e-9
-    claimed = _number(upper)
-    if claimed is not None and claimed < bracket.lower * (1 - slack) - slack:
-        problems.append(f"the claimed epsilon {claimed:.9g} is below the proved lower bound {bracket.lower:.9g}")
-    stated = _number(lower)
-    if stated is not None and stated > bracket.upper * (1 + slack) + slack:
-        problems.append(f"the claimed lower bound {stated:.9g} is above the proved upper bound {bracket.upper:.9g}")
-    return Verification(not problems, bracket, claimed, accounting, releases, tuple(problems))
-
-
-def _number(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, str) and value in ("inf", "Infinity"):
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise WireError(f"an epsilon of {value!r} is not a number", where="epsilon")
-    return float(value)
 
 
 def _need_delta(value: object) -> float:

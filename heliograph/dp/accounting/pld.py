@@ -73,7 +73,7 @@ def infinite_bounds(pairs: PairTerms) -> Interval:
 
     lower = within([(pair.infinite_below, count) for pair, count in pairs])
     upper = within([(pair.infinite_above - pair.unsure, count) for pair, count in pairs])
-    return Interval(max(lower * (1 - _WIDEN), 0.0), min(max(upper, 0.0) * (1 + _WIDEN), 1.0))
+    return Interval(max(0.0, lower * (1 - _WIDEN)), min(max(0.0, upper) * (1 + _WIDEN), 1.0))
 
 
 def lattice_gap(pair: Pair) -> float:
@@ -459,7 +459,7 @@ def _widened(interval: Interval) -> Interval:
     if math.isinf(interval.lower):
         return interval
     return Interval(
-        max(interval.lower * (1 - _WIDEN) - _WIDEN, 0.0),
+        max(0.0, interval.lower * (1 - _WIDEN) - _WIDEN),
         interval.upper * (1 + _WIDEN) + (_WIDEN if interval.upper > 0 else 0.0),
     )
 

@@ -16,11 +16,12 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from heliograph.dp.accounting import convolve
-from heliograph.dp.accounting.discretize import Mesh, offset_for, pessimistic
+from heliograph.dp.accounting.discretize import Lattice, Mesh, TooFineError, offset_for, pessimistic
 from heliograph.dp.accounting.result import Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Direction, Gaussian, Laplace, Mechanism, SampledGaussian
-from heliograph.dp.pairs import Pair
+from heliograph.dp.pairs import GaussianBase, Pair, Part, SampledPart
+from heliograph.dp.sampled_pairs import JoinedPart, MixturePart
 
 _SLACK = 1e-12
 """Added to every moment, relative and absolute, for the round-off of its evaluation."""
@@ -64,9 +65,40 @@ def _from_pair(pair: Pair, theta: float) -> float:
         return top + math.log(float(np.dot(pair.atoms.a, np.exp(exponent - top))) * (1 + pair.atoms.relative_error))
     low, high = pair.part.loss_range(-60.0, -60.0)
     step = max(high - low, 1e-9) / 4000
-    lattice = pessimistic(pair, Mesh(step), offset_for(pair, step), -80.0)
-    # Leave out the mass that the discretization puts at infinity: a mechanism with bounded loss has none there.
-    return convolve.cumulant(lattice, theta) + theta * lattice.shift
+    try:
+        lattice = pessimistic(pair, Mesh(step), offset_for(pair, step), -80.0)
+    except TooFineError:
+        return float(np.logaddexp(_moment_bound(pair.part, theta), 0.0))
+    finite = convolve.cumulant(lattice, theta) + theta * lattice.shift
+    found = float(np.logaddexp(finite, _beyond(pair, lattice, theta)))
+    # Losses below 0 add at most their mass.
+    return min(found, float(np.logaddexp(_moment_bound(pair.part, theta), 0.0)))
+
+
+def _beyond(pair: Pair, lattice: Lattice, theta: float) -> float:
+    """An upper bound on the log-moment of the finite losses that the discretization puts at infinity."""
+    assert pair.part is not None
+    if math.isfinite(pair.part.high):
+        cut = max(lattice.infinite * (1 + 1e-12) - pair.infinite_below, 0.0) + 1e-300
+        return math.log(cut) + theta * max(pair.part.high, 0.0)
+    # E[e^(theta L); L > top] <= e^(-s top) E[e^((theta + s) L)], for every s >= 0.
+    top = float(lattice.losses()[-1])
+    top -= 1e-6 * (1 + abs(top))
+    tilts = [0.0, *np.geomspace(0.01, 1e4, 40).tolist()]
+    return float(min(_moment_bound(pair.part, theta + s) - s * top for s in tilts))
+
+
+def _moment_bound(part: Part, theta: float) -> float:
+    """An upper bound on the log-moment of an unbounded part; infinite where none is known."""
+    if isinstance(part, JoinedPart):
+        return _moment_bound(part.above, theta)
+    if isinstance(part, SampledPart) and isinstance(part.base, GaussianBase) and part.remove:
+        return _sampled_gaussian(part.p, part.base.mu, theta, "remove") + 1e-9
+    if isinstance(part, MixturePart) and part.remove:
+        # The power 1 + theta of a mean is at most the mean of the powers.
+        terms = np.log(part.weights) + theta * (theta + 1) * part.shifts**2 / 2
+        return float(np.logaddexp.reduce(terms)) + 1e-9
+    return math.inf
 
 
 def _sampled_gaussian(p: float, mu: float, theta: float, direction: Direction) -> float:

@@ -62,6 +62,14 @@ class Bracket:
     reason: str = ""
     composition: str = field(default="", repr=False)
 
+    def __post_init__(self) -> None:
+        for lower, upper in (
+            (self.lower, self.upper),
+            *((each.lower, each.upper) for each in self.directions.values()),
+        ):
+            if lower is not None and upper is not None and not lower <= upper:
+                raise AssertionError(f"a lower bound {lower!r} is above the upper bound {upper!r}")
+
     @property
     def width(self) -> float:
         """upper - lower; infinite where either is missing."""
