@@ -156,15 +156,18 @@ def train(target: str, out: Path, force: bool, as_json: bool, quiet: bool, **giv
     trainer = _trainer(
         settings, module, train_set, loss, public_set=test_set, checkpoint=out / "run", progress=not quiet
     )
-    report = trainer.fit()
-    save_model(trainer.module, out / "model.npz")
+
+    def save(report: Any) -> None:
+        save_model(trainer.module, out / "model.npz")
+        (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        (out / "report.txt").write_text(report.words() + "\n", encoding="utf-8")
+        # Without the seed: nothing in the folder may reveal the noise.
+        kept = {"target": _absolute(target), **given, "seed": None}
+        (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+    report = trainer.fit(save)
     with contextlib.suppress(OSError):
         (out / "run").rmdir()
-    (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    (out / "report.txt").write_text(report.words() + "\n", encoding="utf-8")
-    # Without the seed: nothing in the folder may reveal the noise.
-    kept = {"target": _absolute(target), **given, "seed": None}
-    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     full = report.to_json()
     keys = ("name", "mechanism", "count", "sensitivity", "noise_std", "sampling_probability")
     values = {

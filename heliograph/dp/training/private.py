@@ -28,7 +28,7 @@ def make_private(
     `DPTrainer`: delta, epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
 
     Raises ProgramError for loaders whose meaning would be lost: with a sampler that weights or selects records, a
-    batch sampler, a collate function, or a seeded generator; and for an optimizer of other parameters.
+    batch sampler, a collate function, or a seeded generator.
     """
     if not isinstance(loader, DataLoader):
         raise ProgramError(
@@ -60,15 +60,6 @@ def make_private(
             "a collate function",
             "it may look at several records at once",
             "let the data set give (input, target) of equal shapes",
-        )
-    known = {id(p) for p in module.parameters() if p.requires_grad}
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not known & held:
-        raise ProgramError(
-            "the optimizer has none of the module's parameters",
-            where="make_private",
-            why="it would not train it",
-            hint="make the optimizer after the module, from module.parameters()",
         )
     return DPTrainer(module, loss, optimizer, loader.dataset, **options)
 

@@ -77,16 +77,20 @@ def _fixed_statistics(layer: nn.modules.batchnorm._BatchNorm) -> bool:
     return not layer.training and layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
 
 
-def keep_frozen(module: nn.Module) -> None:
-    """Put the module into training mode, except batch norm that was given in evaluation mode and frozen."""
-    kept = [
-        layer
+def training_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """Each layer's mode while the module is trained: the mode it has now, if the module is in training mode.
+
+    A module in evaluation mode is trained in training mode, except frozen batch norm.
+    """
+    return [
+        (
+            layer,
+            layer.training
+            if module.training
+            else not (isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)),
+        )
         for layer in module.modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)
     ]
-    module.train()
-    for layer in kept:
-        layer.eval()
 
 
 def _table_options(layer: nn.Module, where: str) -> None:
