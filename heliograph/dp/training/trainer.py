@@ -68,7 +68,8 @@ class DPTrainer:
     `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
     folder: a run that ended before its last step, whatever ended it, resumes from it when a trainer with the same
     parameters is created; it is written every epoch, or every `checkpoint_every` steps. `observer` is called with every
-    release. `dpis` holds the parameters of importance sampling; `bands` is the number of steps that share noise in the method band_mf.
+    release. `dpis` holds the parameters of importance sampling; `bands` is the number of steps that share noise in the
+    method band_mf.
 
     `earlier` are the reports of other runs on these data: the report then has the bounds for all runs together. For
     another run of this process that is not among them, a CompositionWarning is given.
