@@ -93,6 +93,23 @@ def test_a_loop_that_is_left_has_the_report_of_the_plan(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_steps_noise_and_event_are_known_before_training() -> None:
+    trainer, _, optimizer = made(noise_multiplier=None, epsilon=2.0, epochs=1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=trainer.total_steps)
+    noise, event = trainer.noise_multiplier, trainer.event
+    for _ in trainer.steps():
+        assert trainer.noise_multiplier == noise
+        optimizer.step()
+        scheduler.step()
+    assert trainer.report is not None
+    assert trainer.report.noise_multiplier == noise
+    assert trainer.report.ledger.composition == event
+    unknown, _, _ = made(noise_multiplier=None, epsilon=2.0, public_size=None)
+    with pytest.raises(ProgramError, match="releases first"):
+        _ = unknown.total_steps
+    assert made(noise_multiplier=None, epsilon=2.0, method="dpis")[0].event is None
+
+
 class Adapted(nn.Module):
     """A frozen linear map with a low-rank adapter."""
 
@@ -126,17 +143,12 @@ def test_virtual_batches_are_the_same_steps() -> None:
     assert torch.allclose(whole[1].weight, parted[1].weight, atol=1e-5)
 
 
-def collate(items: list[Any]) -> Any:
-    return torch.utils.data.default_collate(items)
-
-
 @pytest.mark.parametrize(
     ("loader", "match"),
     [
         (lambda: DataLoader(dataset(), batch_size=20, sampler=WeightedRandomSampler([1.0] * 200, 200)), "Weighted"),
         (lambda: DataLoader(dataset(), batch_sampler=[[0, 1], [2, 3]]), "batch sampler"),
         (lambda: DataLoader(dataset(), batch_size=20, shuffle=True, generator=torch.Generator()), "generator"),
-        (lambda: DataLoader(dataset(), batch_size=20, collate_fn=collate), "collate"),
         (dataset, "not a DataLoader"),
     ],
 )

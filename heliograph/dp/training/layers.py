@@ -61,10 +61,12 @@ def rule_of(layer: nn.Module) -> Rule:
             # A subclass with its own forward is a different layer.
             if isinstance(layer, kind) and type(layer).forward is kind.forward and "weight" in layer._parameters:
                 return rule
-    return _by_func
+        if f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D":
+            return _transposed_linear
+    return by_func
 
 
-def _with_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d, weight: Factor, bias: Tensor) -> Factors:
+def _with_bias(layer: Any, weight: Factor, bias: Tensor) -> Factors:
     pairs: list[tuple[Tensor | None, Factor]] = [(layer.weight, weight), (layer.bias, Dense(bias))]
     return [(p, factor) for p, factor in pairs if p is not None and p.requires_grad]
 
@@ -78,6 +80,12 @@ def _linear(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     assert isinstance(layer, nn.Linear)
     a, b = _positions(use.args[0]), _positions(gradient)
     return _with_bias(layer, Outer(a, b), b.sum(1))
+
+
+def _transposed_linear(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
+    """A linear layer whose weight is [inputs, outputs], as GPT-2 has it."""
+    a, b = _positions(use.args[0]), _positions(gradient)
+    return _with_bias(layer, Outer(b, a), b.sum(1))
 
 
 def _convolution(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
@@ -125,7 +133,7 @@ _RULES: dict[type[nn.Module], Rule] = {
 }
 
 
-def _by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
+def by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     """Per-record gradients of any module whose forward works under `torch.func.vmap`."""
     names = {name: p for name, p in layer.named_parameters() if p.requires_grad}
     given = (*use.args, *use.named.values())

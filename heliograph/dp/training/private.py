@@ -28,7 +28,7 @@ def make_private(
     `DPTrainer`: delta, epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
 
     Raises ProgramError for loaders whose meaning would be lost: with a sampler that weights or selects records, a
-    batch sampler, a collate function, or a seeded generator.
+    batch sampler, or a seeded generator.
     """
     if not isinstance(loader, DataLoader):
         raise ProgramError(
@@ -56,11 +56,8 @@ def make_private(
             "leave the generator out",
         )
     if loader.collate_fn is not default_collate:
-        raise _lost(
-            "a collate function",
-            "it may look at several records at once",
-            "let the data set give (input, target) of equal shapes",
-        )
+        # It is given one item at a time, so that it cannot look at several records.
+        options.setdefault("collate", loader.collate_fn)
     return DPTrainer(module, loss, optimizer, loader.dataset, **options)
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.dp.banded import optimal_bands
+from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.samplers import AllocationSampler, PoissonSampler, Sampler
 from heliograph.dp.training import budget as budgets
@@ -50,7 +51,11 @@ class DPTrainer:
 
     `loss(outputs, targets)` returns one value for each record. `optimizer` is a torch optimizer of the module's
     parameters, or a function that makes one from a list of parameters. `train_set` is (inputs, targets) as tensors or
-    arrays, or a map-style dataset of such pairs; the trainer draws the batches.
+    arrays, or a map-style dataset of such pairs; the trainer draws the batches. Inputs may be several: a tuple is passed
+    to the module as its arguments, a dictionary by name. Items may be dictionaries with their target under `labels`, as
+    Hugging Face has them; `loss` gets whatever the module returns. `collate` is a collate function, which is given one
+    item at a time: it must make records of one shape. With `length`, sequences of integers are cut or filled up with
+    zeros to this public length. `workers` threads read items, which must then be safe to read at the same time.
 
     Give `epsilon` to have the noise computed, or `noise_multiplier` (the standard deviation of the noise divided by
     `max_grad_norm`) to have epsilon computed. `batch_size` is the expected number of records in a step,
@@ -102,6 +107,9 @@ class DPTrainer:
         precision: Precision = "full",
         dpis: ImportanceOptions | None = None,
         public_set: object = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        length: int | None = None,
+        workers: int = 0,
         checkpoint: str | Path | None = None,
         checkpoint_every: int | None = None,
         progress: bool = False,
@@ -137,7 +145,8 @@ class DPTrainer:
             precision=precision,
         )
         self.settings.clip_range  # noqa: B018 - checks it
-        self.module = module
+        # What torch.compile makes is trained uncompiled: hooks have to see its layers.
+        self.module = module = getattr(module, "_orig_mod", module)
         self.loss = loss
         mixed_rows = self.settings.mixed_rows
         check_module(module, mixed=mixed_rows is not None)
@@ -148,7 +157,8 @@ class DPTrainer:
         _check_optimizer(self.optimizer, parameters)
         self._modes = training_modes(module)
         self._group = Group.found(device)
-        self._records = Records(train_set, device, group=self._group)
+        read: dict[str, Any] = {"collate": collate, "length": length, "workers": workers}
+        self._records = Records(train_set, device, group=self._group, **read)
         if isinstance(train_set, Dataset):
             check_items(train_set)
         chosen = self.settings.sampler
@@ -159,7 +169,7 @@ class DPTrainer:
                 why=f"the sampler {chosen.name} is accounted for at the number of records that there is",
                 hint="give the number of records, if it is public; or use Poisson sampling or AllocationSampler",
             )
-        self._public = None if public_set is None else Records(public_set, device, "public_set")
+        self._public = None if public_set is None else Records(public_set, device, "public_set", **read)
         for layer, mode in self._modes:
             layer.training = mode
         _check(loss, module, self._records, self._public, physical_batch_size, mixed_rows)
@@ -180,6 +190,7 @@ class DPTrainer:
             )
         self._every = checkpoint_every
         self._run: Run | None = None
+        self._planned: Plan | None = None
         self.report: PrivacyReport | None = None
 
     def fit(self, save: Callable[[PrivacyReport], object] | None = None) -> PrivacyReport:
@@ -282,6 +293,38 @@ class DPTrainer:
                 hint="use a smaller learning rate; the last checkpoint, if there is one, has finite parameters",
             )
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run, before training as well. Raises ProgramError before a run that first releases N."""
+        if self._run is not None:
+            return self._run.plan
+        settings = self.settings
+        if settings.public_size is None:
+            raise ProgramError(
+                "the plan follows from the number of records, which the run releases first",
+                where="DPTrainer.plan",
+                hint="give public_size if the number is public, or ask in the loop over steps()",
+            )
+        if self._planned is None:
+            self._planned = make_plan(settings, float(settings.public_size), settings.epsilon, settings.delta)
+        return self._planned
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of the whole run, for schedulers."""
+        return self.plan.steps * self.settings.epochs
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The noise's standard deviation over the clipping bound; None where it is chosen epoch by epoch."""
+        return self.plan.sigma
+
+    @property
+    def event(self) -> Composition | None:
+        """All planned releases but N~ (`exchange.to_event` makes an event of them); None under a filter."""
+        budget = self.plan.budget
+        return budget.plan if isinstance(budget, PlannedBudget) else None
+
     def insert(self, canaries: Canaries) -> None:
         """Train with an audit's canaries among the records; in every process of a group with the same ones.
 
@@ -339,9 +382,11 @@ class DPTrainer:
         delta = settings.delta - (stage.delta if stage else 0.0)
         if state:
             plan = Plan.from_json(state["plan"], settings, delta)
+        elif stage is None:
+            plan = self.plan
         else:
-            taken = stage.epsilon if stage else 0.0
-            plan = make_plan(settings, size, None if settings.epsilon is None else settings.epsilon - taken, delta)
+            assert settings.epsilon is not None
+            plan = make_plan(settings, size, settings.epsilon - stage.epsilon, delta)
         books = Books(plan.budget, ledger, append)
         steps = self._steps(plan, self._releaser(books), size)
         run = Run(
