@@ -173,7 +173,6 @@ INSTALLS = {
     "numba": "numba",
     "matplotlib": "heliograph[plot]",
     "sklearn": "heliograph[sklearn]",
-    "opacus": "heliograph[dp]",
     "fastapi": "heliograph[serve]",
     "uvicorn": "heliograph[serve]",
 }

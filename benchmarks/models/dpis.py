@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from common import data, mnist
-from heliograph.dp.training.scattering import normalised, scattering
+from scattering import normalised, scattering
 
 
 @dataclass(frozen=True)

@@ -156,15 +156,18 @@ def train(target: str, out: Path, force: bool, as_json: bool, quiet: bool, **giv
     trainer = _trainer(
         settings, module, train_set, loss, public_set=test_set, checkpoint=out / "run", progress=not quiet
     )
-    report = trainer.fit()
-    save_model(trainer.module, out / "model.npz")
+
+    def save(report: Any) -> None:
+        save_model(trainer.module, out / "model.npz")
+        (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        (out / "report.txt").write_text(report.words() + "\n", encoding="utf-8")
+        # Without the seed: nothing in the folder may reveal the noise.
+        kept = {"target": _absolute(target), **given, "seed": None}
+        (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+    report = trainer.fit(save)
     with contextlib.suppress(OSError):
         (out / "run").rmdir()
-    (out / "report.json").write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    (out / "report.txt").write_text(report.words() + "\n", encoding="utf-8")
-    # Without the seed: nothing in the folder may reveal the noise.
-    kept = {"target": _absolute(target), **given, "seed": None}
-    (out / _RUN).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     full = report.to_json()
     keys = ("name", "mechanism", "count", "sensitivity", "noise_std", "sampling_probability")
     values = {
@@ -209,7 +212,8 @@ def audit(
 ) -> None:
     """Audit the training run in FOLDER with canaries.
 
-    Repeats the run and prints an empirical lower bound on epsilon beside the proven upper bound.
+    Repeats the run and prints an empirical lower bound on epsilon beside the proven upper bound, and bounds on noise,
+    inclusion probability and clipping bound, measured at the canaries.
 
     Each canary is included by a fair coin, and the noise is fresh. What is printed is one more release about the same
     data: keep it to those who hold the data. Exit code 1 if the guarantee is refuted.

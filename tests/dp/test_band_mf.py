@@ -19,7 +19,6 @@ from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.errors import ProgramError
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
 
 from helpers.interrupted import KilledError, killer  # noqa: E402
 from torch import Tensor, nn  # noqa: E402

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
 
 from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler  # noqa: E402
 
 from heliograph.dp.training import DPTrainer, make_private  # noqa: E402
 from heliograph.errors import ProgramError  # noqa: E402
@@ -86,9 +85,29 @@ def test_a_loop_that_is_left_has_the_report_of_the_plan(tmp_path: Path) -> None:
     assert trainer.report.steps == 7
     whole = made(seed=None)[0].fit()
     assert trainer.report.epsilon_upper == whole.epsilon_upper
-    assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProgramError, match="has been used"):
         trainer.fit()
+    # What was paid for is not thrown away before it is said to be over.
+    assert len(list(tmp_path.iterdir())) == 2
+    trainer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_noise_and_event_are_known_before_training() -> None:
+    trainer, _, optimizer = made(noise_multiplier=None, epsilon=2.0, epochs=1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=trainer.total_steps)
+    noise, event = trainer.noise_multiplier, trainer.event
+    for _ in trainer.steps():
+        assert trainer.noise_multiplier == noise
+        optimizer.step()
+        scheduler.step()
+    assert trainer.report is not None
+    assert trainer.report.noise_multiplier == noise
+    assert trainer.report.ledger.composition == event
+    unknown, _, _ = made(noise_multiplier=None, epsilon=2.0, public_size=None)
+    with pytest.raises(ProgramError, match="releases first"):
+        _ = unknown.total_steps
+    assert made(noise_multiplier=None, epsilon=2.0, method="dpis")[0].event is None
 
 
 class Adapted(nn.Module):
@@ -124,26 +143,131 @@ def test_virtual_batches_are_the_same_steps() -> None:
     assert torch.allclose(whole[1].weight, parted[1].weight, atol=1e-5)
 
 
-def collate(items: list[Any]) -> Any:
-    return torch.utils.data.default_collate(items)
-
-
 @pytest.mark.parametrize(
     ("loader", "match"),
     [
         (lambda: DataLoader(dataset(), batch_size=20, sampler=WeightedRandomSampler([1.0] * 200, 200)), "Weighted"),
+        (lambda: DataLoader(dataset(), batch_size=20, sampler=SubsetRandomSampler(range(40))), "SubsetRandom"),
         (lambda: DataLoader(dataset(), batch_sampler=[[0, 1], [2, 3]]), "batch sampler"),
         (lambda: DataLoader(dataset(), batch_size=20, shuffle=True, generator=torch.Generator()), "generator"),
-        (lambda: DataLoader(dataset(), batch_size=20, collate_fn=collate), "collate"),
         (dataset, "not a DataLoader"),
     ],
 )
 def test_loaders_whose_meaning_would_be_lost_are_refused(loader: Any, match: str) -> None:
-    with pytest.raises(ProgramError, match=match):
+    with pytest.raises(ProgramError, match=match) as caught:
         made(loader())
+    assert match != "SubsetRandom" or "Subset(dataset, indices)" in (caught.value.hint or "")
 
 
-def test_an_optimizer_of_another_module_is_refused() -> None:
+def test_an_optimizer_that_cannot_train_the_module_is_refused() -> None:
     module, _ = parts()
-    with pytest.raises(ProgramError, match="none of the module's parameters"):
-        make_private(module, parts()[1], DataLoader(dataset(), batch_size=20), loss=LOSS, **OPTIONS)
+    for optimizer, match in ((parts()[1], "none of the module's"), (torch.optim.LBFGS(module.parameters()), "LBFGS")):
+        with pytest.raises(ProgramError, match=match):
+            make_private(module, optimizer, DataLoader(dataset(), batch_size=20), loss=LOSS, **OPTIONS)
+        with pytest.raises(ProgramError, match=match):
+            DPTrainer(module, LOSS, optimizer, dataset(), batch_size=20, **OPTIONS)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_removed_before_the_step_are_noticed_at_the_first(to_none: bool) -> None:
+    trainer, module, optimizer = made()
+    before = module.weight.detach().clone()
+
+    def looped(trainer: DPTrainer, optimizer: torch.optim.Optimizer) -> None:
+        for _ in trainer.steps():
+            optimizer.zero_grad(set_to_none=to_none)
+            optimizer.step()
+
+    with pytest.raises(ProgramError, match="no gradients") as caught:
+        looped(trainer, optimizer)
+    assert "zero_grad" in (caught.value.hint or "")
+    assert torch.equal(before, module.weight)
+    # After the step it does no harm, and a learning rate of zero is no fault.
+    trainer, module, optimizer = made()
+    warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 3, 1.0))
+    for _ in trainer.steps():
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=to_none)
+        warm.step()
+    assert not torch.equal(before, module.weight)
+
+
+@pytest.mark.parametrize("change", ["nan", "freeze", "unfreeze"])
+def test_steps_that_can_train_nothing_are_not_charged(change: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2))
+    module[0].requires_grad_(change != "unfreeze")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    loader = DataLoader(dataset(), batch_size=20)
+    options = OPTIONS | {"checkpoint": tmp_path, "checkpoint_every": 1}
+    trainer = make_private(module, optimizer, loader, loss=LOSS, **options)
+
+    def looped() -> None:
+        for step in trainer.steps():
+            optimizer.step()
+            if step == 3 and change == "nan":
+                module[0].weight.data[0, 0] = float("nan")
+            elif step == 3:
+                module[0].requires_grad_(change == "unfreeze")
+
+    with pytest.raises(ProgramError, match="not finite any more" if change == "nan" else "other parameters"):
+        looped()
+    assert trainer.report is not None
+    assert trainer.report.ledger.composition.steps == 3
+    assert "Stopped by ProgramError" in trainer.report.words()
+    # The last checkpoint is from before.
+    module[0].requires_grad_(change != "unfreeze")
+    again = make_private(module, optimizer, loader, loss=LOSS, **options)
+    assert again.fit().replayed == 1
+    assert all(bool(torch.isfinite(p).all()) for p in module.parameters())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("inside", ["the loop", "the optimizer"])
+def test_a_run_ended_by_an_exception_goes_on(error: type[BaseException], inside: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"checkpoint": tmp_path, "checkpoint_every": 1}
+
+    def run() -> None:
+        trainer, _, optimizer = made(**options)
+
+        def raising(*_: object) -> None:
+            if trainer._run is not None and trainer._run.taken == 12:
+                raise error
+
+        if inside == "the optimizer":
+            optimizer.register_step_pre_hook(raising)
+            trainer.fit()
+        for _ in trainer.steps():
+            optimizer.step()
+            raising()
+
+    with pytest.raises(error):
+        run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["charges.jsonl", "checkpoint.npz"]
+    again, _, _ = made(**options)
+    report = again.fit()
+    assert report.replayed == 1
+    assert report.ledger.composition.steps == 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_ends_while_the_model_is_written_is_not_lost(tmp_path: Path) -> None:
+    def full(_: object) -> None:
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        made(checkpoint=tmp_path)[0].fit(full)
+    seen: list[int] = []
+    made(checkpoint=tmp_path)[0].fit(lambda report: seen.append(report.steps))
+    assert seen == [30]
+
+
+def test_a_frozen_part_in_evaluation_mode_stays_in_it() -> None:
+    module = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5), nn.Dropout(0.1), nn.Linear(5, 2))
+    module[1].eval()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    trainer = make_private(module, optimizer, DataLoader(dataset(), batch_size=20), loss=LOSS, **OPTIONS)
+    for _ in trainer.steps():
+        assert [layer.training for layer in module] == [True, False, True, True]
+        optimizer.step()
+        module.eval()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
 
 from torch import Tensor, distributed, multiprocessing, nn  # noqa: E402
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
 
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy, mse_loss  # noqa: E402

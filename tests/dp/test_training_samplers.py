@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
 
 from helpers.interrupted import KilledError, killer  # noqa: E402
 from torch import Tensor, nn  # noqa: E402

@@ -412,6 +412,24 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
         trainer(checkpoint=tmp_path).fit()
 
 
+@pytest.mark.parametrize("damage", ["journal gone", "line gone", "line changed", "checkpoint cut"])
+def test_trap_charges_removed_from_the_journal_are_missed(damage: str, tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        trainer(checkpoint=tmp_path, observer=killer(12)).fit()
+    journal, state = tmp_path / "charges.jsonl", tmp_path / "checkpoint.npz"
+    lines = journal.read_text().splitlines(keepends=True)
+    if damage == "journal gone":
+        journal.unlink()
+    elif damage == "line gone":
+        journal.write_text("".join(lines[:1] + lines[2:]))
+    elif damage == "line changed":
+        journal.write_text("".join(lines).replace('"sensitivity": 1.0', '"sensitivity": 0.5', 1))
+    else:
+        state.write_bytes(state.read_bytes()[:200])
+    with pytest.raises(HeliographError, match="cannot be read" if damage == "checkpoint cut" else "damaged"):
+        trainer(checkpoint=tmp_path).fit()
+
+
 def test_an_exhausted_filter_stops_training_and_keeps_the_module() -> None:
     run = trainer(method="dpis", epsilon=None, noise_multiplier=1.5)
     started = run._start(())

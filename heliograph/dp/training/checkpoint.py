@@ -3,16 +3,20 @@
 A folder holds `checkpoint.npz`, the run's state (parameters, optimizer, budget, ledger, released values and, secret,
 the kept norms and the state of a seeded generator), and `charges.jsonl`, the journal: every charge is written there,
 and made durable, before its noise is drawn. A resumed run charges the journal's entries beyond the checkpoint: those
-releases happened, or may have, and the replayed ones are charged again. An unseeded run draws fresh noise when it
-resumes; its generator's state is not written at all. Files are replaced atomically and have mode 0600; nothing is
-pickled.
+releases happened, or may have, and the replayed ones are charged again. Every line of the journal has a hash of all
+lines up to it, and the checkpoint has the last one it knows: a journal with lines removed or changed is refused. (Lines
+removed at the end, after the checkpoint, are not seen.) An unseeded run draws fresh noise when it resumes; its
+generator's state is not written at all. Files are replaced atomically and have mode 0600; nothing is pickled. They
+stay until the run has made all its steps, or `DPTrainer.finish` removes them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import BINARY, exclusive, open_file, sync_folder
 
-_VERSION = 3
+_VERSION = 4
 
 
 class Checkpoint:
@@ -36,8 +40,8 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "checkpoint.npz"
         self.journal = self.folder / "charges.jsonl"
-        self.written = 0
-        """Charges in the journal."""
+        self._hashes = [""]
+        """Of the journal: after no line, after the first, and so on."""
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -59,13 +63,14 @@ class Checkpoint:
         new = not self.journal.exists()
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            file.write(json.dumps(release.to_json()) + "\n")
+            entry = release.to_json()
+            self._hashes.append(_hash(self._hashes[-1], entry))
+            file.write(json.dumps(entry | {"hash": self._hashes[-1]}) + "\n")
             file.flush()
             os.fsync(file.fileno())
         if new:
             # The file's contents are durable, but its name is not yet: a power cut would lose the charges.
             sync_folder(self.folder)
-        self.written += 1
 
     def charges(self) -> list[Release]:
         """All charges of the journal, without a truncated last line: its noise had not been drawn."""
@@ -80,15 +85,28 @@ class Checkpoint:
         try:
             entries = [json.loads(line) for line in lines[:-1]]
         except ValueError as error:
-            raise WireError("the journal of charges is damaged", where=self.journal, why=str(error)[:200]) from None
-        found = [Ledger.from_json([entry]).releases[0] for entry in entries]
-        self.written = len(found)
-        return found
+            raise self._damaged(str(error)[:200]) from None
+        self._hashes = [""]
+        for number, entry in enumerate(entries, 1):
+            found = entry.pop("hash", None) if isinstance(entry, dict) else None
+            self._hashes.append(_hash(self._hashes[-1], entry))
+            if found != self._hashes[-1]:
+                raise self._damaged(f"line {number} does not follow from the lines before it")
+        return [Ledger.from_json([entry]).releases[0] for entry in entries]
+
+    def _damaged(self, why: str) -> WireError:
+        return WireError(
+            "the journal of charges is damaged",
+            where=self.journal,
+            why=f"{why}; releases that it no longer names would not be charged",
+            hint="start again in another folder, and count this run's whole budget as spent",
+        )
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a state: JSON values, and tensors anywhere among them."""
         tensors: dict[str, Any] = {}
-        text = json.dumps({"version": _VERSION, "charges": self.written, "state": _packed(state, tensors)})
+        head = {"version": _VERSION, "charges": len(self._hashes) - 1, "hash": self._hashes[-1]}
+        text = json.dumps(head | {"state": _packed(state, tensors)})
         tensors["json"] = np.frombuffer(text.encode(), dtype=np.uint8)
         write_arrays(self.path, tensors, mode=0o600)
 
@@ -96,19 +114,27 @@ class Checkpoint:
         """The state and the number of charges that it includes; None if there is no checkpoint."""
         if not self.path.exists():
             return None
+        self.charges()
         try:
             with open_file(self.path) as opened, np.load(opened, allow_pickle=False) as file:
                 head = json.loads(bytes(file["json"]))
                 if head["version"] != _VERSION:
                     raise WireError(f"version {head['version']!r} of a checkpoint is not known", where=self.path)
-                return _unpacked(head["state"], file), int(head["charges"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+                state, included, known = _unpacked(head["state"], file), int(head["charges"]), head["hash"]
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise WireError("the checkpoint cannot be read", where=self.path, why=str(error)[:200]) from None
+        if included >= len(self._hashes) or self._hashes[included] != known:
+            raise self._damaged(f"the checkpoint knows {included} charges, which are not the first of the journal")
+        return state, included
 
     def finish(self) -> None:
         """Remove both files: the run is over, and they hold secrets."""
         self.path.unlink(missing_ok=True)
         self.journal.unlink(missing_ok=True)
+
+
+def _hash(before: str, entry: object) -> str:
+    return hashlib.sha256((before + json.dumps(entry, sort_keys=True)).encode()).hexdigest()
 
 
 def write_arrays(path: Path, arrays: dict[str, Any], mode: int) -> None:

@@ -11,9 +11,10 @@ does. `refuse.check_loss` checks that the pairs are the true gradients, and that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields, replace
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -22,22 +23,40 @@ from torch.autograd.graph import get_gradient_edge
 
 from heliograph.dp.training import attention
 from heliograph.dp.training.factors import Factor, joined
-from heliograph.dp.training.layers import Factors, Use, parts, rule_of, trained
+from heliograph.dp.training.layers import Factors, Use, by_func, parts, rule_of, trained
 from heliograph.dp.training.recurrent import unrolled
 from heliograph.errors import InternalError, ProgramError, UnsupportedError
 
 HALF = (torch.float16, torch.bfloat16)
 
-Inputs = Tensor | tuple[Tensor, ...]
+Inputs = Any
+"""A tensor, or a tuple or dictionary of tensors: the arguments of the module, by position or by name."""
 Losses = Callable[[Any, Tensor], Tensor]
+
+
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """The same tuples and dictionaries with the function's values of the tensors."""
+    if isinstance(value, Mapping):
+        return {name: mapped(each, function) for name, each in value.items()}
+    return tuple(mapped(each, function) for each in value) if isinstance(value, tuple | list) else function(value)
+
+
+def called(module: nn.Module, inputs: Inputs) -> Any:
+    """The module's outputs."""
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
 
 
 class GradientEngine:
     """Per-record gradients of `loss(module(inputs), targets)`, where `loss` gives one value for each record.
 
     Records are the first dimension of inputs, targets and of every layer's input (the second for recurrent modules that
-    are not `batch_first`). Inputs may be a tuple, passed as several arguments. The module stays as it is: parameters,
-    mode, hooks and `.grad` are not changed. A batch is held whole: split large ones.
+    are not `batch_first`). Inputs may be a tuple, passed as several arguments, or a dictionary, passed by name. Positions
+    that all records share ([T] or [1, T] into an embedding) are spread over the records: an embedding is known to be
+    used so if its input keeps its shape when a batch of one becomes a batch of two. The module stays as it is:
+    parameters, mode, hooks and `.grad` are not changed. Compiled forward passes run uncompiled here. A batch is held
+    whole: split large ones.
 
     Products are computed in full precision, whatever torch may do elsewhere; modules in float16 or bfloat16 are
     refused. A record whose gradient is not finite has norm 0 and adds nothing to any sum: it must not affect its
@@ -51,6 +70,7 @@ class GradientEngine:
         self.module = module
         self.loss = loss
         self.mixed_rows = mixed_rows
+        self._shared: frozenset[int] | None = None
 
     def norms(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """L2 norms [B] of the records' gradients over all trainable parameters, without making the gradients."""
@@ -143,17 +163,18 @@ class GradientEngine:
             raise InternalError(f"a batch of {len(targets)} records, not of {self.mixed_rows}", where="GradientEngine")
         rows = torch.arange(self.mixed_rows, device=targets.device)
         rows = torch.where(rows < len(targets), rows, 0)
-        filled = tuple(each[rows] for each in inputs) if isinstance(inputs, tuple) else inputs[rows]
-        return filled, targets[rows]
+        return mapped(inputs, lambda each: each[rows]), targets[rows]
 
     def _run(self, inputs: Inputs, targets: Tensor) -> tuple[_Tape, Tensor]:
         """The forward pass with its tape, and the losses."""
         mixed = self.mixed_rows is not None
         # If mixed precision is not requested, autocast stays as the caller set it: a tape that meets it refuses.
         cast = torch.autocast(targets.device.type, torch.bfloat16) if mixed else nullcontext()
-        with _Tape(self.module, len(targets), mixed) as tape, torch.enable_grad(), cast:
-            outputs = self.module(*inputs) if isinstance(inputs, tuple) else self.module(inputs)
-            losses = self.loss(outputs, targets)
+        if self._shared is None:
+            with cast, _uncompiled(self.module):
+                self._shared = _shared_lookups(self.module, inputs)
+        with _Tape(self.module, len(targets), mixed, self._shared) as tape, torch.enable_grad(), cast:
+            losses = self.loss(called(self.module, inputs), targets)
             if losses.shape != (len(targets),):
                 raise ProgramError(
                     f"the loss gave shape {tuple(losses.shape)} for {len(targets)} records",
@@ -167,8 +188,10 @@ class GradientEngine:
 class _Tape:
     """A recording of the layers' inputs in one forward pass, from which it gives their factors."""
 
-    def __init__(self, module: nn.Module, records: int, mixed: bool) -> None:
+    def __init__(self, module: nn.Module, records: int, mixed: bool, shared: frozenset[int]) -> None:
         self._records = records
+        self._shared = shared
+        self._lookups = 0
         self._module = module
         self._mixed = mixed
         self.seen: list[Tensor] = []
@@ -178,6 +201,7 @@ class _Tape:
 
     def __enter__(self) -> _Tape:
         with self._stack:
+            self._stack.enter_context(_uncompiled(self._module))
             for part in parts(self._module):
                 if isinstance(part, nn.RNNBase):
                     self._stack.enter_context(_replaced_forward(part, unrolled(part, self._note)))
@@ -197,18 +221,21 @@ class _Tape:
         self._edges.append(get_gradient_edge(output))
         self._makers.append(make)
 
-    def _hook(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    def _hook(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+        spread = False
+        if isinstance(layer, nn.Embedding):
+            spread, self._lookups = self._lookups in self._shared, self._lookups + 1
         outputs = output if isinstance(output, tuple) else (output,)
         differentiable = [n for n, o in enumerate(outputs) if isinstance(o, Tensor) and o.requires_grad]
         if not differentiable:
-            return
+            return None
         name = type(layer).__name__
-        tensors = [a for a in args if isinstance(a, Tensor)]
+        tensors = [a for a in (*args, *named.values()) if isinstance(a, Tensor)]
         if len(differentiable) > 1 or not tensors:
             raise UnsupportedError(
                 "a module with parameters does not map tensors to one tensor",
                 where=name,
-                hint="let modules with parameters of their own take tensors as positional arguments and return one",
+                hint="let modules with parameters of their own take tensors and return one",
             )
         at = differentiable[0]
         output = outputs[at]
@@ -221,6 +248,11 @@ class _Tape:
                 if not self._mixed
                 else "leave float16 out of the module: precision='bfloat16' is autocast to bfloat16 alone",
             )
+        if spread and args and (args[0].dim() == 1 or len(args[0]) == 1):
+            # All records look up the same rows. A row for each record has the same values, and a gradient for each.
+            rows = args[0] if args[0].dim() > 1 else args[0].unsqueeze(0)
+            args = tensors = (rows.expand(self._records, *rows.shape[1:]),)  # type: ignore[assignment]
+            output = output.view(*rows.shape, -1).expand(*args[0].shape, -1)
         if len(output) != self._records or len(tensors[0]) != self._records:
             raise UnsupportedError(
                 f"the input of a layer has {len(tensors[0])} rows where the batch has {self._records} records",
@@ -239,9 +271,11 @@ class _Tape:
                     where=name,
                     hint="use operations that are not in place between layers",
                 )
-            return rule_of(layer)(layer, Use(tuple(map(_wide, kept)), named, at), _wide(gradient))
+            rule = rule_of(layer) if kept else by_func
+            return rule(layer, Use(tuple(map(_wide, kept)), named, at), _wide(gradient))
 
         self._note(output, make)
+        return output if spread else None
 
     def gradients(self, losses: Tensor) -> list[Tensor | None]:
         """Gradients at the outputs of layers."""
@@ -256,6 +290,41 @@ class _Tape:
             for make, gradient in zip(self._makers, gradients, strict=True):
                 if gradient is not None:
                     yield from ((p, _wide_factor(factor)) for p, factor in make(gradient))
+
+
+def _shared_lookups(module: nn.Module, inputs: Inputs) -> frozenset[int]:
+    """Which lookups in embeddings, by their order in a forward pass, are of the same rows for every record."""
+    tables = [part for part in parts(module) if isinstance(part, nn.Embedding)]
+    if not tables:
+        return frozenset()
+    shapes: list[list[Any]] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], __: dict[str, Any]) -> None:
+        shapes[-1].append(args[0].shape if args else None)
+
+    with ExitStack() as stack:
+        for table in tables:
+            stack.callback(table.register_forward_pre_hook(note, with_kwargs=True).remove)
+        for rows in ([0], [0, 0]):
+            shapes.append([])
+            with torch.no_grad(), torch.random.fork_rng():
+                called(module, mapped(inputs, itemgetter(rows)))
+    one, two = shapes
+    return frozenset(n for n, shape in enumerate(one) if len(one) == len(two) and shape == two[n] is not None)
+
+
+@contextmanager
+def _uncompiled(module: nn.Module) -> Iterator[None]:
+    """Let the layers' own forward functions run, which hooks see, where the module was compiled in place."""
+    compiled = [layer for layer in module.modules() if getattr(layer, "_compiled_call_impl", None) is not None]
+    before = [layer._compiled_call_impl for layer in compiled]
+    for layer in compiled:
+        layer._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for layer, call in zip(compiled, before, strict=True):
+            layer._compiled_call_impl = call
 
 
 def _wide(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """The parts of a module whose gradients are taken together, each with its rule: factors from input and output gradient.
 
 A part is a layer with a rule here (Linear, Conv1d, Conv2d, Embedding, EmbeddingBag; recurrent layers are in
-`recurrent`, attention in `attention`), a layer with a grad sampler of Opacus (norms, Conv3d), or any other module with
-trainable parameters of its own, which `torch.func` differentiates record by record, children included.
+`recurrent`, attention in `attention`), or any other module with trainable parameters of its own (norms, class tokens,
+position tables), which `torch.func` differentiates record by record, children included.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heliograph.dp.training.factors import Convolved, Dense, Factor, Lookup, Outer
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import UnsupportedError
 
 Factors = list[tuple[Tensor, Factor]]
 
@@ -61,13 +61,12 @@ def rule_of(layer: nn.Module) -> Rule:
             # A subclass with its own forward is a different layer.
             if isinstance(layer, kind) and type(layer).forward is kind.forward and "weight" in layer._parameters:
                 return rule
-        sampler = _opacus_sampler(layer)
-        if sampler is not None:
-            return sampler
-    return _by_func
+        if f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D":
+            return _transposed_linear
+    return by_func
 
 
-def _with_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d, weight: Factor, bias: Tensor) -> Factors:
+def _with_bias(layer: Any, weight: Factor, bias: Tensor) -> Factors:
     pairs: list[tuple[Tensor | None, Factor]] = [(layer.weight, weight), (layer.bias, Dense(bias))]
     return [(p, factor) for p, factor in pairs if p is not None and p.requires_grad]
 
@@ -81,6 +80,12 @@ def _linear(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     assert isinstance(layer, nn.Linear)
     a, b = _positions(use.args[0]), _positions(gradient)
     return _with_bias(layer, Outer(a, b), b.sum(1))
+
+
+def _transposed_linear(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
+    """A linear layer whose weight is [inputs, outputs], as GPT-2 has it."""
+    a, b = _positions(use.args[0]), _positions(gradient)
+    return _with_bias(layer, Outer(b, a), b.sum(1))
 
 
 def _convolution(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
@@ -128,29 +133,7 @@ _RULES: dict[type[nn.Module], Rule] = {
 }
 
 
-def _opacus_sampler(layer: nn.Module) -> Rule | None:
-    """Opacus' per-sample gradients of a layer, if it has them."""
-    try:
-        from opacus.grad_sample import GradSampleModule
-    except ImportError as error:
-        raise ProgramError(
-            f"per-record gradients of {type(layer).__name__} need Opacus",
-            where=type(layer).__name__,
-            why=str(error),
-            hint="pip install 'heliograph[dp]'",
-        ) from error
-    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer))
-    if sampler is None:
-        return None
-
-    def rule(_: nn.Module, use: Use, gradient: Tensor) -> Factors:
-        found = sampler(layer, list(use.args), gradient)
-        return [(p, Dense(each)) for p, each in found.items() if p.requires_grad]
-
-    return rule
-
-
-def _by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
+def by_func(layer: nn.Module, use: Use, gradient: Tensor) -> Factors:
     """Per-record gradients of any module whose forward works under `torch.func.vmap`."""
     names = {name: p for name, p in layer.named_parameters() if p.requires_grad}
     given = (*use.args, *use.named.values())

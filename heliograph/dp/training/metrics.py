@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from heliograph.dp.training.gradients import called
 from heliograph.dp.training.records import Records
 
 
@@ -30,10 +31,17 @@ def measured(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], record
     module.eval()
     total, right, classes = 0.0, 0, True
     for _, (inputs, targets) in records.chunks(torch.arange(len(records)), max(batch_size, 1024)):
-        outputs = module(inputs)
+        outputs = called(module, inputs)
         value = loss(outputs, targets)
+        outputs = getattr(outputs, "logits", outputs)
         total += float(value.sum()) if value.dim() else float(value) * len(targets)
-        classes = classes and outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
+        classes = (
+            classes
+            and isinstance(outputs, Tensor)
+            and outputs.dim() == 2
+            and targets.dim() == 1
+            and not targets.is_floating_point()
+        )
         if classes:
             right += int((outputs.argmax(1) == targets).sum())
     for layer, training in modes:

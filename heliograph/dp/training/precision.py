@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heliograph.dp.training.gradients import GradientEngine, Inputs
+from heliograph.dp.training.gradients import GradientEngine, Inputs, mapped
 from heliograph.errors import UnsupportedError
 
 
@@ -44,8 +44,7 @@ def check_rows(engine: GradientEngine, inputs: Inputs, targets: Tensor) -> None:
 
     def seen(order: Tensor) -> list[Tensor]:
         taken = order % len(targets)
-        moved = tuple(each[taken] for each in inputs) if isinstance(inputs, tuple) else inputs[taken]
-        return engine.seen(moved, targets[taken])
+        return engine.seen(mapped(inputs, lambda each: each[taken]), targets[taken])
 
     before, place = seen(rows), len(rows) // 2
     exchanged = torch.where(rows == place, rows + 1, rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler, default_collate
 
 from heliograph.dp.training.trainer import DPTrainer
 from heliograph.errors import ProgramError
@@ -28,7 +28,7 @@ def make_private(
     `DPTrainer`: delta, epochs, max_grad_norm, epsilon or noise_multiplier, public_size and the rest.
 
     Raises ProgramError for loaders whose meaning would be lost: with a sampler that weights or selects records, a
-    batch sampler, a collate function, or a seeded generator; and for an optimizer of other parameters.
+    batch sampler, or a seeded generator.
     """
     if not isinstance(loader, DataLoader):
         raise ProgramError(
@@ -44,6 +44,12 @@ def make_private(
     if not isinstance(loader.sampler, SequentialSampler | RandomSampler) or getattr(
         loader.sampler, "replacement", False
     ):
+        if isinstance(loader.sampler, SubsetRandomSampler):
+            raise _lost(
+                "a SubsetRandomSampler",
+                "the trainer draws from the whole data set",
+                "give a loader of torch.utils.data.Subset(dataset, indices)",
+            )
         raise _lost(
             f"a {type(loader.sampler).__name__}",
             "records that are drawn more often than others have a larger sampling probability than is accounted for",
@@ -56,20 +62,8 @@ def make_private(
             "leave the generator out",
         )
     if loader.collate_fn is not default_collate:
-        raise _lost(
-            "a collate function",
-            "it may look at several records at once",
-            "let the data set give (input, target) of equal shapes",
-        )
-    known = {id(p) for p in module.parameters() if p.requires_grad}
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not known & held:
-        raise ProgramError(
-            "the optimizer has none of the module's parameters",
-            where="make_private",
-            why="it would not train it",
-            hint="make the optimizer after the module, from module.parameters()",
-        )
+        # It is given one item at a time, so that it cannot look at several records.
+        options.setdefault("collate", loader.collate_fn)
     return DPTrainer(module, loss, optimizer, loader.dataset, **options)
 
 

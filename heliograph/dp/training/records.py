@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from heliograph.dp.training.gradients import mapped
 from heliograph.dp.training.group import Group
 from heliograph.errors import CompositionWarning, ProgramError
 
@@ -70,25 +72,44 @@ class Canaries:
 
 
 class Records:
-    """A map-style dataset of (input, target) pairs, or a pair of tensors or arrays whose first axis counts records."""
+    """A map-style dataset, or a pair (inputs, targets) of tensors or arrays whose first axis counts records.
+
+    Inputs may be several tensors: a tuple or dictionary of them, the first ones of a TensorDataset, or items of more
+    than two values, of which the last is the target. An item may be a dictionary with its target under `labels`.
+    `collate` makes batches of lists of one item; sequences of integers are cut or filled up with zeros to the public
+    `length`. `workers` threads read items.
+    """
 
     def __init__(
-        self, source: object, device: torch.device, where: str = "train_set", group: Group | None = None
+        self,
+        source: object,
+        device: torch.device,
+        where: str = "train_set",
+        group: Group | None = None,
+        *,
+        collate: Callable[[list[Any]], Any] | None = None,
+        length: int | None = None,
+        workers: int = 0,
     ) -> None:
         _refuse(source, where)
+        self._collate = collate or default_collate
+        self._length = length
+        self._pool = ThreadPoolExecutor(workers) if workers else None
         self.device = device
         self.group = group or Group()
         self.canaries: Canaries | None = None
         self._dataset: Dataset[Any] | None = None
-        self._tensors: tuple[Tensor, Tensor] | None = None
+        self._tensors: Pair | None = None
         if isinstance(source, TensorDataset):
-            source = source.tensors
-        if isinstance(source, tuple | list) and len(source) == 2 and all(_is_array(each) for each in source):
-            self._identity: Any = source[0]
-            inputs, targets = (torch.as_tensor(each) for each in source)
-            if len(inputs) != len(targets):
-                raise ProgramError(f"{len(inputs)} inputs, but {len(targets)} targets", where=where)
-            self._tensors = (inputs, targets)
+            tensors = source.tensors
+            source = tensors if len(tensors) == 2 else (tensors[:-1], tensors[-1])
+        if isinstance(source, tuple | list) and len(source) == 2 and _is_array(source[1]) and _leaves(source[0]):
+            self._identity: Any = _leaves(source[0])[0]
+            targets = torch.as_tensor(source[1])
+            for each in _leaves(source[0]):
+                if len(each) != len(targets):
+                    raise ProgramError(f"{len(each)} inputs, but {len(targets)} targets", where=where)
+            self._tensors = (mapped(source[0], torch.as_tensor), targets)
         elif hasattr(source, "__getitem__") and hasattr(source, "__len__"):
             self._identity = source
             self._dataset = source  # type: ignore[assignment]
@@ -102,7 +123,7 @@ class Records:
     @property
     def true_count(self) -> int:
         """The number of records without an audit's canaries."""
-        return len(self._tensors[0]) if self._tensors is not None else len(self._dataset)  # type: ignore[arg-type]
+        return len(self._tensors[1]) if self._tensors is not None else len(self._dataset)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return self.true_count + (0 if self.canaries is None else len(self.canaries))
@@ -133,13 +154,49 @@ class Records:
     def batch(self, indices: Tensor) -> Pair:
         """The inputs and targets of some records, stacked, on the device of the module."""
         if self._tensors is not None:
-            inputs, targets = (each[indices.to(each.device)].to(self.device) for each in self._tensors)
+            inputs, targets = mapped(self._tensors, lambda each: each[indices.to(each.device)].to(self.device))
             return inputs, targets
-        assert self._dataset is not None
-        found = default_collate([self._dataset[int(i)] for i in indices])
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise ProgramError("a record must be a pair (input, target)", where="train_set")
-        return _moved(found[0], self.device), _moved(found[1], self.device)
+        read = (map if self._pool is None else self._pool.map)(self._record, indices.tolist())
+        records = list(read)
+        shapes = {str(mapped(each, lambda t: list(t.shape))) for each in records}
+        if len(shapes) > 1:
+            raise ProgramError(
+                "records have different shapes",
+                where="train_set",
+                why=f"{' and '.join(sorted(shapes)[:2])}; the longest of a batch would decide the shape of the others",
+                hint="give length=, to which sequences of tokens are cut or filled up, or a collate function that pads to"
+                " one public length",
+            )
+        inputs, targets = default_collate(records)
+        inputs, targets = mapped((inputs, targets), lambda each: each.flatten(0, 1).to(self.device))
+        return inputs, targets
+
+    def _record(self, index: int) -> Pair:
+        """A batch of one record."""
+        found = self._collate([self._dataset[index]])  # type: ignore[index]
+        if isinstance(found, Mapping) and "labels" in found:
+            pair: Pair = ({name: value for name, value in found.items() if name != "labels"}, found["labels"])
+        elif isinstance(found, tuple | list) and len(found) >= 2:
+            pair = (found[0] if len(found) == 2 else tuple(found[:-1]), found[-1])
+        else:
+            raise ProgramError(
+                "a record must be a pair (input, target), or a dictionary with its target under labels",
+                where="train_set",
+            )
+        return mapped(pair[0], self._sized), pair[1]
+
+    def _sized(self, value: Any) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise ProgramError(
+                f"an input is a {type(value).__name__}, not a tensor",
+                where="train_set",
+                hint="let items hold numbers, arrays and tensors; a collate function may make them (a tokenizer)",
+            )
+        if self._length is None or value.dim() < 2 or value.is_floating_point():
+            return value
+        kept = value[:, : self._length]
+        rest = torch.zeros((len(kept), self._length - kept.shape[1], *kept.shape[2:]), dtype=kept.dtype)
+        return torch.cat((kept, rest), 1)
 
     def made_up(self, count: int) -> Pair:
         """Random records with the shapes and types of the true ones, for trying a module: true ones would be a look at
@@ -172,21 +229,21 @@ def _is_array(value: object) -> bool:
     return isinstance(value, Tensor | np.ndarray)
 
 
+def _leaves(value: object) -> list[Any]:
+    """The arrays of a tuple or dictionary, or an array alone; none if anything else is among them."""
+    parts = list(value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else [value])
+    return parts if all(_is_array(each) for each in parts) else []
+
+
 def _random(value: Any, count: int, real: Callable[..., Tensor]) -> Any:
     if isinstance(value, tuple | list):
         return tuple(_random(each, count, real) for each in value)
+    if isinstance(value, Mapping):
+        return {name: _random(each, count, real) for name, each in value.items()}
     shape, generator = (count, *value.shape[1:]), torch.Generator().manual_seed(0)
     if value.is_floating_point():
         return real(shape, generator=generator, dtype=value.dtype).to(value.device)
     return torch.randint(2, shape, generator=generator).to(value.dtype).to(value.device)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple | list):
-        return tuple(_moved(each, device) for each in value)
-    return value
 
 
 def _refuse(source: object, where: str) -> None:

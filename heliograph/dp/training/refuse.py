@@ -7,7 +7,7 @@ records may move; and the engine's gradients are compared with those of batches 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from heliograph.dp.training.gradients import GradientEngine, Inputs, Losses
+from heliograph.dp.training.gradients import GradientEngine, Inputs, Losses, called, mapped
 from heliograph.dp.training.layers import trained
 from heliograph.dp.training.precision import check_layers, check_rows
 from heliograph.dp.training.recurrent import refused
@@ -41,8 +41,15 @@ def check_module(module: nn.Module, mixed: bool = False) -> None:
 
 
 def _distributed(module: nn.Module) -> None:
-    """Refuse wrappers, which average gradients before they are clipped and noised."""
+    """Refuse wrappers, which average gradients before they are clipped and noised, and parts compiled apart."""
     for layer in module.modules():
+        if hasattr(layer, "_orig_mod"):
+            raise UnsupportedError(
+                "a part of the module is compiled by itself",
+                where="torch.compile",
+                why="its layers are not seen one by one",
+                hint="give the module uncompiled, or compile it whole: torch.compile(module)",
+            )
         if isinstance(layer, nn.parallel.DistributedDataParallel | nn.DataParallel) or "FSDP" in type(layer).__name__:
             raise UnsupportedError(
                 f"the module is wrapped in {type(layer).__name__}",
@@ -77,16 +84,20 @@ def _fixed_statistics(layer: nn.modules.batchnorm._BatchNorm) -> bool:
     return not layer.training and layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
 
 
-def keep_frozen(module: nn.Module) -> None:
-    """Put the module into training mode, except batch norm that was given in evaluation mode and frozen."""
-    kept = [
-        layer
+def training_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """Each layer's mode while the module is trained: the mode it has now, if the module is in training mode.
+
+    A module in evaluation mode is trained in training mode, except frozen batch norm.
+    """
+    return [
+        (
+            layer,
+            layer.training
+            if module.training
+            else not (isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)),
+        )
         for layer in module.modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)
     ]
-    module.train()
-    for layer in kept:
-        layer.eval()
 
 
 def _table_options(layer: nn.Module, where: str) -> None:
@@ -150,9 +161,9 @@ def check_loss(
     count = min(most, len(sample[1]))
     if count < 2:
         raise ProgramError("a check for mixed records needs at least two records", where="check_loss")
-    inputs, targets = _map(sample[0], lambda t: t[:count]), sample[1][:count]
+    inputs, targets = mapped(sample[0], lambda t: t[:count]), sample[1][:count]
     try:
-        probe = _Probe(copy.deepcopy(module).double(), loss, _map(inputs, _double), _double(targets), 1e-6)
+        probe = _Probe(copy.deepcopy(module).double(), loss, mapped(inputs, _double), _double(targets), 1e-6)
         with torch.random.fork_rng():
             probe.losses(probe.inputs, probe.targets)
     except RuntimeError:
@@ -169,7 +180,7 @@ def check_loss(
         probe.check_state()
         probe.check_mixing()
         if len(sample[1]) > count:
-            whole = _Probe(probe.module, loss, _map(sample[0], probe.like), probe.like(sample[1]), probe.close)
+            whole = _Probe(probe.module, loss, mapped(sample[0], probe.like), probe.like(sample[1]), probe.close)
             whole.check_places()
         with without_dropout(probe.module):
             probe.check_gradients()
@@ -187,7 +198,7 @@ class _Probe:
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         torch.manual_seed(0)
-        outputs = self.module(*x) if isinstance(x, tuple) else self.module(x)
+        outputs = called(self.module, x)
         found = self.loss(outputs, y)
         if not isinstance(found, Tensor) or found.shape != (len(y),):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -241,7 +252,7 @@ class _Probe:
         before = each(self.inputs, self.targets)
         for changed in range(len(self.targets)):
             after = each(
-                _map(self.inputs, partial(_exchanged, at=changed)), _exchanged(self.targets, changed, exact=True)
+                mapped(self.inputs, partial(_exchanged, at=changed)), _exchanged(self.targets, changed, exact=True)
             )
             for n in range(len(self.targets)):
                 if n != changed and not self.same(before[n], after[n]):
@@ -277,13 +288,13 @@ class _Probe:
         for left_out in sorted({0, count // 2, count - 1}):
             rest = everyone[everyone != left_out]
             before = others(self.inputs, self.targets, rest, weights[rest])
-            exchanged = _map(self.inputs, partial(_exchanged, at=left_out))
+            exchanged = mapped(self.inputs, partial(_exchanged, at=left_out))
             after = others(exchanged, _exchanged(self.targets, left_out, exact=True), rest, weights[rest])
             cases = [("exchanging", before, after)]
             with without_dropout(self.module):
                 if torch.equal(self._drawn(0), self._drawn(1)):
                     whole = others(self.inputs, self.targets, rest, weights[rest])
-                    fewer = _map(self.inputs, partial(torch.index_select, dim=0, index=rest))
+                    fewer = mapped(self.inputs, partial(torch.index_select, dim=0, index=rest))
                     alone = others(fewer, self.targets[rest], everyone[:-1], weights[rest])
                     cases.append(("leaving out", whole, alone))
             for done, before, after in cases:
@@ -299,14 +310,14 @@ class _Probe:
     def _drawn(self, seed: int) -> Tensor:
         """The losses with random numbers from a seed: two seeds show whether the module draws any."""
         torch.manual_seed(seed)
-        outputs = self.module(*self.inputs) if isinstance(self.inputs, tuple) else self.module(self.inputs)
+        outputs = called(self.module, self.inputs)
         return self.loss(outputs, self.targets).detach()
 
     def check_gradients(self) -> None:
         """Compare the engine with autograd on batches of one."""
         found = GradientEngine(self.module, self.loss).per_sample(self.inputs, self.targets)
         for n in range(len(self.targets)):
-            x = _map(self.inputs, lambda t, at=n: t[at : at + 1])  # type: ignore[misc]
+            x = mapped(self.inputs, lambda t, at=n: t[at : at + 1])  # type: ignore[misc]
             true = self.gradients(self.losses(x, self.targets[n : n + 1]).sum())
             if not self.same(true, torch.cat([each[n].flatten() for each in found])):
                 names = [name for name, p in self.module.named_parameters() if p.requires_grad]
@@ -338,15 +349,13 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _map(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
-    return tuple(function(t) for t in inputs) if isinstance(inputs, tuple) else function(inputs)
-
-
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Turn off dropout, which draws one mask for a batch: batches of one cannot be compared with it."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
-    switched = [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
+    """Turn off dropout, which draws one mask for a batch: batches of one cannot be compared with it.
+
+    All layers are put into evaluation mode: attention drops weights by a function, not by a layer.
+    """
+    switched = [layer for layer in module.modules() if layer.training]
     for layer in switched:
         layer.training = False
     try:

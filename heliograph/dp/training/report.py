@@ -24,8 +24,7 @@ NOT_ACCOUNTED = (
     "the choice of hyperparameters (learning rate, epochs, batch size, clipping bound, architecture), where the training"
     " data were looked at for it",
     "preprocessing that depends on the training data (vocabularies, means, selected features)",
-    "data sets whose item i is made of other items too (mixup, mosaics, pairs, triplets), in other ways than the"
-    " usual ones, which are refused: a record is then in many items",
+    "data sets whose item i is made of other items too (mixup, mosaics, pairs, triplets): a record is then in many items",
     "running time and memory, which vary with the batches drawn",
 )
 

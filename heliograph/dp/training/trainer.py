@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.dp.banded import optimal_bands
+from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.samplers import AllocationSampler, PoissonSampler, Sampler
 from heliograph.dp.training import budget as budgets
@@ -28,12 +29,13 @@ from heliograph.dp.training.dpis import ImportanceSteps, Schedule
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.group import Group
 from heliograph.dp.training.items import check_items
+from heliograph.dp.training.layers import trained
 from heliograph.dp.training.metrics import Metrics, measured
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.dp.training.plan import Plan, make_plan
 from heliograph.dp.training.progress import Update, training_bar
 from heliograph.dp.training.records import Canaries, Records
-from heliograph.dp.training.refuse import check_loss, check_module, keep_frozen
+from heliograph.dp.training.refuse import check_loss, check_module, training_modes
 from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.run import Run, Stateful
@@ -49,7 +51,11 @@ class DPTrainer:
 
     `loss(outputs, targets)` returns one value for each record. `optimizer` is a torch optimizer of the module's
     parameters, or a function that makes one from a list of parameters. `train_set` is (inputs, targets) as tensors or
-    arrays, or a map-style dataset of such pairs; the trainer draws the batches.
+    arrays, or a map-style dataset of such pairs; the trainer draws the batches. Inputs may be several: a tuple is passed
+    to the module as its arguments, a dictionary by name. Items may be dictionaries with their target under `labels`, as
+    Hugging Face has them; `loss` gets whatever the module returns. `collate` is a collate function, which is given one
+    item at a time: it must make records of one shape. With `length`, sequences of integers are cut or filled up with
+    zeros to this public length. `workers` threads read items, which must then be safe to read at the same time.
 
     Give `epsilon` to have the noise computed, or `noise_multiplier` (the standard deviation of the noise divided by
     `max_grad_norm`) to have epsilon computed. `batch_size` is the expected number of records in a step,
@@ -65,9 +71,10 @@ class DPTrainer:
     float32 and float64 (see `precision`).
 
     `public_set` is data that need no protection: accuracy and loss are measured on it after every epoch. `checkpoint` is a
-    folder: a killed run resumes from it when a trainer with the same parameters is created; it is written
-    every epoch, or every `checkpoint_every` steps. `observer` is called with every release. `dpis` holds the parameters
-    of importance sampling; `bands` is the number of steps that share noise in the method band_mf.
+    folder: a run that ended before its last step, whatever ended it, resumes from it when a trainer with the same
+    parameters is created; it is written every epoch, or every `checkpoint_every` steps. `observer` is called with every
+    release. `dpis` holds the parameters of importance sampling; `bands` is the number of steps that share noise in the
+    method band_mf.
 
     `earlier` are the reports of other runs on these data: the report then has the bounds for all runs together. For
     another run of this process that is not among them, a CompositionWarning is given.
@@ -100,6 +107,9 @@ class DPTrainer:
         precision: Precision = "full",
         dpis: ImportanceOptions | None = None,
         public_set: object = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        length: int | None = None,
+        workers: int = 0,
         checkpoint: str | Path | None = None,
         checkpoint_every: int | None = None,
         progress: bool = False,
@@ -135,7 +145,8 @@ class DPTrainer:
             precision=precision,
         )
         self.settings.clip_range  # noqa: B018 - checks it
-        self.module = module
+        # What torch.compile makes is trained uncompiled: hooks have to see its layers.
+        self.module = module = getattr(module, "_orig_mod", module)
         self.loss = loss
         mixed_rows = self.settings.mixed_rows
         check_module(module, mixed=mixed_rows is not None)
@@ -143,8 +154,11 @@ class DPTrainer:
         self._parameters = parameters
         device = parameters[0].device
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
+        _check_optimizer(self.optimizer, parameters)
+        self._modes = training_modes(module)
         self._group = Group.found(device)
-        self._records = Records(train_set, device, group=self._group)
+        read: dict[str, Any] = {"collate": collate, "length": length, "workers": workers}
+        self._records = Records(train_set, device, group=self._group, **read)
         if isinstance(train_set, Dataset):
             check_items(train_set)
         chosen = self.settings.sampler
@@ -155,8 +169,9 @@ class DPTrainer:
                 why=f"the sampler {chosen.name} is accounted for at the number of records that there is",
                 hint="give the number of records, if it is public; or use Poisson sampling or AllocationSampler",
             )
-        self._public = None if public_set is None else Records(public_set, device, "public_set")
-        keep_frozen(module)
+        self._public = None if public_set is None else Records(public_set, device, "public_set", **read)
+        for layer, mode in self._modes:
+            layer.training = mode
         _check(loss, module, self._records, self._public, physical_batch_size, mixed_rows)
         self._engine = GradientEngine(module, loss, mixed_rows)
         self._noise = GaussianNoise(seed=seed, secure=self.settings.secure_noise)
@@ -175,16 +190,19 @@ class DPTrainer:
             )
         self._every = checkpoint_every
         self._run: Run | None = None
+        self._planned: Plan | None = None
         self.report: PrivacyReport | None = None
 
-    def fit(self) -> PrivacyReport:
+    def fit(self, save: Callable[[PrivacyReport], object] | None = None) -> PrivacyReport:
         """Train, and return the privacy report; the module then has the trained parameters.
 
-        If the budget is exhausted, the training ends with the current parameters, and the report says so. Raises
-        ProgramError for a second call: another run is another release and needs another trainer.
+        `save` is called with the report before the checkpoint is removed: a run that ends while it writes the model is
+        not lost. If the budget is exhausted, the training ends with the current parameters, and the report says so.
+        Raises ProgramError for a second call: another run is another release and needs another trainer.
         """
-        for _ in self.steps():
-            self.optimizer.step()
+        with contextlib.closing(self._run_steps((), save)) as steps:
+            for _ in steps:
+                self.optimizer.step()
         assert self.report is not None
         return self.report
 
@@ -197,10 +215,19 @@ class DPTrainer:
 
         yields the number of steps so far. Anything that is done with gradients and parameters is post-processing, as
         long as it does not look at the training data: schedules, averages of parameters, further clipping, early
-        stopping on public data. `report` is available when the loop is over, also if it was left early; it then has the
-        plan's guarantee. `keep` is the loop's own state (schedulers, averages): objects with `state_dict` and
+        stopping on public data. Do not call `zero_grad` before `step`: it would remove the private gradient. Layers that
+        were given in evaluation mode inside of a module in training mode stay in it (dropout of a frozen part).
+
+        `report` is available when the loop is over, also if it was left early, by `break` or by an exception; it then
+        has the plan's guarantee. The checkpoint of a loop that was left stays, and a new trainer resumes from it;
+        `finish` removes it. `keep` is the loop's own state (schedulers, averages): objects with `state_dict` and
         `load_state_dict`, which is saved in the checkpoints and loaded, in this order, when a killed run resumes.
         """
+        return self._run_steps(tuple(keep), None)
+
+    def _run_steps(
+        self, keep: tuple[Stateful, ...], save: Callable[[PrivacyReport], object] | None
+    ) -> Generator[int, None, None]:
         if self._run is not None:
             raise ProgramError(
                 "this trainer has been used",
@@ -209,25 +236,94 @@ class DPTrainer:
                 hint="make a new DPTrainer; the epsilons of both runs add up",
             )
         with contextlib.nullcontext() if self._checkpoint is None else self._checkpoint.held():
-            self._run = run = self._start(tuple(keep))
-            with training_bar(self._progress) as update:
-                try:
-                    run.charge_lost()
-                    yield from self._loop(run, update)
-                except BudgetError as error:
-                    run.stopped = f"Stopped: {error.what}."
-                    run.metrics = self._measure()
-                except GeneratorExit:
-                    run.stopped = "Stopped by the training loop."
-                    self._end(run)
-                    raise
-            self._end(run)
+            self._run = run = self._start(keep)
+            hook = self.optimizer.register_step_pre_hook(self._has_gradients)
+            try:
+                with training_bar(self._progress) as update:
+                    try:
+                        run.charge_lost()
+                        yield from self._loop(run, update)
+                    except BudgetError as error:
+                        run.stopped = f"Stopped: {error.what}."
+                        run.metrics = self._measure()
+            except GeneratorExit:
+                run.stopped = "Stopped by the training loop."
+                raise
+            except BaseException as error:
+                run.stopped = f"Stopped by {type(error).__name__}."
+                raise
+            finally:
+                hook.remove()
+                self.module.eval()
+                self.report = self._reported(run)
+            if save is not None:
+                save(self.report)
+            self.finish()
 
-    def _end(self, run: Run) -> None:
-        self.module.eval()
-        self.report = self._reported(run)
+    def finish(self) -> None:
+        """Remove checkpoint and journal of a run that was left: it will not be resumed, and they hold secrets."""
         if self._checkpoint is not None:
             self._checkpoint.finish()
+
+    def _has_gradients(self, *_: object) -> None:
+        """Before every step of the optimizer: refuse one that would do nothing, after its release was paid for."""
+        if not any(p.grad is not None and bool(p.grad.any()) for p in self._parameters):
+            raise ProgramError(
+                "the optimizer has no gradients",
+                where="optimizer.step",
+                why="the private gradient is in .grad when a step is yielded, and something removed it",
+                hint="leave zero_grad() out of the loop over steps(), or call it after optimizer.step()",
+            )
+
+    def _check_parameters(self) -> None:
+        """Before every charge: refuse to pay for steps that cannot train anything."""
+        now = trained(self.module)
+        if len(now) != len(self._parameters) or any(p is not q for p, q in zip(now, self._parameters, strict=True)):
+            raise ProgramError(
+                "other parameters are to be trained than at the start of the run",
+                where="requires_grad",
+                why="checkpoint, optimizer and the gradients of past steps are for the parameters of the start",
+                hint="freeze or unfreeze before the trainer is made; a run with other parameters is another release",
+            )
+        if not all(bool(torch.isfinite(p).all()) for p in now):
+            raise ProgramError(
+                "the parameters are not finite any more",
+                where="the module",
+                why="no record has a finite gradient there: further steps would be charged and train nothing",
+                hint="use a smaller learning rate; the last checkpoint, if there is one, has finite parameters",
+            )
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run, before training as well. Raises ProgramError before a run that first releases N."""
+        if self._run is not None:
+            return self._run.plan
+        settings = self.settings
+        if settings.public_size is None:
+            raise ProgramError(
+                "the plan follows from the number of records, which the run releases first",
+                where="DPTrainer.plan",
+                hint="give public_size if the number is public, or ask in the loop over steps()",
+            )
+        if self._planned is None:
+            self._planned = make_plan(settings, float(settings.public_size), settings.epsilon, settings.delta)
+        return self._planned
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of the whole run, for schedulers."""
+        return self.plan.steps * self.settings.epochs
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The noise's standard deviation over the clipping bound; None where it is chosen epoch by epoch."""
+        return self.plan.sigma
+
+    @property
+    def event(self) -> Composition | None:
+        """All planned releases but N~ (`exchange.to_event` makes an event of them); None under a filter."""
+        budget = self.plan.budget
+        return budget.plan if isinstance(budget, PlannedBudget) else None
 
     def insert(self, canaries: Canaries) -> None:
         """Train with an audit's canaries among the records; in every process of a group with the same ones.
@@ -286,9 +382,11 @@ class DPTrainer:
         delta = settings.delta - (stage.delta if stage else 0.0)
         if state:
             plan = Plan.from_json(state["plan"], settings, delta)
+        elif stage is None:
+            plan = self.plan
         else:
-            taken = stage.epsilon if stage else 0.0
-            plan = make_plan(settings, size, None if settings.epsilon is None else settings.epsilon - taken, delta)
+            assert settings.epsilon is not None
+            plan = make_plan(settings, size, settings.epsilon - stage.epsilon, delta)
         books = Books(plan.budget, ledger, append)
         steps = self._steps(plan, self._releaser(books), size)
         run = Run(
@@ -358,6 +456,7 @@ class DPTrainer:
     def _loop(self, run: Run, update: Update) -> Iterator[int]:
         while run.epoch < self.settings.epochs:
             yield from self._epoch(run, update)
+            self._check_parameters()
             run.epoch, run.step = run.epoch + 1, 0
             run.metrics = self._measure()
             run.save()
@@ -367,7 +466,9 @@ class DPTrainer:
         while run.step < run.plan.steps:
             started, started_epoch = time.perf_counter(), run.step > 0
             # The user's own loop may have put the module into evaluation mode.
-            keep_frozen(self.module)
+            for layer, mode in self._modes:
+                layer.training = mode
+            self._check_parameters()
             try:
                 if run.step == 0:
                     run.steps.start_epoch(run.epoch)
@@ -389,6 +490,7 @@ class DPTrainer:
             words = "" if run.metrics is None else run.metrics.words()
             update(run.taken, run.plan.steps * self.settings.epochs, budgets.committed(run.books.budget), words)
             if self._every is not None and run.taken % self._every == 0 and run.step < run.plan.steps:
+                self._check_parameters()
                 run.save()
 
     def _measure(self) -> Metrics | None:
@@ -432,6 +534,25 @@ class DPTrainer:
                     {"clip": e.bound, "norm_total": e.norm_total, "sigma": e.sigma} for e in run.released_epochs()
                 ]
             },
+        )
+
+
+def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    """Raise ProgramError for an optimizer that cannot train these parameters."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(p) in held for p in parameters):
+        raise ProgramError(
+            "the optimizer has none of the module's parameters",
+            where="optimizer",
+            why="it would not train it",
+            hint="make the optimizer after the module, from module.parameters()",
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ProgramError(
+            "LBFGS evaluates the loss by itself, several times a step",
+            where="optimizer",
+            why="every evaluation on the training data would be a release",
+            hint="use an optimizer that takes gradients from .grad, such as SGD or Adam",
         )
 
 

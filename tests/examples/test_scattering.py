@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from heliograph.dp.training.scattering import normalised, scattering  # noqa: E402
+from scattering import normalised, scattering  # noqa: E402
+
 from heliograph.errors import ProgramError  # noqa: E402
 
 
