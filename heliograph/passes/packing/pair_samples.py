@@ -62,7 +62,7 @@ class _Pairing:
         for node in program.nodes:
             if node.op != "input":
                 self._write(node)
-        outputs = {}
+        outputs: dict[str, Node] = {}
         position, interface = 0, program.interface
         for spec in interface.outputs:
             count = spec.placed.ciphertexts
