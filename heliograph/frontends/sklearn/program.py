@@ -217,10 +217,12 @@ def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: N
 def _between(program: Program, given: Any, found: Array) -> Array:
     """Points near the boundaries between samples for which different classes have the largest score: (points, features).
 
-    They have values of 32 bits, to which decision trees round. There are none for tables: texts have nothing in between.
+    They have values of 32 bits, to which decision trees round. There are none for rows that clients encode: texts have
+    nothing in between.
     """
     none: Array = np.empty((0, 0))
-    if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or not np.isfinite(given).all():
+    encoded = any(spec.encoding is not None for spec in program.interface.inputs)
+    if encoded or not isinstance(given, np.ndarray) or given.dtype.kind != "f" or not np.isfinite(given).all():
         return none
     classes = found.argmax(axis=1)
     others = np.flatnonzero(classes != classes[0])[:_PAIRS]
