@@ -107,7 +107,6 @@ export class Ring {
     this.levels = levels;
     this.digits = digits;
     this.bootstrap = (bootstraps && fields.bootstrap) || null;
-    this.ofBootstrapping = fields.bootstrap != null && levels !== fields.levels;
     this.towers = levels + 1;
     this.alpha = Math.ceil(this.towers / digits);
     const first = fields.first_mod_bits, scale = fields.scale_bits;
@@ -141,7 +140,7 @@ export class Ring {
   get legal() {
     if (!this.plausible || this.primes.length === 0) return false;
     try {
-      return this.special.length > 0 && this.sparse.length === 2;
+      return this.special.length > 0 && (this.bootstrap === null || this.sparse.length === 2);
     } catch (error) {
       if (error instanceof NoPrime) return false;
       throw error;
