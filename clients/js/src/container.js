@@ -118,7 +118,7 @@ export async function readContainer(data, kind, version, mostBytes, what = "data
 /** The text of the fields, if the header has the form in which it is written; else null. */
 function fieldsText(text, fields, blobs, kind, version) {
   const tail = `, "kind": ${canonical(kind)}, "version": ${version}}`;
-  const begin = blobs ? text.indexOf('], "fields": {') + 12 : '{"blobs": [], "fields": '.length;
+  const begin = blobs ? text.indexOf('], "fields": {') + 13 : '{"blobs": [], "fields": '.length;
   if (!text.startsWith(blobs ? '{"blobs": [{' : '{"blobs": [], "fields": {') || !text.endsWith(tail)) return null;
   const found = text.slice(begin, text.length - tail.length);
   try {
