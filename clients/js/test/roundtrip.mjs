@@ -1,0 +1,49 @@
+/**
+ * The client's half of a round trip, for tests/clients/test_javascript.py. `make FOLDER` writes a key file, the evaluation
+ * keys and the encrypted inputs of FOLDER/values.json; `read FOLDER` decrypts the answer in it. `serve FOLDER URL TOKEN` does
+ * all of it over HTTP, with the client in a worker.
+ */
+
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { Client, classOf, PublicPart, RemoteServer, WorkerClient } from "../src/index.js";
+
+const [command, folder, ...rest] = process.argv.slice(2);
+const path = (name) => join(folder, name), read = (name) => new Uint8Array(readFileSync(path(name)));
+const { values, fingerprint } = JSON.parse(readFileSync(path("values.json"), "utf8"));
+const passphrase = "a passphrase";
+
+async function make() {
+  const client = await Client.create(await PublicPart.read(read("public.bin"), { fingerprint }), { insecure: true });
+  writeFileSync(path("client.key"), await client.save({ passphrase }));
+  mkdirSync(path("keys"), { recursive: true });
+  for await (const { name, bytes } of client.evaluationKeys()) writeFileSync(path(`keys/${name.replaceAll("/", "-")}.key`), bytes);
+  const inputs = await client.encrypt(...values);
+  writeFileSync(path("input.bin"), await inputs.toBytes());
+  writeFileSync(path("receipt.json"), JSON.stringify({ client: client.id, ...inputs.receipt() }));
+}
+
+const told = (outputs) => outputs.map(({ shape, data }) => ({ shape, data: Array.from(data) }));
+
+async function decrypt() {
+  const client = await Client.load(read("client.key"), { passphrase, insecure: true });
+  const of = JSON.parse(readFileSync(path("receipt.json"), "utf8"));
+  console.log(JSON.stringify(told(await client.decrypt(read("output.bin"), { of }))));
+}
+
+async function serve(url, token) {
+  const server = new RemoteServer(url, token), { artifact, bytes } = await server.publicBytes(fingerprint);
+  const client = await WorkerClient.create(bytes, { fingerprint: artifact, insecure: true }), stages = new Set();
+  const progress = (stage) => stages.add(stage);
+  await server.register(client, { progress });
+  await server.register(client);
+  const inputs = await client.encrypt(...values), answer = await server.run(inputs, { progress });
+  const outputs = await client.decrypt(answer, { of: inputs });
+  // The same job again is still an answer to the same inputs, and a token that nobody knows is refused.
+  const refused = await new RemoteServer(url, "nobody").artifacts().catch((error) => error);
+  await server.forget(client);
+  client.close();
+  console.log(JSON.stringify({ outputs: told(outputs), label: outputs[0].shape.length === 1 ? classOf(outputs[0]) : null, stages: [...stages], refused: refused.status }));
+}
+
+await { make, read: decrypt, serve }[command](...rest);

@@ -1,0 +1,165 @@
+"""The client in JavaScript (clients/js): its own tests, and round trips with servers of ours. Both need Node 20."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runtime.support import mlp, sample
+
+import heliograph as hg
+from heliograph.compiler.options import Options
+from heliograph.runtime.wire.keyfolder import KeyFolder, write_index
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "clients" / "js"
+_LEAST_NODE = 20
+
+
+def _node() -> str:
+    """The program `node`; the test is skipped, with the reason, where it is absent or too old."""
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("Node is not installed: the client in JavaScript is not tested")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.match(r"v(\d+)", said)[1]) < _LEAST_NODE:  # type: ignore[index]
+        pytest.skip(f"Node {said.strip()} is older than {_LEAST_NODE}: the client in JavaScript is not tested")
+    return found
+
+
+def _run(*words: object, **more: str) -> str:
+    done = subprocess.run(
+        [_node(), *map(str, words)],
+        cwd=PACKAGE,
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.front
+@pytest.mark.parametrize("name", ["vectors", "client", "package", "worker"])
+def test_its_own_tests(name: str) -> None:
+    """The vectors of docs/wire.md to the byte, refusals, hostile messages, and the worker."""
+    _run("--test", f"test/{name}.test.mjs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_many_hostile_messages() -> None:
+    _run("--test", "--test-name-pattern=hostile", "test/client.test.mjs", HELIOGRAPH_HOSTILE="100000")
+
+
+def test_the_webassembly_is_the_one_whose_digest_is_known() -> None:
+    """Also where Node is not installed."""
+    known = dict(re.findall(r'"(\w+\.wasm)": "([0-9a-f]{64})"', (PACKAGE / "wasm" / "digests.js").read_text()))
+    files = sorted((PACKAGE / "wasm").glob("*.wasm"))
+    assert {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files} == known
+
+
+def test_the_vectors_thresholds_are_the_ones_of_the_page() -> None:
+    page = re.findall(r"^ ?\d+ ([0-9a-f]{32})$", (ROOT / "docs" / "wire.md").read_text(), re.MULTILINE)
+    assert re.findall(r"[0-9a-f]{32}", (PACKAGE / "src" / "thresholds.js").read_text()) == page
+
+
+def _network() -> tuple[hg.Artifact, list[Any], np.ndarray]:
+    """An artifact, values for a run, and what comes out in the clear."""
+    artifact = hg.compile(mlp(), Options(security_bits=None, degree=5))
+    x = sample()
+    return artifact, [x.tolist()], np.asarray(hg.simulate(artifact, x))
+
+
+def _batch() -> tuple[hg.Artifact, list[Any], np.ndarray]:
+    artifact = hg.compile(mlp(), Options(security_bits=None, degree=5, batch=4))
+    rows = np.stack([sample(seed) for seed in range(3)])
+    return artifact, [rows.tolist()], np.asarray(hg.simulate(artifact, rows))
+
+
+def _trees() -> tuple[hg.Artifact, list[Any], np.ndarray]:
+    """A forest whose rows the client compares with thresholds: the input has an encoding."""
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="trees need scikit-learn")
+    rows = np.random.default_rng(0).uniform(-1, 1, (300, 4))
+    labels = (rows[:, 0] + rows[:, 1] > 0).astype(int)
+    forest = ensemble.RandomForestClassifier(n_estimators=3, max_depth=3, random_state=0).fit(rows, labels)
+    artifact = hg.compile(hg.from_sklearn(forest, rows[:50], binned=True), Options(security_bits=None))
+    return artifact, [rows[0].tolist()], forest.predict_proba(rows[:1])[0]
+
+
+PROGRAMS = {"network": _network, "batch": _batch, "trees": _trees}
+
+
+def _given(artifact: hg.Artifact, values: list[Any], folder: Path) -> None:
+    artifact.public().save(folder / "public.bin")
+    given = {"values": values, "fingerprint": artifact.fingerprint}
+    (folder / "values.json").write_text(json.dumps(given))
+
+
+@pytest.mark.front
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_server_takes_its_keys_and_inputs(name: str, tmp_path: Path) -> None:
+    artifact, values, clear = PROGRAMS[name]()
+    _given(artifact, values, tmp_path)
+    _run("test/roundtrip.mjs", "make", tmp_path)
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    write_index(tmp_path / "keys", artifact.fingerprint, receipt["client"])
+    with hg.Server(artifact, KeyFolder(tmp_path / "keys"), allow_insecure=True) as server:
+        output = server.run(hg.EncryptedInput.load(tmp_path / "input.bin"))
+    output.save(tmp_path / "output.bin")
+    (found,) = json.loads(_run("test/roundtrip.mjs", "read", tmp_path))
+    assert np.reshape(found["data"], found["shape"]) == pytest.approx(clear, abs=0.02)
+    # The Python client opens its key file, and reads the same answer.
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client.load(tmp_path / "client.key", "a passphrase", artifact=artifact, allow_insecure=True)
+    assert client.decrypt(output)[: len(clear)] == pytest.approx(clear, abs=0.02)
+
+
+def test_python_and_javascript_read_each_others_key_files(tmp_path: Path) -> None:
+    artifact, values, clear = _network()
+    _given(artifact, values, tmp_path)
+    client = hg.Client(artifact.public(), allow_insecure=True)
+    client.save(tmp_path / "client.key", "a passphrase")
+    encrypted = client.encrypt(*map(np.array, values))
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+        server.run(encrypted).save(tmp_path / "output.bin")
+    (tmp_path / "receipt.json").write_text(json.dumps({"request": encrypted.request}))
+    (found,) = json.loads(_run("test/roundtrip.mjs", "read", tmp_path))
+    assert found["data"] == pytest.approx(clear, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, Any]]]:
+    pytest.importorskip("fastapi", reason="serving needs the extra `serve`")
+    from helpers.serving import Running
+
+    folder = tmp_path_factory.mktemp("artifacts")
+    made = {name: PROGRAMS[name]() for name in ("network", "trees")}
+    for name, (artifact, _, _) in made.items():
+        artifact.save(folder / f"{name}.helio")
+    server = Running(folder / "data", [folder / f"{name}.helio" for name in made]).start()
+    yield server, made
+    assert server.stop() == 0
+
+
+@pytest.mark.front
+@pytest.mark.parametrize("name", ["network", "trees"])
+def test_over_http(name: str, served: tuple[Any, dict[str, Any]], tmp_path: Path) -> None:
+    server, made = served
+    artifact, values, clear = made[name]
+    _given(artifact, values, tmp_path)
+    told = json.loads(_run("test/roundtrip.mjs", "serve", tmp_path, server.url, server.token))
+    assert told["outputs"][0]["data"] == pytest.approx(clear, abs=0.02)
+    assert told["label"] == int(np.argmax(clear))
+    assert told["refused"] == 401
+    assert "sending keys" in told["stages"]
