@@ -1,7 +1,7 @@
 """Build the package's WebAssembly from kernels.c: `pip install ziglang==0.17.1`, then `python clients/js/kernels/build.py`.
 
-The same compiler gives the same bytes on every system; wasm/digests.js has their digests, which the package checks before it runs them. With --check nothing is
-written, and the exit code says whether the files are those that the source gives.
+The same compiler gives the same bytes on every system. wasm/digests.js has their digests, which the package checks before it
+runs them. With --check nothing is written, and the exit code says whether the files are those that the source gives.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def main() -> int:
             target.write_bytes(data)
         digests += f'  "{name}": "{hashlib.sha256(data).hexdigest()}",\n'
         print(f"{name}: {len(data)} bytes")
-    text = f"/** The SHA-256 of the WebAssembly files; kernels/build.py writes them. */\nexport const DIGESTS = {{\n{digests}}};\n"
+    about = "/** The SHA-256 of the WebAssembly files; kernels/build.py writes them. */"
+    text = f"{about}\nexport const DIGESTS = {{\n{digests}}};\n"
     if "--check" in sys.argv[1:]:
         same &= (HERE.parent / "wasm" / "digests.js").read_text() == text
     else:
