@@ -54,7 +54,7 @@ export class RemoteServer {
       checkSignal(signal);
       let failure, asked = 0;
       // A request may take a second more for each 32 kB.
-      const time = AbortSignal.timeout(this._timeoutMs + (body?.length ?? 0) / 32 + (mostBytes > MOST_JSON ? 1e6 : 0));
+      const time = AbortSignal.timeout(Math.ceil(this._timeoutMs + (body?.length ?? 0) / 32 + (mostBytes > MOST_JSON ? 1e6 : 0)));
       try {
         const answer = await fetch(this.url + path, {
           method,
