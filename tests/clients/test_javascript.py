@@ -11,13 +11,19 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from runtime.support import mlp, sample
 
 import heliograph as hg
+from heliograph.ckks.keys import EvaluationKey
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
+from heliograph.records import to_json
+from heliograph.runtime.client.cryptor import cryptor as cryptors
+from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.wire.keyfolder import KeyFolder, write_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,6 +142,47 @@ def test_python_and_javascript_read_each_others_key_files(tmp_path: Path) -> Non
     (tmp_path / "receipt.json").write_text(json.dumps({"request": encrypted.request}))
     (found,) = json.loads(_run("test/roundtrip.mjs", "read", tmp_path))
     assert found["data"] == pytest.approx(clear, abs=0.02)
+
+
+# With primes of one word and of two, of 60 bits and of 30, and with special primes of all kinds.
+RINGS = {
+    "short": Ring(12, 30, 28, 3, 2, None, short_specials=True),
+    "long": Ring(13, 60, 45, 4, 2, None),
+    "bootstrapped": Ring(13, 39, 34, 16, 5, None, (2, 2), short_specials=True),
+    "largest": Ring(16, 58, 50, 14, 3, None, (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", ["short", "long", "bootstrapped", pytest.param("largest", marks=pytest.mark.slow)])
+def test_larger_rings_give_the_same_bytes(name: str, tmp_path: Path) -> None:
+    ring, seeds = RINGS[name], {"secret": [], "sent": []}  # type: ignore[var-annotated]
+
+    def drawn(kind: str) -> bytes:
+        found = hashlib.sha256(f"{name} {kind} {len(seeds[kind])}".encode()).digest()
+        seeds[kind].append(found.hex())
+        return found
+
+    tag, level, scale = "00112233445566778899aabbccddeeff", 2, 24.5
+    slots = (np.arange(ring.slots) * 7919 % 1000) / 1000 - 0.5
+    keys = [EvaluationKey("it", ring, *kind) for kind in (("rotation", 3), ("relinearization",), ("conjugation",))]
+    keys += [EvaluationKey("it", ring, "encapsulation")] if ring.bootstrap else []
+    with mock.patch.multiple(
+        cryptors,
+        SecretStream=lambda: SecretStream(drawn("secret")),
+        fresh_seed=lambda: drawn("sent"),
+        # One after the other, so that seeds have their order.
+        in_threads=lambda call, count, _: [call(number) for number in range(count)],
+    ):
+        cryptor = cryptors.Cryptor(ring, tag=tag)
+        made = [cryptor.secret_bytes(), cryptor.encrypted_bytes(slots, level, scale)]
+        made += [cryptor.evaluation_key_bytes(key) for key in keys]
+    fields = {"bootstrap_babies": 0, "bootstrap": None, "short_specials": False} | to_json(ring)
+    letters = {"rotation": "a", "conjugation": "a", "relinearization": "r", "encapsulation": "p"}
+    asked = [{"kind": letters[key.kind], "index": key.index if letters[key.kind] == "a" else 0} for key in keys]
+    values = {"ring": fields, "tag": tag, "seeds": seeds, "keys": asked, "level": level, "scale": scale}
+    (tmp_path / "values.json").write_text(json.dumps({"values": values}))
+    found = json.loads(_run("test/roundtrip.mjs", "seeded", tmp_path))
+    assert found == [hashlib.sha256(each).hexdigest() for each in made]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,17 @@
 /**
  * The client's half of a round trip, for tests/clients/test_javascript.py. `make FOLDER` writes a key file, the evaluation
  * keys and the encrypted inputs of FOLDER/values.json; `read FOLDER` decrypts the answer in it. `serve FOLDER URL TOKEN` does
- * all of it over HTTP, with the client in a worker.
+ * all of it over HTTP, with the client in a worker. `seeded FOLDER` makes what FOLDER/values.json lists from its seeds, and prints
+ * the digests.
  */
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { hex, sha256, unhex } from "../src/bytes.js";
+import { Cryptor } from "../src/cryptor.js";
 import { Client, classOf, PublicPart, RemoteServer, WorkerClient } from "../src/index.js";
+import { Machine } from "../src/machine.js";
+import { EvaluationKey, Ring } from "../src/ring.js";
 
 const [command, folder, ...rest] = process.argv.slice(2);
 const path = (name) => join(folder, name), read = (name) => new Uint8Array(readFileSync(path(name)));
@@ -46,4 +51,16 @@ async function serve(url, token) {
   console.log(JSON.stringify({ outputs: told(outputs), label: outputs[0].shape.length === 1 ? classOf(outputs[0]) : null, stages: [...stages], refused: refused.status }));
 }
 
-await { make, read: decrypt, serve }[command](...rest);
+/** Objects of a larger ring, from seeds in the order of their use. */
+async function seeded() {
+  const { ring: fields, tag, seeds, keys, level, scale } = values, ring = new Ring(fields);
+  const next = (kind) => () => unhex(seeds[kind].shift());
+  const cryptor = await Cryptor.fresh(await Machine.open(), ring, tag, { secret: next("secret"), sent: next("sent") });
+  const sha = async (bytes) => hex(await sha256(bytes)), found = [await sha(cryptor.secretBytes())];
+  const slots = Float64Array.from({ length: ring.slots }, (_, j) => ((j * 7919) % 1000) / 1000 - 0.5);
+  found.push(await sha(await cryptor.encrypted(slots, level, scale)));
+  for (const { kind, index } of keys) found.push(await sha(await cryptor.evaluationKey(new EvaluationKey("it", ring, kind, index))));
+  console.log(JSON.stringify(found));
+}
+
+await { seeded, make, read: decrypt, serve }[command](...rest);
