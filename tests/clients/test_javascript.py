@@ -28,6 +28,7 @@ from heliograph.runtime.wire.keyfolder import KeyFolder, write_index
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clients" / "js"
+HALF = Path(__file__).with_name("roundtrip.mjs")
 _LEAST_NODE = 20
 
 
@@ -117,13 +118,13 @@ def _given(artifact: hg.Artifact, values: list[Any], folder: Path) -> None:
 def test_a_server_takes_its_keys_and_inputs(name: str, tmp_path: Path) -> None:
     artifact, values, clear = PROGRAMS[name]()
     _given(artifact, values, tmp_path)
-    _run("test/roundtrip.mjs", "make", tmp_path)
+    _run(HALF, "make", tmp_path)
     receipt = json.loads((tmp_path / "receipt.json").read_text())
     write_index(tmp_path / "keys", artifact.fingerprint, receipt["client"])
     with hg.Server(artifact, KeyFolder(tmp_path / "keys"), allow_insecure=True) as server:
         output = server.run(hg.EncryptedInput.load(tmp_path / "input.bin"))
     output.save(tmp_path / "output.bin")
-    (found,) = json.loads(_run("test/roundtrip.mjs", "read", tmp_path))
+    (found,) = json.loads(_run(HALF, "read", tmp_path))
     assert np.reshape(found["data"], found["shape"]) == pytest.approx(clear, abs=0.02)
     # The Python client opens its key file, and reads the same answer.
     with pytest.warns(hg.errors.InsecureWarning):
@@ -140,7 +141,7 @@ def test_python_and_javascript_read_each_others_key_files(tmp_path: Path) -> Non
     with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
         server.run(encrypted).save(tmp_path / "output.bin")
     (tmp_path / "receipt.json").write_text(json.dumps({"request": encrypted.request}))
-    (found,) = json.loads(_run("test/roundtrip.mjs", "read", tmp_path))
+    (found,) = json.loads(_run(HALF, "read", tmp_path))
     assert found["data"] == pytest.approx(clear, abs=0.02)
 
 
@@ -181,7 +182,7 @@ def test_larger_rings_give_the_same_bytes(name: str, tmp_path: Path) -> None:
     asked = [{"kind": letters[key.kind], "index": key.index if letters[key.kind] == "a" else 0} for key in keys]
     values = {"ring": fields, "tag": tag, "seeds": seeds, "keys": asked, "level": level, "scale": scale}
     (tmp_path / "values.json").write_text(json.dumps({"values": values}))
-    found = json.loads(_run("test/roundtrip.mjs", "seeded", tmp_path))
+    found = json.loads(_run(HALF, "seeded", tmp_path))
     assert found == [hashlib.sha256(each).hexdigest() for each in made]
 
 
@@ -205,7 +206,7 @@ def test_over_http(name: str, served: tuple[Any, dict[str, Any]], tmp_path: Path
     server, made = served
     artifact, values, clear = made[name]
     _given(artifact, values, tmp_path)
-    told = json.loads(_run("test/roundtrip.mjs", "serve", tmp_path, server.url, server.token))
+    told = json.loads(_run(HALF, "serve", tmp_path, server.url, server.token))
     assert told["outputs"][0]["data"] == pytest.approx(clear, abs=0.02)
     assert told["label"] == int(np.argmax(clear))
     assert told["refused"] == 401

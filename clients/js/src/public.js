@@ -2,7 +2,7 @@
 
 import { hex, isHex, sha256, utf8 } from "./bytes.js";
 import { readContainer } from "./container.js";
-import { ProgramError, SecurityError, WireError } from "./errors.js";
+import { HeliographError, ProgramError, SecurityError, shown, WireError } from "./errors.js";
 import { LAYOUT, Layout, MOST_ELEMENTS, product } from "./layout.js";
 import { choice, flag, list, named, optional, real, record, refuse, table, text, whole } from "./records.js";
 import { evaluationKeys, Ring } from "./ring.js";
@@ -125,7 +125,7 @@ export class PublicPart {
         why: `its fingerprint is ${own}, expected ${String(fingerprint).slice(0, 64)}`,
         hint: "take the artifact from somebody you trust, or compare the fingerprint again",
       });
-    const made = new PublicPart(description, text, own);
+    const made = described(description, text, own, what);
     if (Object.keys(made.predicted).sort().join() !== PREDICTED.join())
       throw refuse("its predicted figures are not those of a public artifact");
     // A ring without security is refused by the client, which may be told to take it; a false claim is refused here.
@@ -136,7 +136,7 @@ export class PublicPart {
 
   /** The part in a key file, of which `fingerprint` is known. */
   static stored(description, text, fingerprint) {
-    const made = new PublicPart(description, text, fingerprint);
+    const made = described(description, text, fingerprint, "the description of the artifact in the key file");
     if (!NEEDED.every((name) => Object.hasOwn(made.predicted, name))) throw refuse("it lacks a prediction");
     return made;
   }
@@ -193,6 +193,16 @@ export class PublicPart {
       memoryBytes:
         primes.size * n * 8 * 6 + 2 * Math.max(largest, sent) + n * (4 * Math.max(...this.chains.map((c) => c.ring.digits)) + 160),
     };
+  }
+}
+
+/** A part of untrusted JSON, which may fail in ways that the checks do not foresee. */
+function described(description, text, fingerprint, what) {
+  try {
+    return new PublicPart(description, text, fingerprint);
+  } catch (error) {
+    if (error instanceof HeliographError) throw error;
+    throw new WireError(`${what} is not usable`, { why: `bad field: ${shown(`${error.name}: ${error.message}`)}` });
   }
 }
 

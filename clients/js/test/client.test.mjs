@@ -218,7 +218,7 @@ test("hostile messages end in an error of ours", async () => {
       };
       walk(header.fields);
       const [node, name] = nodes[random(nodes.length)];
-      if (random(8)) node[name] = STRANGE[random(STRANGE.length)];
+      if (random(8)) node[name] = structuredClone(STRANGE[random(STRANGE.length)]);
       else delete node[name];
     }
     return sealed(`{"blobs": ${spaced(header.blobs)}, "fields": ${spaced(header.fields)}, "kind": "${kind}", "version": ${version}}`, original.subarray(20 + size, -32));
@@ -237,6 +237,18 @@ test("hostile messages end in an error of ours", async () => {
     assert.ok(Date.now() - begun < 5000, `${name}, case ${i} took ${Date.now() - begun} ms`);
   }
   assert.ok(told.get("WireError") > count / 4, JSON.stringify([...told]));
+});
+
+test("deep and long JSON", async () => {
+  const whole = file("public.bin"), size = new DataView(whole.buffer).getUint32(16, true), text = new TextDecoder().decode(whole.subarray(20, 20 + size));
+  const deep = "[".repeat(200_000) + "]".repeat(200_000);
+  for (const [old, value] of [
+    ['"inputs": [', `"inputs": [${deep}, `], ['"axes": [', `"axes": [${deep}, `], ['"name": "x"', `"name": ${deep}`], ['"log_ring": 10', `"log_ring": ${"1".repeat(60)}`],
+    ['"log_ring": 10', '"log_ring": 1e999'], ['"log_ring": 10', '"log_ring": NaN'], ['"log_ring": 10', '"__proto__": {"log_ring": 10}'], ['"chains": [', `"chains": [${"0,".repeat(1 << 20)}`],
+  ]) {
+    assert.ok(text.includes(old), old);
+    await assert.rejects(PublicPart.read(sealed(text.replace(old, value), new Uint8Array(0))), WireError, old);
+  }
 });
 
 test("truncated, oversized and strange containers", async () => {

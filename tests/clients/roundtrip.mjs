@@ -1,5 +1,5 @@
 /**
- * The client's half of a round trip, for tests/clients/test_javascript.py. `make FOLDER` writes a key file, the evaluation
+ * The client's half of a round trip, for test_javascript.py. `make FOLDER` writes a key file, the evaluation
  * keys and the encrypted inputs of FOLDER/values.json; `read FOLDER` decrypts the answer in it. `serve FOLDER URL TOKEN` does
  * all of it over HTTP, with the client in a worker. `seeded FOLDER` makes what FOLDER/values.json lists from its seeds, and prints
  * the digests.
@@ -7,11 +7,11 @@
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { hex, sha256, unhex } from "../src/bytes.js";
-import { Cryptor } from "../src/cryptor.js";
-import { Client, classOf, PublicPart, RemoteServer, WorkerClient } from "../src/index.js";
-import { Machine } from "../src/machine.js";
-import { EvaluationKey, Ring } from "../src/ring.js";
+import { hex, sha256, unhex } from "../../clients/js/src/bytes.js";
+import { Cryptor } from "../../clients/js/src/cryptor.js";
+import { Client, classOf, PublicPart, RemoteServer, WorkerClient } from "../../clients/js/src/index.js";
+import { Machine } from "../../clients/js/src/machine.js";
+import { EvaluationKey, Ring } from "../../clients/js/src/ring.js";
 
 const [command, folder, ...rest] = process.argv.slice(2);
 const path = (name) => join(folder, name), read = (name) => new Uint8Array(readFileSync(path(name)));
