@@ -31,15 +31,31 @@ static inline u64 high(u64 a, u64 b) {
     return a1 * b1 + (left >> 32) + (right >> 32);
 }
 
+/* All bits if the highest one is set, else none. The compiler does not see what they are: it would make a selection of them,
+ * and engines may make a branch of a selection. */
+static inline u64 sign(u64 x) {
+    __asm__("" : "+r"(x));
+    u64 mask = (u64)((i64)x >> 63);
+    __asm__("" : "+r"(mask));
+    return mask;
+}
+
+static inline u32 sign_s(u32 x) {
+    __asm__("" : "+r"(x));
+    u32 mask = (u32)((int32_t)x >> 31);
+    __asm__("" : "+r"(mask));
+    return mask;
+}
+
 /* x - q where it is not negative, else x; for numbers below 2^63. */
 static inline u64 less(u64 x, u64 q) {
     u64 rest = x - q;
-    return rest + (q & (u64)((i64)rest >> 63));
+    return rest + (q & sign(rest));
 }
 
 static inline u32 less_s(u32 x, u32 q) {
     u32 rest = x - q;
-    return rest + (q & (u32)((int32_t)rest >> 31));
+    return rest + (q & sign_s(rest));
 }
 
 /* w x modulo q, below 2q, where ratio = floor(2^64 w / q); for any x (Shoup). */
@@ -63,7 +79,7 @@ static inline u64 ratio(u64 w, u64 q) {
     u64 found = 0;
     for (int i = 0; i < 64; i++) {
         w <<= 1;
-        u64 smaller = (u64)((i64)(w - q) >> 63);
+        u64 smaller = sign(w - q);
         found = found << 1 | (1 + smaller);
         w -= q & ~smaller;
     }
@@ -76,7 +92,7 @@ static inline u32 ratio_s(u32 w, u32 q) {
     u32 found = 0;
     for (int i = 0; i < 32; i++) {
         w <<= 1;
-        u32 smaller = (u32)((int32_t)(w - q) >> 31);
+        u32 smaller = sign_s(w - q);
         found = found << 1 | (1 + smaller);
         w -= q & ~smaller;
     }
@@ -186,8 +202,8 @@ static inline v128_t less4(v128_t x, v128_t q) { return wasm_u32x4_min(x, wasm_i
 
 static inline u32 least_s(u32 x, u32 q) {
     /* For x below 2^32, not 2^31: the borrow of 64 bits. */
-    i64 rest = (i64)x - (i64)q;
-    return (u32)(rest + ((i64)q & rest >> 63));
+    u64 rest = (u64)x - q;
+    return (u32)(rest + (q & sign(rest)));
 }
 
 void EXPORT(forward_s)(u32 *x, const u32 *roots, u32 n, u32 q) {
@@ -241,11 +257,11 @@ void EXPORT(backward_s)(u32 *x, const u32 *roots, u32 n, u32 last, u32 q) {
 
 /* Signed numbers smaller than the prime as residues. */
 void EXPORT(small_l)(u64 *row, const int32_t *numbers, u32 n, u64 q) {
-    for (u32 j = 0; j < n; j++) row[j] = (u64)((i64)numbers[j] + ((i64)numbers[j] >> 63 & (i64)q));
+    for (u32 j = 0; j < n; j++) row[j] = (u64)(i64)numbers[j] + (q & sign((u64)(i64)numbers[j]));
 }
 
 void EXPORT(small_s)(u32 *row, const int32_t *numbers, u32 n, u32 q) {
-    for (u32 j = 0; j < n; j++) row[j] = (u32)numbers[j] + ((u32)(numbers[j] >> 31) & q);
+    for (u32 j = 0; j < n; j++) row[j] = (u32)numbers[j] + (q & sign_s((u32)numbers[j]));
 }
 
 /* The ratios of factors. */
@@ -290,20 +306,19 @@ void EXPORT(automorphism)(u32 *places, u32 n, u32 bits, u32 index) {
 
 /* Rows of either kind as centred numbers of 64 bits. */
 void EXPORT(centred_l)(i64 *numbers, const u64 *row, u32 n, u64 q) {
-    for (u32 j = 0; j < n; j++) numbers[j] = (i64)row[j] - ((i64)q & ((i64)(q >> 1) - (i64)row[j]) >> 63);
+    for (u32 j = 0; j < n; j++) numbers[j] = (i64)(row[j] - (q & sign((q >> 1) - row[j])));
 }
 
 void EXPORT(centred_s)(i64 *numbers, const u32 *row, u32 n, u32 q) {
-    for (u32 j = 0; j < n; j++) numbers[j] = (i64)row[j] - ((i64)q & ((i64)(q >> 1) - (i64)row[j]) >> 63);
+    for (u32 j = 0; j < n; j++) numbers[j] = (i64)(row[j] - (q & sign((u64)(q >> 1) - row[j])));
 }
 
 /* The largest size of centred numbers. */
 u64 EXPORT(largest)(const i64 *numbers, u32 n) {
     u64 found = 0;
     for (u32 j = 0; j < n; j++) {
-        u64 size = (u64)((numbers[j] ^ numbers[j] >> 63) - (numbers[j] >> 63));
-        u64 smaller = (u64)((i64)(found - size) >> 63);
-        found += (size - found) & smaller;
+        u64 minus = sign((u64)numbers[j]), size = ((u64)numbers[j] ^ minus) - minus;
+        found += (size - found) & sign(found - size);
     }
     return found;
 }
@@ -318,9 +333,9 @@ u32 EXPORT(differs)(const u64 *left, const u64 *right, u32 count) {
 /* ------------------------------------------------------------------------- residues of messages */
 
 static inline u64 residue(i64 number, u64 reciprocal, u64 q) {
-    u64 sign = (u64)(number >> 63), found = rest(((u64)number ^ sign) - sign, reciprocal, q);
+    u64 minus = sign((u64)number), found = rest(((u64)number ^ minus) - minus, reciprocal, q);
     /* q - found for negative numbers; q itself becomes 0. */
-    return less((found & ~sign) + ((q - found) & sign), q);
+    return less((found & ~minus) + ((q - found) & minus), q);
 }
 
 /* Whole doubles, up to 2^62 in size, times 2^shift, plus small numbers, modulo q: a row of 64 bits or, for short primes, of
@@ -329,7 +344,7 @@ void EXPORT(message_l)(u64 *row, const double *whole, const int32_t *errors, u32
     for (u32 j = 0; j < n; j++) {
         u64 found = residue((i64)whole[j], reciprocal, q);
         for (u32 i = 0; i < shift; i++) found = less(2 * found, q);
-        row[j] = less(found + (u64)((i64)errors[j] + ((i64)errors[j] >> 63 & (i64)q)), q);
+        row[j] = less(found + (u64)(i64)errors[j] + (q & sign((u64)(i64)errors[j])), q);
     }
 }
 
@@ -337,7 +352,7 @@ void EXPORT(message_s)(u32 *row, const double *whole, const int32_t *errors, u32
     for (u32 j = 0; j < n; j++) {
         u64 found = residue((i64)whole[j], reciprocal, q);
         for (u32 i = 0; i < shift; i++) found = less(2 * found, q);
-        row[j] = (u32)less(found + (u64)((i64)errors[j] + ((i64)errors[j] >> 63 & (i64)q)), q);
+        row[j] = (u32)less(found + (u64)(i64)errors[j] + (q & sign((u64)(i64)errors[j])), q);
     }
 }
 
@@ -429,8 +444,8 @@ void EXPORT(gaussian)(int32_t *found, const u64 *up, const u64 *low, const uint8
             u64 second = ((~h & th) | ((~h | th) & (h - th - first))) >> 63;
             size += 1 - second;
         }
-        int32_t sign = -(int32_t)(signs[j >> 3] >> (7 - (j & 7)) & 1);
-        found[j] = ((int32_t)size ^ sign) - sign;
+        int32_t minus = -(int32_t)(signs[j >> 3] >> (7 - (j & 7)) & 1);
+        found[j] = ((int32_t)size ^ minus) - minus;
     }
 }
 

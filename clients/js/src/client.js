@@ -6,9 +6,10 @@ import { checkSignal, ProgramError, RangeError, TooLittleMemoryError, WireError 
 import { samplesOf } from "./inputs.js";
 import { readKey, writeKey } from "./keyfile.js";
 import { Machine } from "./machine.js";
+import { answerOf, decryptMany, encryptMany } from "./many.js";
 import { Message } from "./messages.js";
 import { certificateOf, checkCarried, checkOutput, expectedError, finished, readAnswer } from "./outputs.js";
-import { PublicPart, requirePart, requireSecurity } from "./public.js";
+import { requirePart, requireSecurity } from "./public.js";
 
 /** What a page may use unless it is told otherwise. */
 export const MOST_MEMORY = 2 ** 31;
@@ -152,25 +153,8 @@ export class Client {
   }
 
   /** Any number of samples, encrypted in groups of as many as the artifact takes at once. */
-  async *encryptMany(...values) {
-    const specs = this.part.given, batch = this.part.samples;
-    if (values.length !== specs.length)
-      throw new ProgramError(`${this.part.name} takes ${specs.length} inputs, not ${values.length}`, { where: "encryptMany" });
-    const counts = new Set(values.map((value) => value.length));
-    if (counts.size > 1) throw new ProgramError(`inputs have ${[...counts].join(" and ")} samples`);
-    // All samples are checked before the first one is encrypted.
-    specs.forEach((spec, i) => Array.from(values[i], (value) => samplesOf(spec, value, 1)));
-    for (let start = 0; start < values[0].length; start += batch)
-      yield this.encrypt(...values.map((value) => (batch === 1 ? value[start] : Array.from(value).slice(start, start + batch))));
-  }
-
-  /** The message of an answer: a Message, or its untrusted bytes. */
-  async _answer(answer, of, kind = "encrypted outputs") {
-    const output = answer instanceof Message ? answer : await Message.read(kind, answer, { what: "the answer" });
-    if (output.kind !== kind) throw new WireError(`decrypt takes ${kind}, not ${output.kind}`);
-    output.check(this.part.fingerprint, this.id);
-    if (of !== undefined) output.checkAnswers(typeof of === "string" ? of : of.request);
-    return output;
+  encryptMany(...values) {
+    return encryptMany(this, values);
   }
 
   /**
@@ -181,7 +165,7 @@ export class Client {
    * A RangeError means that a value overflowed on the way. Tell nobody who may speak with the server whether there was one.
    */
   async decrypt(answer, { of } = {}) {
-    const output = await this._answer(answer, of), { outputs, samples } = this.part;
+    const output = await answerOf(this, answer, of), { outputs, samples } = this.part;
     output.checkNames(outputs.flatMap((spec) => spec.log_scales).map((_, number) => String(number)));
     const count = samples > 1 ? (of?.samples ?? samples) : null, found = [];
     if (count !== null && !(count > 0 && count <= samples)) throw new ProgramError(`these inputs do not hold up to ${samples} samples`);
@@ -204,41 +188,14 @@ export class Client {
     return found;
   }
 
-  /** The answers to `encryptMany`, in the order of the inputs (`of`): outputs with a leading axis. */
-  async decryptMany(answers, { of }) {
-    const asked = Array.from(of, (each) => (typeof each === "string" ? { request: each } : each)), found = new Map();
-    const requests = asked.map(({ request }) => request);
-    if (!asked.length || new Set(requests).size < asked.length)
-      throw new WireError(asked.length ? "`of` names inputs twice" : "`of` names no inputs", { where: "decryptMany" });
-    if (this.part.samples > 1 && asked.some(({ samples }) => samples === undefined))
-      throw new ProgramError(`it is not known how many of up to ${this.part.samples} samples these inputs hold`, {
-        where: "decryptMany", hint: "give the encrypted inputs, or their receipts",
-      });
-    for await (const answer of answers) {
-      const output = await this._answer(answer, undefined), place = requests.indexOf(output.request);
-      if (found.has(output.request))
-        throw new WireError(`there are two answers to the inputs ${output.request.slice(0, 12)}`, { where: "decryptMany" });
-      if (place < 0)
-        throw new WireError(`an answer carries the request '${output.request.slice(0, 12)}', which none of the inputs has`, {
-          where: "decryptMany", hint: "give all inputs that were evaluated",
-        });
-      found.set(output.request, await this.decrypt(output, { of: asked[place] }));
-    }
-    const missing = requests.filter((request) => !found.has(request));
-    if (missing.length)
-      throw new WireError(`${missing.length} of ${requests.length} inputs have no answer`, {
-        where: "decryptMany", why: `the first of them is ${missing[0].slice(0, 12)}`,
-      });
-    const parts = requests.map((request) => found.get(request)), lead = this.part.samples > 1;
-    return this.part.outputs.map((spec, i) => {
-      const data = parts.flatMap((part) => Array.from(part[i].data));
-      return { name: spec.name, shape: [lead ? parts.reduce((sum, part) => sum + part[i].shape[0], 0) : parts.length, ...spec.shape], data: Float64Array.from(data) };
-    });
+  /** The outputs in the answers to `encryptMany`, in the order of the inputs (`of`), with a leading axis. */
+  decryptMany(answers, { of }) {
+    return decryptMany(this, answers, of);
   }
 
   /** The values that a run passed to the next, {name, shape, data} each. A RangeError if one left its range. */
   async decryptCarried(values) {
-    const message = await this._answer(values, undefined, "carried values"), specs = this.part.carried, { samples } = this.part, found = [];
+    const message = await answerOf(this, values, undefined, "carried values"), specs = this.part.carried, { samples } = this.part, found = [];
     message.checkNames(specs.flatMap((spec) => spec.levels.map((_, chunk) => `${spec.name}/${chunk}`)));
     for (const spec of specs) {
       const vectors = [];
@@ -272,5 +229,3 @@ export function classOf({ shape, data }) {
   if (shape.length !== 1) throw new ProgramError(`a class is read from one number for each class, not from shape (${shape.join(", ")})`);
   return data.reduce((best, value, i) => (value > data[best] ? i : best), 0);
 }
-
-export { PublicPart };

@@ -29,6 +29,7 @@ export interface Receipt {
   samples?: number;
 }
 export type Asked = Message | Receipt | string;
+export type Answers = Iterable<Message | Bytes> | AsyncIterable<Message | Bytes>;
 export type Progress = (stage: string, done: number, total: number) => void;
 export interface Running {
   progress?: Progress;
@@ -97,8 +98,10 @@ interface Calls {
   evaluationKey(name: string, options?: { signal?: AbortSignal }): Promise<Uint8Array>;
   evaluationKeys(options?: Running & { names?: string[] }): AsyncGenerator<{ name: string; bytes: Uint8Array }>;
   encrypt(...values: Value[]): Promise<Message>;
+  encryptMany(...values: Value[][]): AsyncGenerator<Message>;
   encryptCarried(values: Record<string, Value>): Promise<Message>;
   decrypt(answer: Message | Bytes, options?: { of?: Asked }): Promise<Output[]>;
+  decryptMany(answers: Answers, options: { of: Iterable<Asked> }): Promise<Output[]>;
   decryptCarried(values: Message | Bytes): Promise<Output[]>;
   answer(answer: Message | Bytes, options?: { of?: Asked }): Promise<Answer>;
   close(): void;
@@ -118,10 +121,7 @@ export class Client implements Calls {
   encryptMany(...values: Value[][]): AsyncGenerator<Message>;
   encryptCarried(values: Record<string, Value>): Promise<Message>;
   decrypt(answer: Message | Bytes, options?: { of?: Asked }): Promise<Output[]>;
-  decryptMany(
-    answers: Iterable<Message | Bytes> | AsyncIterable<Message | Bytes>,
-    options: { of: Iterable<Asked> },
-  ): Promise<Output[]>;
+  decryptMany(answers: Answers, options: { of: Iterable<Asked> }): Promise<Output[]>;
   decryptCarried(values: Message | Bytes): Promise<Output[]>;
   answer(answer: Message | Bytes, options?: { of?: Asked }): Promise<Answer>;
   close(): void;
@@ -141,8 +141,10 @@ export class WorkerClient implements Calls {
   evaluationKey(name: string, options?: { signal?: AbortSignal }): Promise<Uint8Array>;
   evaluationKeys(options?: Running & { names?: string[] }): AsyncGenerator<{ name: string; bytes: Uint8Array }>;
   encrypt(...values: Value[]): Promise<Message>;
+  encryptMany(...values: Value[][]): AsyncGenerator<Message>;
   encryptCarried(values: Record<string, Value>): Promise<Message>;
   decrypt(answer: Message | Bytes, options?: { of?: Asked }): Promise<Output[]>;
+  decryptMany(answers: Answers, options: { of: Iterable<Asked> }): Promise<Output[]>;
   decryptCarried(values: Message | Bytes): Promise<Output[]>;
   answer(answer: Message | Bytes, options?: { of?: Asked }): Promise<Answer>;
   close(): void;

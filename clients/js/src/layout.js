@@ -39,7 +39,7 @@ export class Layout {
       if (digits.length > 3 || digits.some(([radix]) => radix < 1) || product(digits.map(([radix]) => radix)) < size)
         throw refuse(`the axes of ${what} are not those of its shape`);
     });
-    const largest = [c, h, w].reduce((sum, size, axis) => sum + Math.max(...chunked(this._contributions(axis, size))), 0);
+    const largest = [c, h, w].reduce((sum, size, axis) => sum + largestPlace(size, this.digits[axis]), 0);
     this.ciphertexts = Math.floor(largest / this.period) + 1;
     if (this.ciphertexts > MOST_STACKED) throw refuse(`${what} would take more than ${MOST_STACKED} ciphertexts`);
     if (this.ciphertexts > this.size) throw refuse(`${what} would take more ciphertexts than it has elements`);
@@ -106,9 +106,15 @@ export class Layout {
   }
 }
 
-/** The largest numbers of pieces of an array: spreading all of a large array overflows the stack. */
-function chunked(numbers) {
-  const found = [];
-  for (let i = 0; i < numbers.length; i += 4096) found.push(Math.max(...numbers.subarray(i, i + 4096)));
-  return found.length ? found : [0];
+/** The largest contribution of an index below `size`. */
+function largestPlace(size, digits) {
+  // Of the digits so far: of all their values, and of those up to the ones of the last index.
+  let every = 0, largest = 0, last = size - 1;
+  for (const [radix, stride] of digits) {
+    const digit = last % radix;
+    last = Math.floor(last / radix);
+    largest = Math.max(digit * stride + largest, digit ? (digit - 1) * stride + every : 0);
+    every += (radix - 1) * stride;
+  }
+  return largest;
 }

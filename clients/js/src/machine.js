@@ -62,9 +62,9 @@ export class Machine {
 
   /** The address of so many bytes; all sizes are rounded up to 16. */
   alloc(bytes) {
-    const size = (bytes + 15) & ~15, free = this._free.get(size);
+    const size = upTo16(bytes), free = this._free.get(size);
     if (free?.length) return free.pop();
-    const at = (this._end + 15) & ~15, missing = at + size - this.size;
+    const at = upTo16(this._end), missing = at + size - this.size;
     if (at + size > MOST_BYTES) throw tooLarge(at + size);
     if (missing > 0) {
       // A little more, so that memory is not copied for each row.
@@ -81,7 +81,7 @@ export class Machine {
 
   /** Give memory back, cleared. */
   free(at, bytes) {
-    const size = (bytes + 15) & ~15;
+    const size = upTo16(bytes);
     this.do.wipe(at, size / 8);
     if (!this._free.has(size)) this._free.set(size, []);
     this._free.get(size).push(at);
@@ -99,6 +99,9 @@ export class Machine {
   i64 = (at, count) => new BigInt64Array(this._memory.buffer, at, count);
   f64 = (at, count) => new Float64Array(this._memory.buffer, at, count);
 }
+
+// Not by masks, which have 32 bits with a sign.
+const upTo16 = (bytes) => Math.ceil(bytes / 16) * 16;
 
 function tooLarge(bytes) {
   return new TooLittleMemoryError(`the page does not have the memory: ${Math.round(bytes / 1e6)} MB in WebAssembly`, {

@@ -2,7 +2,7 @@
 
 import { isHex } from "./bytes.js";
 import { hasMembers, packContainer, readContainer } from "./container.js";
-import { WireError } from "./errors.js";
+import { shown, WireError } from "./errors.js";
 
 const VERSION = 5, MOST_SAMPLES = 2 ** 17;
 // A page holds no more than this of one message.
@@ -76,12 +76,13 @@ export class Message {
 
   /** Throw a WireError unless it holds exactly these objects. */
   checkNames(expected) {
-    const missing = expected.filter((name) => !this.blobs.has(name)), more = [...this.blobs.keys()].filter((name) => !expected.includes(name));
+    const known = new Set(expected), missing = expected.filter((name) => !this.blobs.has(name));
+    const more = [...this.blobs.keys()].filter((name) => !known.has(name));
     if (missing.length)
       throw new WireError(`these ${this.kind} lack ${missing[0]}${missing.length > 1 ? ` and ${missing.length - 1} more` : ""}`, {
         hint: "make them again with this artifact",
       });
-    if (more.length) throw new WireError(`these ${this.kind} hold ${more.length} objects too many, '${more[0].slice(0, 60)}' first`);
+    if (more.length) throw new WireError(`these ${this.kind} hold ${more.length} objects too many, '${shown(more[0], 60)}' first`);
   }
 }
 
@@ -100,7 +101,7 @@ export function halvesOf(step) {
   for (const [name, blob] of step.blobs) {
     if (name.startsWith("answer/")) answer.set(name.slice(7), blob);
     else if (name.startsWith("carried/")) carried.set(name.slice(8), blob);
-    else throw new WireError(`these ${step.kind} hold an object '${name.slice(0, 60)}', which is neither`);
+    else throw new WireError(`these ${step.kind} hold an object '${shown(name, 60)}', which is neither`);
   }
   return [new Message("encrypted outputs", step, answer), new Message("carried values", { artifact: step.artifact, client: step.client }, carried)];
 }

@@ -1,6 +1,7 @@
 /** A client in a worker: the same calls, and the page stays alive while keys are made. */
 
 import { CancelledError, checkSignal, errorOf, ProgramError } from "./errors.js";
+import { decryptMany, encryptMany } from "./many.js";
 import { Message } from "./messages.js";
 import { PublicPart } from "./public.js";
 
@@ -105,6 +106,14 @@ export class WorkerClient {
 
   async encrypt(...values) {
     return asMessage(await this._call("encrypt", { values }));
+  }
+
+  encryptMany(...values) {
+    return encryptMany(this, values);
+  }
+
+  decryptMany(answers, { of }) {
+    return decryptMany(this, answers, of);
   }
 
   async encryptCarried(values) {

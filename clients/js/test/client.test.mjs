@@ -147,6 +147,29 @@ test("batches and carried values", async () => {
   await assert.rejects(own.encryptCarried({ z: [3] }), /outside of 0 to 2/);
 });
 
+test("many samples are answered in the order of the inputs", async () => {
+  const receipt = { request: vectors.request }, [found] = await client.decryptMany([file("output.bin")], { of: [receipt] });
+  assert.deepEqual(found.shape, [1, 8]);
+  await assert.rejects(client.decryptMany([], { of: [receipt] }), /1 of 1 inputs have no answer/);
+  await assert.rejects(client.decryptMany([file("output.bin"), file("output.bin")], { of: [receipt] }), /two answers/);
+  await assert.rejects(client.decryptMany([file("output.bin")], { of: ["0".repeat(32)] }), /none of the inputs has/);
+});
+
+test("reading takes little time whatever sizes are named", async () => {
+  const whole = file("public.bin"), size = new DataView(whole.buffer).getUint32(16, true), text = new TextDecoder().decode(whole.subarray(20, 20 + size));
+  const ring = /"ring": \{[^}]*\}/, tensor = '{"layout": {"period": 512, "shape": [4194304], "slots": 512}, "log_scales": [24], "name": "NAME", "shape": [4194304]}';
+  const many = Array.from({ length: 1024 }, (_, i) => tensor.replace("NAME", `y${i}`)).join(", ");
+  const cases = [[/"outputs": \[.*?\], "predicted"/, `"outputs": [${many}], "predicted"`]];
+  for (const [log, first, scale, levels] of [[17, 60, 60, 100], [17, 60, 31, 100], [10, 60, 59, 100], [17, 45, 45, 60]])
+    cases.push([ring, `"ring": {"digits": ${levels + 1}, "first_mod_bits": ${first}, "levels": ${levels}, "log_ring": ${log}, "scale_bits": ${scale}, "security_bits": 128}`]);
+  for (const [old, value] of cases) {
+    assert.match(text, old);
+    const begun = Date.now();
+    await assert.rejects(PublicPart.read(sealed(text.replace(old, value), new Uint8Array(0))), WireError);
+    assert.ok(Date.now() - begun < 5000, `${value.slice(0, 100)}: ${Date.now() - begun} ms`);
+  }
+});
+
 test("progress, cancellation, and a client that is closed", async () => {
   const stages = [], names = [], own = await loaded();
   for await (const { name } of own.evaluationKeys({ progress: (...each) => stages.push(each) })) names.push(name);
