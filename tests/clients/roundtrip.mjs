@@ -2,7 +2,7 @@
  * The client's half of a round trip, for test_javascript.py. `make FOLDER` writes a key file, the evaluation
  * keys and the encrypted inputs of FOLDER/values.json; `read FOLDER` decrypts the answer in it. `serve FOLDER URL TOKEN` does
  * all of it over HTTP, with the client in a worker. `seeded FOLDER` makes what FOLDER/values.json lists from its seeds, and prints
- * the digests.
+ * the digests. `steps FOLDER URL TOKEN` runs steps, and `answers FOLDER` reads answers of a certified program.
  */
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -11,6 +11,7 @@ import { hex, sha256, unhex } from "../../clients/js/src/bytes.js";
 import { Cryptor } from "../../clients/js/src/cryptor.js";
 import { Client, classOf, PublicPart, RemoteServer, WorkerClient } from "../../clients/js/src/index.js";
 import { Machine } from "../../clients/js/src/machine.js";
+import { readAnswer } from "../../clients/js/src/outputs.js";
 import { EvaluationKey, Ring } from "../../clients/js/src/ring.js";
 
 const [command, folder, ...rest] = process.argv.slice(2);
@@ -63,4 +64,26 @@ async function seeded() {
   console.log(JSON.stringify(found));
 }
 
-await { seeded, make, read: decrypt, serve }[command](...rest);
+/** Steps of a program that carries values: values are {start, given}, the carried values and the inputs of each step. */
+async function steps(url, token) {
+  const server = new RemoteServer(url, token), part = await server.public(fingerprint, { insecure: true });
+  const client = await Client.create(part, { insecure: true }), found = [];
+  await server.register(client);
+  let carried = await client.encryptCarried(values.start), output;
+  for (const given of values.given) {
+    const inputs = await client.encrypt(...given);
+    [output, carried] = await server.step(inputs, carried);
+    const [left] = await client.decryptCarried(await carried.toBytes());
+    found.push([told(await client.decrypt(output, { of: inputs })), Array.from(left.data)]);
+  }
+  console.log(JSON.stringify(found));
+}
+
+/** What is read in decrypted numbers of a certified program. */
+async function answers() {
+  const part = await PublicPart.read(read("public.bin"));
+  const found = values.map((data) => readAnswer(part, { shape: [data.length], data }));
+  console.log(JSON.stringify(found.map(({ label, votes, certified, radius, error, withdrawn, text }) => [label, votes, certified, radius, error, withdrawn, text])));
+}
+
+await { answers, steps, seeded, make, read: decrypt, serve }[command](...rest);

@@ -18,10 +18,12 @@ import pytest
 from runtime.support import mlp, sample
 
 import heliograph as hg
+from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
 from heliograph.records import to_json
+from heliograph.runtime.client.answers import read_answer
 from heliograph.runtime.client.cryptor import cryptor as cryptors
 from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.wire.keyfolder import KeyFolder, write_index
@@ -104,7 +106,40 @@ def _trees() -> tuple[hg.Artifact, list[Any], np.ndarray]:
     return artifact, [rows[0].tolist()], forest.predict_proba(rows[:1])[0]
 
 
-PROGRAMS = {"network": _network, "batch": _batch, "trees": _trees}
+def _class() -> tuple[hg.Artifact, list[Any], np.ndarray]:
+    """A program that reveals nothing but the class."""
+    artifact = hg.compile(hg.top1(mlp(), gap=0.02, bits=5.0), Options(security_bits=None, log_ring=11, degree=5))
+    x = sample()
+    return artifact, [x.tolist()], np.asarray(hg.simulate(artifact, x))
+
+
+def _bootstrapped() -> tuple[hg.Artifact, list[Any], np.ndarray]:
+    """A program that bootstraps: its keys have the pair for the sparse secret."""
+    options = Options(security_bits=None, log_ring=11, scale_bits=36, bootstrap=True, degree=7)
+    artifact = hg.compile(hg.parse(DEEP), options)
+    x = np.linspace(-1, 1, 8)
+    return artifact, [x.tolist()], np.asarray(hg.simulate(artifact, x))
+
+
+DEEP = """program deep
+input x: secret slots[8] in [-1, 1]
+y = bootstrap(x * 0.5 + 0.25)
+output z = y * y
+"""
+COUNTER = """program counter
+input x: secret tensor[4] in [-1, 1]
+input total: carried tensor[4] in [-1, 1]
+seen = total * 0.5 + x * x * 0.25
+output seen
+output total = seen
+"""
+PROGRAMS = {
+    "network": _network,
+    "batch": _batch,
+    "trees": _trees,
+    "class": _class,
+    "bootstrapped": _bootstrapped,
+}
 
 
 def _given(artifact: hg.Artifact, values: list[Any], folder: Path) -> None:
@@ -195,6 +230,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict
     made = {name: PROGRAMS[name]() for name in ("network", "trees")}
     for name, (artifact, _, _) in made.items():
         artifact.save(folder / f"{name}.helio")
+    counter = hg.compile(hg.parse(COUNTER), Options(security_bits=None, log_ring=11))
+    counter.save(folder / "counter.helio")
+    made["counter"] = counter, [], np.zeros(0)
     server = Running(folder / "data", [folder / f"{name}.helio" for name in made]).start()
     yield server, made
     assert server.stop() == 0
@@ -211,3 +249,35 @@ def test_over_http(name: str, served: tuple[Any, dict[str, Any]], tmp_path: Path
     assert told["label"] == int(np.argmax(clear))
     assert told["refused"] == 401
     assert "sending keys" in told["stages"]
+
+
+@pytest.mark.front
+def test_steps_over_http(served: tuple[Any, dict[str, Any]], tmp_path: Path) -> None:
+    server, made = served
+    artifact, total = made["counter"][0], np.array([0.1, 0.2, -0.3, 0.4])
+    given = [np.array([0.5, -0.5, 0.25, 1.0]), np.array([1.0, 0.0, -1.0, 0.5])]
+    values: Any = {"start": {"total": total.tolist()}, "given": [[x.tolist()] for x in given]}
+    _given(artifact, values, tmp_path)
+    found = json.loads(_run(HALF, "steps", tmp_path, server.url, server.token))
+    for x, (outputs, left) in zip(given, found, strict=True):
+        total = total * 0.5 + x * x * 0.25
+        assert outputs[0]["data"] == pytest.approx(total, abs=1e-3)
+        assert left == pytest.approx(total, abs=1e-3)
+
+
+def test_certified_answers_are_read_as_in_python(tmp_path: Path) -> None:
+    data = (ROOT / "tests" / "vectors" / "bootstrapped.bin").read_bytes()
+    part, random = PublicArtifact.from_bytes(data), np.random.default_rng(0)
+    values = [np.zeros(3), np.array([0.3, -0.3, 0.2]), np.array([0.0, 0.41, 0.0]), np.array([0.0, np.inf, 0.0])]
+    for _ in range(200):
+        found = random.normal(0, 0.15, 3)
+        found[random.integers(3, size=random.integers(1, 3))] += random.integers(-90, 40)
+        values.append(found)
+    (tmp_path / "public.bin").write_bytes(data)
+    text = json.dumps({"values": [value.tolist() for value in values]}).replace("Infinity", "1e999")
+    (tmp_path / "values.json").write_text(text)
+    for value, told in zip(values, json.loads(_run(HALF, "answers", tmp_path)), strict=True):
+        answer = read_answer(part, value)
+        text = str(answer).replace(" for class None", "")
+        own = [answer.label, answer.votes, answer.certified, answer.radius, answer.error, answer.withdrawn, text]
+        assert told == own

@@ -19,7 +19,7 @@ export function expectedError(spec, ring, predicted) {
 }
 
 const indexText = (i, shape) => `[${placeOf(i, shape).join(", ")}]`;
-const short = (number) => String(Number(number.toPrecision(6)));
+const short = (number, digits = 6) => String(Number(number.toPrecision(digits)));
 
 /** Throw a RangeError if decrypted samples of an output show that a value overflowed. The text leaves out the values. */
 export function checkOutput(spec, samples, estimated, expected) {
@@ -49,7 +49,7 @@ export function checkOutput(spec, samples, estimated, expected) {
     });
   }
   if (estimated > expected * SLACK)
-    throw new RangeError(`output '${name}' has an error of more than ${SLACK} times the one expected, ${expected.toPrecision(2)}`, {
+    throw new RangeError(`output '${name}' has an error of more than ${SLACK} times the one expected, ${short(expected, 2)}`, {
       why: "it is estimated from the imaginary parts, which a sound result leaves empty: a value overflowed",
       hint,
     });
@@ -115,9 +115,7 @@ export function readAnswer(part, { shape, data }, failure = "") {
   return {
     label, votes, certified, radius: certified ? known.radius : 0, error: known.xi, withdrawn: "",
     text: certified
-      ? `class ${label}, certified within ${short3(known.radius)} ${UNITS[known.kind]} (error at most ${known.xi.toPrecision(2)})`
-      : `abstained: ${votes} of ${known.n} votes for class ${label}`,
+      ? `class ${label}, certified within ${short(known.radius, 3)} ${UNITS[known.kind]} (error at most ${short(known.xi, 2)})`
+      : `abstained: ${votes} of ${known.n} votes${label === null ? "" : ` for class ${label}`}`,
   };
 }
-
-const short3 = (number) => String(Number(number.toPrecision(3)));
