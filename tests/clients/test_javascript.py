@@ -59,7 +59,7 @@ def _run(*words: object, **more: str) -> str:
 
 
 @pytest.mark.front
-@pytest.mark.parametrize("name", ["vectors", "client", "package", "worker"])
+@pytest.mark.parametrize("name", ["vectors", "client", "package", "worker", "remote"])
 def test_its_own_tests(name: str) -> None:
     """The vectors of docs/wire.md to the byte, refusals, hostile messages, and the worker."""
     _run("--test", f"test/{name}.test.mjs")
@@ -148,8 +148,7 @@ def _given(artifact: hg.Artifact, values: list[Any], folder: Path) -> None:
     (folder / "values.json").write_text(json.dumps(given))
 
 
-@pytest.mark.front
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param("network", marks=pytest.mark.front), *list(PROGRAMS)[1:]])
 def test_a_server_takes_its_keys_and_inputs(name: str, tmp_path: Path) -> None:
     artifact, values, clear = PROGRAMS[name]()
     _given(artifact, values, tmp_path)
@@ -230,16 +229,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict
     made = {name: PROGRAMS[name]() for name in ("network", "trees")}
     for name, (artifact, _, _) in made.items():
         artifact.save(folder / f"{name}.helio")
-    counter = hg.compile(hg.parse(COUNTER), Options(security_bits=None, log_ring=11))
-    counter.save(folder / "counter.helio")
-    made["counter"] = counter, [], np.zeros(0)
     server = Running(folder / "data", [folder / f"{name}.helio" for name in made]).start()
     yield server, made
     assert server.stop() == 0
 
 
-@pytest.mark.front
-@pytest.mark.parametrize("name", ["network", "trees"])
+@pytest.mark.parametrize("name", [pytest.param("network", marks=pytest.mark.front), "trees"])
 def test_over_http(name: str, served: tuple[Any, dict[str, Any]], tmp_path: Path) -> None:
     server, made = served
     artifact, values, clear = made[name]
@@ -251,14 +246,20 @@ def test_over_http(name: str, served: tuple[Any, dict[str, Any]], tmp_path: Path
     assert "sending keys" in told["stages"]
 
 
-@pytest.mark.front
-def test_steps_over_http(served: tuple[Any, dict[str, Any]], tmp_path: Path) -> None:
-    server, made = served
-    artifact, total = made["counter"][0], np.array([0.1, 0.2, -0.3, 0.4])
+def test_steps_over_http(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="serving needs the extra `serve`")
+    from helpers.serving import Running
+
+    artifact = hg.compile(hg.parse(COUNTER), Options(security_bits=None, log_ring=11))
+    artifact.save(tmp_path / "counter.helio")
+    server, total = Running(tmp_path / "data", [tmp_path / "counter.helio"]).start(), np.array([0.1, 0.2, -0.3, 0.4])
     given = [np.array([0.5, -0.5, 0.25, 1.0]), np.array([1.0, 0.0, -1.0, 0.5])]
     values: Any = {"start": {"total": total.tolist()}, "given": [[x.tolist()] for x in given]}
     _given(artifact, values, tmp_path)
-    found = json.loads(_run(HALF, "steps", tmp_path, server.url, server.token))
+    try:
+        found = json.loads(_run(HALF, "steps", tmp_path, server.url, server.token))
+    finally:
+        server.stop()
     for x, (outputs, left) in zip(given, found, strict=True):
         total = total * 0.5 + x * x * 0.25
         assert outputs[0]["data"] == pytest.approx(total, abs=1e-3)

@@ -106,6 +106,7 @@ def test_a_digit_is_drawn_and_classified(
         browser.kill()
         browser.wait()
     assert "fault" not in told, told
+    print(told["keys"], told["times"])
     assert told["state"] == ""
     assert told["label"] in set("0123456789")
     assert "keys of" in told["keys"]

@@ -61,10 +61,11 @@ export class RemoteServer {
           body,
           headers: { Authorization: `Bearer ${this._token}`, ...(body ? { "Content-Type": "application/octet-stream" } : {}) },
           signal: signal ? AbortSignal.any([signal, time]) : time,
-          redirect: "error",
+          redirect: "manual",
           credentials: "omit",
           cache: "no-store",
         });
+        if (answer.type === "opaqueredirect" || (answer.status >= 300 && answer.status < 400)) throw this._strange();
         const bytes = await bounded(answer, answer.ok ? mostBytes : MOST_JSON, this.url);
         if (answer.ok) return bytes;
         failure = refusal(answer.status, bytes, this.url);
