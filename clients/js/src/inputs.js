@@ -58,9 +58,7 @@ const notNumbers = (name, why) => new ProgramError(`input '${name}' is not an ar
  */
 export function samplesOf(spec, value, batch, { declared = true } = {}) {
   const many = batch > 1, { name, shape } = spec;
-  const given = many && !isTensor(value) && isList(value) && value.length && isList(value[0]) && !Array.isArray(value[0][0])
-    ? Array.from(value, (each) => readSample(spec, each))
-    : many ? splitSamples(spec, value) : [readSample(spec, value)];
+  const given = many ? splitSamples(spec, value) : [readSample(spec, value)];
   if (many && !(given.length > 0 && given.length <= batch))
     throw new ProgramError(`input '${name}' has ${given.length} samples, expected up to ${batch} samples of shape ${shapeText(shape)}`, {
       hint: "the program was compiled for several samples at once: pass them with a leading batch axis",
