@@ -29,6 +29,7 @@ _DATA = click.option(
     sections={
         "The service": ("data", "plain", "workers", "engine", "memory_bytes", "backend", "plaintexts", "insecure"),
         "Network": ("listen", "tls_cert", "tls_key", "plain_http"),
+        "Browsers": ("origins", "demo"),
         "Limits": ("tenant_bytes", "keys_days", "result_days", "connections", "address_connections"),
     },
 )
@@ -75,6 +76,19 @@ _DATA = click.option(
 @click.option("--tls-key", default=None, metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option("--plain-http", is_flag=True, help="Listen without TLS on a public address, behind a proxy that has TLS.")
 @click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let pages of this origin, such as https://pages.example.org, use the server. Repeatable.",
+)
+@click.option(
+    "--demo",
+    default=None,
+    metavar="DIR",
+    help="Serve the example page of clients/js, the folder DIR, at /demo/: draw a digit, see its class.",
+)
+@click.option(
     "--tenant-bytes",
     type=click.IntRange(1),
     default=None,
@@ -118,6 +132,8 @@ def serve_command(
     tls_cert: str | None,
     tls_key: str | None,
     plain_http: bool,
+    origins: tuple[str, ...],
+    demo: str | None,
     tenant_bytes: int | None,
     keys_days: float | None,
     result_days: float | None,
@@ -156,6 +172,8 @@ def serve_command(
         backend=backend,
         plaintexts=None if plaintexts is None else Path(plaintexts),
         allow_insecure=insecure,
+        origins=origins,
+        demo=None if demo is None else Path(demo),
         limits=Limits(**{name: value for name, value in given.items() if value is not None}),  # type: ignore[arg-type]
     )
     serve(settings, Listening(listen, tls_cert, tls_key, plain_http))

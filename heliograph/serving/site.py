@@ -44,6 +44,8 @@ class SiteSettings:
 
     `memory_bytes`: the memory of all workers together, by default four fifths of the machine's free memory.
     `plaintexts`: the folder in which workers keep encoded plaintexts.
+    `origins`: the origins of other servers whose pages may use this one.
+    `demo`: the folder of the package in JavaScript, whose example page is then at /demo/.
     """
 
     artifacts: Sequence[str | Path]
@@ -55,6 +57,8 @@ class SiteSettings:
     backend: str | None = None
     allow_insecure: bool = False
     plaintexts: Path | None = None
+    origins: Sequence[str] = ()
+    demo: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
 

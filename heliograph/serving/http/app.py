@@ -19,6 +19,7 @@ from heliograph.serving.http.access import BYTES, Fingerprint, Here, Known, Oper
 from heliograph.serving.http.answers import REFUSALS, Outermost, add_handlers
 from heliograph.serving.http.gate import Gate
 from heliograph.serving.http.page import PAGE_HEADERS, page
+from heliograph.serving.http.pages import Origins, Pages, checked_origins, page_files
 from heliograph.serving.remote.records import ArtifactRecord, HealthRecord
 from heliograph.serving.site import Site
 
@@ -59,6 +60,10 @@ def make_app(site: Site) -> FastAPI:
 
     add_handlers(app)
     app.add_middleware(Gate, site=site)
+    if site.settings.demo is not None:
+        app.add_middleware(Pages, site=site, files=page_files(site.settings.demo))
+    if origins := checked_origins(site.settings.origins):
+        app.add_middleware(Origins, site=site, origins=origins)
     app.add_middleware(Outermost)
     for each in (router, routes_keys.router, routes_jobs.router):
         app.include_router(each)
