@@ -227,7 +227,7 @@ def test_encoding() -> None:
 def test_layouts(known: dict[str, Any]) -> None:
     layout = known["layout"]
     size = int(np.prod(layout["shape"]))
-    samples = np.arange(1, layout.get("samples", 1) * size + 1).reshape(-1, size)
+    samples = np.arange(1, layout.get("samples", 1) * layout.get("groups", 1) * size + 1).reshape(-1, size)
     assert rest.packed(layout, samples).astype(int).tolist() == known["ciphertexts"]
 
 

@@ -25,6 +25,10 @@ def places(layout):
 
 def packed(layout, samples):
     """The slots of each ciphertext; `samples` are lists of the elements in their order."""
+    groups = layout.get("groups", 1)
+    if groups > 1:
+        one, each = {**layout, "groups": 1}, len(samples) // groups
+        return np.concatenate([packed(one, samples[g * each : (g + 1) * each]) for g in range(groups)])
     period, count, where = layout["period"], layout.get("samples", 1), list(places(layout))
     slots = layout["slots"] // count
     run, shift = period * layout.get("copies", 1), layout.get("shift", 0)

@@ -68,6 +68,8 @@ LAYOUTS = (
     Layout((3,), 32, 4, samples=4),
     Layout((2, 4), 32, 32, matrix_axes((2, 4), (2, 1, 0), (2, 4, 16))),
     Layout((40,), 32, 32),
+    Layout((3,), 32, 4, samples=2, groups=2),
+    Layout((40,), 32, 32, groups=2),
 )
 
 # What clients make of a row, and rows with holes, unknown texts, and values that are edges.
@@ -433,8 +435,8 @@ def _rows(encoding: Encoding, rows: tuple[tuple[Any, ...], ...]) -> dict[str, An
 
 def _layout(layout: Layout) -> dict[str, Any]:
     """Where elements 1, 2, ... stand; several samples are counted on."""
-    count = layout.size * layout.samples
-    shape = layout.shape if layout.samples == 1 else (layout.samples, *layout.shape)
+    count = layout.size * layout.batch
+    shape = layout.shape if layout.batch == 1 else (layout.batch, *layout.shape)
     tensor = np.arange(1.0, count + 1).reshape(shape)
     vectors = layout.pack(tensor)
     assert (layout.unpack(vectors) == tensor).all()

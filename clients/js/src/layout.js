@@ -14,6 +14,7 @@ export const LAYOUT = record({
   shift: optional(whole(0, MOST_SLOTS), 0),
   copies: optional(whole(1, MOST_SLOTS), 1),
   samples: optional(whole(1, MOST_SLOTS), 1),
+  groups: optional(whole(1, 2), 1),
 });
 
 export const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
@@ -24,6 +25,8 @@ export class Layout {
     Object.assign(this, fields);
     this.size = product(this.shape);
     this.ownSlots = this.slots / this.samples;
+    // Samples in all groups.
+    this.batch = this.samples * this.groups;
     const run = this.period * this.copies;
     if (this.slots !== slots) throw refuse(`the slots of ${what} are not those of its ring`);
     if (this.size > MOST_ELEMENTS) throw refuse(`${what} has more than ${MOST_ELEMENTS} elements`);
@@ -40,9 +43,11 @@ export class Layout {
         throw refuse(`the axes of ${what} are not those of its shape`);
     });
     const largest = [c, h, w].reduce((sum, size, axis) => sum + largestPlace(size, this.digits[axis]), 0);
-    this.ciphertexts = Math.floor(largest / this.period) + 1;
+    // Ciphertexts of each group.
+    this.chunks = Math.floor(largest / this.period) + 1;
+    this.ciphertexts = this.chunks * this.groups;
     if (this.ciphertexts > MOST_STACKED) throw refuse(`${what} would take more than ${MOST_STACKED} ciphertexts`);
-    if (this.ciphertexts > this.size) throw refuse(`${what} would take more ciphertexts than it has elements`);
+    if (this.chunks > this.size) throw refuse(`${what} would take more ciphertexts than it has elements`);
   }
 
   _crw() {
@@ -76,12 +81,13 @@ export class Layout {
   /** The slots of each ciphertext, one after the other, for samples: arrays of the elements in their order. */
   *pack(samples) {
     const places = this.places(), { period, copies, shift, samples: count, ownSlots } = this, run = period * copies;
-    for (let chunk = 0; chunk < this.ciphertexts; chunk++) {
-      const first = chunk * period, positions = new Float64Array(period * count), slots = new Float64Array(this.slots);
+    for (let number = 0; number < this.ciphertexts; number++) {
+      const first = (number % this.chunks) * period, begin = Math.floor(number / this.chunks) * count;
+      const positions = new Float64Array(period * count), slots = new Float64Array(this.slots);
       for (let i = 0; i < places.length; i++) {
         const at = places[i] - first;
         if (at >= 0 && at < period)
-          for (let j = 0; j < count; j++) positions[at * count + j] = samples[Math.min(j, samples.length - 1)][i];
+          for (let j = 0; j < count; j++) positions[at * count + j] = samples[Math.min(begin + j, samples.length - 1)][i];
       }
       for (let v = 0; v < ownSlots; v++) {
         const part = v % run, at = (part + shift * Math.floor(part / period)) % period;
@@ -95,11 +101,11 @@ export class Layout {
   /** The elements of each sample, from the slots of all ciphertexts. */
   unpack(vectors) {
     const places = this.places(), { period, samples: count } = this;
-    return Array.from({ length: count }, (_, j) => {
-      const found = new Float64Array(this.size);
+    return Array.from({ length: this.batch }, (_, sample) => {
+      const found = new Float64Array(this.size), group = Math.floor(sample / count), j = sample % count;
       for (let i = 0; i < found.length; i++) {
         const chunk = Math.floor(places[i] / period);
-        found[i] = vectors[chunk][(places[i] - chunk * period) * count + j];
+        found[i] = vectors[group * this.chunks + chunk][(places[i] - chunk * period) * count + j];
       }
       return found;
     });

@@ -156,8 +156,8 @@ export class PublicPart {
       throw refuse("its certificate asks for more votes than there are");
     this.inputs = tensors(found.inputs, this.ring, "input");
     this.outputs = tensors(found.outputs, this.ring, "output");
-    this.samples = this.inputs[0].placed.samples;
-    if ([...this.inputs, ...this.outputs].some((spec) => spec.placed.samples !== this.samples))
+    this.samples = this.inputs[0].placed.batch;
+    if ([...this.inputs, ...this.outputs].some((spec) => spec.placed.batch !== this.samples))
       throw refuse("its layouts hold different numbers of samples");
     this.evaluationKeys = evaluationKeys(this.chains, found.conjugation_key, found.raising_chains);
   }

@@ -157,9 +157,9 @@ for (const [kind, machine] of machines) {
 
 test("layouts", () => {
   for (const { layout, ciphertexts } of vectors.layouts) {
-    const usual = { axes: [], shift: 0, copies: 1, samples: 1 };
+    const usual = { axes: [], shift: 0, copies: 1, samples: 1, groups: 1 };
     const placed = new Layout({ ...usual, ...layout }, layout.slots, "it");
-    const samples = Array.from({ length: placed.samples }, (_, j) =>
+    const samples = Array.from({ length: placed.batch }, (_, j) =>
       Float64Array.from({ length: placed.size }, (_, i) => 1 + i + j * placed.size));
     const made = [...placed.pack(samples)];
     assert.deepEqual(made.map((slots) => Array.from(slots)), ciphertexts);
