@@ -181,9 +181,9 @@ def test_a_bootstrap_is_as_precise_in_a_lower_chain(log_ring: int, slots: int, c
                 found, calls = run(program, x, session)
                 squares[low] += [float(np.mean((a - b) ** 2)) for a, b in zip(found, x, strict=True)]
             assert calls[Call(RAISED, 0, slots, int(low))] == 1
-            # The parts of a pair come apart where the key of the conjugation is.
+            # The parts of a pair come apart, by one conjugation, where its key is.
             # So does the end of the reduction, of each part, in the lower chain at the same level.
-            apart, reduced = (2 if count > 1 else 0), (count if low else 0)
+            apart, reduced = (1 if count > 1 else 0), (count if low else 0)
             assert calls[Call("conjugate", lower.bootstrap_level, 2, int(low))] == apart + reduced
             (predicted, *_), planned = run(program, x, simulator(program))
             assert planned == calls
