@@ -146,13 +146,13 @@ def test_the_objective_takes_a_batch() -> None:
 
 
 def test_larger_batches_are_not_planned_once_answers_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, made, asked = parse(layer()), planner.make_plan, []
+    program, made, asked = parse(layer()), planner.batch_plan, []
 
     def plan(program: Program, options: Options, *more: Any, **named: Any) -> Plan:
         asked.append(options.batch)
         return made(program, options, *more, **named)
 
-    monkeypatch.setattr(planner, "make_plan", plan)
+    monkeypatch.setattr(planner, "batch_plan", plan)
     compile(program, Options(security_bits=None, log_ring=10, objective="throughput"))
     assert asked == [1, 8, 256, "max"]
     asked.clear()

@@ -54,7 +54,7 @@ from heliograph.execution.interface import batch_of
 from heliograph.execution.memory import least_server_bytes
 from heliograph.execution.prices import call_ms, total_ms
 from heliograph.execution.protocol import Call
-from heliograph.ir import Array, Program
+from heliograph.ir import Array, Program, Stage, size_of
 from heliograph.ir.analysis.depth import program_depth, spends_carried
 from heliograph.ir.bootstraps.asked import paired_slots
 from heliograph.ir.verify import verify
@@ -72,6 +72,8 @@ _LARGE_BITS, _MOST_ROOM = 22, 30
 _ROOMY = 16
 # This many runs, each starting from what the previous one left, show how errors develop.
 _ROUNDS = 4
+# log2 of the smallest ring on which samples are planned in pairs where the options name none.
+_SMALLEST = 14
 # Batches (samples at once) that an objective compares.
 _BATCHES: tuple[int | str, ...] = (1, 8, 256, "max")
 # An answer that takes up to this factor longer counts as equally soon, if it is for more samples.
@@ -139,7 +141,11 @@ def batch_plan(
     """
     plan = functools.partial(make_plan, program, outputs=outputs, offered=offered)
     batch = options.batch
-    if not isinstance(batch, int) or batch == 1 or program.interface.carried:
+    if not isinstance(batch, int) or batch == 1 or program.interface.carried or program.stage is Stage.PACKED:
+        return plan(options, faster_than=faster_than)
+    largest = max((size_of(node) for node in program.nodes if node.type.secret), default=0)
+    if largest * batch <= 1 << ((options.log_ring or _SMALLEST) - 1):
+        # Side by side, all samples take one ciphertext: nothing is shared by pairs that is not shared already.
         return plan(options, faster_than=faster_than)
     best, failed = None, None
     # Where values bootstrap, pairs are faster: the other plan is then given up as soon as it is slower.
