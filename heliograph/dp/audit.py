@@ -266,8 +266,7 @@ def measure(
     the accounted standard deviation of the noise. `present` are those of canaries in the data, divided by the accounted
     clipping bound; `noise` is the accounted noise multiplier, and `probability` the accounted inclusion probability, of
     all of them or of each. The values must be independent. Bounds on the noise are those of the chi-square
-    distribution, exact for Gaussian noise; the others take means of the values and of their squares as normal, and are
-    left out where fewer than 200 inclusions are expected.
+    distribution, exact for Gaussian noise; the others take means of the values and of their squares as normal.
     """
     _check(0.0, confidence)
     z, x = np.asarray(absent, dtype=np.float64).ravel(), np.asarray(present, dtype=np.float64).ravel()
@@ -277,10 +276,10 @@ def measure(
     level = (1 - confidence) / 6
     total = float(z @ z)
     low, high = (math.sqrt(total / float(chi2.ppf(q, z.size))) for q in (1 - level, level))
+    if x.size < 100:
+        return Measured((low, high), None, None, z.size, confidence)
     squares = np.broadcast_to(np.asarray(noise, dtype=np.float64), x.shape) ** 2
     expected = float(np.broadcast_to(np.asarray(probability, dtype=np.float64), x.shape).sum())
-    if expected < 200:
-        return Measured((low, high), None, None, z.size, confidence)
     width = float(norm.isf(level)) * math.sqrt(x.size) / expected
     # Means are probability times bound, and probability times the bound's square besides the noise.
     first, second = x.sum() / expected, ((x * x).sum() - np.array([high, low]) ** 2 * squares.sum()) / expected
