@@ -7,10 +7,6 @@ Clopper-Pearson intervals bound them, and `epsilon >= log((TPR_lower - delta) / 
 delta) privacy bounds the tail of the number of right guesses (Steinke, Nasr, Jagielski 2023, theorem 5.2, with its
 delta term).
 
-delta term). Beside it `gaussian_one_run` gives the bound of Mahloujifar, Melis, Chaudhuri 2024 for Gaussian differential
-privacy. `measure` needs no guesses: it bounds the noise, the inclusion probability and the clipping bound of a trainer
-from the values that it released at canaries.
-
 A bound holds with the stated confidence if scores, thresholds and numbers of guesses were not chosen after seeing the
 outcome. An audit can show that a guarantee is broken; a small bound shows nothing.
 """
@@ -18,14 +14,11 @@ outcome. An audit can show that a guarantee is broken; a small bound shows nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
-from scipy.stats import beta, binom, chi2, norm
+from scipy.stats import beta, binom
 
 from heliograph.errors import ProgramError
 
@@ -191,101 +184,3 @@ def one_run_bound(right: int, guesses: int, canaries: int, delta: float, confide
         else:
             high = middle
     return low
-
-
-def f_dp_refuted(right: int, guesses: int, canaries: int, inverse: Callable[[float], float], confidence: float) -> bool:
-    """Whether `right` of `guesses` right guesses among `canaries` refute f-DP at the confidence.
-
-    `inverse` is the inverse of x -> 1 - f(x). Mahloujifar, Melis, Chaudhuri 2024, Auditing f-differential privacy in one
-    run, algorithm 3.
-    """
-    if not 0 <= right <= guesses <= canaries:
-        raise ProgramError("need 0 <= right <= guesses <= canaries", where="f_dp_refuted")
-    level = 1 - confidence
-    r, h = level * right / canaries, level * (guesses - right) / canaries
-    for i in range(right - 1, -1, -1):
-        before, h = h, max(h, inverse(min(r, 1.0)))
-        r += i / (guesses - i) * (h - before)
-    return r + h > guesses / canaries
-
-
-def gaussian_one_run(right: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> float:
-    """The epsilon, at `delta`, of the largest mu for which these guesses refute mu-Gaussian differential privacy.
-
-    It is larger than `one_run_bound`, and says less: a mechanism whose loss is not Gaussian may have a smaller epsilon.
-    """
-
-    def refuted(mu: float) -> bool:
-        return f_dp_refuted(right, guesses, canaries, lambda y: float(ndtr(ndtri(y) - mu)), confidence)
-
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high) and high < 64:
-        low, high = high, high * 2
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-
-    def excess(epsilon: float) -> float:
-        near, far = ndtr(low / 2 - epsilon / low), log_ndtr(-low / 2 - epsilon / low)
-        return float(near - math.exp(epsilon + far)) - delta
-
-    if low == 0 or excess(0.0) <= 0:
-        return 0.0
-    return float(brentq(excess, 0.0, low * (low / 2 + 40)))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Bounds on what a trainer does, as multiples of what is accounted; all hold at once with the confidence.
-
-    `probability` and `clipping` are None where they were not measured; an upper end of infinity means that there were too
-    few values to bound it.
-    """
-
-    noise: tuple[float, float]
-    probability: tuple[float, float] | None
-    clipping: tuple[float, float] | None
-    samples: int
-    confidence: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether there is less noise, a larger probability or a larger bound than accounted."""
-        above = any(each is not None and each[0] > 1 for each in (self.probability, self.clipping))
-        return above or self.noise[1] < 1
-
-
-def measure(
-    absent: Any, present: Any = (), noise: Any = 1.0, probability: Any = 1.0, *, confidence: float = 0.95
-) -> Measured:
-    """What a trainer does, from released sums at canaries whose gradients are one entry each, beyond any clipping bound.
-
-    `absent` are values of sums at entries of canaries outside the data, without the true records' part, divided by
-    the accounted standard deviation of the noise. `present` are those of canaries in the data, divided by the accounted
-    clipping bound; `noise` is the accounted noise multiplier, and `probability` the accounted inclusion probability, of
-    all of them or of each. The values must be independent. Bounds on the noise are those of the chi-square
-    distribution, exact for Gaussian noise; the others take means of the values and of their squares as normal.
-    """
-    _check(0.0, confidence)
-    z, x = np.asarray(absent, dtype=np.float64).ravel(), np.asarray(present, dtype=np.float64).ravel()
-    if z.size < 1 or not (np.isfinite(z).all() and np.isfinite(x).all()):
-        raise ProgramError("a measurement needs finite values at absent canaries", where="measure")
-    # Six ends share the confidence.
-    level = (1 - confidence) / 6
-    total = float(z @ z)
-    low, high = (math.sqrt(total / float(chi2.ppf(q, z.size))) for q in (1 - level, level))
-    if x.size < 100:
-        return Measured((low, high), None, None, z.size, confidence)
-    squares = np.broadcast_to(np.asarray(noise, dtype=np.float64), x.shape) ** 2
-    expected = float(np.broadcast_to(np.asarray(probability, dtype=np.float64), x.shape).sum())
-    width = float(norm.isf(level)) * math.sqrt(x.size) / expected
-    # Means are probability times bound, and probability times the bound's square besides the noise.
-    first, second = x.sum() / expected, ((x * x).sum() - np.array([high, low]) ** 2 * squares.sum()) / expected
-    a1, b1 = float(first - width * x.std()), float(first + width * x.std())
-    a2, b2 = float(second[0] - width * (x * x).std()), float(second[1] + width * (x * x).std())
-    a1, a2, b1, b2 = max(a1, 0.0), max(a2, 0.0), max(b1, 1e-300), max(b2, 1e-300)
-    clipping = (a2 / b1, b2 / a1 if a1 > 0 else math.inf)
-    share = (a1 * a1 / b2, b1 * b1 / a2 if a2 > 0 else math.inf)
-    return Measured((low, high), share, clipping, z.size, confidence)

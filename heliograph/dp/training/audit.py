@@ -8,10 +8,7 @@ release. There are two kinds of canaries.
   than any clipping bound. They go through sampling, clipping, sum and noise like all records. A canary's score adds up,
   over the steps, the likelihood ratio of the release at its entry under the accounted mechanism; the sum of the true
   records there is subtracted, which an attacker who holds all other records can do (the guarantee gives their coins to
-  the attacker too). That guessing alone refutes noise that is many times too small. The same sums at the entries also
-  measure the mechanism (`dp.audit.measure`): at absent canaries they are the noise, at present ones the inclusion
-  probability and the clipping bound besides. With a thousand canaries noise at 0.98 of the accounted is refuted. BandMF
-  is not measured, since its releases mix sums; probability and clipping bound only for Poisson samples and DPIS.
+  the attacker too). It has the power to refute noise that is a few times too small.
 - `records`: true inputs and targets, with gradients computed by the module. The score is the released sum along the
   canary's own gradient. It is weaker, but covers the computation of gradients too.
 
@@ -25,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -33,20 +30,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
-from heliograph.dp.accounting import Tolerance, epsilon
 from heliograph.dp.accounting.result import json_number
-from heliograph.dp.audit import Audit, Measured, gaussian_one_run, measure, one_run, one_run_bound, split
-from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Gaussian, Mechanism, SampledGaussian
-from heliograph.dp.training.budget import PlannedBudget
+from heliograph.dp.audit import Audit, one_run, one_run_bound, split
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.records import Canaries, Records
 from heliograph.dp.training.releases import Observer
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.trainer import DPTrainer
 from heliograph.errors import ProgramError
-
-_ROUGH = Tolerance(absolute=0.01, relative=0.01)
 
 Build = Callable[[object, Observer], DPTrainer]
 """Makes the trainer to audit on a training set, with an observer of its releases."""
@@ -60,20 +51,12 @@ class TrainingAudit:
     epsilon_upper: float
     canaries: int
     most: float = math.inf
-    """The largest epsilon that these guesses could have shown, all of them right."""
-    gaussian: float | None = None
-    """The bound for Gaussian differential privacy (`gaussian_one_run`); the verdict does not use it."""
-    measured: Measured | None = None
-    """Bounds on noise, inclusion probability and clipping bound, as multiples of the accounted ones."""
-    epsilon_noise: float | None = None
-    """The plan's epsilon (under a filter: of the releases as they were) with the noise at its lower end."""
-    epsilon_worst: float | None = None
-    """The same with all that was measured at its worst end."""
+    """The largest epsilon that this audit could have shown, with every guess right."""
 
     @property
     def refuted(self) -> bool:
-        """Whether the audit contradicts the proved bound, or the mechanism that it is proved of, with the confidence."""
-        return self.audit.epsilon_lower > self.epsilon_upper or (self.measured is not None and self.measured.refuted)
+        """Whether the audit contradicts the proved bound: the run is, with the stated confidence, less private."""
+        return self.audit.epsilon_lower > self.epsilon_upper
 
     def to_json(self) -> dict[str, Any]:
         """The audit as a JSON object."""
@@ -87,45 +70,18 @@ class TrainingAudit:
             "guesses": self.audit.guesses,
             "right": self.audit.right,
             "refuted": self.refuted,
-            "epsilon_lower_gaussian": self.gaussian,
-            "measured": None
-            if self.measured is None
-            else {
-                "noise": self.measured.noise,
-                "probability": _numbers(self.measured.probability),
-                "clipping": _numbers(self.measured.clipping),
-                "samples": self.measured.samples,
-            },
-            "epsilon_measured_noise": json_number(self.epsilon_noise),
-            "epsilon_measured_worst": json_number(self.epsilon_worst),
         }
 
     def words(self) -> str:
         """The audit in words."""
         verdict = "THE GUARANTEE IS REFUTED" if self.refuted else "not refuted, which proves nothing"
-        if self.measured is not None and self.measured.refuted:
-            verdict += ": the mechanism is not the one that is accounted for"
         if not self.refuted and self.most < self.epsilon_upper:
-            verdict += "; this audit had too few canaries or guesses to refute it by guessing"
-        measured = "" if self.measured is None else self._measured_words(self.measured)
+            verdict += "; this audit had too few canaries or guesses to refute it at all"
         return (
             f"empirical lower bound: epsilon >= {self.audit.epsilon_lower:.4f} (confidence {self.audit.confidence:g},"
             f" {self.audit.right} of {self.audit.guesses} guesses right, {self.canaries} canaries;"
             f" with all of them right it would be {self.most:.4f})\n"
-            f"proved upper bound:    epsilon <= {self.epsilon_upper:.4f} at delta {self.audit.delta:g}\n"
-            f"{measured}{verdict}"
-        )
-
-    def _measured_words(self, measured: Measured) -> str:
-        parts = [
-            ("noise", measured.noise),
-            ("probability", measured.probability),
-            ("clipping bound", measured.clipping),
-        ]
-        shown = ", ".join(f"{name} in [{each[0]:.4g}, {each[1]:.4g}]" for name, each in parts if each is not None)
-        return (
-            f"measured, as multiples of the accounted: {shown} ({measured.samples} values of noise); epsilon"
-            f" {self.epsilon_noise:.4f} with the least such noise, {self.epsilon_worst:.4f} with all at the worst ends\n"
+            f"proved upper bound:    epsilon <= {self.epsilon_upper:.4f} at delta {self.audit.delta:g}\n{verdict}"
         )
 
 
@@ -172,8 +128,6 @@ def _audit_gradients(
     scores: Tensor
     everyone: Canaries
     present: Canaries
-    noises: list[Any] = []
-    inside: list[Any] = []
 
     def observe(name: str, value: Any) -> None:
         if name != "gradients":
@@ -190,11 +144,6 @@ def _audit_gradients(
         ratio = (seen - release.sensitivity / 2) * (release.sensitivity / std**2)
         mixed = np.logaddexp(np.log1p(-p) if p < 1 else -np.inf, np.log(p) + ratio.numpy())
         scores.add_(torch.from_numpy(mixed))
-        if trainer.settings.bands is None:
-            noises.append(seen.numpy()[~coins] / std)
-        if trainer.settings.bands is None and isinstance(release.mechanism, SampledGaussian):
-            values, ones = seen.numpy()[coins] / release.sensitivity, np.ones(int(coins.sum()))
-            inside.append((values, ones * (std / release.sensitivity), ones * p))
 
     trainer = build(train_set, observe)
     sizes = sum(p.numel() for p in trainer.module.parameters() if p.requires_grad)
@@ -209,43 +158,7 @@ def _audit_gradients(
     everyone = Canaries(entries, length)
     present = Canaries(entries, length, present=torch.from_numpy(np.flatnonzero(coins)))
     trainer.insert(present)
-    report = trainer.fit()
-    found = _judged(report, scores, coins, guesses, confidence)
-    if not noises or coins.all():
-        return found
-    groups = [np.concatenate(each) for each in zip(*inside, strict=True)]
-    seen = measure(np.concatenate(noises), *groups, confidence=confidence)
-    least = Measured(seen.noise, None, None, seen.samples, confidence)
-    return replace(found, measured=seen, epsilon_noise=_epsilon(report, least), epsilon_worst=_epsilon(report, seen))
-
-
-def _epsilon(report: PrivacyReport, found: Measured) -> float:
-    """The epsilon of a run's plan with steps as they were measured, at the worst ends."""
-    probability = 1.0 if found.probability is None else found.probability[1]
-    clipping = 1.0 if found.clipping is None else found.clipping[1]
-    if math.isinf(clipping):
-        return math.inf
-    plan = report.budget.plan if isinstance(report.budget, PlannedBudget) else report.ledger.composition
-    items: list[tuple[Mechanism, int]] = []
-    for mechanism, count in plan.items:
-        if isinstance(mechanism, SampledGaussian):
-            p, noise = min(mechanism.p * probability, 1.0), mechanism.noise_multiplier * found.noise[0] / clipping
-            items.append((SampledGaussian(p, noise), count))
-        elif not isinstance(mechanism, Gaussian) and "noise_multiplier" in mechanism.arguments():
-            # A sampler's batches, of which only the noise is measured.
-            batches: Any = mechanism
-            changed = replace(batches, noise_multiplier=mechanism.arguments()["noise_multiplier"] * found.noise[0])
-            items.append((changed, count))
-        else:
-            items.append((mechanism, count))
-    stage = report.size_stage
-    delta = report.delta - (stage.delta if stage else 0.0)
-    upper = epsilon(Composition(tuple(items)), delta, tolerance=_ROUGH).upper
-    return math.inf if upper is None else upper + (stage.epsilon if stage else 0.0)
-
-
-def _numbers(ends: tuple[float, float] | None) -> list[Any] | None:
-    return None if ends is None else [json_number(each) for each in ends]
+    return _judged(trainer.fit(), scores, coins, guesses, confidence)
 
 
 def _judged(report: PrivacyReport, scores: Tensor, coins: Any, guesses: int | None, confidence: float) -> TrainingAudit:
@@ -254,8 +167,7 @@ def _judged(report: PrivacyReport, scores: Tensor, coins: Any, guesses: int | No
         scores.tolist(), coins.tolist(), guess_in=half, guess_out=half, delta=report.delta, confidence=confidence
     )
     most = one_run_bound(2 * half, 2 * half, len(scores), report.delta, confidence)
-    gaussian = gaussian_one_run(found.right, 2 * half, len(scores), report.delta, confidence)
-    return TrainingAudit(found, report.epsilon_upper, len(scores), most, gaussian)
+    return TrainingAudit(found, report.epsilon_upper, len(scores), most)
 
 
 def audit_norm_sum(
