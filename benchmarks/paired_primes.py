@@ -95,6 +95,12 @@ def measured(log_ring: int) -> dict[str, dict[str, Any]]:
     return found
 
 
+COLUMNS = {
+        "pairs_of_primes": "", "rotate_ms": "ms", "product_ms": "ms", "sum_of_products_ms": "ms", "encode_ms": "ms",
+        "rotate_ratio": "", "product_ratio": "", "sum_of_products_ratio": "", "encode_ratio": "", "ratio": "",
+    }  # fmt: skip
+
+
 def fewest_digits(levels: int, bits: int) -> int:
     """The fewest digits with which so many levels of pairs are secure at N = 2^16."""
     rings = (Ring(16, FIRST_BITS[2], bits // 2, 2 * levels + 1, digits, short_specials=True) for digits in range(1, 60))
@@ -109,7 +115,7 @@ def of_program(name: str) -> dict[str, Any]:
     two = Ring(16, FIRST_BITS[2], 26, 2 * levels + 1, pair_digits, None, short_specials=True)
     calls = {(ring, kind): call for ring, each in ((own, 1), (two, 2)) for kind, call in operations(ring, each).items()}
     times = medians_ms(calls, REPEATS)
-    return {
+    return dict.fromkeys(COLUMNS) | {
         "levels": levels, "bits": bits, "digits": digits, "pair_bits": pair_bits, "pair_digits": pair_digits,
         "rotate_ms": times[own, "rotate"], "pair_rotate_ms": times[two, "rotate"],
         **{f"{kind}_ratio": times[two, kind] / times[own, kind] for kind in ("rotate", "product", "sum_of_products")},
@@ -118,12 +124,9 @@ def of_program(name: str) -> dict[str, Any]:
 
 
 @benchmark(
-    columns={
-        "pairs_of_primes": "", "rotate_ms": "ms", "product_ms": "ms", "sum_of_products_ms": "ms", "encode_ms": "ms",
-        "rotate_ratio": "", "product_ratio": "", "sum_of_products_ratio": "", "encode_ratio": "", "ratio": "",
-    },
+    columns=COLUMNS,
     minutes=2,
-)  # fmt: skip
+)
 def paired_primes(run: Run) -> None:
     for log_ring in (14, 15, 16):
         for name in CHAINS:
