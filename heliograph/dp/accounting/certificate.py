@@ -148,11 +148,12 @@ def _checkable(whole: Composition, found: Bracket, name: Direction, delta: float
     differ by more than rounding.
     """
     upper = found.directions[name].upper
+    relation: Neighboring = "replace" if found.neighboring == "replace" else "add_remove"
     if upper is None or not whole.distance:
         return upper
     for step in range(_RAISES):
-        raised = upper * (1 + (2**step - 1) * _RAISE)
-        if judge(whole, raised, delta, "upper", neighboring=found.neighboring, direction=name)[0] == "holds":
+        raised: float = upper * (1 + (2**step - 1) * _RAISE)
+        if judge(whole, raised, delta, "upper", neighboring=relation, direction=name)[0] == "holds":
             return raised
     return upper
 
