@@ -9,13 +9,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+from helpers.pairs import in_pairs
 from runtime.support import mlp, sample
 
 import heliograph as hg
@@ -23,7 +23,6 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.planning import planner
 from heliograph.records import to_json
 from heliograph.runtime.client.answers import read_answer
 from heliograph.runtime.client.cryptor import cryptor as cryptors
@@ -101,12 +100,7 @@ def _batch() -> tuple[hg.Artifact, list[Any], np.ndarray]:
 def _pairs() -> tuple[hg.Artifact, list[Any], np.ndarray]:
     """A batch in two groups, of which each has its own ciphertexts (tests/passes/test_pair_samples.py)."""
 
-    def plan(program: Any, options: Options, outputs: Any, offered: Any = None, faster_than: float = 0.0) -> Any:
-        return planner.make_plan(
-            program, replace(options, batch=int(options.batch) // 2), outputs, offered=offered, paired=True
-        )
-
-    with mock.patch.object(planner, "batch_plan", plan):
+    with in_pairs():
         artifact = hg.compile(mlp(), Options(security_bits=None, degree=5, batch=4))
     assert artifact.public().inputs[0].placed.groups == 2
     rows = np.stack([sample(seed) for seed in range(3)])

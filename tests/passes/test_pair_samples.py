@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.pairs import in_pairs
 
 import heliograph as hg
 from heliograph.compiler.pipeline import front_passes, unproved_pack_passes
-from heliograph.compiler.planning import planner
 from heliograph.interpret import interpret_many
-from heliograph.ir import Array, Program
+from heliograph.ir import Array
 from heliograph.ir.maps.layout import Layout, gap_axes
 from heliograph.passes.base import apply
 from heliograph.passes.packing.pair_samples import PairSamples, refuse_pairs
@@ -37,15 +38,9 @@ def _traced(rows: Array, **more: Any) -> hg.Program:
 
 
 @pytest.fixture
-def paired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are planned in pairs, whatever their price."""
-
-    def plan(program: Program, options: hg.Options, outputs: Any, offered: Any = None, faster_than: float = 0.0) -> Any:
-        return planner.make_plan(
-            program, replace(options, batch=int(options.batch) // 2), outputs, offered=offered, paired=True
-        )
-
-    monkeypatch.setattr(planner, "batch_plan", plan)
+def paired() -> Iterator[None]:
+    with in_pairs():
+        yield
 
 
 @pytest.mark.parametrize("samples", [1, 2])

@@ -6,7 +6,7 @@ import { checkSignal, ProgramError, RangeError, TooLittleMemoryError, WireError 
 import { samplesOf } from "./inputs.js";
 import { readKey, writeKey } from "./keyfile.js";
 import { Machine } from "./machine.js";
-import { answerOf, decryptMany, encryptMany } from "./many.js";
+import { answerOf, decryptMany, encryptMany, evaluationKeys } from "./many.js";
 import { Message } from "./messages.js";
 import { certificateOf, checkCarried, checkOutput, expectedError, finished, readAnswer } from "./outputs.js";
 import { requirePart, requireSecurity } from "./public.js";
@@ -100,12 +100,8 @@ export class Client {
   }
 
   /** One fresh key after the other, {name, bytes}: only one is in memory. `progress(stage, done, total)` after each. */
-  async *evaluationKeys({ names, progress, signal } = {}) {
-    const wanted = names ?? this.keys.map(({ name }) => name);
-    for (const [place, name] of wanted.entries()) {
-      yield { name, bytes: await this.evaluationKey(name, { signal }) };
-      progress?.("evaluation keys", place + 1, wanted.length);
-    }
+  evaluationKeys(options) {
+    return evaluationKeys(this, options);
   }
 
   /**

@@ -108,47 +108,22 @@ interface Calls {
 }
 
 /** The client where it is called; it blocks the page while it computes. */
-export class Client implements Calls {
+export class Client {
   static create(part: PublicPart, options?: Options): Promise<Client>;
   static load(keyFile: Bytes, options?: Options & { passphrase?: string; part?: PublicPart }): Promise<Client>;
-  readonly part: PublicPart;
-  readonly id: string;
-  readonly keys: { name: string; bytes: number }[];
-  save(options?: { passphrase?: string }): Promise<Uint8Array>;
-  evaluationKey(name: string, options?: { signal?: AbortSignal }): Promise<Uint8Array>;
-  evaluationKeys(options?: Running & { names?: string[] }): AsyncGenerator<{ name: string; bytes: Uint8Array }>;
-  encrypt(...values: Value[]): Promise<Message>;
-  encryptMany(...values: Value[][]): AsyncGenerator<Message>;
-  encryptCarried(values: Record<string, Value>): Promise<Message>;
-  decrypt(answer: Message | Bytes, options?: { of?: Asked }): Promise<Output[]>;
-  decryptMany(answers: Answers, options: { of: Iterable<Asked> }): Promise<Output[]>;
-  decryptCarried(values: Message | Bytes): Promise<Output[]>;
-  answer(answer: Message | Bytes, options?: { of?: Asked }): Promise<Answer>;
-  close(): void;
 }
 
 /** The client in a Web Worker (in Node: a worker thread). */
-export class WorkerClient implements Calls {
+export class WorkerClient {
   static create(part: Bytes, options?: Options & { fingerprint?: string }): Promise<WorkerClient>;
   static load(
     keyFile: Bytes,
     options: Options & { part: Bytes; passphrase?: string; fingerprint?: string },
   ): Promise<WorkerClient>;
-  readonly part: PublicPart;
-  readonly id: string;
-  readonly keys: { name: string; bytes: number }[];
-  save(options?: { passphrase?: string }): Promise<Uint8Array>;
-  evaluationKey(name: string, options?: { signal?: AbortSignal }): Promise<Uint8Array>;
-  evaluationKeys(options?: Running & { names?: string[] }): AsyncGenerator<{ name: string; bytes: Uint8Array }>;
-  encrypt(...values: Value[]): Promise<Message>;
-  encryptMany(...values: Value[][]): AsyncGenerator<Message>;
-  encryptCarried(values: Record<string, Value>): Promise<Message>;
-  decrypt(answer: Message | Bytes, options?: { of?: Asked }): Promise<Output[]>;
-  decryptMany(answers: Answers, options: { of: Iterable<Asked> }): Promise<Output[]>;
-  decryptCarried(values: Message | Bytes): Promise<Output[]>;
-  answer(answer: Message | Bytes, options?: { of?: Asked }): Promise<Answer>;
-  close(): void;
 }
+// Both have the calls above.
+export interface Client extends Calls {}
+export interface WorkerClient extends Calls {}
 
 export class RemoteServer {
   constructor(

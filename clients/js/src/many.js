@@ -1,4 +1,4 @@
-/** Calls for many samples, of a client and of one in a worker; and the message of an answer. */
+/** Calls for many keys and samples, of a client and of one in a worker; and the message of an answer. */
 
 import { ProgramError, WireError } from "./errors.js";
 import { samplesOf } from "./inputs.js";
@@ -11,6 +11,14 @@ export async function answerOf(client, answer, of, kind = "encrypted outputs") {
   output.check(client.part.fingerprint, client.id);
   if (of !== undefined) output.checkAnswers(typeof of === "string" ? of : of.request);
   return output;
+}
+
+export async function* evaluationKeys(client, { names, progress, signal } = {}) {
+  const wanted = names ?? client.keys.map(({ name }) => name);
+  for (const [place, name] of wanted.entries()) {
+    yield { name, bytes: await client.evaluationKey(name, { signal }) };
+    progress?.("evaluation keys", place + 1, wanted.length);
+  }
 }
 
 export async function* encryptMany(client, values) {

@@ -1,7 +1,7 @@
 /** A client in a worker: the same calls, and the page stays alive while keys are made. */
 
 import { CancelledError, checkSignal, errorOf, ProgramError } from "./errors.js";
-import { decryptMany, encryptMany } from "./many.js";
+import { decryptMany, encryptMany, evaluationKeys } from "./many.js";
 import { Message } from "./messages.js";
 import { PublicPart } from "./public.js";
 
@@ -96,12 +96,8 @@ export class WorkerClient {
     return this._call("evaluationKey", { name }, signal);
   }
 
-  async *evaluationKeys({ names, progress, signal } = {}) {
-    const wanted = names ?? this.keys.map(({ name }) => name);
-    for (const [place, name] of wanted.entries()) {
-      yield { name, bytes: await this.evaluationKey(name, { signal }) };
-      progress?.("evaluation keys", place + 1, wanted.length);
-    }
+  evaluationKeys(options) {
+    return evaluationKeys(this, options);
   }
 
   async encrypt(...values) {

@@ -140,28 +140,26 @@ def batch_plan(
     imaginary parts.
     """
     plan = functools.partial(make_plan, program, outputs=outputs, offered=offered)
+    if not _may_pair(program, options):
+        return plan(options, faster_than=faster_than)
+    assert isinstance(options.batch, int)
+    # Where values bootstrap, pairs are faster: the other plan is then given up as soon as it is slower.
+    try:
+        paired = plan(replace(options, batch=options.batch // 2), faster_than=faster_than, paired=True)
+    except PlanningError:
+        return plan(options, faster_than=faster_than)
+    with contextlib.suppress(PlanningError):
+        return faster(paired, plan(options, faster_than=min(faster_than, paired.total_ms)))
+    return paired
+
+
+def _may_pair(program: Program, options: Options) -> bool:
+    """Whether pairs may save something. Where all samples take one ciphertext side by side, they share all that pairs do."""
     batch = options.batch
     if not isinstance(batch, int) or batch == 1 or program.interface.carried or program.stage is Stage.PACKED:
-        return plan(options, faster_than=faster_than)
+        return False
     largest = max((size_of(node) for node in program.nodes if node.type.secret), default=0)
-    if largest * batch <= 1 << ((options.log_ring or _SMALLEST) - 1):
-        # Side by side, all samples take one ciphertext: nothing is shared by pairs that is not shared already.
-        return plan(options, faster_than=faster_than)
-    best, failed = None, None
-    # Where values bootstrap, pairs are faster: the other plan is then given up as soon as it is slower.
-    for paired, each in ((True, replace(options, batch=batch // 2)), (False, options)):
-        least = faster_than if best is None else min(faster_than, best.total_ms)
-        try:
-            found = plan(each, faster_than=least, paired=paired)
-        except PlanningError as error:
-            failed = error
-            continue
-        if best is None or found.total_ms < best.total_ms:
-            best = found
-    if best is None:
-        assert failed is not None
-        raise failed
-    return best
+    return largest * batch > 1 << ((options.log_ring or _SMALLEST) - 1)
 
 
 def make_plan(

@@ -127,6 +127,7 @@ def certificate(
         raise ProgramError(
             "this bracket is not proved", where="certificate", why=found.reason, hint="use mechanisms of a formula"
         )
+    relation = whole.relation(neighboring)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -134,26 +135,30 @@ def certificate(
         "neighboring_relation": found.neighboring,
         "delta": delta,
         "directions": {
-            name: [json_number(found.directions[name].lower), json_number(_checkable(whole, found, name, delta))]
+            name: [
+                json_number(found.directions[name].lower),
+                json_number(_checkable(whole, found, name, delta, relation)),
+            ]
             for name in DIRECTIONS
         },
-        **_described(whole, whole.relation(neighboring), delta),
+        **_described(whole, relation, delta),
     }
 
 
-def _checkable(whole: Composition, found: Bracket, name: Direction, delta: float) -> float | None:
+def _checkable(
+    whole: Composition, found: Bracket, name: Direction, delta: float, neighboring: Neighboring
+) -> float | None:
     """The upper bound of a direction, raised until the checker proves it.
 
     Where the exact mechanism is some distance away, epsilon is searched on other meshes than delta is checked on: the bounds
     differ by more than rounding.
     """
     upper = found.directions[name].upper
-    relation: Neighboring = "replace" if found.neighboring == "replace" else "add_remove"
     if upper is None or not whole.distance:
         return upper
     for step in range(_RAISES):
         raised: float = upper * (1 + (2**step - 1) * _RAISE)
-        if judge(whole, raised, delta, "upper", neighboring=relation, direction=name)[0] == "holds":
+        if judge(whole, raised, delta, "upper", neighboring=neighboring, direction=name)[0] == "holds":
             return raised
     return upper
 

@@ -194,15 +194,16 @@ def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: N
     # Scores may be the probabilities themselves: then there is nothing to compute after decryption.
     plain, softmax = TensorSpec("y", found.shape[1:]), TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
     # Where samples are far from all boundaries, probabilities of any kind are 0 and 1: others are compared too.
+    compared_at = [(found, wanted)]
     between = _between(program, given, found)
-    scores = interpret_many(program, (between,))[0] if len(between) else between
-    expected = applied(estimator.predict_proba, loc, named)(between) if len(between) else between
+    if len(between):
+        (scores,) = interpret_many(program, (between,))
+        compared_at.append((scores, applied(estimator.predict_proba, loc, named)(between)))
     for spec in (plain, softmax) if wanted.shape == found.shape else ():
-        difference = float(np.abs(spec.finished(found) - wanted).max(initial=0.0))
-        apart = float(np.abs(spec.finished(scores) - expected).max(initial=0.0)) if len(between) else 0.0
-        if max(difference, apart) <= _AGREES:
+        differences = [float(np.abs(spec.finished(ours) - theirs).max(initial=0.0)) for ours, theirs in compared_at]
+        if max(differences) <= _AGREES:
             interface = program.interface if spec is plain else replace(program.interface, outputs=(spec,))
-            return replace(program, interface=interface, comparison=Comparison.seen(len(given), difference, ties))
+            return replace(program, interface=interface, comparison=Comparison.seen(len(given), differences[0], ties))
     raise UnsupportedError(
         f"the probabilities of {type(estimator).__name__} cannot be compiled",
         where=loc,

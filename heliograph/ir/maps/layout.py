@@ -169,7 +169,7 @@ class Layout:
         if self.groups > 1:
             one, empty = replace(self, groups=1), np.zeros((self.batch, *self.shape))
             empty[: samples.shape[0]] = samples
-            every = [vector for part in np.split(empty, self.groups) for vector in one.pack(_alone(part))]
+            every = [vector for part in np.split(empty, self.groups) for vector in one.pack(part)]
             return every if only is None else [every[only]]
         places, where = self.places(), self.positions
         values: Array = samples.reshape(samples.shape[0], -1).T
@@ -191,11 +191,6 @@ class Layout:
         flat = np.concatenate([vector[: self.period * self.samples].reshape(self.period, -1) for vector in vectors])
         samples = flat[self.places()].T
         return np.asarray(samples.reshape(self.shape if self.samples == 1 else (self.samples, *self.shape)))
-
-
-def _alone(samples: Array) -> Array:
-    """Samples with their axis, (1, *shape) without it."""
-    return samples[0] if samples.shape[0] == 1 else samples
 
 
 def channels_rows_columns(shape: Sequence[int]) -> tuple[int, int, int]:
