@@ -36,6 +36,14 @@ _FINER, _FASTER = 0.7, 0.93
 # No key is more than this many times as large as with the fewest digits: shorter chains are as fine with smaller keys.
 _LARGER = 4.0
 
+# The longer time that half the bytes of keys and tables are worth.
+_FOR_HALF_THE_BYTES = 1.15
+
+
+def with_keys(milliseconds: float, key_bytes: int) -> float:
+    """What plans are compared by where larger keys must save enough time: the least is the best."""
+    return milliseconds * math.pow(key_bytes, math.log2(_FOR_HALF_THE_BYTES))
+
 
 def log_rings(options: Options) -> list[int]:
     """The rings that may be chosen, the smallest first."""

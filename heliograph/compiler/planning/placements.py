@@ -13,7 +13,7 @@ from heliograph.ckks.chains import MOST_CHAINS, bootstrap_chain
 from heliograph.ckks.noise import bootstrap_error, series_std
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.planning.chains import lower_parts
+from heliograph.compiler.planning.chains import lower_parts, with_keys
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Program
 from heliograph.ir.maps.steps import rotation_steps
@@ -22,8 +22,6 @@ from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 # Of two rings with bootstraps as fine, one that takes this many times as long is not compared further.
 _NEARLY = 1.1
-# The longer time that half the bytes of keys and tables are worth.
-_FOR_HALF_THE_BYTES = 1.15
 # For up to this many carried values, all combinations of their levels are tried.
 _MOST_ENTRIES = 3
 # Combinations are tried on this many of the fastest chains.
@@ -203,8 +201,7 @@ def in_order(found: Sequence[Choice], packed: Program, options: Options, fastest
     if fastest:
         return sorted(every, key=lambda choice: (choice.cost_ms, choice.bootstrap_bytes))
     rotations = len({step % every[0].ring.slots for node in packed.nodes for step in rotation_steps(node)})
-    exponent = math.log2(_FOR_HALF_THE_BYTES)
-    return sorted(every, key=lambda choice: (choice.cost_ms * choice.bytes_with(rotations) ** exponent, choice.cost_ms))
+    return sorted(every, key=lambda choice: (with_keys(choice.cost_ms, choice.bytes_with(rotations)), choice.cost_ms))
 
 
 def _entries(program: Program) -> list[dict[str, int]]:

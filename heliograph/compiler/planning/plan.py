@@ -14,6 +14,7 @@ from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.interface import batch_of, input_shape, pack_inputs, unpack_outputs
+from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import Trace, execute
 from heliograph.execution.prices import prices_on, total_ms
 from heliograph.execution.primitives import RELINEARIZATIONS, RESCALES
@@ -105,6 +106,11 @@ class Plan:
     @property
     def total_ms(self) -> float:
         return self.predicted_ms + self.loading_ms
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of all evaluation keys."""
+        return sum(key.bytes for key in program_keys(self.program))
 
 
 @dataclass(frozen=True, slots=True)

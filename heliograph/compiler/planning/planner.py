@@ -34,6 +34,7 @@ from heliograph.compiler.planning.chains import (
     candidates,
     log_rings,
     most_levels,
+    with_keys,
 )
 from heliograph.compiler.planning.placements import Choice, choices, in_order
 from heliograph.compiler.planning.plan import (
@@ -85,6 +86,9 @@ _COMPARED, _OFF = 8, 1.1
 _SIZE_MARGIN = 0.5
 # The levels of a chain that bootstraps must not use: each number is tried in turn until one is enough.
 _SPARE = (0, 1, 2)
+# A chain with more digits is compared with one on the ring twice as large; with much smaller keys, that one may take this
+# many times as long.
+_MANY_DIGITS, _FOR_SMALL_KEYS = 8, 1.5
 # If a plan is too coarse, the next one is finer by at least half a bit: chains that differ only in digits are not
 # tried.
 _FINER = 2.0**-0.5
@@ -244,6 +248,8 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
         smaller = below(log_ring) if too_deep and options.bootstrap is None else None
         found = plan_unbootstrapped(log_ring, program, options, wanted.below(smaller))
         if isinstance(found, Plan) or (smaller is not None and (found.slow or found.no_memory)):
+            if isinstance(found, Plan) and log_ring + 1 in rings:
+                found = _with_fewer_digits(found, program, options, wanted)
             return faster(smaller, found)
         reasons.append(functools.partial(_reason, log_ring, found, options))
         if found.drifts:
@@ -273,6 +279,22 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
         hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
         "precision_bits",
     )
+
+
+def _with_fewer_digits(found: Plan, program: Program, options: Options, wanted: Wanted) -> Plan:
+    """The plan, or the one on the ring twice as large if that has cheaper or much smaller keys.
+
+    A chain that hardly fits its ring has a digit for nearly every prime: then each key has as many parts, and a key switch
+    as many transforms for each of them.
+    """
+    ring = found.ring
+    if ring.digits <= _MANY_DIGITS or _may_be_apart(options, ring.log_ring):
+        return found
+    limit = replace(wanted, faster_than=min(wanted.faster_than, _FOR_SMALL_KEYS * found.total_ms))
+    larger = plan_unbootstrapped(ring.log_ring + 1, program, options, limit)
+    if isinstance(larger, Refusal) or wanted_fastest(program, options):
+        return faster(found, larger)
+    return min(found, larger, key=lambda plan: with_keys(plan.total_ms, plan.key_bytes))
 
 
 def faster(plan: Plan | None, other: Plan | Refusal) -> Plan:
