@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from heliograph.ckks.sharing import (
+    DISTANCE_BITS,
     SHARE_BITS,
     SHARE_MARGIN,
     SHARE_RESULTS,
     flooding_std,
     sharing_cost_bits,
-    sharing_distance_bits,
 )
 from heliograph.ir.program import Comparison
 from heliograph.records import key_of, to_json
@@ -39,7 +39,7 @@ SHARING = (
     "Decrypted values carry an error that depends on the secret key: do not share them with people you do not trust. "
     f"decrypt(share=True) hides that error under noise first, which costs {sharing_cost_bits():.1f} bits of precision for "
     f"one value, and half a bit more each time their number doubles. For {SHARE_RESULTS} results under one key this gives "
-    f"{SHARE_BITS} bits of statistical (c,s)-security (a statistical distance of at most 2^-{sharing_distance_bits():.1f}), "
+    f"{SHARE_BITS} bits of statistical (c,s)-security (a statistical distance of at most 2^-{DISTANCE_BITS}), "
     f"provided that the server computed what it should and that the error is at most {SHARE_MARGIN:.0f} times the predicted "
     "one, which is an estimate."
 )

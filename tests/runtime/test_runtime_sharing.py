@@ -45,21 +45,28 @@ def answer(artifact: Artifact, client: Client, x: Any) -> EncryptedOutput:
 
 
 def test_the_claim_follows_from_the_noise() -> None:
-    """The divergence of all results, whatever their number of values, and the distance, from the errors themselves."""
+    """The distance of all results, whatever their number of values, integrated from the densities themselves."""
     for values in (1, 10, 1000, 1 << 15):
         std = sharing.flooding_std(1.0, values)
-        # Every value of every result is off by the whole margin.
-        divergence = sharing.SHARE_RESULTS * values * sharing.SHARE_MARGIN**2 / (2 * std**2)
-        assert divergence == pytest.approx(2.0**-sharing.SHARE_BITS / 24)
-        assert math.sqrt(divergence / 2) == pytest.approx(2.0 ** -sharing.sharing_distance_bits())
-    assert sharing.sharing_distance_bits() == pytest.approx(17.8, abs=0.05)
+        # Every value of every result is off by the whole margin: along that direction there is one normal number.
+        shift = math.sqrt(sharing.SHARE_RESULTS * values) * sharing.SHARE_MARGIN / std
+        x = np.linspace(-12, 12, 200_001)
+        apart = np.abs(np.exp(-((x - shift) ** 2) / 2) - np.exp(-(x**2) / 2)) / math.sqrt(2 * math.pi)
+        distance = float(apart.sum() * (x[1] - x[0])) / 2
+        assert distance == pytest.approx(2.0**-sharing.DISTANCE_BITS, rel=1e-4)
+        # What the paper's noise costs more.
+        paper = (
+            math.log2(math.sqrt(12 * sharing.SHARE_RESULTS * values) * sharing.SHARE_MARGIN) + sharing.SHARE_BITS / 2
+        )
+        assert paper - sharing.sharing_cost_bits(values) == pytest.approx(3.118, abs=0.001)
 
 
 def test_the_noise_is_as_stated(artifact: Artifact, client: Client, output_bytes: bytes, unlimited: None) -> None:
     output = EncryptedOutput.from_bytes(output_bytes)
     kept = client.decrypt(output)
     expected = client.public.predicted["scheme_error"]
-    std = expected * math.sqrt(12 * 64 * kept.size) * 8 * 2.0**15
+    # 2 Phi(mu / 2) - 1 is about mu / sqrt(2 pi).
+    std = expected * math.sqrt(64 * kept.size) * 8 * 2.0**15 / math.sqrt(2 * math.pi)
     shared = np.stack([client.decrypt(output, share=True) for _ in range(300)])
     noise = shared - kept
     assert noise.std() == pytest.approx(std, rel=0.1)

@@ -358,7 +358,7 @@ class Client:
         error depends on the key: do not pass them on to people you do not trust, and do not tell them whether this
         raised an error.
 
-        With `share=True`, noise that hides the error is added to the values. It costs about 23 bits of precision for
+        With `share=True`, noise that hides the error is added to the values. It costs about 20 bits of precision for
         one value and half a bit more for each doubling of their number (`ckks.sharing.sharing_cost_bits`). It is meant
         for people you do not trust who see the results of a server that computed what it should: the noise is computed
         from the error that the artifact predicts, or from the smallest error of the client's own model if that is
