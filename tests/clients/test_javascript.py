@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,21 @@ def test_the_webassembly_is_the_one_whose_digest_is_known() -> None:
     known = dict(re.findall(r'"(\w+\.wasm)": "([0-9a-f]{64})"', (PACKAGE / "wasm" / "digests.js").read_text()))
     files = sorted((PACKAGE / "wasm").glob("*.wasm"))
     assert {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files} == known
+
+
+@pytest.mark.timeout(600)
+def test_the_webassembly_is_what_its_source_gives() -> None:
+    """With the compiler that clients/js/kernels/build.py names, which few machines have."""
+    script = PACKAGE / "kernels" / "build.py"
+    wanted = re.search(r"ziglang==([\d.]+)", script.read_text())[1]  # type: ignore[index]
+    try:
+        found = importlib.metadata.version("ziglang")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"ziglang is not installed: pip install ziglang=={wanted}")
+    if found != wanted:
+        pytest.skip(f"ziglang {found} is installed, and the kernels are built with {wanted}")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_vectors_thresholds_are_the_ones_of_the_page() -> None:
