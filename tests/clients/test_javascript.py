@@ -63,7 +63,7 @@ def _run(*words: object, **more: str) -> str:
 
 
 @pytest.mark.front
-@pytest.mark.parametrize("name", ["vectors", "client", "package", "worker", "remote"])
+@pytest.mark.parametrize("name", ["vectors", "client", "form", "package", "worker", "remote"])
 def test_its_own_tests(name: str) -> None:
     """The vectors of docs/wire.md to the byte, refusals, hostile messages, and the worker."""
     _run("--test", f"test/{name}.test.mjs")
