@@ -31,7 +31,6 @@ const context = new seal.SEALContext(params, true, seal.SecLevelType.tc128);
 if (!context.parametersSet()) throw new Error("SEAL refuses the ring");
 const keys = new seal.KeyGenerator(context), secret = keys.secretKey(), encoder = new seal.CKKSEncoder(context);
 const encryptor = new seal.Encryptor(context, keys.createPublicKey(), secret), decryptor = new seal.Decryptor(context, secret);
-encryptor.setSecretKey?.(secret);
 const plain = new seal.Plaintext(), read = new seal.Ciphertext(), found = new seal.Plaintext();
 
 /** Values to bytes, and bytes to values, by both. */
