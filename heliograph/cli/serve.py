@@ -86,7 +86,7 @@ _DATA = click.option(
     "--demo",
     default=None,
     metavar="DIR",
-    help="Serve the example page of clients/js, the folder DIR, at /demo/: draw a digit, see its class.",
+    help="Serve the example page of clients/js, the folder DIR, at /demo/: draw a digit, or fill in a row.",
 )
 @click.option(
     "--tenant-bytes",

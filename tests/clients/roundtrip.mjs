@@ -2,10 +2,11 @@
  * The client's half of a round trip, for test_javascript.py. `make FOLDER` writes a key file, the evaluation
  * keys and the encrypted inputs of FOLDER/values.json; `read FOLDER` decrypts the answer in it. `serve FOLDER URL TOKEN` does
  * all of it over HTTP, with the client in a worker. `seeded FOLDER` makes what FOLDER/values.json lists from its seeds, and prints
- * the digests. `steps FOLDER URL TOKEN` runs steps, and `answers FOLDER` reads answers of a certified program.
+ * the digests. `steps FOLDER URL TOKEN` runs steps, `answers FOLDER` reads answers of a certified program, and `certified FOLDER`
+ * decrypts those in FOLDER/answers. `share FOLDER` shares an answer up to 50 times, with the client in a worker.
  */
 
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { hex, sha256, unhex } from "../../clients/js/src/bytes.js";
 import { Cryptor } from "../../clients/js/src/cryptor.js";
@@ -79,11 +80,35 @@ async function steps(url, token) {
   console.log(JSON.stringify(found));
 }
 
+const answered = ({ label, votes, certified, radius, widestRadius, error, withdrawn, text }) =>
+  [label, votes, certified, radius, widestRadius, error, withdrawn, text];
+
 /** What is read in decrypted numbers of a certified program. */
 async function answers() {
   const part = await PublicPart.read(read("public.bin"));
   const found = values.map((data) => readAnswer(part, { shape: [data.length], data }));
-  console.log(JSON.stringify(found.map(({ label, votes, certified, radius, error, withdrawn, text }) => [label, votes, certified, radius, error, withdrawn, text])));
+  console.log(JSON.stringify(found.map(answered)));
 }
 
-await { answers, steps, seeded, make, read: decrypt, serve }[command](...rest);
+async function certified() {
+  const client = await Client.load(read("client.key"), { passphrase, insecure: true }), found = [];
+  for (const name of readdirSync(path("answers")).sort()) found.push(answered(await client.answer(read(`answers/${name}`))));
+  console.log(JSON.stringify(found));
+}
+
+async function share() {
+  const client = await WorkerClient.load(read("client.key"), { passphrase, part: read("public.bin"), insecure: true });
+  const answer = read("output.bin"), [kept] = await client.decrypt(answer), counts = [], noises = [];
+  const refusals = [];
+  for (const share of [true, () => Promise.reject(new Error("the disk is full"))])
+    refusals.push(await client.decrypt(answer, { share }).catch((error) => error.message));
+  do {
+    const [{ data }] = await client.decrypt(answer, { share: async (count) => void counts.push(count) });
+    data.forEach((value, i) => noises.push(value - kept.data[i]));
+  } while (counts.at(-1) < 50);
+  writeFileSync(path("client.key"), await client.save({ passphrase }));
+  client.close();
+  console.log(JSON.stringify({ counts, noises, refusals }));
+}
+
+await { answers, certified, share, steps, seeded, make, read: decrypt, serve }[command](...rest);

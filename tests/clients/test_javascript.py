@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ import heliograph as hg
 from heliograph.artifact.public import PublicArtifact
 from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.ckks.sharing import SHARE_RESULTS, flooding_std
 from heliograph.compiler.options import Options
+from heliograph.ir import Builder, Location, Stage
 from heliograph.records import to_json
 from heliograph.runtime.client.answers import read_answer
 from heliograph.runtime.client.cryptor import cryptor as cryptors
@@ -60,7 +64,7 @@ def _run(*words: object, **more: str) -> str:
 
 
 @pytest.mark.front
-@pytest.mark.parametrize("name", ["vectors", "client", "package", "worker", "remote"])
+@pytest.mark.parametrize("name", ["vectors", "client", "form", "package", "worker", "remote"])
 def test_its_own_tests(name: str) -> None:
     """The vectors of docs/wire.md to the byte, refusals, hostile messages, and the worker."""
     _run("--test", f"test/{name}.test.mjs")
@@ -77,6 +81,21 @@ def test_the_webassembly_is_the_one_whose_digest_is_known() -> None:
     known = dict(re.findall(r'"(\w+\.wasm)": "([0-9a-f]{64})"', (PACKAGE / "wasm" / "digests.js").read_text()))
     files = sorted((PACKAGE / "wasm").glob("*.wasm"))
     assert {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files} == known
+
+
+@pytest.mark.timeout(600)
+def test_the_webassembly_is_what_its_source_gives() -> None:
+    """With the compiler that clients/js/kernels/build.py names, which few machines have."""
+    script = PACKAGE / "kernels" / "build.py"
+    wanted = re.search(r"ziglang==([\d.]+)", script.read_text())[1]  # type: ignore[index]
+    try:
+        found = importlib.metadata.version("ziglang")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"ziglang is not installed: pip install ziglang=={wanted}")
+    if found != wanted:
+        pytest.skip(f"ziglang {found} is installed, and the kernels are built with {wanted}")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_vectors_thresholds_are_the_ones_of_the_page() -> None:
@@ -292,5 +311,76 @@ def test_certified_answers_are_read_as_in_python(tmp_path: Path) -> None:
     for value, told in zip(values, json.loads(_run(HALF, "answers", tmp_path)), strict=True):
         answer = read_answer(part, value)
         text = str(answer).replace(" for class None", "")
-        own = [answer.label, answer.votes, answer.certified, answer.radius, answer.error, answer.withdrawn, text]
-        assert told == own
+        _same_answer(told, answer, text)
+
+
+def _same_answer(told: list[Any], answer: hg.Answer, text: str) -> None:
+    label, votes, certified, radius, widest, *rest = told
+    assert [label, votes, certified, radius] == [answer.label, answer.votes, answer.certified, answer.radius]
+    assert widest == pytest.approx(answer.widest_radius, rel=1e-9)
+    assert rest == [answer.error, answer.withdrawn, text]
+
+
+def test_certified_answers_from_end_to_end(tmp_path: Path) -> None:
+    """Two classes, that differ in the first of two numbers."""
+    pytest.importorskip("torch", reason="certificates need torch")
+    random, here = np.random.default_rng(0), Location("model.py", 1, 1, "")
+    rows = random.uniform(0, 1, (300, 2))
+    rows = rows[np.abs(rows[:, 0] - 0.5) > 0.1]
+    builder = Builder("half", Stage.TENSOR)
+    builder.calibration = (rows[:100],)
+    x = builder.input("x", here, shape=(2,), low=-0.5, high=1.5)
+    weight = builder.constant(np.array([[-1.0, 0.0], [1.0, 0.0]]), "fc.weight")
+    bias = builder.constant(np.array([0.5, -0.5]), "fc.bias")
+    program = builder.finish({"y": builder.op("linear", (x,), here, weight=weight, bias=bias)})
+    certificate = hg.Certificate("l2", sigma=0.1, tau=0.7, n=12, n0=4, alpha=0.05, zeta=0.02)
+    options = Options(security_bits=None, log_ring=11)
+    artifact = hg.certify(program, certificate, held_out=rows[100:], options=options)
+    _given(artifact, [[0.7, 0.2]], tmp_path)
+    _run(HALF, "make", tmp_path)
+    receipt = json.loads((tmp_path / "receipt.json").read_text())
+    write_index(tmp_path / "keys", artifact.fingerprint, receipt["client"])
+    (tmp_path / "answers").mkdir()
+    with hg.Server(artifact, KeyFolder(tmp_path / "keys"), allow_insecure=True) as server:
+        inputs = hg.EncryptedInput.load(tmp_path / "input.bin")
+        # The same input with more and more noise: certified at first, later not.
+        for number, size in enumerate((0.1, 1.0, 2.0, 3.0)):
+            noise = {name: size * random.standard_normal(at) for name, (_, at) in artifact.drawn_inputs.items()}
+            server.run(inputs, plain=noise).save(tmp_path / "answers" / f"{number}.bin")
+    with pytest.warns(hg.errors.InsecureWarning):
+        client = hg.Client.load(tmp_path / "client.key", "a passphrase", artifact=artifact, allow_insecure=True)
+    answers = [
+        client.answer(hg.EncryptedOutput.load(file), of=inputs) for file in sorted((tmp_path / "answers").iterdir())
+    ]
+    for told, answer in zip(json.loads(_run(HALF, "certified", tmp_path)), answers, strict=True):
+        _same_answer(told, answer, str(answer).replace(" for class None", ""))
+    assert answers[0].label == 1
+    assert answers[0].widest_radius >= answers[0].radius > 0
+    assert not all(answer.certified for answer in answers)
+
+
+def test_shared_results_have_the_same_noise_and_count_on(tmp_path: Path) -> None:
+    """Results shared in Python, then in JavaScript, then in Python again, under one key."""
+    artifact, values, clear = _network()
+    _given(artifact, values, tmp_path)
+    client, file = hg.Client(artifact.public(), allow_insecure=True), tmp_path / "client.key"
+    with hg.Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:
+        output = server.run(client.encrypt(*map(np.array, values)))
+    output.save(tmp_path / "output.bin")
+    client.decrypt(output, share=True)
+    client.save(file, "a passphrase")
+    told = json.loads(_run(HALF, "share", tmp_path))
+    # What could not be stored is counted all the same.
+    assert told["counts"] == list(range(3, 51))
+    assert "key file does not hold this result" in told["refusals"][0]
+    assert told["refusals"][1] == "the disk is full"
+    std = flooding_std(client.public.predicted["scheme_error"], len(clear))
+    noises = np.array(told["noises"])
+    assert noises.std() == pytest.approx(std, rel=0.3)
+    assert abs(noises.mean()) < 4 * std / np.sqrt(noises.size)
+    with pytest.warns(hg.errors.InsecureWarning):
+        again = hg.Client.load(file, "a passphrase", allow_insecure=True)
+    for _ in range(SHARE_RESULTS - 50):
+        again.decrypt(output, share=True)
+    with pytest.raises(hg.errors.SecurityError, match="has shared 64 results"):
+        again.decrypt(output, share=True)

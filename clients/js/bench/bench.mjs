@@ -1,13 +1,13 @@
-/** The times of a client: `node clients/js/bench/bench.mjs FILE...`, public artifacts that make.py wrote. */
+/** The times of a client: `node clients/js/bench/bench.mjs FILE...`, public artifacts. Memory is right for a single file. */
 
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { Client, PublicPart } from "../src/index.js";
 import { Machine, loaded } from "../src/machine.js";
 import { Modulus } from "../src/modulus.js";
+import { mb, median, middleOf, ms } from "./figures.mjs";
 
 const REPEATS = 20;
-const ms = (number) => `${number.toFixed(number < 10 ? 2 : 0)} ms`, mb = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
 async function timed(call, repeats = REPEATS) {
   const times = [];
@@ -16,7 +16,7 @@ async function timed(call, repeats = REPEATS) {
     await call();
     times.push(performance.now() - begun);
   }
-  return times.sort((a, b) => a - b)[times.length >> 1];
+  return median(times);
 }
 
 for (const simd of [true, false]) {
@@ -30,19 +30,21 @@ for (const simd of [true, false]) {
 
 for (const file of process.argv.slice(2)) {
   let begun = performance.now();
-  const part = await PublicPart.read(readFileSync(file)), { costs, ring } = part;
+  const part = await PublicPart.read(readFileSync(file)), { costs, ring } = part, before = process.memoryUsage().rss;
   console.log(`${basename(file)}: N = ${ring.n}, ${ring.towers} primes, read in ${ms(performance.now() - begun)}`);
   begun = performance.now();
   const client = await Client.create(part), first = performance.now() - begun;
   begun = performance.now();
+  // One key at a time: each is thrown away before the next is made.
   for await (const { bytes } of client.evaluationKeys()) void bytes;
-  const keys = performance.now() - begun, values = part.given.map((spec) => new Float64Array(spec.shape.reduce((a, b) => a * b, 1)).fill(0.5));
+  const keys = performance.now() - begun, peak = process.resourceUsage().maxRSS * 1024, values = part.given.map(middleOf);
   let inputs = null;
   const encrypt = await timed(async () => (inputs = await client.encrypt(...values)));
   // A fresh ciphertext at level 0 takes as long to decrypt as an answer, and expands its second half besides.
   const [output] = part.outputs, blob = await client._open.encrypted(new Float64Array(ring.slots).fill(1e-3), 0, 20);
   const decrypt = await timed(() => client._open.decrypted(blob, 0, 20, "it"));
-  console.log(`  secret key ${ms(first)}; ${costs.keys} keys, ${mb(costs.keyBytes)}: ${ms(keys)}`);
+  console.log(`  secret key ${ms(first)}; ${costs.keys} keys, ${mb(costs.keyBytes)}, the largest ${mb(costs.largestKeyBytes)}: ${ms(keys)}`);
   console.log(`  encryption ${ms(encrypt)}, ${mb((await inputs.toBytes()).length)}; decryption ${ms(decrypt)} (of ${output.log_scales.length})`);
   console.log(`  predicted memory ${mb(costs.memoryBytes)}, WebAssembly's ${mb(client._open.machine.size)}`);
+  console.log(`  resident memory of Node: ${mb(before)} before, at most ${mb(peak)} until all keys were made`);
 }

@@ -10,6 +10,7 @@ import { answerOf, decryptMany, encryptMany, evaluationKeys } from "./many.js";
 import { Message } from "./messages.js";
 import { certificateOf, checkCarried, checkOutput, expectedError, finished, readAnswer } from "./outputs.js";
 import { requirePart, requireSecurity } from "./public.js";
+import { checkShare, checkSharing, flooded, Shares } from "./sharing.js";
 
 /** What a page may use unless it is told otherwise. */
 export const MOST_MEMORY = 2 ** 31;
@@ -24,8 +25,12 @@ export class Client {
       Cryptor.fresh(machine, part.ring, hex(randomBytes(16))));
   }
 
-  /** The client in the bytes of a key file. With `part`, the key must have been made for it. */
-  static async load(bytes, { passphrase, part, insecure = false, mostMemory = MOST_MEMORY } = {}) {
+  /**
+   * The client in the bytes of a key file. With `part`, the key must have been made for it. `shared` is a number of shared
+   * results that was stored beside the file; the larger one counts.
+   */
+  static async load(bytes, { passphrase, part, shared = 0, insecure = false, mostMemory = MOST_MEMORY } = {}) {
+    if (!Number.isSafeInteger(shared) || shared < 0) throw new ProgramError("shared is the number of results that were shared");
     const stored = await readKey(bytes, passphrase);
     try {
       if (part !== undefined && requirePart(part).fingerprint !== stored.part.fingerprint)
@@ -35,7 +40,7 @@ export class Client {
         });
       const made = await Client._with(stored.part, insecure, mostMemory, (machine) =>
         Cryptor.stored(machine, stored.part.ring, stored.client, stored.secret));
-      made._shared = stored.shared;
+      made._shares = new Shares(Math.max(stored.shared, shared), true);
       return made;
     } finally {
       stored.secret.fill(0);
@@ -57,7 +62,7 @@ export class Client {
   constructor(part, cryptor) {
     this.part = part;
     this._cryptor = cryptor;
-    this._shared = 0;
+    this._shares = new Shares();
   }
 
   /** The name of this client's key; evaluation keys and ciphertexts carry it. */
@@ -76,11 +81,11 @@ export class Client {
     this._cryptor = null;
   }
 
-  /** The bytes of a key file, encrypted if a passphrase is given. */
+  /** The bytes of a key file, encrypted if a passphrase is given. The number of shared results is in it. */
   async save({ passphrase } = {}) {
     const secret = this._open.secretBytes();
     try {
-      return await writeKey(this.part, this.id, secret, this._shared, passphrase);
+      return await writeKey(this.part, this.id, secret, this._shares.save(), passphrase);
     } finally {
       secret.fill(0);
     }
@@ -159,13 +164,19 @@ export class Client {
    * as `of` says, or with all.
    *
    * A RangeError means that a value overflowed on the way. Tell nobody who may speak with the server whether there was one.
+   *
+   * With `share`, noise that hides the error is added, so that the values may be passed on to people whom you do not trust. Each
+   * result is counted: `share` is an async function that stores the count, and is waited for. `true` does for a client that was
+   * neither loaded nor saved. A SecurityError after 64 results, for an error larger than assumed, and for artifacts that
+   * bootstrap; a ProgramError if the noise would swamp the values.
    */
-  async decrypt(answer, { of } = {}) {
+  async decrypt(answer, { of, share = false } = {}) {
     const output = await answerOf(this, answer, of), { outputs, samples } = this.part;
+    if (share !== false) checkShare(this.part, share);
     output.checkNames(outputs.flatMap((spec) => spec.log_scales).map((_, number) => String(number)));
     const count = samples > 1 ? (of?.samples ?? samples) : null, found = [];
     if (count !== null && !(count > 0 && count <= samples)) throw new ProgramError(`these inputs do not hold up to ${samples} samples`);
-    let number = 0;
+    let number = 0, results = [];
     for (const spec of outputs) {
       const vectors = [], errors = [];
       for (const scale of spec.log_scales) {
@@ -176,10 +187,27 @@ export class Client {
       }
       const tensors = spec.placed.unpack(vectors), expected = expectedError(spec, this.part.ring, this.part.predicted);
       checkOutput(spec, tensors, Math.max(...errors), expected);
+      results.push({ spec, tensors, expected, estimated: Math.max(...errors) });
+    }
+    if (share !== false) results = await this._flooded(results, share);
+    for (const { spec, tensors } of results) {
       const kept = tensors.slice(0, count ?? 1).map((sample) => finished(spec, sample));
       const data = new Float64Array(kept.length * kept[0].length);
       kept.forEach((sample, j) => data.set(sample, j * sample.length));
       found.push({ name: spec.name, shape: count === null ? spec.shape : [count, ...spec.shape], data });
+    }
+    return found;
+  }
+
+  /** Results with noise, after they have been counted. */
+  async _flooded(results, share) {
+    const values = results.reduce((sum, { tensors }) => sum + tensors.length * tensors[0].length, 0), found = [];
+    for (const { spec, expected, estimated } of results) checkSharing(spec.name, values, expected, estimated, this.part.predicted);
+    await this._shares.take(share);
+    for (const result of results) {
+      const tensors = [];
+      for (const tensor of result.tensors) tensors.push(await flooded(tensor, result.expected, values));
+      found.push({ ...result, tensors });
     }
     return found;
   }

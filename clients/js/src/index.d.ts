@@ -20,6 +20,8 @@ export interface Answer {
   votes: number | null;
   certified: boolean;
   radius: number;
+  /** The radius that the votes show, with the same error: at least `radius`. */
+  widestRadius: number;
   error: number;
   withdrawn: string;
   text: string;
@@ -28,6 +30,8 @@ export interface Receipt {
   request: string;
   samples?: number;
 }
+/** How a result is shared: `true`, or a function that stores the number of results that the key has shared, this one included. */
+export type Share = boolean | ((count: number) => void | Promise<void>);
 export type Asked = Message | Receipt | string;
 export type Answers = Iterable<Message | Bytes> | AsyncIterable<Message | Bytes>;
 export type Progress = (stage: string, done: number, total: number) => void;
@@ -100,7 +104,7 @@ interface Calls {
   encrypt(...values: Value[]): Promise<Message>;
   encryptMany(...values: Value[][]): AsyncGenerator<Message>;
   encryptCarried(values: Record<string, Value>): Promise<Message>;
-  decrypt(answer: Message | Bytes, options?: { of?: Asked }): Promise<Output[]>;
+  decrypt(answer: Message | Bytes, options?: { of?: Asked; share?: Share }): Promise<Output[]>;
   decryptMany(answers: Answers, options: { of: Iterable<Asked> }): Promise<Output[]>;
   decryptCarried(values: Message | Bytes): Promise<Output[]>;
   answer(answer: Message | Bytes, options?: { of?: Asked }): Promise<Answer>;
@@ -110,7 +114,7 @@ interface Calls {
 /** The client where it is called; it blocks the page while it computes. */
 export class Client {
   static create(part: PublicPart, options?: Options): Promise<Client>;
-  static load(keyFile: Bytes, options?: Options & { passphrase?: string; part?: PublicPart }): Promise<Client>;
+  static load(keyFile: Bytes, options?: Options & { passphrase?: string; part?: PublicPart; shared?: number }): Promise<Client>;
 }
 
 /** The client in a Web Worker (in Node: a worker thread). */
@@ -118,7 +122,7 @@ export class WorkerClient {
   static create(part: Bytes, options?: Options & { fingerprint?: string }): Promise<WorkerClient>;
   static load(
     keyFile: Bytes,
-    options: Options & { part: Bytes; passphrase?: string; fingerprint?: string },
+    options: Options & { part: Bytes; passphrase?: string; fingerprint?: string; shared?: number },
   ): Promise<WorkerClient>;
 }
 // Both have the calls above.

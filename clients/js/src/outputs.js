@@ -5,6 +5,7 @@ import { ProgramError, RangeError } from "./errors.js";
 import { placeOf } from "./inputs.js";
 import { product } from "./layout.js";
 import { SIGMA } from "./ring.js";
+import { widestRadius } from "./votes.js";
 
 // The estimate of the error may exceed the prediction by this much; more is a sign of an overflow.
 const SLACK = 2 ** 10;
@@ -19,7 +20,7 @@ export function expectedError(spec, ring, predicted) {
 }
 
 const indexText = (i, shape) => `[${placeOf(i, shape).join(", ")}]`;
-const short = (number, digits = 6) => String(Number(number.toPrecision(digits)));
+export const short = (number, digits = 6) => String(Number(number.toPrecision(digits)));
 
 /** Throw a RangeError if decrypted samples of an output show that a value overflowed. The text leaves out the values. */
 export function checkOutput(spec, samples, estimated, expected) {
@@ -95,7 +96,7 @@ export function certificateOf(part) {
 }
 
 const withdrawn = (known, why) => ({
-  label: null, votes: null, certified: false, radius: 0, error: known.xi, withdrawn: why, text: `no answer: ${why}`,
+  label: null, votes: null, certified: false, radius: 0, widestRadius: 0, error: known.xi, withdrawn: why, text: `no answer: ${why}`,
 });
 
 /** The answer in the decrypted output of a certified program, a number for each class. */
@@ -113,7 +114,7 @@ export function readAnswer(part, { shape, data }, failure = "") {
   // Of all zeros, the count is one below the target, and nothing says which class the votes are for.
   const label = used.length ? whole.findIndex((value) => value !== 0) : null, certified = label !== null && votes >= known.target;
   return {
-    label, votes, certified, radius: certified ? known.radius : 0, error: known.xi, withdrawn: "",
+    label, votes, certified, radius: certified ? known.radius : 0, widestRadius: certified ? widestRadius(known, votes) : 0, error: known.xi, withdrawn: "",
     text: certified
       ? `class ${label}, certified within ${short(known.radius, 3)} ${UNITS[known.kind]} (error at most ${short(known.xi, 2)})`
       : `abstained: ${votes} of ${known.n} votes${label === null ? "" : ` for class ${label}`}`,

@@ -4,6 +4,7 @@ import { CancelledError, checkSignal, errorOf, ProgramError } from "./errors.js"
 import { decryptMany, encryptMany, evaluationKeys } from "./many.js";
 import { Message } from "./messages.js";
 import { PublicPart } from "./public.js";
+import { checkShare } from "./sharing.js";
 
 async function started() {
   const url = new URL("./worker.js", import.meta.url);
@@ -54,11 +55,25 @@ export class WorkerClient {
     worker.addEventListener("error", (event) => this._end(errorOf("InternalError", `the worker failed: ${event.message ?? event}`)));
   }
 
-  _answered({ call, result, error }) {
-    const { resolve, reject } = this._calls.get(call) ?? {};
+  _answered({ call, result, error, shared }) {
+    const { resolve, reject, share, failure } = this._calls.get(call) ?? {};
+    if (shared !== undefined) return void this._store(call, share, shared);
     this._calls.delete(call);
-    if (error) reject?.(errorOf(error.kind, error.what, error));
+    if (error) reject?.(failure ? failure.error : errorOf(error.kind, error.what, error));
     else resolve?.(result);
+  }
+
+  /** Let the page store the number of shared results; the worker waits for it. */
+  async _store(call, share, count) {
+    try {
+      await share(count);
+      this._worker?.postMessage({ stored: call });
+    } catch (error) {
+      // The call fails with the page's own error.
+      const going = this._calls.get(call);
+      if (going) going.failure = { error };
+      this._worker?.postMessage({ stored: call, failed: true });
+    }
   }
 
   _end(error) {
@@ -68,7 +83,7 @@ export class WorkerClient {
     this._worker = null;
   }
 
-  _call(name, given, signal) {
+  _call(name, given, { signal, share } = {}) {
     if (this._worker === null) throw new ProgramError("the client is closed");
     checkSignal(signal);
     const call = this._next++;
@@ -79,7 +94,7 @@ export class WorkerClient {
         settle(value);
       };
       signal?.addEventListener("abort", cancel);
-      this._calls.set(call, { resolve: ended(resolve), reject: ended(reject) });
+      this._calls.set(call, { resolve: ended(resolve), reject: ended(reject), share });
       this._worker.postMessage({ call, name, given });
     });
   }
@@ -93,7 +108,7 @@ export class WorkerClient {
   }
 
   async evaluationKey(name, { signal } = {}) {
-    return this._call("evaluationKey", { name }, signal);
+    return this._call("evaluationKey", { name }, { signal });
   }
 
   evaluationKeys(options) {
@@ -116,8 +131,11 @@ export class WorkerClient {
     return asMessage(await this._call("encryptCarried", { values }));
   }
 
-  async decrypt(answer, { of } = {}) {
-    return this._call("decrypt", { answer: asPlain(answer), of: receiptOf(of) });
+  /** As of `Client`; a function `share` runs in the page. */
+  async decrypt(answer, { of, share = false } = {}) {
+    if (share !== false) checkShare(this.part, share);
+    const stored = typeof share === "function";
+    return this._call("decrypt", { answer: asPlain(answer), of: receiptOf(of), share: stored ? "stored" : share }, { share });
   }
 
   async decryptCarried(values) {

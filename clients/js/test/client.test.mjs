@@ -13,6 +13,7 @@ import { readKey, writeKey } from "../src/keyfile.js";
 import { Message } from "../src/messages.js";
 import { readAnswer } from "../src/outputs.js";
 import { PublicPart } from "../src/public.js";
+import { floodingStd, SHARE_RESULTS, Shares } from "../src/sharing.js";
 
 const FOLDER = new URL("../../../tests/vectors/", import.meta.url);
 const file = (name) => new Uint8Array(readFileSync(new URL(name, FOLDER)));
@@ -110,6 +111,85 @@ test("an overflowed answer is refused", async () => {
   await assert.rejects(client.decrypt(answer), RangeError);
 });
 
+/** The client of the vectors, whose program is taken to be precise enough for noise. */
+async function sharing(change = {}) {
+  const own = await loaded(), { predicted } = own.part;
+  own.part = Object.create(own.part, { predicted: { value: { ...predicted, output_magnitude: 1e9, ...change } } });
+  return own;
+}
+
+test("results are shared with noise, and counted before they are returned", async () => {
+  const own = await sharing(), counts = [], noises = [], [kept] = await own.decrypt(file("output.bin"));
+  const std = floodingStd(own.part.predicted.scheme_error, 8), grid = 2 ** (Math.floor(Math.log2(std)) - 4);
+  let stored = false;
+  const share = async (count) => {
+    counts.push(count);
+    await new Promise((resolve) => setTimeout(resolve, 1));
+    stored = true;
+  };
+  for (let i = 0; i < 30; i++) {
+    stored = false;
+    const [{ data }] = await own.decrypt(file("output.bin"), { of: vectors.request, share });
+    assert.ok(stored);
+    data.forEach((value, j) => noises.push(value - kept.data[j]));
+    assert.ok(data.every((value) => Number.isInteger(value / grid)));
+  }
+  assert.deepEqual(counts, Array.from({ length: 30 }, (_, i) => i + 1));
+  const deviation = Math.sqrt(noises.reduce((sum, value) => sum + value * value, 0) / noises.length);
+  assert.ok(Math.abs(deviation / std - 1) < 0.3, `${deviation} for ${std}`);
+  // The count is in the key file, and goes on from the larger one.
+  const bytes = await own.save(), again = (options) => Client.load(bytes, { insecure: true, ...options });
+  assert.equal((await readKey(bytes)).shared, 30);
+  assert.equal((await again())._shares.count, 30);
+  assert.equal((await again({ shared: 7 }))._shares.count, 30);
+  assert.equal((await again({ shared: 41 }))._shares.count, 41);
+  await assert.rejects(again({ shared: -1 }), ProgramError);
+});
+
+test("the count is never lost", async () => {
+  const own = await sharing(), failed = new Error("the disk is full");
+  await assert.rejects(own.decrypt(file("output.bin"), { share: () => Promise.reject(failed) }), failed);
+  assert.equal(own._shares.count, 1);
+  await assert.rejects(own.decrypt(file("output.bin"), { share: true }), { name: "ProgramError", message: /key file does not hold this result/ });
+  await assert.rejects(own.decrypt(file("output.bin"), { share: "yes" }), { name: "ProgramError", message: /share is true, or a function/ });
+  assert.equal(own._shares.count, 1);
+  // A key file that is written while a result is shared holds the new count.
+  await own.decrypt(file("output.bin"), { share: async (count) => assert.equal((await readKey(await own.save())).shared, count) });
+  // Results that are shared at the same time are counted one after the other.
+  const stored = [];
+  const slow = async (count) => {
+    await new Promise((resolve) => setTimeout(resolve, 20 / count));
+    stored.push(count);
+  };
+  await Promise.all([1, 2, 3].map(() => own.decrypt(file("output.bin"), { share: slow })));
+  assert.deepEqual(stored, [3, 4, 5]);
+  // In memory alone only as long as the key is.
+  const fresh = new Shares();
+  await fresh.take(true);
+  assert.equal(fresh.save(), 1);
+  await assert.rejects(fresh.take(true), ProgramError);
+  await fresh.take(() => {});
+  assert.equal(fresh.count, 2);
+});
+
+test("what cannot be shared is refused, and is not counted", async () => {
+  const store = () => assert.fail("nothing is counted");
+  const refused = async (own, error) => {
+    await assert.rejects(own.decrypt(file("output.bin"), { share: store }), error);
+    assert.equal(own._shares.count, own === last ? SHARE_RESULTS : 0);
+  };
+  const last = await sharing();
+  last._shares = new Shares(SHARE_RESULTS, true);
+  await refused(last, { name: "SecurityError", message: /has shared 64 results, and the noise is computed for 64/ });
+  await refused(await sharing({ output_magnitude: 1e-9 }), { name: "ProgramError", message: /noise that hides the key would be .*precision_bits of about/s });
+  const own = await sharing(), { decrypted } = own._open;
+  own._open.decrypted = async (...given) => ({ ...(await decrypted.apply(own._open, given)), error: 9 * own.part.predicted.scheme_error });
+  await refused(own, { name: "SecurityError", message: /error is larger than the noise assumes/ });
+  const deep = await sharing();
+  Object.defineProperty(deep.part, "bootstraps", { value: true });
+  await refused(deep, { name: "SecurityError", message: /bootstraps cannot be shared/ });
+});
+
 test("rows of tables", async () => {
   const usual = Object.fromEntries(
     ["numbers", "centres", "scales", "rounded", "compared", "edges", "coded", "codes", "missing", "filled", "fills", "texts", "labels", "known", "allowed"]
@@ -124,6 +204,9 @@ test("answers of certified programs", async () => {
   const certified = await PublicPart.read(file("bootstrapped.bin")), read = (...data) => readAnswer(certified, { shape: [3], data });
   assert.deepEqual([read(0, 1.1, 0).label, read(0, 1.1, 0).certified, read(0, 1.1, 0).votes], [1, true, 80]);
   assert.equal(read(0, -3, 0.1).certified, false);
+  assert.equal(read(0, -3, 0.1).widestRadius, 0);
+  assert.ok(read(0, 19, 0).widestRadius > read(0, 1.1, 0).widestRadius);
+  assert.ok(read(0, 1.1, 0).widestRadius >= certified.certificate.radius);
   assert.equal(read(0.1, 0, -0.1).label, null);
   assert.match(read(1, 1, 0).withdrawn, /not a single class/);
   assert.match(read(0.5, 0, 0).withdrawn, /not a single class/);

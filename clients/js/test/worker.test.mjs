@@ -20,6 +20,11 @@ test("a worker does what the client does, and passes its errors on", async () =>
     await assert.rejects(client.encrypt([1, 2]), { name: "ProgramError", message: /has shape \(2,\)/ });
     const inputs = await client.encrypt(vectors.sample);
     assert.equal((await inputs.toBytes()).length, file("input.bin").length);
+    // The vectors' program is too coarse for noise; a count is stored in the page only for a result that can be shared.
+    const stored = [], share = (count) => void stored.push(count);
+    await assert.rejects(client.decrypt(file("output.bin"), { share }), { name: "ProgramError", message: /cannot be shared/ });
+    await assert.rejects(client.decrypt(file("output.bin"), { share: "stored" }), { name: "ProgramError", message: /share is true/ });
+    assert.deepEqual(stored, []);
     const stages = [];
     for await (const { name, bytes } of client.evaluationKeys({ progress: (...each) => stages.push(each) }))
       assert.ok(bytes.length > client.keys.find((key) => key.name === name).bytes);
