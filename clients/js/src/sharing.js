@@ -7,13 +7,18 @@ import { rounded } from "./embedding.js";
 import { ProgramError, SecurityError } from "./errors.js";
 import { short } from "./outputs.js";
 import { secureNormal } from "./streams.js";
+import { normalQuantile } from "./votes.js";
 
-const SHARE_BITS = 30, SHARE_MARGIN = 8, WHERE = "decrypt({share})";
+// -log2 of the statistical distance of all results from ones that reveal nothing.
+const DISTANCE_BITS = 15, SHARE_MARGIN = 8, WHERE = "decrypt({share})";
 /** The results that one key may share. */
 export const SHARE_RESULTS = 64;
 
-/** The bits of precision that the noise of so many values costs. */
-const costBits = (values) => SHARE_BITS / 2 + Math.log2(Math.sqrt(12 * SHARE_RESULTS * values) * SHARE_MARGIN);
+/** The bits of precision that the noise of so many values costs, as a Gaussian mechanism: 2 Phi(mu / 2) - 1 is the distance. */
+function costBits(values) {
+  const mu = 2 * normalQuantile((1 + 2 ** -DISTANCE_BITS) / 2);
+  return Math.log2((Math.sqrt(SHARE_RESULTS * values) * SHARE_MARGIN) / mu);
+}
 
 /** The standard deviation of the noise in each of so many values. */
 export const floodingStd = (schemeError, values) => schemeError * 2 ** costBits(values);
