@@ -28,7 +28,7 @@ from heliograph.ir import Builder, Location, Stage
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-pytestmark = [pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"), pytest.mark.slow]
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 PACKAGE = Path(__file__).resolve().parents[2] / "clients" / "js"
 
 VISITOR = Path(__file__).with_name("visitor.js")
@@ -115,6 +115,7 @@ def _visited(artifact: hg.Artifact, folder: Path) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.front
 def test_a_digit_is_drawn_and_classified(tmp_path: Path) -> None:
     """A network on images of 8 by 8, at 128 bits."""
     random = np.random.default_rng(0)
