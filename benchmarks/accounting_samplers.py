@@ -92,6 +92,11 @@ def replaced(count: int) -> Iterable[tuple[tuple[float, ...], tuple[float, ...]]
         yield from (((one, *rest), (other, *rest)) for one in GRADIENTS for other in GRADIENTS)
 
 
+def nulled(count: int) -> Iterable[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Data sets of `count` records of which one adds nothing."""
+    return (((record, *rest), (0.0, *rest)) for rest in product(GRADIENTS, repeat=count - 1) for record in GRADIENTS)
+
+
 def two_batches(s: float, e: float) -> float:
     """Delta of one epoch of random allocation into two batches."""
     mu, level = 1 / s, math.exp(e)
@@ -124,6 +129,7 @@ LABELS = {
     ("FixedSizeGaussian", "replace"): "fixed size, replaced",
     ("WithReplacementGaussian", "add_remove"): "with replacement",
     ("TruncatedGaussian", "add_remove"): "truncated Poisson (2 of 4 records: much is cut off)",
+    ("TruncatedGaussian", "zero_out"): "truncated Poisson, a record that adds nothing",
 }
 
 
@@ -155,6 +161,8 @@ def enumeration() -> dict[str, dict[str, Any]]:
         relations = [("add_remove", added)]
         if isinstance(mechanism, FixedSizeGaussian):
             relations.append(("replace", replaced))
+        if isinstance(mechanism, TruncatedGaussian):
+            relations.append(("zero_out", nulled))
         for relation, neighbours in relations:
             laws = [(law(one), law(other)) for one, other in neighbours(count)]
             for e in (0.0, 0.4, 1.3):
@@ -209,7 +217,7 @@ def beside_dp_accounting(run: Run) -> None:
         (
             f"truncated Poisson, at most {most}",
             TruncatedGaussian(0.01, 1.0, most, 60_000),
-            "add_remove",
+            "zero_out",
             {"": lambda most=most: added_to(events.TruncatedSubsampledGaussianDpEvent(60_000, 0.01, most, 1.0))},  # type: ignore[misc]
         )
         for most in (800, 765, 600)

@@ -92,10 +92,10 @@ _method = click.option(
 _neighbors = click.option(
     "--neighbors",
     "neighboring",
-    type=click.Choice(["add_remove", "replace"]),
+    type=click.Choice(["add_remove", "replace", "zero_out"]),
     default="add_remove",
     show_default=True,
-    help="How neighbouring data sets differ: by a record added or removed, or by one replaced.",
+    help="How neighbouring data sets differ: by a record added or removed, by one replaced, or by one that adds nothing.",
 )
 
 

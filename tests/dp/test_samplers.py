@@ -32,10 +32,9 @@ from heliograph.dp.samplers import (
     PoissonSampler,
     Sampler,
     TruncatedPoissonSampler,
-    WithReplacementSampler,
 )
 from heliograph.dp.shuffling import ShuffledEpoch
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, UnsupportedError
 
 Law = list[tuple[float, float]]
 """A mixture of Gaussians: (weight, mean)."""
@@ -124,6 +123,31 @@ def test_no_replaced_record_is_above_the_bound(e: float) -> None:
     many = epsilon(mechanism * 50, 1e-5, neighboring="replace")
     assert many.directions["add"].upper == many.directions["remove"].upper
     assert epsilon(mechanism * 50, 1e-5).lower <= many.upper
+
+
+@pytest.mark.parametrize("e", [0.0, 0.4, 1.3])
+@pytest.mark.parametrize(("p", "most"), [(0.3, 2), (0.6, 1), (0.2, 3)])
+def test_no_record_that_adds_nothing_is_above_the_bound(p: float, most: int, e: float) -> None:
+    s = 1.7
+    mechanism = TruncatedGaussian(p, s, most, 4)
+    found = delta(mechanism, e, neighboring="zero_out")
+    worst = 0.0
+    for others in product(GRADIENTS, repeat=3):
+        there = [truncated((record, *others), p, most) for record in GRADIENTS]
+        null = truncated((0.0, *others), p, most)
+        worst = max(worst, *(hockey_stick(*pair, s, e) for law in there for pair in ((law, null), (null, law))))
+    assert found.lower - 1e-8 <= worst <= found.upper + 1e-8
+    assert found.neighboring == "zero_out"
+
+
+def test_a_record_that_adds_nothing_is_one_that_is_absent_where_sums_are_all() -> None:
+    for mechanism in (Gaussian(1.0), SampledGaussian(0.1, 1.0) * 10, AllocatedGaussian(4, 1.0)):
+        found = epsilon(mechanism, 1e-5, neighboring="zero_out")
+        assert (found.lower, found.upper) == pytest.approx(
+            (lambda other: (other.lower, other.upper))(epsilon(mechanism, 1e-5)), rel=1e-9
+        )
+    with pytest.raises(UnsupportedError, match="zero_out"):
+        epsilon(FixedSizeGaussian(4, 40, 1.0), 1e-5, neighboring="zero_out")
 
 
 def test_two_steps_of_replacing_by_a_sum_over_the_plane() -> None:
@@ -295,7 +319,6 @@ SAMPLERS: list[Sampler] = [
     PoissonSampler(20),
     TruncatedPoissonSampler(20, 24),
     FixedSizeSampler(20),
-    WithReplacementSampler(20),
     AllocationSampler(10, 200.0),
     AllocationSampler(10, 200.0, 3),
 ]
@@ -323,7 +346,7 @@ def test_every_record_is_drawn_as_often_as_any(sampler: Sampler) -> None:
     assert chisquare(counts).pvalue > 1e-6
     if isinstance(sampler, TruncatedPoissonSampler):
         assert max(sizes) == sampler.most
-    if isinstance(sampler, FixedSizeSampler | WithReplacementSampler):
+    if isinstance(sampler, FixedSizeSampler):
         assert set(sizes) == {20}
 
 
@@ -349,7 +372,7 @@ def test_sampler_and_accountant_are_one() -> None:
     assert FixedSizeSampler(600).plan(60_000, 1.0).composition(2) == FixedSizeGaussian(600, 60_000, 1.0) * 200
     assert AllocationSampler(100, 60_000).plan(60_000, 1.0).composition(5) == AllocatedGaussian(100, 1.0) * 5
     truncated_plan = TruncatedPoissonSampler(600, 800).plan(60_000, 1.0)
-    assert truncated_plan.composition(1) == TruncatedGaussian(0.01, 1.0, 800, 60_001) * 100
+    assert truncated_plan.composition(1) == TruncatedGaussian(0.01, 1.0, 800, 60_000) * 100
     for wrong in (lambda: PoissonSampler(0), lambda: TruncatedPoissonSampler(20, 10), lambda: FixedSizeSampler(0)):
         with pytest.raises(ProgramError):
             wrong()

@@ -29,7 +29,7 @@ from heliograph.dp.accounting.exchange import to_event
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
-from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
+from heliograph.dp.mechanisms import DIRECTIONS, NEIGHBORING, Direction, Mechanism, Neighboring
 from heliograph.errors import ProgramError, UnsupportedError, WireError
 from heliograph.files import write_file
 
@@ -196,7 +196,7 @@ def check(value: object) -> Verification:
     expression, at, relation = value.get("expression"), value.get("delta"), value.get("neighboring_relation")
     if not isinstance(expression, str) or isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at < 1:
         raise WireError("a certificate needs an expression and a delta", where="certificate")
-    if relation not in ("add_remove", "replace"):
+    if relation not in NEIGHBORING:
         raise WireError(f"neighboring_relation = {relation!r} is not known", where="neighboring_relation")
     composition = parse(expression)
     directions = value.get("directions")

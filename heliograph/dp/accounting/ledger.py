@@ -28,7 +28,7 @@ from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
-from heliograph.dp.mechanisms import Mechanism, Neighboring
+from heliograph.dp.mechanisms import NEIGHBORING, Mechanism, Neighboring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file
 
@@ -226,7 +226,7 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
     if data.get("version") != VERSION:
         raise WireError(f"version {data.get('version')!r} of a report is not known", where="version")
     neighboring = data.get("neighboring_relation", "add_remove")
-    if neighboring not in ("add_remove", "replace"):
+    if neighboring not in NEIGHBORING:
         raise WireError(f"neighboring_relation = {neighboring!r} is not known", where="neighboring_relation")
     accounting = data.get("accounting", "fixed")
     if accounting not in ("fixed", "filter"):

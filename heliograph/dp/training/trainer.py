@@ -169,6 +169,15 @@ class DPTrainer:
                 why=f"the sampler {chosen.name} is accounted for at the number of records that there is",
                 hint="give the number of records, if it is public; or use Poisson sampling or AllocationSampler",
             )
+        for report in earlier:
+            if report.settings.neighboring != self.settings.neighboring:
+                raise ProgramError(
+                    f"an earlier run is accounted under {report.settings.neighboring}, this one under"
+                    f" {self.settings.neighboring}",
+                    where="earlier",
+                    why="epsilons for different neighbours do not add up",
+                    hint="use a sampler with the same neighbours, or report the runs apart",
+                )
         self._public = None if public_set is None else Records(public_set, device, "public_set", **read)
         for layer, mode in self._modes:
             layer.training = mode
