@@ -21,7 +21,7 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
 from harness import Run
-from heliograph.dp.accounting import delta, epsilon
+from heliograph.dp.accounting import delta_at, epsilon_at
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Mechanism
@@ -166,13 +166,13 @@ def enumeration() -> dict[str, dict[str, Any]]:
         for relation, neighbours in relations:
             laws = [(law(one), law(other)) for one, other in neighbours(count)]
             for e in (0.0, 0.4, 1.3):
-                found = delta(mechanism, e, neighboring=relation)  # type: ignore[arg-type]
+                found = delta_at(mechanism, e, neighboring=relation)  # type: ignore[arg-type]
                 worst = max(hockey_stick(*pair, s, e) for a, b in laws for pair in ((a, b), (b, a)))
                 compared(LABELS[type(mechanism).__name__, relation], mechanism, e, worst, found, tight)
     for s in (0.6, 1.0, 3.0):
         for e in (0.0, 0.3, 1.0):
             mechanism = AllocatedGaussian(2, s)
-            found = delta(mechanism, e, method="pld")
+            found = delta_at(mechanism, e, method="pld")
             compared("random allocation, two batches", mechanism, e, two_batches(s, e), found, True)
     return found_of
 
@@ -259,7 +259,7 @@ def beside_dp_accounting(run: Run) -> None:
             mechanism: Mechanism = mechanism, relation: str = relation, others: dict[str, Any] = others
         ) -> dict[str, Any]:
             began = time.perf_counter()
-            found = epsilon(Composition.of(mechanism * steps), at, neighboring=relation)  # type: ignore[arg-type]
+            found = epsilon_at(Composition.of(mechanism * steps), at, neighboring=relation)  # type: ignore[arg-type]
             seconds, began, texts = time.perf_counter() - began, time.perf_counter(), []
             for note, call in others.items():
                 try:

@@ -137,7 +137,7 @@ def epsilon(
 
     refuse_overwriting(certificate_, force=force)
     composition = _parse(expr)
-    bracket = accounting.epsilon(
+    bracket = accounting.epsilon_at(
         composition, delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
     )
     if certificate_ is not None:
@@ -165,7 +165,7 @@ def delta(
     from heliograph.dp.accounting import Tolerance
 
     width = Tolerance() if tolerance is None else Tolerance(delta_share=_checked_tolerance(tolerance))
-    bracket = accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring)
+    bracket = accounting.delta_at(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring)
     emit(str(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
@@ -277,7 +277,7 @@ def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, qui
     rows: list[dict[str, Any]] = []
     for method in accounting.methods():
         try:
-            bracket = accounting.epsilon(composition, delta, method=method, tolerance=width)
+            bracket = accounting.epsilon_at(composition, delta, method=method, tolerance=width)
         except HeliographError as error:
             rows.append({"method": method, "error": error.what + (f" ({error.why})" if error.why else "")})
             continue

@@ -275,9 +275,7 @@ def _terms(count: int, mu: float, log_tail: float, direction: Direction) -> _Ter
 def _chords(mass: Array, values: Array) -> tuple[Array, Array]:
     """Masses moved to the two ends of blocks with their means kept: no moment of an exponential gets smaller."""
     blocks = -(-mass.size // _BLOCK)
-    each = np.zeros(blocks * _BLOCK)
-    each[: mass.size] = mass
-    each = each.reshape(blocks, _BLOCK)
+    each = np.pad(mass, (0, blocks * _BLOCK - mass.size)).reshape(blocks, _BLOCK)
     up = each @ np.linspace(0.0, 1.0, _BLOCK)
     starts = values[::_BLOCK]
     ends = starts + (_BLOCK - 1) * (values[1] - values[0])

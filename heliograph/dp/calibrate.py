@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.dp.accounting import Bracket, Tolerance, epsilon
+from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
 from heliograph.dp.accounting.accountant import check_delta, epsilon_of_side
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.composition import MAX_STEPS, Composition
@@ -117,7 +117,7 @@ def largest_p(
         p = 1 / inverse
         return SampledGaussian(p, noise_multiplier) * steps + rest
 
-    whole = epsilon(build(1.0), delta)
+    whole = epsilon_at(build(1.0), delta)
     if whole.upper is not None and whole.upper <= target:
         return Calibration("p", 1.0, whole, target, True)
     found = _smallest("p", build, target, delta, (1.0, 1e9), "add_remove")
@@ -137,7 +137,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
     def fits(count: int) -> bool:
         # A rough bracket decides most counts; only those near the answer need the fine one.
         for each in (Tolerance(absolute=0.02 * target, relative=0.02), Tolerance(2e-3 * target, 2e-3), tolerance):
-            found = epsilon(Composition.of(mechanism) * count, delta, tolerance=each)
+            found = epsilon_at(Composition.of(mechanism) * count, delta, tolerance=each)
             if found.upper is not None and found.upper <= target:
                 return True
             if found.lower is not None and found.lower > target:
@@ -148,7 +148,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
     while high < limit and fits(high):
         low, high = high, min(high * 8, limit)
     if high == limit and fits(limit):
-        bracket = epsilon(Composition.of(mechanism) * limit, delta, tolerance=tolerance)
+        bracket = epsilon_at(Composition.of(mechanism) * limit, delta, tolerance=tolerance)
         return Calibration("steps", limit, bracket, target, False)
     while high - low > 1:
         middle = (low + high) // 2 if low < 64 or high < 2 * low else math.isqrt(low * high)
@@ -163,12 +163,12 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
         raise PlanningError(
             f"not even one run is private at epsilon {target:g}, delta {delta:g}",
             where="steps",
-            why=f"one run has epsilon {epsilon(mechanism, delta).estimate:.6g}",
+            why=f"one run has epsilon {epsilon_at(mechanism, delta).estimate:.6g}",
             hint="use more noise or a larger epsilon",
         )
-    bracket = epsilon(Composition.of(mechanism) * low, delta, tolerance=tolerance)
+    bracket = epsilon_at(Composition.of(mechanism) * low, delta, tolerance=tolerance)
     more = low + max(low // 1000, 1)
-    beyond = epsilon(Composition.of(mechanism) * more, delta, tolerance=tolerance).lower
+    beyond = epsilon_at(Composition.of(mechanism) * more, delta, tolerance=tolerance).lower
     return Calibration("steps", low, bracket, target, beyond is not None and beyond > target)
 
 
@@ -237,7 +237,7 @@ def _smallest(
     if answer is None:
         raise PlanningError("no value was proved", where=name, why="the bracket is too wide near the target")
     value = math.exp(answer)
-    bracket = epsilon(build(value), delta, tolerance=finest, neighboring=neighboring)
+    bracket = epsilon_at(build(value), delta, tolerance=finest, neighboring=neighboring)
     beyond = epsilon_of_side("below", build(max(value * 0.999, limits[0])), delta, finest, neighboring).lower
     return Calibration(name, value, bracket, target, beyond is not None and beyond > target)
 

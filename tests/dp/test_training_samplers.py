@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from helpers.interrupted import KilledError, killer  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from heliograph.dp.accounting import epsilon  # noqa: E402
+from heliograph.dp.accounting import epsilon_at  # noqa: E402
 from heliograph.dp.accounting.ledger import verify  # noqa: E402
 from heliograph.dp.mechanisms import Neighboring, SampledGaussian  # noqa: E402
 from heliograph.dp.samplers import (  # noqa: E402
@@ -76,7 +76,7 @@ def test_what_is_charged_is_what_the_sampler_is(sampler: Sampler, tmp_path: Path
     assert report.steps == report.steps_planned == 20
     # The neighbours are ones that the trainer does not refuse.
     relation = RELATIONS[sampler.name]
-    found = epsilon(planned, 1e-4, neighboring=relation)
+    found = epsilon_at(planned, 1e-4, neighboring=relation)
     assert report.epsilon_upper == found.upper
     assert report.to_json()["neighboring_relation"] == found.neighboring == relation
     assert report.epsilon_lower == found.lower
@@ -163,7 +163,7 @@ def test_an_allocated_epoch_that_was_killed_is_charged_whole(tmp_path: Path) -> 
     assert report.steps == 20
     assert "does not admit" in report.stopped
     assert report.ledger.composition.steps == 3
-    assert report.epsilon_upper == epsilon(sampler.plan(COUNT, 2.0).composition(3), 1e-4).upper
+    assert report.epsilon_upper == epsilon_at(sampler.plan(COUNT, 2.0).composition(3), 1e-4).upper
 
 
 def audited(sampler: Sampler, scale: float, monkeypatch: pytest.MonkeyPatch) -> Any:

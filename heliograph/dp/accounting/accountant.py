@@ -56,7 +56,7 @@ def _table() -> dict[str, Callable[[], Accountant]]:
     return {"auto": Auto, "pld": LossDistribution, "exact": Exact, "rdp": Renyi}
 
 
-def epsilon(
+def epsilon_at(
     composition: Composition | Mechanism,
     delta: float,
     *,
@@ -72,7 +72,7 @@ def epsilon(
     return _ask("epsilon", composition, float(delta), method, tolerance or Tolerance(), neighboring)
 
 
-def delta(
+def delta_at(
     composition: Composition | Mechanism,
     epsilon: float,
     *,

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heliograph.dp.accounting.accountant import delta as delta_of
-from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.exchange import to_event
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
 from heliograph.dp.composition import Composition
@@ -122,7 +121,7 @@ def certificate(
     Raises ProgramError if it is not proved.
     """
     whole = Composition.of(composition)
-    found = bracket or epsilon_of(whole, delta, neighboring=neighboring, tolerance=tolerance)
+    found = bracket or epsilon_at(whole, delta, neighboring=neighboring, tolerance=tolerance)
     if not found.proved:
         raise ProgramError(
             "this bracket is not proved", where="certificate", why=found.reason, hint="use mechanisms of a formula"
@@ -242,13 +241,13 @@ def judge(
         return "holds", ""
     if claimed > 1e6 and end == "lower":
         # Delta at one epsilon proves nothing of larger ones.
-        whole = epsilon_of(composition, at, neighboring=neighboring)
+        whole = epsilon_at(composition, at, neighboring=neighboring)
         lower = (whole if direction is None else whole.directions[direction]).lower
         proved = lower is not None and lower >= claimed
         return ("holds", "") if proved else ("undecided", f"epsilon is at least {lower!r}; {claimed!r} is claimed")
     epsilon = min(claimed, 1e6)
     for share in (0.01, 1e-3, 1e-5, 1e-7):
-        bracket = delta_of(
+        bracket = delta_at(
             composition, epsilon, neighboring=neighboring, tolerance=Tolerance(delta_share=share, seconds=12.0)
         )
         found = bracket if direction is None else bracket.directions[direction]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heliograph.dp.accounting.accountant import epsilon
+from heliograph.dp.accounting.accountant import epsilon_at
 from heliograph.dp.accounting.certificate import Verification, check, epsilon_number, is_certificate, judge
 from heliograph.dp.accounting.exchange import read_history
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
@@ -171,7 +171,7 @@ class _Checks:
         self, composition: Composition, delta: float, neighboring: Neighboring, tolerance: Tolerance | None
     ) -> None:
         self.composition, self.delta, self.neighboring = composition, delta, neighboring
-        self.bracket = epsilon(composition, delta, tolerance=tolerance, neighboring=neighboring)
+        self.bracket = epsilon_at(composition, delta, tolerance=tolerance, neighboring=neighboring)
         self.claims = 0
         self.claimed: float | None = None
         self.problems: list[str] = []

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from heliograph.dp.accounting.accountant import delta as delta_of
-from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
@@ -71,11 +70,11 @@ def trade_off(
     rates = np.asarray(false_positive_rates, dtype=np.float64)
     if rates.size == 0 or not np.all((rates >= 0) & (rates <= 1)):
         raise ProgramError("false-positive rates lie in [0, 1]", where="trade_off")
-    top = epsilon_of(composition, 1e-6, neighboring=neighboring, tolerance=Tolerance(absolute=0.05, relative=0.01))
+    top = epsilon_at(composition, 1e-6, neighboring=neighboring, tolerance=Tolerance(absolute=0.05, relative=0.01))
     end = top.upper if top.upper is not None and math.isfinite(top.upper) else 30.0
     nodes = np.asarray(np.linspace(0.0, max(min(end, 600.0), 1e-3), max(points, 3)), dtype=np.float64)
     found = [
-        delta_of(composition, float(node), tolerance=Tolerance(delta_share=0.003), neighboring=neighboring)
+        delta_at(composition, float(node), tolerance=Tolerance(delta_share=0.003), neighboring=neighboring)
         for node in nodes
     ]
     bounds: dict[Direction, tuple[Array, Array]] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from heliograph.dp.accounting import Bracket, Tolerance, epsilon
+from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger, Release
 from heliograph.dp.accounting.rdp import log_moment
@@ -224,5 +224,5 @@ class PrivacyReport:
 @lru_cache(maxsize=4096)
 def _alone(mechanism: Mechanism, count: int, delta: float, neighboring: Neighboring) -> tuple[tuple[str, Any], ...]:
     """An upper bound on the epsilon of some runs of one mechanism, by direction."""
-    found = epsilon(Composition(((mechanism, count),)), delta, tolerance=_ROUGH, neighboring=neighboring)
+    found = epsilon_at(Composition(((mechanism, count),)), delta, tolerance=_ROUGH, neighboring=neighboring)
     return tuple((name, json_number(each.upper)) for name, each in found.directions.items())
