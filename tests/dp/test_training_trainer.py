@@ -590,3 +590,12 @@ def test_new_names_of_journal_and_checkpoint_outlast_a_power_cut(
     checkpoint.save({"step": 1})
     assert done == ["file", "folder with ['charges.jsonl', 'checkpoint.npz']"]
     assert len(Checkpoint(tmp_path).charges()) == 2
+
+
+def test_a_group_that_is_there_for_something_else_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.dp.training.group import Group
+
+    monkeypatch.setattr(Group, "found", staticmethod(lambda device: Group(0, 2, device)))
+    assert trainer(alone=True).fit().steps > 0
+    with pytest.raises((ValueError, RuntimeError)):
+        trainer().fit()
