@@ -1,8 +1,8 @@
 """Calibration: the smallest noise, the most steps, the largest sampling probability for a target (epsilon, delta).
 
-Each answer is proved by the upper bound on epsilon at the answer, and is within 0.1 % of the best: the lower bound at
-0.999 of the noise (1.001 of the probability, one step more) exceeds the target. If the bracket is not narrow
-enough to show this, the answer says so (`tight`).
+Each answer is proved (P8, test_noise_is_the_smallest): the upper bound on epsilon there is at most the target, and is
+within 0.1 % of the best: the lower bound at 0.999 of the noise (1.001 of the probability, one step more) exceeds the
+target. If the bracket is not narrow enough to show this, the answer says so (`tight`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ASKED = 8
 
 @dataclass(frozen=True)
 class Calibration:
-    """A parameter, the bracket on epsilon there, and whether it is proved to be within 0.1 % of the best."""
+    """A parameter, the bracket on epsilon there, and whether it is within 0.1 % of the best."""
 
     parameter: str
     value: float
@@ -127,7 +127,7 @@ def largest_p(
 def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, *, limit: int = 10**8) -> Calibration:
     """The largest number of runs of a mechanism (or a composition) that is (target, delta)-private, at most `limit`.
 
-    `tight` says that one more run (0.1 % more, from 1,000 runs on) is proved to exceed the target.
+    `tight` says that one more run (0.1 % more, from 1,000 runs on) exceeds the target.
     """
     _check_target(target)
     check_delta(delta)

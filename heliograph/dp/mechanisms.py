@@ -46,7 +46,7 @@ class Mechanism(ABC):
     proved: ClassVar[bool] = True
     """The masses of its pair are bounded with their round-off; False where they are estimates."""
     relation: ClassVar[Neighboring | None] = "add_remove"
-    """The neighbouring relation that its pair is for; None: the one that its parameters were proved for."""
+    """The neighbouring relation that its pair is for; None: the one that its parameters hold for."""
 
     absent_is_null: ClassVar[bool] = False
     """Leaving a record out and making it add nothing come to the same, so that zero_out has the pair of add_remove."""

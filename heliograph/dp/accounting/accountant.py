@@ -277,7 +277,7 @@ def _capped(found: Estimate, other: Estimate) -> Estimate:
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:
-    """The reason why the epsilon of a composition is infinite at delta, or why no method proved it finite."""
+    """The reason why the epsilon of a composition is infinite at delta, or why none is known to be finite."""
     from heliograph.dp.accounting.pld import infinite_bounds
 
     lost = infinite_bounds([(mechanism.pair("remove"), count) for mechanism, count in composition]).lower

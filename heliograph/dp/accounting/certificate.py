@@ -50,7 +50,7 @@ Verdict = Literal["holds", "refuted", "undecided"]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of a file's claims. They hold only if every one is proved: what is undecided does not hold."""
+    """What was found of a file's claims. They hold only if every one does: what is undecided does not hold."""
 
     claims: int
     delta: float
@@ -73,7 +73,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether there are claims, and all of them are proved."""
+        """Whether there are claims, and all of them hold."""
         return self.verdict == "holds"
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def certificate(
 ) -> dict[str, Any]:
     """The certificate of a composition's bracket on epsilon; `bracket` is that bracket if it is known already.
 
-    Raises ProgramError if it is not proved.
+    Raises ProgramError if its ends are estimates.
     """
     whole = Composition.of(composition)
     found = bracket or epsilon_at(whole, delta, neighboring=neighboring, tolerance=tolerance)
@@ -235,7 +235,9 @@ def judge(
     """Whether `claimed` is a bound ("upper" or "lower") on epsilon at delta `at`, and why not.
 
     By delta at the claimed epsilon: an upper bound holds if delta there is proved to be at most `at`, and is refuted if
-    it is proved to be more. `direction` is the one that the claim is about; both if it is None.
+    it is proved to be more (P9, test_a_claim_finer_than_the_bracket_is_decided).
+
+    `direction` is the one that the claim is about; both if it is None.
     """
     if (end == "lower" and claimed <= 0) or (end == "upper" and math.isinf(claimed)):
         return "holds", ""

@@ -1,6 +1,6 @@
 """Conversions between accounts of privacy: zero-concentrated DP, Renyi curves, lists of (epsilon, delta).
 
-The input is a proved guarantee, and the output follows from it. If it is known that nothing better follows, or how far
+The input is a guarantee, and the output follows from it (P7). If it is known that nothing better follows, or how far
 from the best the output can be, the docstring says so.
 """
 
@@ -106,7 +106,7 @@ def renyi_curve(composition: Composition | Mechanism, orders: Sequence[float]) -
 
 
 def epsilon_of_renyi(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
-    """The least epsilon at delta that the conversion gives for a proved curve; no lower bound follows."""
+    """The least epsilon at delta that the conversion gives for a curve of upper bounds; no lower bound follows."""
     check_delta(delta)
     pairs = list(zip(orders, divergences, strict=True))
     if not pairs or any(not order > 1 or not value >= 0 for order, value in pairs):

@@ -11,7 +11,8 @@ A report is a JSON object with the releases and the claims about them:
 releases must fit the filter, and epsilon is its budget. If the first release (of the number of records) decided the
 parameters of all others, `"size_stage": {"epsilon", "delta"}` is the guarantee of that release alone: the rest has the
 remaining epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta). A claim holds
-if it is proved, is refuted if its opposite is proved, and is undecided else, which is not holding.
+if it is proved, is refuted if its opposite is, and is undecided else, which is not holding (P9,
+test_a_claim_inside_the_bracket_does_not_hold).
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _check_stated(release: Release, where: str) -> None:
 
 
 def verify(path: str | Path, delta: float | None = None, tolerance: Tolerance | None = None) -> Verification:
-    """Epsilon recomputed from the releases of a report alone, and whether the report's claims are proved.
+    """Epsilon recomputed from the releases of a report alone, and whether the report's claims hold.
 
     Reads privacy reports, certificates, histories of Opacus accountants and events of dp-accounting (as JSON). `delta`
     is required if the file has none. Raises WireError for any other file.

@@ -1,4 +1,4 @@
-"""Trade-off curves: the least false-negative rate of an attacker at a false-positive rate, between two proved bounds.
+"""Trade-off curves: the least false-negative rate of an attacker at a false-positive rate, between two bounds.
 
 For a pair (A, B) a test that rejects B with probability alpha under B misses A with probability at least f(alpha) = sup
 over x > 0 of 1 - delta(log x) - x alpha (Dong, Roth, Su 2019, proposition 2.12), and some test reaches it. delta is
@@ -31,7 +31,8 @@ Array = npt.NDArray[np.float64]
 class TradeOff:
     """An attacker's false-negative rate against the false-positive rate; no attacker does better than `lower`.
 
-    `lower` and `upper` are proved, for the worse of both neighbouring directions; `estimate` is between them.
+    `lower` and `upper` are proved (P6, test_the_curve_of_tables_by_their_best_tests), for the worse of both
+    neighbouring directions; `estimate` is between them.
     """
 
     false_positive_rate: tuple[float, ...]
@@ -47,7 +48,7 @@ class GaussianFit:
     private: the least mu whose curve is nowhere above the trade-off curve: the mechanism is mu-GDP on the range.
     leaky: the largest mu whose curve is nowhere below it.
 
-    Both are pairs of proved bounds.
+    Both are pairs of bounds.
     """
 
     lowest_rate: float

@@ -1,4 +1,4 @@
-"""The privacy report of a run: its releases, their proved bounds, and the omissions, as JSON and in words.
+"""The privacy report of a run: its releases, their bounds, and the omissions, as JSON and in words.
 
 The JSON is a privacy report of `accounting.ledger`: `heliograph dp verify` recomputes epsilon from its releases alone.
 """
@@ -38,7 +38,7 @@ _ROUGH = Tolerance(absolute=0.01, relative=0.01)
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """A run's releases and their proved bounds.
+    """A run's releases and their bounds, proved (P10 to P20, test_a_step_has_the_law_that_is_accounted).
 
     `epsilon_upper` is the guarantee, at `delta`, for data sets that differ as `settings.neighboring` says;
     `epsilon_lower` (None if probabilities were chosen adaptively) shows how tight it is. `noise_multiplier` is the
