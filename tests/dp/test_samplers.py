@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import combinations, product
+from itertools import combinations, combinations_with_replacement, product
 
 import mpmath
 import numpy as np
@@ -125,14 +125,14 @@ def test_no_replaced_record_is_above_the_bound(e: float) -> None:
     assert epsilon_at(mechanism * 50, 1e-5).lower <= many.upper
 
 
-@pytest.mark.parametrize("e", [0.0, 0.4, 1.3])
-@pytest.mark.parametrize(("p", "most"), [(0.3, 2), (0.6, 1), (0.2, 3)])
+@pytest.mark.parametrize("e", [0.0, 1.3])
+@pytest.mark.parametrize(("p", "most"), [(0.3, 2), (0.6, 1)])
 def test_no_record_that_adds_nothing_is_above_the_bound(p: float, most: int, e: float) -> None:
     s = 1.7
     mechanism = TruncatedGaussian(p, s, most, 4)
     found = delta_at(mechanism, e, neighboring="zero_out")
     worst = 0.0
-    for others in product(GRADIENTS, repeat=3):
+    for others in combinations_with_replacement(GRADIENTS, 3):
         there = [truncated((record, *others), p, most) for record in GRADIENTS]
         null = truncated((0.0, *others), p, most)
         worst = max(worst, *(hockey_stick(*pair, s, e) for law in there for pair in ((law, null), (null, law))))
