@@ -27,7 +27,7 @@ from mpmath import mp, mpf
 
 from accounting_samplers import samplers
 from harness import Run, benchmark, option
-from heliograph.dp.accounting import Tolerance, epsilon
+from heliograph.dp.accounting import Tolerance, epsilon_at
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Approximate, Gaussian, Laplace, SampledGaussian
 from heliograph.errors import HeliographError
@@ -84,7 +84,7 @@ def ours(composition: Composition, delta: float, width: float | None = None) -> 
     times = []
     for _ in range(3):
         started = time.perf_counter()
-        bracket = epsilon(composition, delta, tolerance=tolerance)
+        bracket = epsilon_at(composition, delta, tolerance=tolerance)
         times.append(time.perf_counter() - started)
     return Result(bracket.lower, bracket.upper, min(times), bracket.method)
 
@@ -394,7 +394,7 @@ def cost(composition: Composition) -> dict[str, Any]:
     each = []
     for _ in range(3):
         started = time.perf_counter()
-        bracket = epsilon(composition, 1e-8, method="pld")
+        bracket = epsilon_at(composition, 1e-8, method="pld")
         each.append(time.perf_counter() - started)
     return {"pld_s": min(each), "pld_width": bracket.width}
 

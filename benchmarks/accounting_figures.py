@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from central_limit import CentralLimit
 from harness import ROOT, Run, benchmark, option
-from heliograph.dp.accounting import Tolerance, delta, epsilon
+from heliograph.dp.accounting import Tolerance, delta_at, epsilon_at
 from heliograph.dp.accounting.convolve import compose
 from heliograph.dp.accounting.discretize import Mesh, merging_offset, offset_for, optimistic, pessimistic
 from heliograph.dp.accounting.pld import saddle_for_epsilon
@@ -30,10 +30,10 @@ from published_accountants import PrivacyRandomVariables
 def steps_figure(path: Path) -> dict[str, Any]:
     step, at = SampledGaussian(0.01, 0.8), 1e-6
     counts = [10, 30, 100, 300, 1000, 2000, 4000, 7000, 10_000]
-    brackets = [epsilon(step * k, at) for k in counts]
-    renyi = [epsilon(step * k, at, method="rdp").upper for k in counts]
-    central = [epsilon(step * k, at, method=CentralLimit()).estimate for k in counts]
-    published = [epsilon(step * k, at, method=PrivacyRandomVariables(eps_error=0.1)) for k in counts]
+    brackets = [epsilon_at(step * k, at) for k in counts]
+    renyi = [epsilon_at(step * k, at, method="rdp").upper for k in counts]
+    central = [epsilon_at(step * k, at, method=CentralLimit()).estimate for k in counts]
+    published = [epsilon_at(step * k, at, method=PrivacyRandomVariables(eps_error=0.1)) for k in counts]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -61,7 +61,7 @@ def steps_figure(path: Path) -> dict[str, Any]:
 def mesh_figure(path: Path) -> dict[str, Any]:
     mechanism, steps, at = SampledGaussian(0.01, 0.8), 1000, 1.5
     pair = mechanism.pair("remove")
-    true = delta(mechanism * steps, at, tolerance=Tolerance(delta_share=2e-5)).directions["remove"].estimate
+    true = delta_at(mechanism * steps, at, tolerance=Tolerance(delta_share=2e-5)).directions["remove"].estimate
     meshes = [2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4]
     rows: dict[str, list[float]] = {
         "second order, above": [],

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Run, benchmark, limited, option
-from heliograph.dp.accounting import Tolerance, delta, epsilon
+from heliograph.dp.accounting import Tolerance, delta_at, epsilon_at
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, SampledGaussian, SampledLaplace
 
@@ -63,7 +63,7 @@ def judged(composition: Composition, at: float) -> dict[str, Any]:
     """A bracket on epsilon at a delta, what it took, and what is wrong with it."""
     peak(fresh=True)
     began, ticked = time.perf_counter(), time.process_time()
-    found = epsilon(composition, at)
+    found = epsilon_at(composition, at)
     row: dict[str, Any] = {"seconds": time.process_time() - ticked, "elapsed": time.perf_counter() - began}
     row |= {"memory": peak(), "lower": found.lower}
     row |= {"upper": found.upper, "reached": found.reached, "reason": found.reason, "problems": []}
@@ -71,12 +71,12 @@ def judged(composition: Composition, at: float) -> dict[str, Any]:
     assert found.upper is not None
     if found.lower > found.upper:
         row["problems"].append("the lower bound is above the upper")
-    moments = epsilon(composition, at, method="rdp").upper
+    moments = epsilon_at(composition, at, method="rdp").upper
     if moments is not None and moments < found.lower * (1 - 1e-9):
         row["problems"].append(f"Renyi moments prove {moments!r}")
     for end, above in ((found.upper, True), (found.lower, False)):
         if 0 < end < 1e6:
-            there = delta(composition, end, tolerance=Tolerance(delta_share=0.1, seconds=3))
+            there = delta_at(composition, end, tolerance=Tolerance(delta_share=0.1, seconds=3))
             assert there.lower is not None
             assert there.upper is not None
             if above and there.lower > at * (1 + 1e-6):

@@ -21,7 +21,7 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
 from harness import Run
-from heliograph.dp.accounting import delta, epsilon
+from heliograph.dp.accounting import delta_at, epsilon_at
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Mechanism
@@ -92,6 +92,11 @@ def replaced(count: int) -> Iterable[tuple[tuple[float, ...], tuple[float, ...]]
         yield from (((one, *rest), (other, *rest)) for one in GRADIENTS for other in GRADIENTS)
 
 
+def nulled(count: int) -> Iterable[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Data sets of `count` records of which one adds nothing."""
+    return (((record, *rest), (0.0, *rest)) for rest in product(GRADIENTS, repeat=count - 1) for record in GRADIENTS)
+
+
 def two_batches(s: float, e: float) -> float:
     """Delta of one epoch of random allocation into two batches."""
     mu, level = 1 / s, math.exp(e)
@@ -124,6 +129,7 @@ LABELS = {
     ("FixedSizeGaussian", "replace"): "fixed size, replaced",
     ("WithReplacementGaussian", "add_remove"): "with replacement",
     ("TruncatedGaussian", "add_remove"): "truncated Poisson (2 of 4 records: much is cut off)",
+    ("TruncatedGaussian", "zero_out"): "truncated Poisson, a record that adds nothing",
 }
 
 
@@ -155,16 +161,18 @@ def enumeration() -> dict[str, dict[str, Any]]:
         relations = [("add_remove", added)]
         if isinstance(mechanism, FixedSizeGaussian):
             relations.append(("replace", replaced))
+        if isinstance(mechanism, TruncatedGaussian):
+            relations.append(("zero_out", nulled))
         for relation, neighbours in relations:
             laws = [(law(one), law(other)) for one, other in neighbours(count)]
             for e in (0.0, 0.4, 1.3):
-                found = delta(mechanism, e, neighboring=relation)  # type: ignore[arg-type]
+                found = delta_at(mechanism, e, neighboring=relation)  # type: ignore[arg-type]
                 worst = max(hockey_stick(*pair, s, e) for a, b in laws for pair in ((a, b), (b, a)))
                 compared(LABELS[type(mechanism).__name__, relation], mechanism, e, worst, found, tight)
     for s in (0.6, 1.0, 3.0):
         for e in (0.0, 0.3, 1.0):
             mechanism = AllocatedGaussian(2, s)
-            found = delta(mechanism, e, method="pld")
+            found = delta_at(mechanism, e, method="pld")
             compared("random allocation, two batches", mechanism, e, two_batches(s, e), found, True)
     return found_of
 
@@ -209,7 +217,7 @@ def beside_dp_accounting(run: Run) -> None:
         (
             f"truncated Poisson, at most {most}",
             TruncatedGaussian(0.01, 1.0, most, 60_000),
-            "add_remove",
+            "zero_out",
             {"": lambda most=most: added_to(events.TruncatedSubsampledGaussianDpEvent(60_000, 0.01, most, 1.0))},  # type: ignore[misc]
         )
         for most in (800, 765, 600)
@@ -251,7 +259,7 @@ def beside_dp_accounting(run: Run) -> None:
             mechanism: Mechanism = mechanism, relation: str = relation, others: dict[str, Any] = others
         ) -> dict[str, Any]:
             began = time.perf_counter()
-            found = epsilon(Composition.of(mechanism * steps), at, neighboring=relation)  # type: ignore[arg-type]
+            found = epsilon_at(Composition.of(mechanism * steps), at, neighboring=relation)  # type: ignore[arg-type]
             seconds, began, texts = time.perf_counter() - began, time.perf_counter(), []
             for note, call in others.items():
                 try:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from harness import BUILD, Run, apart, benchmark, option
 from models.dpis import SETTINGS, ReviewRNN, Setting
-from heliograph.dp.accounting import epsilon as bracket_of
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.calibrate import noise_multiplier
 from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.training import DPTrainer, ImportanceOptions
@@ -177,7 +177,7 @@ def opacus(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple
                 optimizer.step()
                 seconds += time.perf_counter() - started
                 seen += len(targets)
-    bracket = bracket_of(SampledGaussian(p, multiplier) * steps, DELTA)
+    bracket = epsilon_at(SampledGaussian(p, multiplier) * steps, DELTA)
     return module, {
         "epsilon_lower": bracket.lower,
         "epsilon_upper": bracket.upper,

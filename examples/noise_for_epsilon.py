@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.calibrate import noise_multiplier
 from heliograph.dp.mechanisms import SampledGaussian
 
@@ -32,7 +32,7 @@ def main() -> None:
     print(f"noise multiplier {found.value:.4f}: epsilon is proved to lie in [{bracket.lower:.5f}, {bracket.upper:.5f}]")
     if found.tight:
         print("0.1 % less noise is proved to exceed the target")
-    renyi = epsilon(SampledGaussian(p, found.value) * steps, options.delta, method="rdp")
+    renyi = epsilon_at(SampledGaussian(p, found.value) * steps, options.delta, method="rdp")
     print(f"(Renyi accounting would claim epsilon {renyi.upper:.4f} for the same noise)")
 
 

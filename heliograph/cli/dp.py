@@ -92,10 +92,10 @@ _method = click.option(
 _neighbors = click.option(
     "--neighbors",
     "neighboring",
-    type=click.Choice(["add_remove", "replace"]),
+    type=click.Choice(["add_remove", "replace", "zero_out"]),
     default="add_remove",
     show_default=True,
-    help="How neighbouring data sets differ: by a record added or removed, or by one replaced.",
+    help="How neighbouring data sets differ: by a record added or removed, by one replaced, or by one that adds nothing.",
 )
 
 
@@ -137,7 +137,7 @@ def epsilon(
 
     refuse_overwriting(certificate_, force=force)
     composition = _parse(expr)
-    bracket = accounting.epsilon(
+    bracket = accounting.epsilon_at(
         composition, delta, method=method, tolerance=_tolerance(tolerance), neighboring=neighboring
     )
     if certificate_ is not None:
@@ -165,7 +165,7 @@ def delta(
     from heliograph.dp.accounting import Tolerance
 
     width = Tolerance() if tolerance is None else Tolerance(delta_share=_checked_tolerance(tolerance))
-    bracket = accounting.delta(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring)
+    bracket = accounting.delta_at(_parse(expr), epsilon_, method=method, tolerance=width, neighboring=neighboring)
     emit(str(bracket), bracket.to_json(), as_json=as_json, quiet=quiet)
 
 
@@ -277,7 +277,7 @@ def compare(expr: str, delta: float, tolerance: float | None, as_json: bool, qui
     rows: list[dict[str, Any]] = []
     for method in accounting.methods():
         try:
-            bracket = accounting.epsilon(composition, delta, method=method, tolerance=width)
+            bracket = accounting.epsilon_at(composition, delta, method=method, tolerance=width)
         except HeliographError as error:
             rows.append({"method": method, "error": error.what + (f" ({error.why})" if error.why else "")})
             continue

@@ -57,7 +57,7 @@ _RUN = "run.json"
 @click.option("--batch-size", type=float, required=True, help="Expected number of records in a step.")
 @click.option(
     "--sampler",
-    type=click.Choice(["poisson", "fixed_size", "with_replacement", "allocation"]),
+    type=click.Choice(["poisson", "fixed_size", "allocation"]),
     default="poisson",
     show_default=True,
     help="How to draw batches; all but poisson need --method dp_sgd and --public-size.",
@@ -310,8 +310,7 @@ def _batches(settings: dict[str, Any]) -> dict[str, Any]:
         return {"sampler": samplers.AllocationSampler(max(1, int(records // size)), float(records))}
     if size != int(size):
         raise ProgramError(f"a batch of {size:g} records", where="--batch-size", why="its size is a whole number here")
-    chosen = samplers.FixedSizeSampler if kind == "fixed_size" else samplers.WithReplacementSampler
-    return {"sampler": chosen(int(size))}
+    return {"sampler": samplers.FixedSizeSampler(int(size))}
 
 
 def _shares(text: str | None) -> float | tuple[float, ...] | None:

@@ -44,6 +44,8 @@ _MESH = 2.0**-12
 _DEVIATIONS = 12.0
 _FFT_UNITS = 10.0
 """Per factor of two of a transform's length, as in `accounting.convolve`."""
+_BLOCK = 32
+"""Nodes that Chernoff's bound takes together."""
 _OFFSETS = (0.5, 0.499, 0.495, 0.48, 0.45, 0.4, 0.3, 0.2, 0.1, 0.0)
 """Of a gap: how far above its lower end (direction add: below its upper end) a merged cell may stand."""
 
@@ -55,7 +57,7 @@ def allocated_pair(batches: int, noise_multiplier: float, direction: Direction, 
     About e^log_tail of A's mass counts as infinite loss (above) or not at all (below). Raises PlanningError if the
     ratios spread too far for a lattice: noise below about 0.3.
     """
-    terms = _Terms(batches, 1 / noise_multiplier, log_tail, direction)
+    terms = _terms(batches, 1 / noise_multiplier, log_tail, direction)
     law = terms.sums(direction, side)
     positive = law.sums > 0
     loss = np.log(law.sums[positive] / batches) * (1 if direction == "remove" else -1)
@@ -243,6 +245,8 @@ class _Terms:
 
     def _wrapped(self, mass: Array, last: Array, values: Array, low: float, high: float) -> float:
         """An upper bound on the mass of the sum below `low` or above `high`, by Chernoff's bound."""
+        mass, ends = _chords(mass, values)
+        last, _ = _chords(last, values)
         total = 0.0
         deviation = math.sqrt(self.count) * self.spread
         for end, sign in ((high, 1.0), (low, -1.0)):
@@ -251,7 +255,7 @@ class _Terms:
             best = 0.0
             rates = (np.geomspace(0.5, 40, 10) / deviation, np.geomspace(0.5, 60, 8) / math.exp(self.log_top))
             for t in np.concatenate(rates):
-                exponent = sign * t * values
+                exponent = sign * t * ends
                 if float(exponent.max()) > 600:
                     continue
                 weights = np.exp(exponent)
@@ -260,3 +264,19 @@ class _Terms:
                     best = min(best, (self.count - 1) * math.log(each) + math.log(final) - sign * t * end)
             total += math.exp(best)
         return total
+
+
+@lru_cache(maxsize=2)
+def _terms(count: int, mu: float, log_tail: float, direction: Direction) -> _Terms:
+    """The law of one Y, kept for the other side of the bracket."""
+    return _Terms(count, mu, log_tail, direction)
+
+
+def _chords(mass: Array, values: Array) -> tuple[Array, Array]:
+    """Masses moved to the two ends of blocks with their means kept: no moment of an exponential gets smaller."""
+    blocks = -(-mass.size // _BLOCK)
+    each = np.pad(mass, (0, blocks * _BLOCK - mass.size)).reshape(blocks, _BLOCK)
+    up = each @ np.linspace(0.0, 1.0, _BLOCK)
+    starts = values[::_BLOCK]
+    ends = starts + (_BLOCK - 1) * (values[1] - values[0])
+    return np.concatenate((np.maximum(each.sum(axis=1) - up, 0.0), up)), np.concatenate((starts, ends))

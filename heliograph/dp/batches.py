@@ -81,6 +81,29 @@ class TruncatedGaussian(_Bounded):
     def distance(self) -> float:
         return float(binom.sf(self.most, self.records, self.p)) * (1 + 1e-9) + 1e-300
 
+    def nulled(self) -> TruncatedNulled:
+        return TruncatedNulled(self.p, self.noise_multiplier, self.most, self.records)
+
+
+@dataclass(frozen=True)
+class TruncatedNulled(TruncatedGaussian):
+    """A step on a cut Poisson sample of `records` records, where one of them may add nothing in its place.
+
+    Without the cut, a record that adds nothing is one that is not sampled: the same distance holds. With it, given the
+    coins and the order of the others, the batch is as without the record (not sampled, or cut again), or the record, or
+    its null, is in the place of a known one. All three sums are within 2 of each other: the pair of a replaced record of
+    batches of one size, with probability p, bounds it.
+    """
+
+    name = "truncated_nulled"
+    relation = "zero_out"
+
+    def displaced(self, count: int) -> Composition:
+        return _joined(self.p, self.noise_multiplier / 2) * count
+
+    def nulled(self) -> TruncatedNulled:
+        return self
+
 
 @dataclass(frozen=True)
 class FixedSizeGaussian(_Bounded):
@@ -136,8 +159,7 @@ class FixedSizeReplaced(_Bounded):
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
         p, half = self.size / self.records, self.noise_multiplier / 2
-        step: Mechanism = _sampled(p, half) if side == "below" or p == 1.0 else _JoinedGaussian(p, half)
-        return step * count
+        return (_sampled(p, half) if side == "below" else _joined(p, half)) * count
 
     def replaced(self) -> FixedSizeReplaced:
         return self
@@ -183,6 +205,7 @@ class AllocatedGaussian(_Bounded):
     noise_multiplier: float
     times: int = 1
     name = "allocated_gaussian"
+    absent_is_null = True
 
     def __post_init__(self) -> None:
         self._check("noise_multiplier", 0.3, 1e6, "the ratios of an epoch spread too far for a lattice below 0.3")
@@ -217,6 +240,10 @@ def _sampled(p: float, noise_multiplier: float) -> Mechanism:
     if p >= 1.0:
         return Gaussian(noise_multiplier)
     return SampledGaussian(math.nextafter(p, 1.0), noise_multiplier)
+
+
+def _joined(p: float, noise_multiplier: float) -> Mechanism:
+    return _sampled(p, noise_multiplier) if p >= 1.0 else _JoinedGaussian(math.nextafter(p, 1.0), noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -301,5 +328,6 @@ __all__ = [
     "FixedSizeGaussian",
     "FixedSizeReplaced",
     "TruncatedGaussian",
+    "TruncatedNulled",
     "WithReplacementGaussian",
 ]

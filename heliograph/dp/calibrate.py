@@ -1,19 +1,21 @@
 """Calibration: the smallest noise, the most steps, the largest sampling probability for a target (epsilon, delta).
 
-Each answer is proved by the upper bound on epsilon at the answer, and is within 0.1 % of the best: the lower bound at
-0.999 of the noise (1.001 of the probability, one step more) exceeds the target. If the bracket is not narrow
-enough to show this, the answer says so (`tight`).
+Each answer is proved (P8, test_noise_is_the_smallest): the upper bound on epsilon there is at most the target, and is
+within 0.1 % of the best: the lower bound at 0.999 of the noise (1.001 of the probability, one step more) exceeds the
+target. If the bracket is not narrow enough to show this, the answer says so (`tight`).
 """
 
 from __future__ import annotations
 
 import math
+import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.dp.accounting import Bracket, Tolerance, epsilon
-from heliograph.dp.accounting.accountant import check_delta
+from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
+from heliograph.dp.accounting.accountant import check_delta, epsilon_of_side
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.composition import MAX_STEPS, Composition
 from heliograph.dp.mechanisms import Gaussian, Mechanism, Neighboring, SampledGaussian
@@ -21,11 +23,15 @@ from heliograph.errors import PlanningError, ProgramError
 
 _SHARE = 5e-4
 """Calibration aims this far (relative) inside the best, half of what it promises."""
+_SECONDS = 15.0
+"""Of the processor: a search that takes longer says so before."""
+_ASKED = 8
+"""Brackets that a search takes."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A parameter, the bracket on epsilon there, and whether it is proved to be within 0.1 % of the best."""
+    """A parameter, the bracket on epsilon there, and whether it is within 0.1 % of the best."""
 
     parameter: str
     value: float
@@ -81,6 +87,7 @@ def smallest_noise(
     delta: float,
     build: Callable[[float], Composition],
     limits: tuple[float, float] = (1e-3, 1e6),
+    neighboring: Neighboring = "add_remove",
 ) -> Calibration:
     """The smallest x for which the composition `build(x)` is (target, delta)-private, for several kinds of mechanisms.
 
@@ -89,7 +96,7 @@ def smallest_noise(
     """
     _check_target(target)
     check_delta(delta)
-    return _smallest("noise_multiplier", build, target, delta, limits, "add_remove")
+    return _smallest("noise_multiplier", build, target, delta, limits, neighboring)
 
 
 def largest_p(
@@ -110,7 +117,7 @@ def largest_p(
         p = 1 / inverse
         return SampledGaussian(p, noise_multiplier) * steps + rest
 
-    whole = epsilon(build(1.0), delta)
+    whole = epsilon_at(build(1.0), delta)
     if whole.upper is not None and whole.upper <= target:
         return Calibration("p", 1.0, whole, target, True)
     found = _smallest("p", build, target, delta, (1.0, 1e9), "add_remove")
@@ -120,7 +127,7 @@ def largest_p(
 def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, *, limit: int = 10**8) -> Calibration:
     """The largest number of runs of a mechanism (or a composition) that is (target, delta)-private, at most `limit`.
 
-    `tight` says that one more run (0.1 % more, from 1,000 runs on) is proved to exceed the target.
+    `tight` says that one more run (0.1 % more, from 1,000 runs on) exceeds the target.
     """
     _check_target(target)
     check_delta(delta)
@@ -130,7 +137,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
     def fits(count: int) -> bool:
         # A rough bracket decides most counts; only those near the answer need the fine one.
         for each in (Tolerance(absolute=0.02 * target, relative=0.02), Tolerance(2e-3 * target, 2e-3), tolerance):
-            found = epsilon(Composition.of(mechanism) * count, delta, tolerance=each)
+            found = epsilon_at(Composition.of(mechanism) * count, delta, tolerance=each)
             if found.upper is not None and found.upper <= target:
                 return True
             if found.lower is not None and found.lower > target:
@@ -141,7 +148,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
     while high < limit and fits(high):
         low, high = high, min(high * 8, limit)
     if high == limit and fits(limit):
-        bracket = epsilon(Composition.of(mechanism) * limit, delta, tolerance=tolerance)
+        bracket = epsilon_at(Composition.of(mechanism) * limit, delta, tolerance=tolerance)
         return Calibration("steps", limit, bracket, target, False)
     while high - low > 1:
         middle = (low + high) // 2 if low < 64 or high < 2 * low else math.isqrt(low * high)
@@ -156,12 +163,12 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
         raise PlanningError(
             f"not even one run is private at epsilon {target:g}, delta {delta:g}",
             where="steps",
-            why=f"one run has epsilon {epsilon(mechanism, delta).estimate:.6g}",
+            why=f"one run has epsilon {epsilon_at(mechanism, delta).estimate:.6g}",
             hint="use more noise or a larger epsilon",
         )
-    bracket = epsilon(Composition.of(mechanism) * low, delta, tolerance=tolerance)
+    bracket = epsilon_at(Composition.of(mechanism) * low, delta, tolerance=tolerance)
     more = low + max(low // 1000, 1)
-    beyond = epsilon(Composition.of(mechanism) * more, delta, tolerance=tolerance).lower
+    beyond = epsilon_at(Composition.of(mechanism) * more, delta, tolerance=tolerance).lower
     return Calibration("steps", low, bracket, target, beyond is not None and beyond > target)
 
 
@@ -178,90 +185,75 @@ def _smallest(
     limits: tuple[float, float],
     neighboring: Neighboring,
 ) -> Calibration:
-    """The smallest x (in a falling epsilon) whose upper bound is at most the target, to `_SHARE`."""
+    """The smallest x (epsilon falls in it) whose upper bound is at most the target, to `_SHARE`.
 
-    def ask(x: float, tolerance: Tolerance) -> Bracket:
-        return epsilon(build(x), delta, tolerance=tolerance, neighboring=neighboring)
-
-    rough = Tolerance(absolute=0.02 * target, relative=0.02)
-    fine = _tolerance(target)
-    low, high = limits  # epsilon(low) > target >= epsilon(high), in logarithms below
-    x = min(max(1.0, low * 1.5), high)
-    if _level(ask(high, rough)) > target:
-        raise PlanningError(
-            f"epsilon {target:g} at delta {delta:g} cannot be reached",
-            where=name,
-            why="the other mechanisms alone exceed it, or delta is below what they lose",
-        )
-    # Bracket the answer by factors, roughly.
-    if _level(ask(x, rough)) > target:
-        low = x
-        while True:
-            x = x * 4
-            if x >= high:
-                break
-            if _level(ask(x, rough)) <= target:
-                high = x
-                break
-            low = x
-    else:
-        high = x
-        while True:
-            x = x / 4
+    A secant on logarithms, since epsilon is near a power of the noise; brackets are as wide as the answer is far.
+    """
+    finest = _tolerance(target)
+    left, right = low, high = math.log(limits[0]), math.log(limits[1])
+    x = min(max(0.0, low + 0.4), high)
+    share, slope = 0.02, -1.0
+    last: tuple[float, float] | None = None
+    answer: float | None = None
+    began = time.thread_time()
+    for asked in range(60):
+        fine = share <= max(finest.absolute / target, finest.relative)
+        width = finest if fine else Tolerance(absolute=share * target, relative=share)
+        found = epsilon_of_side("above", build(math.exp(x)), delta, width, neighboring)
+        if asked == 0:
+            _announce(name, time.thread_time() - began)
+        upper = math.inf if found.upper is None else found.upper
+        gap = math.log(min(max(upper, 1e-12 * target), 1e12 * target) / target)
+        if upper <= target:
+            right = answer = x
             if x <= low:
-                low = limits[0]
                 break
-            if _level(ask(x, rough)) > target:
-                low = x
-                break
-            high = x
-    # Secant on the logarithms: epsilon is near a power of the noise.
-    left, right = math.log(low), math.log(high)
-
-    def gap(log_x: float, tolerance: Tolerance) -> float:
-        return math.log(min(max(_level(ask(math.exp(log_x), tolerance)), 1e-12), 1e9) / target)
-
-    gap_left, gap_right = gap(left, rough), gap(right, rough)
-    middle = right
-    for _ in range(60):
-        if right - left < _SHARE / 8:
+        elif x >= high and (fine or found.lower is None or found.lower > target):
+            raise PlanningError(
+                f"epsilon {target:g} at delta {delta:g} cannot be reached",
+                where=name,
+                why="the other mechanisms alone exceed it, or delta is below what they lose",
+            )
+        elif fine or (found.lower is not None and found.lower > target):
+            left = x
+        known = abs(gap) < 20
+        if known and last is not None and last[0] != x and (gap - last[1]) / (x - last[0]) < 0:
+            slope = (gap - last[1]) / (x - last[0])
+        # The bound falls with x at `slope`: how far the answer is.
+        move = (gap + _SHARE / 8) / -slope if known else math.copysign(math.log(4), gap)
+        last = (x, gap) if known else None
+        if answer is not None and (right - left < _SHARE / 4 or (fine and x == right and abs(move) < _SHARE / 4)):
             break
-        if gap_left > 0 >= gap_right and gap_left != gap_right:
-            middle = (left * gap_right - right * gap_left) / (gap_right - gap_left)
-        else:
-            middle = (left + right) / 2
-        span = right - left
-        middle = min(max(middle, left + 0.02 * span), right - 0.02 * span)
-        found = gap(middle, fine if span < 0.1 else Tolerance(absolute=2e-3 * target, relative=2e-3))
-        if abs(found) < _SHARE / 8:
-            break
-        if found > 0:
-            left, gap_left = middle, found
-            gap_right /= 2 if gap_right < 0 else 1
-        else:
-            right, gap_right = middle, found
-            gap_left /= 2
-    # Increase the best guess until the upper bound proves it.
-    answer = math.exp(middle)
-    for _ in range(60):
-        bracket = ask(answer, fine)
-        if bracket.upper is not None and bracket.upper <= target:
-            break
-        answer *= 1 + _SHARE / 8
-    else:
+        new = min(max(x + max(min(move, 2.8), -2.8), low), high)
+        share = min(max(abs(gap) / 10, 1e-9), 0.02)
+        if not left < new < right:
+            if abs(move) < 2 * _SHARE and not fine:
+                new, share = x, 1e-9
+            elif new < high and new > low:
+                new = (left + right) / 2
+            elif new == high:
+                share = 1e-9
+        x = new
+    if answer is None:
         raise PlanningError("no value was proved", where=name, why="the bracket is too wide near the target")
-    if not limits[0] <= answer <= limits[1]:
-        answer = min(max(answer, limits[0]), limits[1])
-        bracket = ask(answer, fine)
-    beyond = ask(max(answer * 0.999, limits[0]), fine).lower
-    return Calibration(name, answer, bracket, target, beyond is not None and beyond > target)
+    value = math.exp(answer)
+    bracket = epsilon_at(build(value), delta, tolerance=finest, neighboring=neighboring)
+    beyond = epsilon_of_side("below", build(max(value * 0.999, limits[0])), delta, finest, neighboring).lower
+    return Calibration(name, value, bracket, target, beyond is not None and beyond > target)
 
 
-def _level(bracket: Bracket) -> float:
-    """The number to compare with a target: the estimate, or the upper bound if that is far from the lower."""
-    if bracket.upper is None or (bracket.lower is not None and bracket.upper <= 1.1 * bracket.lower):
-        return bracket.estimate
-    return bracket.upper
+class SlowWarning(UserWarning):
+    """A calibration will take longer than `_SECONDS`."""
+
+
+def _announce(name: str, seconds: float) -> None:
+    """Say how long the search for a parameter takes, where that is long; `seconds` is one bracket's."""
+    if _ASKED * seconds > _SECONDS:
+        warnings.warn(
+            f"finding {name} takes about {_ASKED * seconds:.0f} s: one bracket took {seconds:.1f} s",
+            SlowWarning,
+            stacklevel=4,
+        )
 
 
 def _check_target(target: float) -> None:

@@ -93,11 +93,13 @@ class Composition:
                     hint="account under replace, or state what it is for an added or removed record: pure(epsilon=...)",
                 )
             return self
+        if neighboring == "zero_out":
+            return Composition(tuple((mechanism.nulled(), count) for mechanism, count in self.items))
         if neighboring != "replace":
             raise ProgramError(
                 f"no neighbouring relation {neighboring!r}",
                 where="neighboring",
-                hint="use add_remove or replace",
+                hint="use add_remove, replace or zero_out",
             )
         return Composition(tuple((mechanism.replaced(), count) for mechanism, count in self.items))
 

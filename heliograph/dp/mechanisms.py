@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from heliograph.dp.composition import Composition
 
 Direction = Literal["add", "remove"]
-Neighboring = Literal["add_remove", "replace"]
+Neighboring = Literal["add_remove", "replace", "zero_out"]
+"""How neighbours differ: by a record added or removed, by one replaced, or by one that adds nothing in its place."""
+NEIGHBORING: tuple[Neighboring, ...] = ("add_remove", "replace", "zero_out")
 Side = Literal["above", "below"]
 DIRECTIONS: tuple[Direction, Direction] = ("add", "remove")
 
@@ -44,7 +46,10 @@ class Mechanism(ABC):
     proved: ClassVar[bool] = True
     """The masses of its pair are bounded with their round-off; False where they are estimates."""
     relation: ClassVar[Neighboring | None] = "add_remove"
-    """The neighbouring relation that its pair is for; None: the one that its parameters were proved for."""
+    """The neighbouring relation that its pair is for; None: the one that its parameters hold for."""
+
+    absent_is_null: ClassVar[bool] = False
+    """Leaving a record out and making it add nothing come to the same, so that zero_out has the pair of add_remove."""
 
     @abstractmethod
     def pair(self, direction: Direction) -> Pair:
@@ -60,6 +65,19 @@ class Mechanism(ABC):
             where=self.text(),
             why="a tight dominating pair is known for it under adding or removing a record only",
             hint="account under add_remove; a replacement is one removal and one addition (see group privacy)",
+        )
+
+    def nulled(self) -> Mechanism:
+        """The record of this mechanism for neighbours in which one record is there, or adds nothing in its place.
+
+        Raises UnsupportedError if no pair is known.
+        """
+        if self.absent_is_null:
+            return self
+        raise UnsupportedError(
+            f"{self.name} has no pair for the neighbouring relation 'zero_out'",
+            where=self.text(),
+            hint="account under replace, which covers a record that adds nothing",
         )
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition | None:
@@ -149,6 +167,7 @@ class Gaussian(Mechanism):
 
     noise_multiplier: float
     name = "gaussian"
+    absent_is_null = True
     symmetric = True
 
     def __post_init__(self) -> None:
@@ -168,6 +187,7 @@ class SampledGaussian(Mechanism):
     p: float
     noise_multiplier: float
     name = "sampled_gaussian"
+    absent_is_null = True
 
     def __post_init__(self) -> None:
         self._check_probability("p")
@@ -183,6 +203,7 @@ class Laplace(Mechanism):
 
     epsilon: float
     name = "laplace"
+    absent_is_null = True
     symmetric = True
 
     def __post_init__(self) -> None:
@@ -202,6 +223,7 @@ class SampledLaplace(Mechanism):
     p: float
     epsilon: float
     name = "sampled_laplace"
+    absent_is_null = True
 
     def __post_init__(self) -> None:
         self._check_probability("p")
@@ -221,6 +243,7 @@ class DiscreteGaussian(Mechanism):
     sigma: float
     sensitivity: int = 1
     name = "discrete_gaussian"
+    absent_is_null = True
     symmetric = True
 
     def __post_init__(self) -> None:
@@ -248,6 +271,7 @@ class DiscreteLaplace(Mechanism):
     epsilon: float
     sensitivity: int = 1
     name = "discrete_laplace"
+    absent_is_null = True
     symmetric = True
 
     def __post_init__(self) -> None:
@@ -387,6 +411,7 @@ def _response_pair(epsilon: float, others: float) -> Pair:
 
 __all__ = [
     "DIRECTIONS",
+    "NEIGHBORING",
     "Approximate",
     "Direction",
     "DiscreteGaussian",

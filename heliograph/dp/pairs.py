@@ -78,10 +78,6 @@ class Part(Protocol):
         """Masses between consecutive entries of x (rising; infinite ends allowed)."""
         ...
 
-    def density(self, x: Array) -> Array:
-        """The density of A at x; used to steer iterations, never in a bound."""
-        ...
-
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
         """Losses below and above which A has at most about e^log_bottom and e^log_top of mass."""
         ...
@@ -148,8 +144,6 @@ class _Base(Protocol):
 
     def cells(self, x: Array) -> Cells: ...
 
-    def densities(self, x: Array) -> tuple[Array, Array]: ...
-
     def x_range(self, log_mass: float) -> tuple[float, float]: ...
 
 
@@ -177,11 +171,6 @@ class GaussianBase:
         b, b_error = normal_cells(x)
         a, a_error = normal_cells(x - self.mu, x)
         return Cells(a, b, a_error, b_error)
-
-    def densities(self, x: Array) -> tuple[Array, Array]:
-        x = np.clip(x, -1e3, 1e3 + self.mu)
-        scale = 1 / np.sqrt(2 * np.pi)
-        return scale * np.exp(-((x - self.mu) ** 2) / 2), scale * np.exp(-(x**2) / 2)
 
     def x_range(self, log_mass: float) -> tuple[float, float]:
         """x beyond which B0 below, A0 above have at most e^log_mass."""
@@ -226,10 +215,6 @@ class LaplaceBase:
             relative * a + slack * np.exp(-self.epsilon * (1 - x[1:])),
             relative * b + slack * np.exp(-self.epsilon * x[:-1]),
         )
-
-    def densities(self, x: Array) -> tuple[Array, Array]:
-        half = self.epsilon / 2
-        return half * np.exp(-self.epsilon * (1 - x)), half * np.exp(-self.epsilon * x)
 
     def x_range(self, log_mass: float) -> tuple[float, float]:
         return 0.0, 1.0
@@ -312,10 +297,6 @@ class SampledPart:
         if self.remove:
             return Cells(mixed, base.b, mixed_error, base.b_error)
         return Cells(base.b, mixed, base.b_error, mixed_error)
-
-    def density(self, x: Array) -> Array:
-        shifted, still = self.base.densities(self._sign() * _clean(x))
-        return (1 - self.p) * still + self.p * shifted if self.remove else still
 
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
         if np.isfinite(self.base.low):

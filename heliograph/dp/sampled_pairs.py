@@ -99,14 +99,6 @@ class MixturePart:
             return Cells(mixed, still, mixed_error, still_error)
         return Cells(still[::-1], mixed[::-1], still_error[::-1], mixed_error[::-1])
 
-    def density(self, x: Array) -> Array:
-        there = np.clip(self._sign() * np.asarray(x), -1e3, 1e3)
-        scale = 1 / np.sqrt(2 * np.pi)
-        if not self.remove:
-            return np.asarray(scale * np.exp(-(there**2) / 2))
-        gaps = there - self.shifts[:, None]
-        return np.asarray((self.weights[:, None] * scale * np.exp(-(gaps**2) / 2)).sum(axis=0))
-
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
         if self.remove:
             bottom = float(ndtri_exp(log_bottom))
@@ -160,11 +152,6 @@ class JoinedPart:
         right = self.above.cells(up + np.maximum(x, 0.0))
         left = self.below.cells(down + np.minimum(x, 0.0))
         return Cells(right.a + left.a, right.b + left.b, right.a_error + left.a_error, right.b_error + left.b_error)
-
-    def density(self, x: Array) -> Array:
-        up, down = self._zeros()
-        x = np.asarray(x, dtype=np.float64)
-        return np.asarray(np.where(x > 0, self.above.density(up + x), self.below.density(down + x)))
 
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
         low, high = self.below.loss_range(log_bottom, log_top)[0], self.above.loss_range(log_bottom, log_top)[1]

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
+from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Mechanism, SampledGaussian
+from heliograph.dp.mechanisms import Mechanism, Neighboring, SampledGaussian
 from heliograph.errors import ProgramError
 
 Uniform = Callable[[int], npt.NDArray[np.float64]]
@@ -47,8 +47,13 @@ class Sampler(ABC):
     """A way to draw batches. Sums are divided by `expected_size`: public, never the size of a batch."""
 
     name: ClassVar[str] = ""
-    knows_count: ClassVar[bool] = True
-    """The analysis is for a public number of records: another number in the data is refused."""
+    neighboring: ClassVar[Neighboring] = "add_remove"
+    """The neighbours of its accounting. Where the number of records is fixed, these have it too, or could not run."""
+
+    @property
+    def knows_count(self) -> bool:
+        """Whether the analysis is for a public number of records: another number in the data is refused."""
+        return self.neighboring != "add_remove"
 
     @property
     @abstractmethod
@@ -78,7 +83,6 @@ class PoissonSampler(Sampler):
 
     batch_size: float
     name = "poisson"
-    knows_count = False
 
     def __post_init__(self) -> None:
         _positive(self.batch_size, "batch_size")
@@ -104,6 +108,7 @@ class TruncatedPoissonSampler(Sampler):
     batch_size: float
     most: int
     name = "truncated_poisson"
+    neighboring = "zero_out"
 
     def __post_init__(self) -> None:
         _positive(self.batch_size, "batch_size")
@@ -115,7 +120,7 @@ class TruncatedPoissonSampler(Sampler):
         return float(self.batch_size)
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
-        p, size = min(self.batch_size / records, 1.0), int(records) + 1
+        p, size = min(self.batch_size / records, 1.0), int(records)
         return EpochPlan(
             _steps(records, self.batch_size), TruncatedGaussian(p, noise_multiplier, min(self.most, size), size)
         )
@@ -128,10 +133,12 @@ class TruncatedPoissonSampler(Sampler):
 
 
 @dataclass(frozen=True)
-class _OneSize(Sampler):
-    """Batches of one public size."""
+class FixedSizeSampler(Sampler):
+    """Batches of fixed size, drawn without replacement, afresh for every step."""
 
     size: int
+    name = "fixed_size"
+    neighboring = "replace"
 
     def __post_init__(self) -> None:
         _positive(self.size, "size")
@@ -140,33 +147,12 @@ class _OneSize(Sampler):
     def expected_size(self) -> float:
         return float(self.size)
 
-
-@dataclass(frozen=True)
-class FixedSizeSampler(_OneSize):
-    """Batches of fixed size, drawn without replacement, afresh for every step."""
-
-    name = "fixed_size"
-
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
         return EpochPlan(_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
 
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
         for _ in range(plan.steps):
             yield _chosen(records, self.size, uniform)
-
-
-@dataclass(frozen=True)
-class WithReplacementSampler(_OneSize):
-    """Batches of fixed size; each record of a batch is drawn from all records."""
-
-    name = "with_replacement"
-
-    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
-        return EpochPlan(_steps(records, self.size), WithReplacementGaussian(self.size, int(records), noise_multiplier))
-
-    def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
-        for _ in range(plan.steps):
-            yield np.sort(_uniform_integers(records, self.size, uniform))
 
 
 @dataclass(frozen=True)
@@ -181,7 +167,6 @@ class AllocationSampler(Sampler):
     records_expected: float
     times: int = 1
     name = "allocation"
-    knows_count = False
 
     def __post_init__(self) -> None:
         _positive(self.batches, "batches")
@@ -239,7 +224,6 @@ SAMPLERS: dict[str, type[Sampler]] = {
         PoissonSampler,
         TruncatedPoissonSampler,
         FixedSizeSampler,
-        WithReplacementSampler,
         AllocationSampler,
     )
 }
@@ -252,5 +236,4 @@ __all__ = [
     "PoissonSampler",
     "Sampler",
     "TruncatedPoissonSampler",
-    "WithReplacementSampler",
 ]

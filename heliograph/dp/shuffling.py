@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import mpmath
 from mpmath import mp, mpf
 
-from heliograph.dp.accounting import Bracket, epsilon
+from heliograph.dp.accounting import Bracket, epsilon_at
 from heliograph.dp.accounting.accountant import check_delta
 from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.errors import ProgramError
@@ -56,7 +56,7 @@ class ShuffledEpoch:
 
     def poisson(self, delta: float) -> Bracket:
         """The common accounting of the epoch: as many Poisson samples with probability 1 / batches."""
-        return epsilon(SampledGaussian(1 / self.batches, self.noise_multiplier) * self.batches, delta)
+        return epsilon_at(SampledGaussian(1 / self.batches, self.noise_multiplier) * self.batches, delta)
 
     def _thresholds(self) -> list[float]:
         s = self.noise_multiplier

@@ -192,7 +192,7 @@ def test_a_bracket_is_a_line_and_a_table_in_a_notebook() -> None:
     from heliograph.dp import accounting
     from heliograph.dp.language import parse
 
-    bracket = accounting.epsilon(parse("gaussian(noise_multiplier=1)"), 1e-5)
+    bracket = accounting.epsilon_at(parse("gaussian(noise_multiplier=1)"), 1e-5)
     assert repr(bracket).count("\n") == 0
     assert repr(bracket).startswith("<Bracket: epsilon in [4.37")
     page = bracket._repr_html_()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from heliograph.dp.accounting import Tolerance, convolve, delta, epsilon
+from heliograph.dp.accounting import Tolerance, convolve, delta_at, epsilon_at
 from heliograph.dp.accounting.curves import group_epsilon
 from heliograph.dp.accounting.discretize import Lattice, _ratio
 from heliograph.dp.accounting.pld import _aligned, _Clock
@@ -37,7 +37,7 @@ from heliograph.errors import ProgramError
 @pytest.mark.parametrize("group", [2, 3, 7])
 @pytest.mark.parametrize("count", [1, 100, 10_000])
 def test_a_group_counts_every_run(group: int, count: int) -> None:
-    whole = epsilon(Gaussian(50.0 / group) * count, 1e-6)
+    whole = epsilon_at(Gaussian(50.0 / group) * count, 1e-6)
     found = group_epsilon(Gaussian(50.0) * count, group, 1e-6)
     assert whole.lower <= found <= whole.upper * (1 + 1e-9) + 1e-9
     assert group_epsilon(Gaussian(50.0) * count + Gaussian(20.0), group, 1e-6) > found
@@ -125,7 +125,7 @@ def _laplace_and_response(p: float, e: float, at: float) -> mpf:
 )
 def test_probabilities_near_one(p: float, e: float, at: float) -> None:
     table = Table((1e-6, 1 - 1e-6), (0.5, 0.5))
-    found = epsilon(SampledLaplace(p, e) + table, at).directions["add"]
+    found = epsilon_at(SampledLaplace(p, e) + table, at).directions["add"]
     with mp.workdps(60):
         true = float(_laplace_and_response(p, e, at))
     assert found.lower <= true * (1 + 1e-12)
@@ -138,17 +138,17 @@ def test_probabilities_near_one(p: float, e: float, at: float) -> None:
 @pytest.mark.parametrize("small", [1e-10, 1e-15, 1e-17, 1e-44, 1e-62, 1e-200])
 @pytest.mark.parametrize("method", ["auto", "exact", "rdp", "pld"])
 def test_small_deltas_keep_their_digits(small: float, method: str) -> None:
-    found = delta(Approximate(0.1, small) * 3, 5.0, method=method)
+    found = delta_at(Approximate(0.1, small) * 3, 5.0, method=method)
     with mp.workdps(250):
         true = 1 - (1 - mpf(small)) ** 3
     assert mpf(found.lower) <= true
     assert true <= mpf(found.upper)
     assert found.upper <= 3.01 * small
-    assert epsilon(Approximate(0.1, small), small / 10).lower == math.inf
+    assert epsilon_at(Approximate(0.1, small), small / 10).lower == math.inf
 
 
 def test_a_delta_that_is_all_lost_has_a_finite_epsilon() -> None:
-    found = epsilon(Approximate(0.1, 1e-6), 1e-6, method="exact")
+    found = epsilon_at(Approximate(0.1, 1e-6), 1e-6, method="exact")
     assert found.lower == pytest.approx(0.1, rel=1e-12)
     assert found.upper == pytest.approx(0.1, rel=1e-12)
 
@@ -157,7 +157,7 @@ def test_a_delta_that_is_all_lost_has_a_finite_epsilon() -> None:
 
 
 def test_large_epsilons_are_not_infinite() -> None:
-    found = epsilon(Gaussian(0.01) * 10**9, 1e-5)
+    found = epsilon_at(Gaussian(0.01) * 10**9, 1e-5)
     assert found.upper < 5.0005e12
     assert found.lower > 5.0e12 * (1 - 1e-9)
 
@@ -173,8 +173,8 @@ def test_large_epsilons_are_not_infinite() -> None:
     ids=str,
 )
 def test_a_finite_bound_that_is_known_is_given(composition: Composition, at: float) -> None:
-    found = epsilon(composition, at, tolerance=Tolerance(seconds=2.0))
-    moments = epsilon(composition, at, method="rdp")
+    found = epsilon_at(composition, at, tolerance=Tolerance(seconds=2.0))
+    moments = epsilon_at(composition, at, method="rdp")
     assert found.upper <= moments.upper * (1 + 1e-9) + 1e-9
     assert found.lower <= found.upper
     # No loss is larger than all of the largest together.
@@ -200,18 +200,20 @@ def test_a_finite_bound_that_is_known_is_given(composition: Composition, at: flo
     ids=str,
 )
 def test_losses_near_round_off_are_bounded(mechanism: Mechanism, at: float, absolute: float) -> None:
-    found = epsilon(mechanism * 2, at, tolerance=Tolerance(absolute=absolute, relative=0.0, seconds=2.0), method="pld")
+    found = epsilon_at(
+        mechanism * 2, at, tolerance=Tolerance(absolute=absolute, relative=0.0, seconds=2.0), method="pld"
+    )
     pair = mechanism.pair("remove")
     assert 0 <= found.lower <= found.upper <= 2 * float(pair.atoms.loss[-1]) * (1 + 1e-9) + 2e-12
 
 
 def test_a_table_that_tells_everything() -> None:
     table = Table((1.0, 0.0), (0.0, 1.0))
-    found = delta(table, 1.0)
+    found = delta_at(table, 1.0)
     assert found.upper == 1.0
     assert found.lower > 1 - 1e-9
-    assert epsilon(table, 0.5).lower == math.inf
-    assert epsilon(table + Gaussian(1.0) * 3, 0.5).lower == math.inf
+    assert epsilon_at(table, 0.5).lower == math.inf
+    assert epsilon_at(table + Gaussian(1.0) * 3, 0.5).lower == math.inf
 
 
 # Tables, densities.
@@ -220,7 +222,7 @@ def test_a_table_that_tells_everything() -> None:
 def test_a_table_of_many_outcomes_is_bounded_from_below() -> None:
     n = 20_000
     upper = [0.99 / n] * n + [0.01]
-    found = delta(Table(tuple(upper), tuple([1.0 / n] * n + [0.0])), 5.0)
+    found = delta_at(Table(tuple(upper), tuple([1.0 / n] * n + [0.0])), 5.0)
     true = 0.01 / math.fsum(upper)
     assert found.lower <= true * (1 + 1e-15)
     assert found.upper >= true * (1 - 1e-15)
@@ -248,17 +250,17 @@ def test_a_loss_that_turns_back_between_the_points_is_refused() -> None:
 
     pair = Densities(upper, lower, tuple(np.arange(-40, 41) * h), 1e-22)
     with pytest.raises(ProgramError, match="not monotone"):
-        epsilon(pair, 1e-6)
+        epsilon_at(pair, 1e-6)
 
 
 def test_quadrature_is_not_called_proved() -> None:
     points = tuple(np.linspace(-14, 15, 300))
     log = -0.5 * math.log(2 * math.pi)
     pair = Densities(lambda x: log - 0.5 * (x - 1) ** 2, lambda x: log - 0.5 * x**2, points, 1e-30)
-    found = epsilon(pair, 1e-5)
+    found = epsilon_at(pair, 1e-5)
     assert not found.proved
     assert "estimated" in found.reason
-    assert epsilon(Gaussian(1.0), 1e-5).proved
+    assert epsilon_at(Gaussian(1.0), 1e-5).proved
 
 
 # One number, one neighbouring relation.
@@ -266,11 +268,11 @@ def test_quadrature_is_not_called_proved() -> None:
 
 def test_relations_are_not_mixed() -> None:
     with pytest.raises(ProgramError, match="randomized_response cannot be combined"):
-        epsilon(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5)
-    alone = epsilon(RandomizedResponse(0.5) * 3, 1e-5)
+        epsilon_at(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5)
+    alone = epsilon_at(RandomizedResponse(0.5) * 3, 1e-5)
     assert alone.neighboring == "replace"
-    assert epsilon(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5, neighboring="replace").neighboring == "replace"
-    assert epsilon(Pure(0.5) + Gaussian(2.0), 1e-5).neighboring == "add_remove"
+    assert epsilon_at(RandomizedResponse(0.5) + Gaussian(2.0), 1e-5, neighboring="replace").neighboring == "replace"
+    assert epsilon_at(Pure(0.5) + Gaussian(2.0), 1e-5).neighboring == "add_remove"
 
 
 # Errors that no figure shows.
@@ -313,7 +315,7 @@ def test_what_lies_beyond_the_terms_that_are_added_is_bounded() -> None:
 def test_a_bracket_keeps_to_its_seconds() -> None:
     composition = SampledGaussian(1e-5, 0.6) * 10**8
     began = time.process_time()
-    found = epsilon(composition, 1e-5, method="pld", tolerance=Tolerance(absolute=1e-6, relative=0.0, seconds=1.0))
+    found = epsilon_at(composition, 1e-5, method="pld", tolerance=Tolerance(absolute=1e-6, relative=0.0, seconds=1.0))
     # Two directions, and a last round that took longer than it was thought to.
     assert time.process_time() - began < 8.0
     assert not found.reached
@@ -339,7 +341,7 @@ def test_seconds_are_for_both_directions() -> None:
 
         delta = epsilon
 
-    epsilon(SampledGaussian(0.1, 1.0) * 3, 1e-5, method=Burning(), tolerance=Tolerance(seconds=2.0))  # type: ignore[arg-type]
+    epsilon_at(SampledGaussian(0.1, 1.0) * 3, 1e-5, method=Burning(), tolerance=Tolerance(seconds=2.0))  # type: ignore[arg-type]
     assert given[0] == pytest.approx(1.0, abs=0.1)
     assert given[1] == pytest.approx(1.7, abs=0.1)
 
@@ -378,7 +380,7 @@ def test_first_meshes_are_no_finer_than_it_takes(
         return law
 
     monkeypatch.setattr(convolve, "compose", noted)
-    found = epsilon(composition, at, tolerance=Tolerance(seconds=2.0))
+    found = epsilon_at(composition, at, tolerance=Tolerance(seconds=2.0))
     assert nodes[0] <= most
     assert 0 < found.lower < found.upper < 1.01 * found.lower + 0.01
 
@@ -419,7 +421,7 @@ def test_atoms_force_no_finer_mesh_once_time_is_up() -> None:
 def test_moments_of_many_kinds_take_a_moment() -> None:
     many = Composition(tuple((SampledGaussian(0.001 + 1e-5 * i, 0.8 + 0.001 * i), 10) for i in range(300)))
     began = time.process_time()
-    found = epsilon(many, 1e-5, method="rdp")
+    found = epsilon_at(many, 1e-5, method="rdp")
     assert time.process_time() - began < 5.0
     assert 0.5 < found.upper < 2.0
 
@@ -451,9 +453,9 @@ def test_a_law_whose_origin_is_far_away_is_read_at_once() -> None:
 
 def test_a_loss_that_is_one_number_up_to_rounding_divides_by_nothing() -> None:
     """With so little noise the tilted loss has no variance that doubles can hold."""
-    found = epsilon(SampledGaussian(1.88e-7, 0.0208) * 160_205, 4.7e-6)
+    found = epsilon_at(SampledGaussian(1.88e-7, 0.0208) * 160_205, 4.7e-6)
     assert 2500 < found.lower <= found.upper < 2501
-    assert delta(SampledGaussian(1.88e-7, 0.0208) * 160_205, found.upper).lower <= 4.7e-6
+    assert delta_at(SampledGaussian(1.88e-7, 0.0208) * 160_205, found.upper).lower <= 4.7e-6
 
 
 def test_a_share_of_next_to_nothing_is_infinite_without_a_warning() -> None:

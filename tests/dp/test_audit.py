@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.audit import clopper_pearson, many_runs, one_run, one_run_bound, split
 from heliograph.dp.mechanisms import Gaussian
 from heliograph.errors import ProgramError
@@ -31,7 +31,7 @@ def test_clopper_pearson_has_its_coverage() -> None:
 
 
 def test_a_forgotten_noise_is_caught() -> None:
-    claimed = epsilon(Gaussian(2.0), DELTA).upper
+    claimed = epsilon_at(Gaussian(2.0), DELTA).upper
     # The mechanism was to add noise 2 and adds a tenth of it.
     found = many_runs(scores(0.2, 4000, 1, True), scores(0.2, 4000, 2, False), threshold=0.5, delta=DELTA)
     assert found.epsilon_lower > claimed
@@ -42,7 +42,7 @@ def test_a_forgotten_noise_is_caught() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_sound_mechanism_is_not_accused(seed: int) -> None:
     # Confidence 0.999999: eight runs of two audits raise a false alarm with probability below 2e-5.
-    claimed = epsilon(Gaussian(1.0), DELTA).upper
+    claimed = epsilon_at(Gaussian(1.0), DELTA).upper
     members, others = scores(1.0, 3000, 10 + seed, True), scores(1.0, 3000, 50 + seed, False)
     for found in (
         many_runs(members, others, threshold=1.5, delta=DELTA, confidence=0.999999),
@@ -56,13 +56,13 @@ def test_one_run_catches_raw_release_and_spares_the_sound() -> None:
     included = generator.random(1000) < 0.5
     raw = included.astype(float) + 0.1 * generator.standard_normal(1000)
     found = one_run(raw.tolist(), included.tolist(), guess_in=100, guess_out=100, delta=DELTA)
-    assert found.epsilon_lower > epsilon(Gaussian(2.0), DELTA).upper
+    assert found.epsilon_lower > epsilon_at(Gaussian(2.0), DELTA).upper
     for seed in range(5):
         noise = np.random.default_rng(100 + seed).standard_normal(1000)
         sound = one_run(
             (included + noise).tolist(), included.tolist(), guess_in=50, guess_out=50, delta=DELTA, confidence=0.99999
         )
-        assert sound.epsilon_lower <= epsilon(Gaussian(1.0), DELTA).upper
+        assert sound.epsilon_lower <= epsilon_at(Gaussian(1.0), DELTA).upper
 
 
 def test_one_run_bound_is_the_binomial_without_delta() -> None:

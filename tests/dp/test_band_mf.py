@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.ledger import verify
 from heliograph.dp.banded import Banded, optimal_bands
 from heliograph.dp.mechanisms import SampledGaussian
@@ -109,7 +109,7 @@ def test_a_run_is_charged_by_cycles(tmp_path: Path) -> None:
     report = made().fit()
     # 20 steps are 5 cycles of 4 bands; a record's turn has probability 4 b / N.
     assert report.ledger.composition == SampledGaussian(0.4, 2.0) * 5
-    assert report.epsilon_upper == epsilon(SampledGaussian(0.4, 2.0) * 5, 1e-4).upper
+    assert report.epsilon_upper == epsilon_at(SampledGaussian(0.4, 2.0) * 5, 1e-4).upper
     path = tmp_path / "report.json"
     path.write_text(json.dumps(report.to_json()))
     assert verify(path).holds

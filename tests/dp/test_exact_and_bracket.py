@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from heliograph.dp.accounting import Tolerance, delta, epsilon, methods
+from heliograph.dp.accounting import Tolerance, delta_at, epsilon_at, methods
 from heliograph.dp.composition import Composition
 from heliograph.dp.custom import Densities, Table
 from heliograph.dp.mechanisms import (
@@ -50,14 +50,14 @@ def gaussian_delta(mu: mpf, e: mpf) -> mpf:
 def test_k_gaussians_are_one_gaussian(multiplier: float, count: int, at: float) -> None:
     with mp.workdps(50):
         mu = mpmath.sqrt(count) / mpf(multiplier)
-        bracket = epsilon(Gaussian(multiplier) * count, at)
+        bracket = epsilon_at(Gaussian(multiplier) * count, at)
         if bracket.upper == 0:
             assert gaussian_delta(mu, mpf(0)) <= at
             return
         assert bracket.width <= 1e-9
         assert gaussian_delta(mu, mpf(bracket.lower)) >= mpf(at)
         assert gaussian_delta(mu, mpf(bracket.upper)) <= mpf(at)
-        by_fft = epsilon(Gaussian(multiplier) * count, at, method="pld")
+        by_fft = epsilon_at(Gaussian(multiplier) * count, at, method="pld")
         assert by_fft.lower <= bracket.estimate <= by_fft.upper
         assert by_fft.reached
 
@@ -97,7 +97,7 @@ def quadrature_delta(p: float, multiplier: float, e: float, direction: str) -> m
 @pytest.mark.parametrize("method", ["exact", "pld"])
 def test_one_sampled_step_against_quadrature(p: float, multiplier: float, method: str) -> None:
     with mp.workdps(50):
-        bracket = delta(SampledGaussian(p, multiplier), 0.004, method=method)
+        bracket = delta_at(SampledGaussian(p, multiplier), 0.004, method=method)
         for direction in DIRECTIONS:
             true = quadrature_delta(p, multiplier, 0.004, direction)
             each = bracket.directions[direction]
@@ -154,7 +154,7 @@ def test_discrete_mechanisms_by_enumeration(mechanism: Mechanism, count: int) ->
                 total = mpmath.fsum(loss for loss, _ in combination)
                 if total > e:
                     true += mpmath.fprod(mass for _, mass in combination) * -mpmath.expm1(e - total)
-            bracket = delta(mechanism * count, e, method="pld")
+            bracket = delta_at(mechanism * count, e, method="pld")
             assert bracket.lower <= float(true) * (1 + 1e-7) + 1e-15
             assert bracket.upper >= float(true) * (1 - 1e-7) - 1e-15
             assert bracket.width <= 0.011 * float(true) + 1e-12
@@ -180,7 +180,7 @@ def test_laplace_compositions_by_fine_enumeration() -> None:
             three = np.convolve(np.convolve(law, law), law)
             total = -3 * e + step * np.arange(three.size)
             ends.append(float((three * np.maximum(-np.expm1(at - total), 0)).sum()))
-        bracket = delta(Laplace(e) * 3, at, tolerance=Tolerance(delta_share=1e-3))
+        bracket = delta_at(Laplace(e) * 3, at, tolerance=Tolerance(delta_share=1e-3))
         assert bracket.lower <= ends[1]
         assert bracket.upper >= ends[0]
         assert bracket.width <= 1.1e-3 * bracket.lower
@@ -206,14 +206,14 @@ FIGURES = [
 @pytest.mark.parametrize(("composition", "at", "known", "slack"), FIGURES, ids=lambda v: str(v)[:30])
 @pytest.mark.parametrize("method", ["auto", "pld"])
 def test_known_figures(composition: Composition, at: float, known: float, slack: float, method: str) -> None:
-    bracket = epsilon(composition, at, method=method)
+    bracket = epsilon_at(composition, at, method=method)
     assert bracket.lower - slack <= known <= bracket.upper + slack
     assert bracket.width <= max(1e-3, 1e-4 * known)
     assert bracket.reached
 
 
 def test_renyi_figure() -> None:
-    assert epsilon(SampledGaussian(0.01, 1.0) * 1000, 1e-5, method="rdp").upper == pytest.approx(2.10137, abs=1e-4)
+    assert epsilon_at(SampledGaussian(0.01, 1.0) * 1000, 1e-5, method="rdp").upper == pytest.approx(2.10137, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_renyi_figure() -> None:
     ids=lambda v: str(v)[:40],
 )
 def test_extremes_reach_the_tolerance(composition: Composition, at: float) -> None:
-    bracket = epsilon(composition, at, method="pld")
+    bracket = epsilon_at(composition, at, method="pld")
     assert bracket.reached
     assert 0 <= bracket.lower <= bracket.upper < math.inf
 
 
 def test_the_hardest_case_is_wide_but_sound() -> None:
     # One large loss among ten million steps; reference by a Poisson law of jumps over a Gaussian bulk, to 2e-3.
-    bracket = epsilon(SampledGaussian(1e-7, 0.5) * 10**7, 1e-10, method="pld")
+    bracket = epsilon_at(SampledGaussian(1e-7, 0.5) * 10**7, 1e-10, method="pld")
     assert bracket.width < 0.02
     assert bracket.lower > 0.12
     assert not bracket.reached
@@ -244,16 +244,16 @@ def test_the_hardest_case_is_wide_but_sound() -> None:
 
 @pytest.mark.parametrize("composition", [SampledGaussian(0.02, 1.0) * 200, Laplace(0.3) * 4 + Gaussian(4.0)], ids=str)
 def test_all_methods_agree(composition: Composition) -> None:
-    best = epsilon(composition, 1e-5)
+    best = epsilon_at(composition, 1e-5)
     prv, central = (
         published("published_accountants").PrivacyRandomVariables(),
         published("central_limit").CentralLimit(),
     )
     for method in ("auto", "pld", "rdp", prv):
-        other = epsilon(composition, 1e-5, method=method)
+        other = epsilon_at(composition, 1e-5, method=method)
         assert other.lower <= best.upper
         assert other.upper >= best.lower
-    estimate = epsilon(composition, 1e-5, method=central)
+    estimate = epsilon_at(composition, 1e-5, method=central)
     assert estimate.upper is None
     assert not estimate.proved
     assert "an estimate, not a bound" in repr(estimate)
@@ -265,24 +265,24 @@ def test_all_methods_agree(composition: Composition) -> None:
     ("composition", "at", "known"), [figure[:3] for figure in FIGURES[:4]], ids=lambda v: str(v)[:30]
 )
 def test_the_accountant_of_the_paper_is_reproduced(composition: Composition, at: float, known: float) -> None:
-    found = epsilon(composition, at, method=published("published_accountants").PrivacyRandomVariables())
+    found = epsilon_at(composition, at, method=published("published_accountants").PrivacyRandomVariables())
     assert found.lower <= known <= found.upper
     assert found.width <= 0.05
 
 
 def test_infinite_is_said_with_its_reason() -> None:
-    bracket = epsilon(Approximate(0.1, 1e-6) * 20, 1e-5)
+    bracket = epsilon_at(Approximate(0.1, 1e-6) * 20, 1e-5)
     assert bracket.lower == bracket.upper == math.inf
     assert "no finite epsilon" in bracket.reason
     assert bracket.to_json()["upper"] == "inf"
     # One delta less and it is finite.
-    assert epsilon(Approximate(0.1, 1e-6) * 9, 1e-5).upper < 3
+    assert epsilon_at(Approximate(0.1, 1e-6) * 9, 1e-5).upper < 3
 
 
 def test_pure_mechanisms_compose_as_the_binomial() -> None:
     for count in (1, 3, 40):
-        exact = epsilon(Pure(0.2) * count, 1e-6, method="exact")
-        fft = epsilon(Pure(0.2) * count, 1e-6, method="pld")
+        exact = epsilon_at(Pure(0.2) * count, 1e-6, method="exact")
+        fft = epsilon_at(Pure(0.2) * count, 1e-6, method="pld")
         assert fft.lower <= exact.upper
         assert exact.lower <= fft.upper
         assert fft.width < 1e-6
@@ -290,8 +290,8 @@ def test_pure_mechanisms_compose_as_the_binomial() -> None:
 
 def test_sampled_laplace_single_step() -> None:
     for e in (0.01, 0.2):
-        exact = delta(SampledLaplace(0.3, 1.2), e, method="exact")
-        fft = delta(SampledLaplace(0.3, 1.2), e, method="pld")
+        exact = delta_at(SampledLaplace(0.3, 1.2), e, method="exact")
+        fft = delta_at(SampledLaplace(0.3, 1.2), e, method="pld")
         for direction in DIRECTIONS:
             assert fft.directions[direction].lower <= exact.directions[direction].upper
             assert fft.directions[direction].upper >= exact.directions[direction].lower
@@ -300,15 +300,15 @@ def test_sampled_laplace_single_step() -> None:
 def test_a_table_is_its_mechanism() -> None:
     # Randomized response as a table; and a table with an outcome that gives the record away.
     t = math.exp(0.5) / (1 + math.exp(0.5))
-    by_table = epsilon(Table((t, 1 - t), (1 - t, t)) * 30, 1e-5)
-    by_name = epsilon(RandomizedResponse(0.5) * 30, 1e-5)
+    by_table = epsilon_at(Table((t, 1 - t), (1 - t, t)) * 30, 1e-5)
+    by_name = epsilon_at(RandomizedResponse(0.5) * 30, 1e-5)
     assert by_table.lower <= by_name.upper
     assert by_name.lower <= by_table.upper
     assert by_table.width < 1e-3
     leaky = Table((0.5, 0.499, 0.001), (0.5, 0.5, 0.0))
-    assert delta(leaky, 1.0).lower == pytest.approx(0.001, rel=1e-8)
-    assert epsilon(leaky, 1e-4).directions["add"].upper < 1
-    assert epsilon(leaky, 1e-4).upper == math.inf
+    assert delta_at(leaky, 1.0).lower == pytest.approx(0.001, rel=1e-8)
+    assert epsilon_at(leaky, 1e-4).directions["add"].upper < 1
+    assert epsilon_at(leaky, 1e-4).upper == math.inf
 
 
 def test_densities_are_their_mechanism() -> None:
@@ -320,7 +320,7 @@ def test_densities_are_their_mechanism() -> None:
         points,
         1e-30,
     )
-    found, true = epsilon(pair * 5, 1e-5), epsilon(Gaussian(s) * 5, 1e-5)
+    found, true = epsilon_at(pair * 5, 1e-5), epsilon_at(Gaussian(s) * 5, 1e-5)
     assert found.lower <= true.estimate <= found.upper
     assert found.width <= 1.1e-3
     for direction in DIRECTIONS:
@@ -330,9 +330,9 @@ def test_densities_are_their_mechanism() -> None:
 def test_replacing_a_record() -> None:
     from heliograph.errors import UnsupportedError
 
-    assert epsilon(Gaussian(2.0), 1e-5, neighboring="replace").estimate == epsilon(Gaussian(1.0), 1e-5).estimate
+    assert epsilon_at(Gaussian(2.0), 1e-5, neighboring="replace").estimate == epsilon_at(Gaussian(1.0), 1e-5).estimate
     with pytest.raises(UnsupportedError, match="replace"):
-        epsilon(SampledGaussian(0.1, 1.0), 1e-5, neighboring="replace")
+        epsilon_at(SampledGaussian(0.1, 1.0), 1e-5, neighboring="replace")
 
 
 def test_round_off_of_the_normal_tail_is_bounded() -> None:

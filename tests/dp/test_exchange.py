@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers import commands
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.certificate import certificate, check
 from heliograph.dp.accounting.exchange import dp_accounting_event, read_history, to_event, to_opacus
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
@@ -81,13 +81,13 @@ def test_objects_of_dp_accounting() -> None:
     assert read_history(event) == composition
     accountant = pld_privacy_accountant.PLDAccountant()
     accountant.compose(event)
-    found = epsilon(composition, 1e-5)
+    found = epsilon_at(composition, 1e-5)
     # Its estimate is from above, on a mesh of 1e-4.
     assert found.lower - 1e-3 <= accountant.get_epsilon(1e-5) <= found.upper + 5e-3
     cut = pld_privacy_accountant.PLDAccountant()
     truncated = TruncatedGaussian(0.01, 1.0, 765, 60_000)
     cut.compose(dp_accounting_event(truncated * 1000))
-    assert cut.get_epsilon(1e-5) >= epsilon(truncated * 1000, 1e-5).lower - 1e-3
+    assert cut.get_epsilon(1e-5) >= epsilon_at(truncated * 1000, 1e-5).lower - 1e-3
 
 
 @pytest.mark.parametrize(

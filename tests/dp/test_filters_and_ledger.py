@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf, quad
 
-from heliograph.dp.accounting import Tolerance, delta, epsilon
+from heliograph.dp.accounting import Tolerance, delta_at, epsilon_at
 from heliograph.dp.accounting.curves import advantage, epsilon_by_steps, group_epsilon, trade_off
 from heliograph.dp.accounting.filters import (
     BudgetError,
@@ -79,8 +79,8 @@ def test_a_filter_stops_before_its_budget_is_passed() -> None:
         filter_.spend(step)
     assert filter_.spent == before
     # The budget buys about what Renyi accounting of the fixed composition says, and never more than is true.
-    assert epsilon(step * admitted, 1e-5).upper <= 2.2
-    assert epsilon(step * (admitted + 1), 1e-5, method="rdp").upper == pytest.approx(2.2, rel=2e-3)
+    assert epsilon_at(step * admitted, 1e-5).upper <= 2.2
+    assert epsilon_at(step * (admitted + 1), 1e-5, method="rdp").upper == pytest.approx(2.2, rel=2e-3)
     assert filter_.epsilon_spent <= 2.2
 
 
@@ -97,7 +97,7 @@ def test_a_filter_never_admits_more_than_its_epsilon(choices: list[tuple[float, 
         admitted = admitted + SampledGaussian(p, noise) * count
     spent = sum(count * divergence(mechanism, 12.0) for mechanism, count in admitted)
     assert spent <= filter_.budget
-    assert epsilon(admitted, 1e-6, method="rdp").upper <= 1.5 * (1 + 1e-9)
+    assert epsilon_at(admitted, 1e-6, method="rdp").upper <= 1.5 * (1 + 1e-9)
 
 
 def test_a_filter_survives_a_checkpoint() -> None:
@@ -152,8 +152,8 @@ def test_an_odometer_rises_and_covers_what_was_spent() -> None:
         odometer.spend(step, 200)
         readings.append(odometer.epsilon)
     assert readings == sorted(readings)
-    assert readings[-1] >= epsilon(step * 1200, 1e-5).lower
-    assert readings[-1] <= 6 * epsilon(step * 1200, 1e-5).upper
+    assert readings[-1] >= epsilon_at(step * 1200, 1e-5).lower
+    assert readings[-1] <= 6 * epsilon_at(step * 1200, 1e-5).upper
     share = odometer.delta / 2
     assert odometer.budgets[0] + conversion(odometer.orders[0] - 1, share) <= readings[0]
 
@@ -167,7 +167,7 @@ def test_the_running_accountant_agrees_at_every_stop() -> None:
         running.step(step, more)
         running.step(other)
         taken += more
-        found, whole = running.epsilon(), epsilon(running.composition, 1e-5)
+        found, whole = running.epsilon(), epsilon_at(running.composition, 1e-5)
         assert found.lower <= whole.upper
         assert whole.lower <= found.upper
         assert found.reached
@@ -195,7 +195,7 @@ def report(**changes: Any) -> dict[str, Any]:
     ledger.charge(Release("steps", SampledGaussian(0.01, 1.0), 600, 1.0, 1.0, 0.01))
     ledger.charge(Release("steps", SampledGaussian(0.01, 1.0), 400, 1.0, 1.0, 0.01))
     ledger.charge(Release("size", Gaussian(50.0)))
-    found = epsilon(ledger.composition, 1e-5)
+    found = epsilon_at(ledger.composition, 1e-5)
     return {
         "format": "heliograph-privacy-report",
         "version": 1,
@@ -241,7 +241,7 @@ def test_a_claim_inside_the_bracket_does_not_hold(tmp_path: Path) -> None:
 
 
 def test_a_claim_finer_than_the_bracket_is_decided(tmp_path: Path) -> None:
-    fine = epsilon(Laplace(0.5) * 4, 1e-5, tolerance=Tolerance(1e-6, 1e-6))
+    fine = epsilon_at(Laplace(0.5) * 4, 1e-5, tolerance=Tolerance(1e-6, 1e-6))
     assert fine.lower is not None
     assert fine.upper is not None
     releases = [{"mechanism": "laplace(epsilon=0.5)", "count": 4}]
@@ -268,7 +268,7 @@ def test_nothing_claimed_is_nothing_verified(tmp_path: Path) -> None:
 def test_both_stages_of_a_report_are_proved(tmp_path: Path) -> None:
     step = {"mechanism": "laplace(epsilon=0.5)", "count": 4}
     size = {"mechanism": "gaussian(noise_multiplier=50.0)"}
-    first, second = epsilon(Gaussian(50.0), 1e-7).upper, epsilon(Laplace(0.5) * 4, 1e-5 - 1e-7).upper
+    first, second = epsilon_at(Gaussian(50.0), 1e-7).upper, epsilon_at(Laplace(0.5) * 4, 1e-5 - 1e-7).upper
     assert first is not None
     assert second is not None
 
@@ -333,7 +333,7 @@ def test_opacus_histories(tmp_path: Path) -> None:
     expected = SampledGaussian(0.01, 1.0) * 1000 + Gaussian(5.0) * 3
     assert read_history([tuple(entry) for entry in history]) == expected
     assert read_history({"history": history, "mechanism": "rdp"}) == expected
-    assert verify(written(tmp_path, {"history": history}), 1e-5).bracket.upper == epsilon(expected, 1e-5).upper
+    assert verify(written(tmp_path, {"history": history}), 1e-5).bracket.upper == epsilon_at(expected, 1e-5).upper
 
 
 @dataclass
@@ -396,18 +396,18 @@ def test_noise_is_the_smallest(p: float, steps: int, target: float) -> None:
     assert found.tight
     less = found.value * 0.999
     mechanism = Gaussian(less) if p == 1.0 else SampledGaussian(p, less)
-    assert epsilon(mechanism * steps, 1e-6, tolerance=Tolerance(1e-5, 1e-5)).lower > target
+    assert epsilon_at(mechanism * steps, 1e-6, tolerance=Tolerance(1e-5, 1e-5)).lower > target
 
 
 def test_other_calibrations() -> None:
     step = SampledGaussian(0.01, 1.0)
     steps = most_steps(2.0, 1e-5, step)
-    assert epsilon(step * int(steps.value), 1e-5, tolerance=Tolerance(2e-4, 1e-5)).upper <= 2.0
-    assert epsilon(step * int(steps.value * 1.001 + 1), 1e-5, tolerance=Tolerance(2e-4, 1e-5)).lower > 2.0
+    assert epsilon_at(step * int(steps.value), 1e-5, tolerance=Tolerance(2e-4, 1e-5)).upper <= 2.0
+    assert epsilon_at(step * int(steps.value * 1.001 + 1), 1e-5, tolerance=Tolerance(2e-4, 1e-5)).lower > 2.0
     p = largest_p(2.0, 1e-5, noise_multiplier=1.0, steps=1000)
     assert p.tight
-    assert epsilon(SampledGaussian(p.value, 1.0) * 1000, 1e-5, tolerance=Tolerance(2e-4, 1e-5)).upper <= 2.0
-    assert epsilon(SampledGaussian(p.value * 1.0011, 1.0) * 1000, 1e-5, tolerance=Tolerance(2e-4, 1e-5)).lower > 2.0
+    assert epsilon_at(SampledGaussian(p.value, 1.0) * 1000, 1e-5, tolerance=Tolerance(2e-4, 1e-5)).upper <= 2.0
+    assert epsilon_at(SampledGaussian(p.value * 1.0011, 1.0) * 1000, 1e-5, tolerance=Tolerance(2e-4, 1e-5)).lower > 2.0
     assert largest_p(50.0, 1e-5, noise_multiplier=5.0).value == 1.0
     with pytest.raises(PlanningError, match="cannot be reached"):
         noise_multiplier(1.0, 1e-6, steps=1, besides=Laplace(2.0) * 3)
@@ -430,10 +430,10 @@ def test_curves_and_readings_beside_epsilon() -> None:
 
 
 def test_group_privacy() -> None:
-    assert group_epsilon(Gaussian(4.0), 4, 1e-5) == pytest.approx(epsilon(Gaussian(1.0), 1e-5).upper)
+    assert group_epsilon(Gaussian(4.0), 4, 1e-5) == pytest.approx(epsilon_at(Gaussian(1.0), 1e-5).upper)
     composition = SampledGaussian(0.01, 2.0) * 100
     singles = [group_epsilon(composition, g, 1e-5) for g in (1, 2, 4)]
     assert singles == sorted(singles)
     # The bound follows from a pair (e, d) that holds for one record.
     e = singles[1] / 2
-    assert delta(composition, e).upper * (1 + math.exp(e)) <= 1e-5 * (1 + 1e-6)
+    assert delta_at(composition, e).upper * (1 + math.exp(e)) <= 1e-5 * (1 + 1e-6)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from heliograph.dp.accounting import Tolerance, delta, epsilon
+from heliograph.dp.accounting import Tolerance, delta_at, epsilon_at
 from heliograph.dp.accounting.running import RunningAccountant
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
@@ -50,8 +50,8 @@ deltas = st.floats(-12.0, -3.0).map(lambda x: 10.0**x)
 @settings(max_examples=25, deadline=None)
 @given(mechanisms, st.integers(1, 30), st.integers(1, 30), deltas)
 def test_more_steps_more_epsilon(mechanism: Mechanism, few: int, more: int, at: float) -> None:
-    less = epsilon(mechanism * few, at, tolerance=COARSE, method="pld")
-    larger = epsilon(mechanism * (few + more), at, tolerance=COARSE, method="pld")
+    less = epsilon_at(mechanism * few, at, tolerance=COARSE, method="pld")
+    larger = epsilon_at(mechanism * (few + more), at, tolerance=COARSE, method="pld")
     assert less.lower <= larger.upper
 
 
@@ -59,7 +59,7 @@ def test_more_steps_more_epsilon(mechanism: Mechanism, few: int, more: int, at: 
 @given(mechanisms, deltas)
 def test_five_are_three_and_two(mechanism: Mechanism, at: float) -> None:
     # The same law by another route: a spectrum made for a horizon, of which three steps and two more are read.
-    five = epsilon(mechanism * 5, at, tolerance=COARSE, method="pld")
+    five = epsilon_at(mechanism * 5, at, tolerance=COARSE, method="pld")
     parts = RunningAccountant(at, COARSE)
     parts.step(mechanism, 3)
     parts.epsilon()
@@ -73,8 +73,8 @@ def test_five_are_three_and_two(mechanism: Mechanism, at: float) -> None:
 @given(st.floats(0.01, 0.5), noises, deltas)
 def test_splitting_between_nearly_equal_records(p: float, noise: float, at: float) -> None:
     # With two records the composition takes two discretizations and two spectra; their laws differ by 1e-9.
-    one = epsilon(SampledGaussian(p, noise) * 5, at, method="pld")
-    two = epsilon(SampledGaussian(p, noise) * 3 + SampledGaussian(p, noise * (1 + 1e-9)) * 2, at, method="pld")
+    one = epsilon_at(SampledGaussian(p, noise) * 5, at, method="pld")
+    two = epsilon_at(SampledGaussian(p, noise) * 3 + SampledGaussian(p, noise * (1 + 1e-9)) * 2, at, method="pld")
     assert one.lower <= two.upper + 1e-6
     assert two.lower <= one.upper + 1e-6
 
@@ -82,8 +82,8 @@ def test_splitting_between_nearly_equal_records(p: float, noise: float, at: floa
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(add_remove, st.integers(1, 10)), min_size=2, max_size=3), deltas)
 def test_order_does_not_matter(items: list[tuple[Mechanism, int]], at: float) -> None:
-    there = epsilon(Composition(tuple(items)), at, tolerance=COARSE, method="pld")
-    back = epsilon(Composition(tuple(reversed(items))), at, tolerance=COARSE, method="pld")
+    there = epsilon_at(Composition(tuple(items)), at, tolerance=COARSE, method="pld")
+    back = epsilon_at(Composition(tuple(reversed(items))), at, tolerance=COARSE, method="pld")
     if math.isinf(there.lower):
         assert math.isinf(back.lower)
         return
@@ -95,12 +95,12 @@ def test_order_does_not_matter(items: list[tuple[Mechanism, int]], at: float) ->
 @given(mechanisms, st.integers(1, 20), deltas)
 @example(Laplace(1.0), 8, 1e-8)
 def test_delta_and_epsilon_are_inverse(mechanism: Mechanism, count: int, at: float) -> None:
-    found = epsilon(mechanism * count, at, method="pld")
+    found = epsilon_at(mechanism * count, at, method="pld")
     if math.isinf(found.upper):
         return
-    assert delta(mechanism * count, found.upper, method="pld").lower <= at * (1 + 1e-9)
+    assert delta_at(mechanism * count, found.upper, method="pld").lower <= at * (1 + 1e-9)
     if found.lower > 0:
-        assert delta(mechanism * count, found.lower, method="pld").upper >= at * (1 - 1e-9)
+        assert delta_at(mechanism * count, found.lower, method="pld").upper >= at * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("count", range(1, 13))
@@ -110,7 +110,7 @@ def test_the_largest_loss_of_a_laplace_mechanism_counts(count: int, at: float) -
 
     There the tilt is so steep that one node of the lattice is all that matters.
     """
-    found = epsilon(Laplace(1.0) * count, at, method="pld")
+    found = epsilon_at(Laplace(1.0) * count, at, method="pld")
     assert found.lower <= found.upper
     if at * 2.0**count < 0.5:
         assert found.upper >= count + math.log1p(-at * 2.0**count) - 1e-12
@@ -119,8 +119,8 @@ def test_the_largest_loss_of_a_laplace_mechanism_counts(count: int, at: float) -
 @settings(max_examples=8, deadline=None)
 @given(st.floats(1e-4, 0.9), noises, st.integers(1, 200), deltas)
 def test_both_directions_below_the_renyi_bound(p: float, noise: float, count: int, at: float) -> None:
-    found = epsilon(SampledGaussian(p, noise) * count, at, method="pld", tolerance=COARSE)
-    renyi = epsilon(SampledGaussian(p, noise) * count, at, method="rdp")
+    found = epsilon_at(SampledGaussian(p, noise) * count, at, method="pld", tolerance=COARSE)
+    renyi = epsilon_at(SampledGaussian(p, noise) * count, at, method="rdp")
     for direction in DIRECTIONS:
         assert found.directions[direction].lower <= renyi.directions[direction].upper * (1 + 1e-9)
     assert found.lower == max(each.lower for each in found.directions.values())
@@ -130,15 +130,16 @@ def test_both_directions_below_the_renyi_bound(p: float, noise: float, count: in
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0.01, 0.4), st.floats(0.7, 3.0), st.integers(1, 100), deltas)
 def test_less_noise_and_more_sampling_cost_more(p: float, noise: float, count: int, at: float) -> None:
-    base = epsilon(SampledGaussian(p, noise) * count, at, method="pld", tolerance=COARSE)
-    assert base.lower <= epsilon(SampledGaussian(p, noise * 0.8) * count, at, method="pld", tolerance=COARSE).upper
+    base = epsilon_at(SampledGaussian(p, noise) * count, at, method="pld", tolerance=COARSE)
+    assert base.lower <= epsilon_at(SampledGaussian(p, noise * 0.8) * count, at, method="pld", tolerance=COARSE).upper
     assert (
-        base.lower <= epsilon(SampledGaussian(min(2 * p, 1.0), noise) * count, at, method="pld", tolerance=COARSE).upper
+        base.lower
+        <= epsilon_at(SampledGaussian(min(2 * p, 1.0), noise) * count, at, method="pld", tolerance=COARSE).upper
     )
 
 
 def test_add_and_remove_are_computed_apart() -> None:
-    found = epsilon(SampledGaussian(0.01, 0.7) * 100, 1e-5)
+    found = epsilon_at(SampledGaussian(0.01, 0.7) * 100, 1e-5)
     add, remove = found.directions["add"], found.directions["remove"]
     assert remove.lower > add.upper + 0.1
     assert found.direction == "remove"

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler  # noqa: E402
 
 from heliograph.dp.training import DPTrainer, make_private  # noqa: E402
 from heliograph.errors import ProgramError  # noqa: E402
@@ -147,14 +147,16 @@ def test_virtual_batches_are_the_same_steps() -> None:
     ("loader", "match"),
     [
         (lambda: DataLoader(dataset(), batch_size=20, sampler=WeightedRandomSampler([1.0] * 200, 200)), "Weighted"),
+        (lambda: DataLoader(dataset(), batch_size=20, sampler=SubsetRandomSampler(range(40))), "SubsetRandom"),
         (lambda: DataLoader(dataset(), batch_sampler=[[0, 1], [2, 3]]), "batch sampler"),
         (lambda: DataLoader(dataset(), batch_size=20, shuffle=True, generator=torch.Generator()), "generator"),
         (dataset, "not a DataLoader"),
     ],
 )
 def test_loaders_whose_meaning_would_be_lost_are_refused(loader: Any, match: str) -> None:
-    with pytest.raises(ProgramError, match=match):
+    with pytest.raises(ProgramError, match=match) as caught:
         made(loader())
+    assert match != "SubsetRandom" or "Subset(dataset, indices)" in (caught.value.hint or "")
 
 
 def test_an_optimizer_that_cannot_train_the_module_is_refused() -> None:

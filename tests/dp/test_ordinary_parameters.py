@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from heliograph.dp.accounting import delta, epsilon
+from heliograph.dp.accounting import delta_at, epsilon_at
 from heliograph.dp.accounting.conversions import renyi_curve, zcdp
 from heliograph.dp.accounting.curves import group_epsilon
 from heliograph.dp.accounting.exchange import read_history
@@ -60,7 +60,7 @@ MECHANISMS: list[Mechanism] = [
 
 def reached(composition: Composition | Mechanism, seconds: float) -> None:
     began = time.thread_time()
-    found = epsilon(composition, 1e-5)
+    found = epsilon_at(composition, 1e-5)
     assert time.thread_time() - began < seconds
     assert found.reached, found
     assert found.proved
@@ -94,7 +94,7 @@ def test_in_sums_of_two(first: Mechanism) -> None:
     [(3.0, 1, 1e-5), (5.0, 1, 1e-5), (10.0, 1, 1e-5), (20.0, 1, 1e-6), (21.44, 2, 0.00285)],
 )
 def test_the_discrete_gaussian_against_a_sum_of_forty_digits(sigma: float, sensitivity: int, at: float) -> None:
-    found = epsilon(DiscreteGaussian(sigma, sensitivity), at)
+    found = epsilon_at(DiscreteGaussian(sigma, sensitivity), at)
     assert found.lower is not None
     assert found.upper is not None
     assert found.upper - found.lower < 1e-6
@@ -120,13 +120,13 @@ def test_moments_of_the_replaced_record_hold_at_large_orders() -> None:
     for order, upper in zip(orders, found, strict=True):
         least = log_moment(SampledGaussian(0.01, 0.5), order - 1, "remove") / (order - 1)
         assert least * (1 - 1e-9) <= upper <= least * 1.001 + 0.01
-    bounds = epsilon(FixedSizeGaussian(100, 10_000, 1.0), 1e-38, neighboring="replace", method="rdp")
+    bounds = epsilon_at(FixedSizeGaussian(100, 10_000, 1.0), 1e-38, neighboring="replace", method="rdp")
     assert bounds.upper is not None
     assert 22.288 <= bounds.upper <= 23
 
 
 def test_a_bracket_upside_down_is_no_bracket() -> None:
-    right = epsilon(Gaussian(2.0), 1e-5)
+    right = epsilon_at(Gaussian(2.0), 1e-5)
     with pytest.raises(AssertionError, match="above the upper"):
         replace(right, lower=3.0, upper=2.0)
 
@@ -140,8 +140,8 @@ def test_zcdp_of_truncated_batches_counts_the_displaced_record() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: epsilon(WithReplacementGaussian(100, 1, 1.0), 1e-5),
-        lambda: epsilon(WithReplacementGaussian(400, 2, 10.0), 1e-5),
+        lambda: epsilon_at(WithReplacementGaussian(100, 1, 1.0), 1e-5),
+        lambda: epsilon_at(WithReplacementGaussian(400, 2, 10.0), 1e-5),
         lambda: RandomizedResponse(1.0, "3"),  # type: ignore[arg-type]
         lambda: read_history({"class_name": "LaplaceDpEvent", "noise_multiplier": 0}),
     ],
@@ -152,8 +152,8 @@ def test_what_cannot_be_accounted_for_is_refused_with_a_reason(make: Callable[[]
 
 
 def test_allowed_sizes_have_an_answer() -> None:
-    assert epsilon(AllocatedGaussian(10**6, 1.0), 1e-5).upper is not None
+    assert epsilon_at(AllocatedGaussian(10**6, 1.0), 1e-5).upper is not None
     assert group_epsilon(SampledGaussian(0.01, 10.0) * 100, 50_000, 1e-6) > 0
     assert Gaussian(2.0) * np.int64(5) == np.int64(5) * Gaussian(2.0)
-    assert epsilon(Gaussian(2.0), np.float32(1e-5)).reached
-    assert "-0" not in str(delta(SampledGaussian(0.01, 1.0), 1e6, method="pld"))
+    assert epsilon_at(Gaussian(2.0), np.float32(1e-5)).reached
+    assert "-0" not in str(delta_at(SampledGaussian(0.01, 1.0), 1e6, method="pld"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import combinations, product
+from itertools import combinations, combinations_with_replacement, product
 
 import mpmath
 import numpy as np
@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import binom, chisquare
 
-from heliograph.dp.accounting import Tolerance, certificate, delta, epsilon
+from heliograph.dp.accounting import Tolerance, certificate, delta_at, epsilon_at
 from heliograph.dp.allocation import allocated_pair
 from heliograph.dp.batches import (
     AllocatedGaussian,
@@ -32,10 +32,9 @@ from heliograph.dp.samplers import (
     PoissonSampler,
     Sampler,
     TruncatedPoissonSampler,
-    WithReplacementSampler,
 )
 from heliograph.dp.shuffling import ShuffledEpoch
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, UnsupportedError
 
 Law = list[tuple[float, float]]
 """A mixture of Gaussians: (weight, mean)."""
@@ -95,14 +94,14 @@ def test_no_data_set_is_above_the_bound(
     mechanism: Mechanism, count: int, law: Callable[[tuple[float, ...]], Law], e: float
 ) -> None:
     s = mechanism.arguments()["noise_multiplier"]
-    found = delta(mechanism, e)
+    found = delta_at(mechanism, e)
     worst = 0.0
     for larger, smaller in neighbours(count):
         for a, b in ((larger, smaller), (smaller, larger)):
             worst = max(worst, hockey_stick(law(a), law(b), s, e))
     assert worst <= found.upper + 1e-8
     if isinstance(mechanism, TruncatedGaussian):
-        assert found.upper <= delta(SampledGaussian(0.3, s / 2), e).upper * (1 + 1e-9)
+        assert found.upper <= delta_at(SampledGaussian(0.3, s / 2), e).upper * (1 + 1e-9)
     else:
         # The bracket is of the worst data sets, which are among these.
         assert found.lower <= worst + 1e-8
@@ -112,7 +111,7 @@ def test_no_data_set_is_above_the_bound(
 @pytest.mark.parametrize("e", [0.0, 0.4, 1.3])
 def test_no_replaced_record_is_above_the_bound(e: float) -> None:
     mechanism = FixedSizeGaussian(2, 4, 1.7)
-    found = delta(mechanism, e, neighboring="replace")
+    found = delta_at(mechanism, e, neighboring="replace")
     worst = 0.0
     for others in product(GRADIENTS, repeat=3):
         for first, second in product(GRADIENTS, repeat=2):
@@ -121,9 +120,34 @@ def test_no_replaced_record_is_above_the_bound(e: float) -> None:
     assert found.lower - 1e-8 <= worst <= found.upper + 1e-8
     assert found.neighboring == "replace"
     # Over many steps the bounds are of different pairs: both directions have the same one above.
-    many = epsilon(mechanism * 50, 1e-5, neighboring="replace")
+    many = epsilon_at(mechanism * 50, 1e-5, neighboring="replace")
     assert many.directions["add"].upper == many.directions["remove"].upper
-    assert epsilon(mechanism * 50, 1e-5).lower <= many.upper
+    assert epsilon_at(mechanism * 50, 1e-5).lower <= many.upper
+
+
+@pytest.mark.parametrize("e", [0.0, 1.3])
+@pytest.mark.parametrize(("p", "most"), [(0.3, 2), (0.6, 1)])
+def test_no_record_that_adds_nothing_is_above_the_bound(p: float, most: int, e: float) -> None:
+    s = 1.7
+    mechanism = TruncatedGaussian(p, s, most, 4)
+    found = delta_at(mechanism, e, neighboring="zero_out")
+    worst = 0.0
+    for others in combinations_with_replacement(GRADIENTS, 3):
+        there = [truncated((record, *others), p, most) for record in GRADIENTS]
+        null = truncated((0.0, *others), p, most)
+        worst = max(worst, *(hockey_stick(*pair, s, e) for law in there for pair in ((law, null), (null, law))))
+    assert found.lower - 1e-8 <= worst <= found.upper + 1e-8
+    assert found.neighboring == "zero_out"
+
+
+def test_a_record_that_adds_nothing_is_one_that_is_absent_where_sums_are_all() -> None:
+    for mechanism in (Gaussian(1.0), SampledGaussian(0.1, 1.0) * 10, AllocatedGaussian(4, 1.0)):
+        found = epsilon_at(mechanism, 1e-5, neighboring="zero_out")
+        assert (found.lower, found.upper) == pytest.approx(
+            (lambda other: (other.lower, other.upper))(epsilon_at(mechanism, 1e-5)), rel=1e-9
+        )
+    with pytest.raises(UnsupportedError, match="zero_out"):
+        epsilon_at(FixedSizeGaussian(4, 40, 1.0), 1e-5, neighboring="zero_out")
 
 
 def test_two_steps_of_replacing_by_a_sum_over_the_plane() -> None:
@@ -133,29 +157,29 @@ def test_two_steps_of_replacing_by_a_sum_over_the_plane() -> None:
     phi = lambda m: np.exp(-((x - m) ** 2) / (2 * s * s)) / (s * math.sqrt(2 * math.pi)) * (x[1] - x[0])  # noqa: E731
     a, b = (1 - p) * phi(0) + p * phi(2), phi(0)
     true = float(np.maximum(np.outer(a, a) - math.exp(e) * np.outer(b, b), 0).sum())
-    found = delta(FixedSizeGaussian(3, 10, s) * 2, e, neighboring="replace")
+    found = delta_at(FixedSizeGaussian(3, 10, s) * 2, e, neighboring="replace")
     assert found.lower <= true * (1 + 1e-5)
     assert true <= found.upper * (1 + 1e-5)
 
 
 def test_a_bound_on_the_batch_costs_what_it_cuts_off() -> None:
-    free = epsilon(SampledGaussian(0.01, 1.0) * 1000, 1e-5)
-    cut = epsilon(TruncatedGaussian(0.01, 1.0, 800, 60_000) * 1000, 1e-5)
+    free = epsilon_at(SampledGaussian(0.01, 1.0) * 1000, 1e-5)
+    cut = epsilon_at(TruncatedGaussian(0.01, 1.0, 800, 60_000) * 1000, 1e-5)
     assert cut.lower <= free.upper
     assert free.lower <= cut.upper <= free.upper + 1e-3
     tight = TruncatedGaussian(0.01, 1.0, 765, 60_000)
     assert tight.distance == pytest.approx(float(binom.sf(765, 60_000, 0.01)), rel=1e-6)
-    wide = epsilon(tight * 1000, 1e-5)
+    wide = epsilon_at(tight * 1000, 1e-5)
     assert wide.lower < free.lower
     assert free.upper < wide.upper < math.inf
     # The definition: (e, d) of Poisson sampling is (e, d + (1 + e^e) steps distance) of this.
     spent = 1000 * tight.distance * (1 + math.exp(wide.upper))
-    assert delta(SampledGaussian(0.01, 1.0) * 1000, wide.upper).upper <= (1e-5 - spent) * (1 + 1e-6)
+    assert delta_at(SampledGaussian(0.01, 1.0) * 1000, wide.upper).upper <= (1e-5 - spent) * (1 + 1e-6)
     # Where half of the batches are cut off: a record may take another's place, a sensitivity of 2.
     narrow = Tolerance(absolute=1e-5, relative=1e-6)
-    much = epsilon(TruncatedGaussian(0.01, 1.0, 600, 60_000) * 1000, 1e-5, tolerance=narrow)
+    much = epsilon_at(TruncatedGaussian(0.01, 1.0, 600, 60_000) * 1000, 1e-5, tolerance=narrow)
     assert much.upper == pytest.approx(
-        epsilon(SampledGaussian(0.01, 0.5) * 1000, 1e-5, tolerance=narrow).upper, rel=1e-6
+        epsilon_at(SampledGaussian(0.01, 0.5) * 1000, 1e-5, tolerance=narrow).upper, rel=1e-6
     )
     assert certificate.check(certificate.certificate(TruncatedGaussian(0.01, 1.0, 600, 60_000) * 10, 1e-5)).holds
 
@@ -201,7 +225,7 @@ def two_bins(s: float, e: float, direction: str) -> float:
 @pytest.mark.parametrize("s", [0.6, 1.0, 3.0])
 @pytest.mark.parametrize("e", [0.0, 0.3, 1.0])
 def test_two_bins_against_quadrature(s: float, e: float) -> None:
-    found = delta(AllocatedGaussian(2, s), e, method="pld")
+    found = delta_at(AllocatedGaussian(2, s), e, method="pld")
     for direction in ("add", "remove"):
         true = two_bins(s, e, direction)
         bounds = found.directions[direction]
@@ -220,7 +244,7 @@ def test_many_bins_against_draws(direction: str) -> None:
     ratio = np.exp(x / s - 1 / (2 * s * s)).mean(axis=1)
     values = np.maximum(ratio - math.exp(e), 0) if direction == "remove" else np.maximum(1 - math.exp(e) * ratio, 0)
     mean, deviation = float(values.mean()), float(values.std() / math.sqrt(draws))
-    bounds = delta(AllocatedGaussian(t, s), e, method="pld").directions[direction]
+    bounds = delta_at(AllocatedGaussian(t, s), e, method="pld").directions[direction]
     assert bounds.lower <= mean + 5 * deviation
     assert mean - 5 * deviation <= bounds.upper
     assert bounds.upper - bounds.lower < 0.02 * bounds.upper
@@ -239,20 +263,20 @@ def test_the_pair_of_an_epoch_is_a_law(side: str, direction: str) -> None:
 def test_allocation_in_epochs_and_parts() -> None:
     one, ten = AllocatedGaussian(100, 1.0), AllocatedGaussian(100, 1.0) * 10
     poisson = SampledGaussian(0.01, 1.0)
-    single, many = epsilon(one, 1e-5), epsilon(ten, 1e-5)
+    single, many = epsilon_at(one, 1e-5), epsilon_at(ten, 1e-5)
     assert single.upper - single.lower < 1.1e-3
     assert many.upper - many.lower < 2e-3
     # In direction remove an epoch is more private than as many Poisson samples; the other direction is less so.
-    other = epsilon(poisson * 100, 1e-5)
+    other = epsilon_at(poisson * 100, 1e-5)
     assert single.directions["remove"].upper < other.directions["remove"].lower
     assert single.directions["add"].lower > other.directions["add"].upper
     # In three of a hundred batches: no less than a third of the way to a Gaussian, no more than three epochs of 33.
-    three = epsilon(AllocatedGaussian(100, 1.0, 3), 1e-5)
-    assert three.lower <= three.upper <= epsilon(AllocatedGaussian(33, 1.0) * 3, 1e-5).upper
-    assert three.lower == pytest.approx(epsilon(Gaussian(10.0 / 3.0), 1e-5).lower, rel=1e-9)
+    three = epsilon_at(AllocatedGaussian(100, 1.0, 3), 1e-5)
+    assert three.lower <= three.upper <= epsilon_at(AllocatedGaussian(33, 1.0) * 3, 1e-5).upper
+    assert three.lower == pytest.approx(epsilon_at(Gaussian(10.0 / 3.0), 1e-5).lower, rel=1e-9)
     # In all batches there is nothing left of chance.
-    whole = epsilon(AllocatedGaussian(4, 2.0, 4), 1e-5)
-    assert whole.upper == pytest.approx(epsilon(Gaussian(2.0) * 4, 1e-5).upper, rel=1e-9)
+    whole = epsilon_at(AllocatedGaussian(4, 2.0, 4), 1e-5)
+    assert whole.upper == pytest.approx(epsilon_at(Gaussian(2.0) * 4, 1e-5).upper, rel=1e-9)
 
 
 def test_batches_are_written_and_read() -> None:
@@ -295,7 +319,6 @@ SAMPLERS: list[Sampler] = [
     PoissonSampler(20),
     TruncatedPoissonSampler(20, 24),
     FixedSizeSampler(20),
-    WithReplacementSampler(20),
     AllocationSampler(10, 200.0),
     AllocationSampler(10, 200.0, 3),
 ]
@@ -323,7 +346,7 @@ def test_every_record_is_drawn_as_often_as_any(sampler: Sampler) -> None:
     assert chisquare(counts).pvalue > 1e-6
     if isinstance(sampler, TruncatedPoissonSampler):
         assert max(sizes) == sampler.most
-    if isinstance(sampler, FixedSizeSampler | WithReplacementSampler):
+    if isinstance(sampler, FixedSizeSampler):
         assert set(sizes) == {20}
 
 
@@ -349,7 +372,7 @@ def test_sampler_and_accountant_are_one() -> None:
     assert FixedSizeSampler(600).plan(60_000, 1.0).composition(2) == FixedSizeGaussian(600, 60_000, 1.0) * 200
     assert AllocationSampler(100, 60_000).plan(60_000, 1.0).composition(5) == AllocatedGaussian(100, 1.0) * 5
     truncated_plan = TruncatedPoissonSampler(600, 800).plan(60_000, 1.0)
-    assert truncated_plan.composition(1) == TruncatedGaussian(0.01, 1.0, 800, 60_001) * 100
+    assert truncated_plan.composition(1) == TruncatedGaussian(0.01, 1.0, 800, 60_000) * 100
     for wrong in (lambda: PoissonSampler(0), lambda: TruncatedPoissonSampler(20, 10), lambda: FixedSizeSampler(0)):
         with pytest.raises(ProgramError):
             wrong()
@@ -367,5 +390,5 @@ def test_filters_charge_batches_by_their_bound() -> None:
 
 def test_rough_methods_take_batches() -> None:
     composition = Composition(((FixedSizeGaussian(600, 60_000, 2.0), 100), (AllocatedGaussian(50, 2.0), 1)))
-    best = epsilon(composition, 1e-5, tolerance=Tolerance(absolute=0.01))
-    assert epsilon(composition, 1e-5, method="rdp").upper >= best.lower
+    best = epsilon_at(composition, 1e-5, tolerance=Tolerance(absolute=0.01))
+    assert epsilon_at(composition, 1e-5, method="rdp").upper >= best.lower

@@ -11,7 +11,7 @@ import pytest
 from helpers import commands
 from scipy.special import ndtr, ndtri
 
-from heliograph.dp.accounting import delta, epsilon
+from heliograph.dp.accounting import delta_at, epsilon_at
 from heliograph.dp.accounting.conversions import (
     epsilon_of_renyi,
     epsilon_of_zcdp,
@@ -74,7 +74,7 @@ def test_the_curve_of_a_sampled_run() -> None:
     assert all(low <= high <= 1 - rate + 1e-12 for rate, low, high in zip(RATES, curve.lower, curve.upper, strict=True))
     assert max(high - low for low, high in zip(curve.lower, curve.upper, strict=True)) < 5e-3
     # (epsilon, delta) is a line that no test passes.
-    found = epsilon(composition, 1e-5)
+    found = epsilon_at(composition, 1e-5)
     assert curve.upper[2] >= 1 - 1e-5 - math.exp(found.upper) * 0.01 - 1e-9
 
 
@@ -124,7 +124,7 @@ def test_epsilon_of_zcdp_and_back(rho: float) -> None:
     low, high = epsilon_of_zcdp(rho, 1e-6)
     # What Bun and Steinke give is looser; the Gaussian is one mechanism that has it.
     assert low <= high <= rho + 2 * math.sqrt(rho * math.log(1e6))
-    assert low == pytest.approx(epsilon(Gaussian(math.sqrt(1 / (2 * rho))), 1e-6).lower)
+    assert low == pytest.approx(epsilon_at(Gaussian(math.sqrt(1 / (2 * rho))), 1e-6).lower)
     assert zcdp_for(high, 1e-6) == pytest.approx(rho, rel=1e-6)
     assert epsilon_of_zcdp(zcdp_for(high, 1e-6), 1e-6)[1] <= high
 
@@ -135,15 +135,15 @@ def test_renyi_curves() -> None:
     curve = renyi_curve(composition, orders)
     assert curve == sorted(curve)
     found = epsilon_of_renyi(orders, curve, 1e-5)
-    assert found == pytest.approx(epsilon(composition, 1e-5, method="rdp").upper, rel=1e-3)
-    assert found >= epsilon(composition, 1e-5).lower
+    assert found == pytest.approx(epsilon_at(composition, 1e-5, method="rdp").upper, rel=1e-3)
+    assert found >= epsilon_at(composition, 1e-5).lower
     with pytest.raises(ProgramError, match="orders"):
         renyi_curve(composition, [1.0])
 
 
 def test_a_profile_of_one_point_is_approximate() -> None:
     for e in (0.0, 0.05, 0.1, 0.2):
-        ours, known = delta(Profile((0.1,), (1e-6,)) * 3, e), delta(Approximate(0.1, 1e-6) * 3, e)
+        ours, known = delta_at(Profile((0.1,), (1e-6,)) * 3, e), delta_at(Approximate(0.1, 1e-6) * 3, e)
         assert ours.lower <= known.upper
         assert known.lower <= ours.upper
 
@@ -153,16 +153,16 @@ def test_a_profile_dominates_what_it_was_taken_of(mechanism: Mechanism) -> None:
     points = profile(mechanism, [0.1, 1e-2, 1e-3, 1e-5, 1e-8, 1e-12])
     worst = Profile(tuple(e for e, _ in points), tuple(d for _, d in points))
     for e, d in points:
-        found = delta(worst, e)
+        found = delta_at(worst, e)
         assert found.lower <= d * (1 + 1e-9)
-        assert found.upper >= delta(mechanism, e).lower
+        assert found.upper >= delta_at(mechanism, e).lower
     for e in (0.0, 0.3, 1.0, 2.0, 4.0):
-        assert delta(worst * 4, e).upper >= delta(mechanism * 4, e).lower
+        assert delta_at(worst * 4, e).upper >= delta_at(mechanism * 4, e).lower
     finer = [10 ** (-k / 8) for k in range(1, 96)]
     more = profile(mechanism, finer)
     better = Profile(tuple(e for e, _ in more), tuple(d for _, d in more))
-    assert epsilon(better * 4, 1e-5).upper < epsilon(worst * 4, 1e-5).lower
-    assert epsilon(better * 4, 1e-5).upper >= epsilon(mechanism * 4, 1e-5).lower
+    assert epsilon_at(better * 4, 1e-5).upper < epsilon_at(worst * 4, 1e-5).lower
+    assert epsilon_at(better * 4, 1e-5).upper >= epsilon_at(mechanism * 4, 1e-5).lower
 
 
 def test_profiles_are_written_and_read() -> None:

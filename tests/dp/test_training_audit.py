@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.audit import split
 from heliograph.dp.mechanisms import Gaussian
 from heliograph.dp.training import DPTrainer, audit_training, dp_sgd, dpis
@@ -130,7 +130,7 @@ def test_norm_sums_released_raw_are_caught(broken: str, monkeypatch: pytest.Monk
     if broken == "no noise":
         monkeypatch.setattr(noise_module.GaussianNoise, "release", lambda self, values, std, sensitivity: list(values))
     bound, multiplier, trials = 1.0, 2.0, 2500
-    upper = epsilon(Gaussian(multiplier), 1e-5).upper
+    upper = epsilon_at(Gaussian(multiplier), 1e-5).upper
     assert upper is not None
     books = Books(PlannedBudget(Gaussian(multiplier) * (2 * trials)))
     releaser = Releaser(books, GaussianNoise(seed=4))

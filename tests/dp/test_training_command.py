@@ -138,9 +138,7 @@ def test_audit_refuses_a_folder_without_a_run(tmp_path: Path, capsys: pytest.Cap
     assert "no run" in err
 
 
-@pytest.mark.parametrize(
-    "how", ["--sampler fixed_size", "--sampler with_replacement", "--sampler allocation", "--most 120"]
-)
+@pytest.mark.parametrize("how", ["--sampler fixed_size", "--sampler allocation", "--most 120"])
 def test_train_with_a_sampler(how: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     options = "--method dp_sgd --noise 4 --delta 1e-4 --epochs 1 --batch-size 50 --lr 0.5 --clip 1 --public-size 500"

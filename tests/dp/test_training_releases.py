@@ -15,7 +15,7 @@ import torch
 from scipy.stats import chi2, kstest, norm
 from torch import Tensor, nn
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.audit import many_runs
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
@@ -314,8 +314,8 @@ def test_trap_saturated_probabilities_make_published_vectors_too_long() -> None:
 def test_trap_a_sampled_norm_sum_has_sensitivity_c_over_p() -> None:
     """N = 25,000, b = 32, sigma_K = 0.02 N: the text accounts multiplier sigma_K = 500, the truth is sigma_K p = 0.64."""
     p, sigma = 32 / 25_000, 500.0
-    published = epsilon(SampledGaussian(p, sigma) * 20, 1e-5).upper
-    true = epsilon(SampledGaussian(p, sigma * p) * 20, 1e-5)
+    published = epsilon_at(SampledGaussian(p, sigma) * 20, 1e-5).upper
+    true = epsilon_at(SampledGaussian(p, sigma * p) * 20, 1e-5)
     assert published is not None
     assert published < 1e-3
     assert true.lower == pytest.approx(0.40, abs=0.01)
@@ -329,7 +329,7 @@ def test_trap_a_sampled_norm_sum_has_sensitivity_c_over_p() -> None:
     (release,) = steps.releaser.books.ledger.releases
     assert release.mechanism == Gaussian(0.02 * 20)
     assert release.sampling_probability is None
-    ours = epsilon(Gaussian(sigma) * 20, 1e-5).upper
+    ours = epsilon_at(Gaussian(sigma) * 20, 1e-5).upper
     assert ours is not None
     assert ours < 0.05
 
@@ -359,9 +359,9 @@ def test_trap_direct_sampling_of_the_published_norm_sum_refutes_its_accounting()
         members = norm_sum_scores(rng, True, sampled=sampled, trials=trials)
         others = norm_sum_scores(rng, False, sampled=sampled, trials=trials)
         found[sampled] = many_runs(members, others, threshold=threshold, delta=1e-5, confidence=0.9999)
-    claimed = epsilon(SampledGaussian(32 / 25_000, 500.0) * 20, 1e-5).upper
-    true = epsilon(SampledGaussian(32 / 25_000, 0.64) * 20, 1e-5).upper
-    ours = epsilon(Gaussian(500.0) * 20, 1e-5).upper
+    claimed = epsilon_at(SampledGaussian(32 / 25_000, 500.0) * 20, 1e-5).upper
+    true = epsilon_at(SampledGaussian(32 / 25_000, 0.64) * 20, 1e-5).upper
+    ours = epsilon_at(Gaussian(500.0) * 20, 1e-5).upper
     assert claimed is not None
     assert true is not None
     assert ours is not None
@@ -407,7 +407,7 @@ def test_noise_is_allotted_so_that_every_epoch_fits_the_filter() -> None:
 
 
 def test_direction_add_and_remove_both_count() -> None:
-    found = epsilon(SampledGaussian(0.1, 0.7) * 10, 1e-5)
+    found = epsilon_at(SampledGaussian(0.1, 0.7) * 10, 1e-5)
     assert found.directions["add"].upper != found.directions["remove"].upper
     assert found.upper == max(each.upper or 0.0 for each in found.directions.values())
 

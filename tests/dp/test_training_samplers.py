@@ -14,16 +14,15 @@ torch = pytest.importorskip("torch")
 from helpers.interrupted import KilledError, killer  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from heliograph.dp.accounting import epsilon  # noqa: E402
+from heliograph.dp.accounting import epsilon_at  # noqa: E402
 from heliograph.dp.accounting.ledger import verify  # noqa: E402
-from heliograph.dp.mechanisms import SampledGaussian  # noqa: E402
+from heliograph.dp.mechanisms import Neighboring, SampledGaussian  # noqa: E402
 from heliograph.dp.samplers import (  # noqa: E402
     AllocationSampler,
     FixedSizeSampler,
     PoissonSampler,
     Sampler,
     TruncatedPoissonSampler,
-    WithReplacementSampler,
 )
 from heliograph.dp.training import DPTrainer, audit_training  # noqa: E402
 from heliograph.dp.training import noise as noise_module  # noqa: E402
@@ -33,10 +32,14 @@ COUNT = 400
 SAMPLERS: list[Sampler] = [
     TruncatedPoissonSampler(40, 90),
     FixedSizeSampler(40),
-    WithReplacementSampler(40),
     AllocationSampler(10, float(COUNT)),
     AllocationSampler(10, float(COUNT), 2),
 ]
+RELATIONS: dict[str, Neighboring] = {
+    "truncated_poisson": "zero_out",
+    "fixed_size": "replace",
+    "allocation": "add_remove",
+}
 NAMES = [f"{sampler.name}{getattr(sampler, 'times', '')}" for sampler in SAMPLERS]
 
 
@@ -71,8 +74,11 @@ def test_what_is_charged_is_what_the_sampler_is(sampler: Sampler, tmp_path: Path
     planned = sampler.plan(COUNT, 2.0).composition(2)
     assert report.ledger.composition == planned
     assert report.steps == report.steps_planned == 20
-    found = epsilon(planned, 1e-4)
+    # The neighbours are ones that the trainer does not refuse.
+    relation = RELATIONS[sampler.name]
+    found = epsilon_at(planned, 1e-4, neighboring=relation)
     assert report.epsilon_upper == found.upper
+    assert report.to_json()["neighboring_relation"] == found.neighboring == relation
     assert report.epsilon_lower == found.lower
     path = tmp_path / "report.json"
     path.write_text(json.dumps(report.to_json()))
@@ -90,6 +96,19 @@ def test_the_noise_is_found_for_a_target(sampler: Sampler) -> None:
     assert report.epsilon_upper <= 2.0
     assert report.epsilon_upper > 1.99
     assert report.noise_multiplier > 0.5
+
+
+@pytest.mark.parametrize("sampler", [FixedSizeSampler(40), TruncatedPoissonSampler(40, 90)], ids=lambda s: s.name)
+def test_neighbours_of_another_relation_cannot_run(sampler: Sampler) -> None:
+    inputs, targets = data()
+    with pytest.raises(ProgramError, match="not the number of records"):
+        made(sampler, (inputs[1:], targets[1:]))
+    report = made(sampler).fit()
+    assert "one record" in report.words()
+    assert "added or removed" not in report.words()
+    # A run for the one relation does not add up with a run for another.
+    with pytest.raises(ProgramError, match="earlier run is accounted under"):
+        made(PoissonSampler(40), earlier=[report])
 
 
 def test_poisson_sampling_is_the_sampler_that_there_is_without_one() -> None:
@@ -144,7 +163,7 @@ def test_an_allocated_epoch_that_was_killed_is_charged_whole(tmp_path: Path) -> 
     assert report.steps == 20
     assert "does not admit" in report.stopped
     assert report.ledger.composition.steps == 3
-    assert report.epsilon_upper == epsilon(sampler.plan(COUNT, 2.0).composition(3), 1e-4).upper
+    assert report.epsilon_upper == epsilon_at(sampler.plan(COUNT, 2.0).composition(3), 1e-4).upper
 
 
 def audited(sampler: Sampler, scale: float, monkeypatch: pytest.MonkeyPatch) -> Any:

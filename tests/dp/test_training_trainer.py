@@ -18,7 +18,7 @@ from helpers.interrupted import KilledError, killer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from heliograph.dp.accounting import epsilon
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import Release, verify
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
@@ -107,14 +107,14 @@ def test_epsilon_to_noise_and_back() -> None:
     assert back.epsilon_lower is not None
     assert back.epsilon_lower <= forward.epsilon_upper
     assert forward.epsilon_lower <= back.epsilon_upper
-    composed = epsilon(SampledGaussian(0.1, forward.noise_multiplier) * 30, 1e-4)
+    composed = epsilon_at(SampledGaussian(0.1, forward.noise_multiplier) * 30, 1e-4)
     assert (composed.lower, composed.upper) == (back.epsilon_lower, back.epsilon_upper)
 
 
 def test_dpis_with_given_noise_is_reported_at_the_worst_case() -> None:
     report = trainer(method="dpis", epsilon=None, noise_multiplier=1.5).fit()
     worst = SampledGaussian(0.1, 1.5) * 30 + Gaussian(8.0) * 3
-    bound = epsilon(worst, 1e-4, method="rdp").upper
+    bound = epsilon_at(worst, 1e-4, method="rdp").upper
     assert bound is not None
     assert report.epsilon_upper == pytest.approx(bound, rel=1e-4)
     assert report.noise_multiplier == 1.5
@@ -123,7 +123,7 @@ def test_dpis_with_given_noise_is_reported_at_the_worst_case() -> None:
 
 def test_trap_an_adaptive_run_is_reported_at_its_filter_not_at_what_was_realised() -> None:
     report = trainer(method="dpis", epsilon=2.0).fit()
-    realised = epsilon(report.ledger.composition, 1e-4).upper
+    realised = epsilon_at(report.ledger.composition, 1e-4).upper
     assert realised is not None
     assert report.epsilon_lower is None
     assert isinstance(report.budget, RenyiFilter)
@@ -590,3 +590,12 @@ def test_new_names_of_journal_and_checkpoint_outlast_a_power_cut(
     checkpoint.save({"step": 1})
     assert done == ["file", "folder with ['charges.jsonl', 'checkpoint.npz']"]
     assert len(Checkpoint(tmp_path).charges()) == 2
+
+
+def test_a_group_that_is_there_for_something_else_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.dp.training.group import Group
+
+    monkeypatch.setattr(Group, "found", staticmethod(lambda device: Group(0, 2, device)))
+    assert trainer(alone=True).fit().steps > 0
+    with pytest.raises((ValueError, RuntimeError)):
+        trainer().fit()

@@ -12,7 +12,7 @@ import numpy as np
 
 from heliograph.dp.accounting.result import Bracket, Estimate, Tolerance
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
+from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring, Side
 from heliograph.errors import ProgramError
 
 
@@ -56,7 +56,7 @@ def _table() -> dict[str, Callable[[], Accountant]]:
     return {"auto": Auto, "pld": LossDistribution, "exact": Exact, "rdp": Renyi}
 
 
-def epsilon(
+def epsilon_at(
     composition: Composition | Mechanism,
     delta: float,
     *,
@@ -72,7 +72,7 @@ def epsilon(
     return _ask("epsilon", composition, float(delta), method, tolerance or Tolerance(), neighboring)
 
 
-def delta(
+def delta_at(
     composition: Composition | Mechanism,
     epsilon: float,
     *,
@@ -83,6 +83,19 @@ def delta(
     """The delta of a composition at epsilon, between bounds, the larger of both neighbouring directions."""
     check_epsilon(epsilon)
     return _ask("delta", composition, float(epsilon), method, tolerance or Tolerance(), neighboring)
+
+
+def epsilon_of_side(
+    side: Side, composition: Composition | Mechanism, delta: float, tolerance: Tolerance, neighboring: Neighboring
+) -> Estimate:
+    """One bound on epsilon, and how far it may lie from the best one that the pairs from this side give.
+
+    Where another pair bounds the mechanism from the other side, that one is not computed: then the other end is no bound
+    on the mechanism's epsilon.
+    """
+    check_delta(delta)
+    found = _ask("epsilon", composition, float(delta), "auto", tolerance, neighboring, side)
+    return Estimate(found.lower, found.estimate, found.upper)
 
 
 def check_delta(value: float) -> None:
@@ -117,6 +130,7 @@ def _ask(
     method: str | Accountant,
     tolerance: Tolerance,
     neighboring: Neighboring,
+    side: Side | None = None,
 ) -> Bracket:
     if not tolerance.absolute >= 0 or not tolerance.relative >= 0 or not tolerance.delta_share > 0:
         raise ProgramError("a tolerance must not be negative", where="tolerance")
@@ -138,10 +152,13 @@ def _ask(
         # Time that one direction leaves unused goes to the other.
         own = time.thread_time() + (end - time.thread_time()) / (1 if symmetric else len(DIRECTIONS) - number)
         asked_of = _Asked(chosen, quantity, direction, tolerance, simple.distance, own)
-        found = asked_of.upper(above, given)
-        if below != above or simple.distance:
-            found = _joined(asked_of.lower(below, given), found)
-        if simple.distance and not _narrow(found, quantity, tolerance):
+        one_pair = below == above and not simple.distance
+        if one_pair or side != "below":
+            found = asked_of.upper(above, given)
+        if not one_pair and side != "above":
+            lower_too = asked_of.lower(below, given)
+            found = lower_too if side == "below" else _joined(lower_too, found)
+        if side != "below" and simple.distance and not _narrow(found, quantity, tolerance):
             displaced = simple.displaced()
             if displaced is not None:
                 found = _capped(found, asked_of.plain(displaced.bounded("above", near), given))
@@ -260,7 +277,7 @@ def _capped(found: Estimate, other: Estimate) -> Estimate:
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:
-    """The reason why the epsilon of a composition is infinite at delta, or why no method proved it finite."""
+    """The reason why the epsilon of a composition is infinite at delta, or why none is known to be finite."""
     from heliograph.dp.accounting.pld import infinite_bounds
 
     lost = infinite_bounds([(mechanism.pair("remove"), count) for mechanism, count in composition]).lower

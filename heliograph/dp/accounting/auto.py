@@ -1,4 +1,4 @@
-"""`auto`: closed forms if there are any, else the bracket by FFT; both are proved."""
+"""`auto`: closed forms if there are any, else the bracket by FFT."""
 
 from __future__ import annotations
 

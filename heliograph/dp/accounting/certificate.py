@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heliograph.dp.accounting.accountant import delta as delta_of
-from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.exchange import to_event
 from heliograph.dp.accounting.result import Bracket, Tolerance, json_number
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
-from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
+from heliograph.dp.mechanisms import DIRECTIONS, NEIGHBORING, Direction, Mechanism, Neighboring
 from heliograph.errors import ProgramError, UnsupportedError, WireError
 from heliograph.files import write_file
 
@@ -51,7 +50,7 @@ Verdict = Literal["holds", "refuted", "undecided"]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of a file's claims. They hold only if every one is proved: what is undecided does not hold."""
+    """What was found of a file's claims. They hold only if every one does: what is undecided does not hold."""
 
     claims: int
     delta: float
@@ -74,7 +73,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether there are claims, and all of them are proved."""
+        """Whether there are claims, and all of them hold."""
         return self.verdict == "holds"
 
     def to_json(self) -> dict[str, Any]:
@@ -119,10 +118,10 @@ def certificate(
 ) -> dict[str, Any]:
     """The certificate of a composition's bracket on epsilon; `bracket` is that bracket if it is known already.
 
-    Raises ProgramError if it is not proved.
+    Raises ProgramError if its ends are estimates.
     """
     whole = Composition.of(composition)
-    found = bracket or epsilon_of(whole, delta, neighboring=neighboring, tolerance=tolerance)
+    found = bracket or epsilon_at(whole, delta, neighboring=neighboring, tolerance=tolerance)
     if not found.proved:
         raise ProgramError(
             "this bracket is not proved", where="certificate", why=found.reason, hint="use mechanisms of a formula"
@@ -196,7 +195,7 @@ def check(value: object) -> Verification:
     expression, at, relation = value.get("expression"), value.get("delta"), value.get("neighboring_relation")
     if not isinstance(expression, str) or isinstance(at, bool) or not isinstance(at, int | float) or not 0 < at < 1:
         raise WireError("a certificate needs an expression and a delta", where="certificate")
-    if relation not in ("add_remove", "replace"):
+    if relation not in NEIGHBORING:
         raise WireError(f"neighboring_relation = {relation!r} is not known", where="neighboring_relation")
     composition = parse(expression)
     directions = value.get("directions")
@@ -236,19 +235,21 @@ def judge(
     """Whether `claimed` is a bound ("upper" or "lower") on epsilon at delta `at`, and why not.
 
     By delta at the claimed epsilon: an upper bound holds if delta there is proved to be at most `at`, and is refuted if
-    it is proved to be more. `direction` is the one that the claim is about; both if it is None.
+    it is proved to be more (P9, test_a_claim_finer_than_the_bracket_is_decided).
+
+    `direction` is the one that the claim is about; both if it is None.
     """
     if (end == "lower" and claimed <= 0) or (end == "upper" and math.isinf(claimed)):
         return "holds", ""
     if claimed > 1e6 and end == "lower":
         # Delta at one epsilon proves nothing of larger ones.
-        whole = epsilon_of(composition, at, neighboring=neighboring)
+        whole = epsilon_at(composition, at, neighboring=neighboring)
         lower = (whole if direction is None else whole.directions[direction]).lower
         proved = lower is not None and lower >= claimed
         return ("holds", "") if proved else ("undecided", f"epsilon is at least {lower!r}; {claimed!r} is claimed")
     epsilon = min(claimed, 1e6)
     for share in (0.01, 1e-3, 1e-5, 1e-7):
-        bracket = delta_of(
+        bracket = delta_at(
             composition, epsilon, neighboring=neighboring, tolerance=Tolerance(delta_share=share, seconds=12.0)
         )
         found = bracket if direction is None else bracket.directions[direction]

@@ -1,6 +1,6 @@
 """Conversions between accounts of privacy: zero-concentrated DP, Renyi curves, lists of (epsilon, delta).
 
-The input is a proved guarantee, and the output follows from it. If it is known that nothing better follows, or how far
+The input is a guarantee, and the output follows from it (P7). If it is known that nothing better follows, or how far
 from the best the output can be, the docstring says so.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from scipy.optimize import minimize_scalar
 
-from heliograph.dp.accounting.accountant import check_delta
-from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.accountant import check_delta, epsilon_at
 from heliograph.dp.accounting.filters import divergence
 from heliograph.dp.accounting.rdp import conversion
 from heliograph.dp.composition import Composition
@@ -81,7 +80,7 @@ def epsilon_of_zcdp(rho: float, delta: float) -> tuple[float, float]:
         return rho * (theta + 1) + conversion(theta, delta)
 
     found = minimize_scalar(bound, bounds=(-12.0, 18.0), method="bounded", options={"xatol": 1e-8})
-    least = epsilon_of(Gaussian(math.sqrt(1 / (2 * rho))), delta).lower
+    least = epsilon_at(Gaussian(math.sqrt(1 / (2 * rho))), delta).lower
     return (0.0 if least is None else least), max(float(found.fun), 0.0) * (1 + 1e-12)
 
 
@@ -107,7 +106,7 @@ def renyi_curve(composition: Composition | Mechanism, orders: Sequence[float]) -
 
 
 def epsilon_of_renyi(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
-    """The least epsilon at delta that the conversion gives for a proved curve; no lower bound follows."""
+    """The least epsilon at delta that the conversion gives for a curve of upper bounds; no lower bound follows."""
     check_delta(delta)
     pairs = list(zip(orders, divergences, strict=True))
     if not pairs or any(not order > 1 or not value >= 0 for order, value in pairs):
@@ -117,7 +116,7 @@ def epsilon_of_renyi(orders: Sequence[float], divergences: Sequence[float], delt
 
 def profile(composition: Composition | Mechanism, deltas: Sequence[float]) -> list[tuple[float, float]]:
     """(epsilon, delta) pairs that a composition satisfies: the upper bound at each delta."""
-    found = [(epsilon_of(composition, delta).upper, delta) for delta in deltas]
+    found = [(epsilon_at(composition, delta).upper, delta) for delta in deltas]
     return [(math.inf if e is None else e, delta) for e, delta in found]
 
 

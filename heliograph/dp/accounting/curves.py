@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heliograph.dp.accounting.accountant import delta as delta_of
-from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.result import Bracket, Tolerance
 from heliograph.dp.accounting.trade_off import GaussianFit, TradeOff, gaussian_fit, gaussian_rates, trade_off
 from heliograph.dp.composition import Composition
@@ -18,12 +17,12 @@ def epsilon_curve(
     composition: Composition | Mechanism, deltas: Sequence[float], *, tolerance: Tolerance | None = None
 ) -> list[Bracket]:
     """The bracket on epsilon at each delta."""
-    return [epsilon_of(composition, delta, tolerance=tolerance) for delta in deltas]
+    return [epsilon_at(composition, delta, tolerance=tolerance) for delta in deltas]
 
 
 def renyi_bounds(composition: Composition | Mechanism, deltas: Sequence[float]) -> list[float | None]:
     """Renyi accounting's upper bound on epsilon at each delta; None where it is not finite."""
-    bounds = [epsilon_of(composition, delta, method="rdp").upper for delta in deltas]
+    bounds = [epsilon_at(composition, delta, method="rdp").upper for delta in deltas]
     return [None if bound is None or not math.isfinite(bound) else bound for bound in bounds]
 
 
@@ -31,12 +30,12 @@ def epsilon_by_steps(
     mechanism: Composition | Mechanism, counts: Sequence[int], delta: float, *, method: str = "auto"
 ) -> list[Bracket]:
     """The bracket on epsilon after each number of runs of a mechanism."""
-    return [epsilon_of(Composition.of(mechanism) * count, delta, method=method) for count in counts]
+    return [epsilon_at(Composition.of(mechanism) * count, delta, method=method) for count in counts]
 
 
 def advantage(composition: Composition | Mechanism) -> Bracket:
     """The largest advantage (true less false positive rate) of any membership attacker: delta at epsilon 0."""
-    return delta_of(composition, 0.0)
+    return delta_at(composition, 0.0)
 
 
 def group_epsilon(composition: Composition | Mechanism, group: int, delta: float) -> float:
@@ -49,10 +48,10 @@ def group_epsilon(composition: Composition | Mechanism, group: int, delta: float
         raise ProgramError(f"group = {group!r} must be an integer in [1, 1,000,000]", where="group")
     whole = Composition.of(composition)
     if group == 1:
-        return _upper(epsilon_of(whole, delta))
+        return _upper(epsilon_at(whole, delta))
     simple = whole.simplified()
     if simple.items and all(isinstance(mechanism, Gaussian) for mechanism, _ in simple):
-        return _upper(epsilon_of(simple.with_sensitivity(group), delta))
+        return _upper(epsilon_at(simple.with_sensitivity(group), delta))
 
     def needed(single: float) -> float:
         # delta_g = d * sum over j < g of e^(j e); in logarithms, since e^(g e) may overflow.
@@ -82,7 +81,7 @@ def group_epsilon(composition: Composition | Mechanism, group: int, delta: float
 def _admits(composition: Composition, epsilon: float, log_delta: float) -> bool:
     if log_delta < -690 or epsilon > 1e5:
         return False
-    return _upper(delta_of(composition, epsilon)) <= math.exp(log_delta)
+    return _upper(delta_at(composition, epsilon)) <= math.exp(log_delta)
 
 
 def _upper(bracket: Bracket) -> float:

@@ -8,9 +8,9 @@ Lower (`optimistic`): outcomes are merged into cells, each holding one node, wit
 merged cell is that node. Merging is post-processing, so the curve lies below: it is made of tangents that cross at the
 nodes.
 
-Both are proved with round-off: every mass is rounded the safe way by its own error bound, and the remaining errors (of
-a node's x, and of a merged cell that misses its node by a rounding) are a `shift` of the loss per step, which
-composition adds up.
+Both are proved with round-off (P1, P2, test_delta_and_epsilon_are_inverse): every mass is rounded the safe way by its
+own error bound, and the remaining errors (of a node's x, and of a merged cell that misses its node by a rounding) are a
+`shift` of the loss per step, which composition adds up.
 """
 
 from __future__ import annotations

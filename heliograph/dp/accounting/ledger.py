@@ -11,7 +11,8 @@ A report is a JSON object with the releases and the claims about them:
 releases must fit the filter, and epsilon is its budget. If the first release (of the number of records) decided the
 parameters of all others, `"size_stage": {"epsilon", "delta"}` is the guarantee of that release alone: the rest has the
 remaining epsilon and delta, and the two are added. `verify` trusts nothing but the releases (and delta). A claim holds
-if it is proved, is refuted if its opposite is proved, and is undecided else, which is not holding.
+if it is proved, is refuted if its opposite is, and is undecided else, which is not holding (P9,
+test_a_claim_inside_the_bracket_does_not_hold).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heliograph.dp.accounting.accountant import epsilon
+from heliograph.dp.accounting.accountant import epsilon_at
 from heliograph.dp.accounting.certificate import Verification, check, epsilon_number, is_certificate, judge
 from heliograph.dp.accounting.exchange import read_history
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
-from heliograph.dp.mechanisms import Mechanism, Neighboring
+from heliograph.dp.mechanisms import NEIGHBORING, Mechanism, Neighboring
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import open_file
 
@@ -146,7 +147,7 @@ def _check_stated(release: Release, where: str) -> None:
 
 
 def verify(path: str | Path, delta: float | None = None, tolerance: Tolerance | None = None) -> Verification:
-    """Epsilon recomputed from the releases of a report alone, and whether the report's claims are proved.
+    """Epsilon recomputed from the releases of a report alone, and whether the report's claims hold.
 
     Reads privacy reports, certificates, histories of Opacus accountants and events of dp-accounting (as JSON). `delta`
     is required if the file has none. Raises WireError for any other file.
@@ -171,7 +172,7 @@ class _Checks:
         self, composition: Composition, delta: float, neighboring: Neighboring, tolerance: Tolerance | None
     ) -> None:
         self.composition, self.delta, self.neighboring = composition, delta, neighboring
-        self.bracket = epsilon(composition, delta, tolerance=tolerance, neighboring=neighboring)
+        self.bracket = epsilon_at(composition, delta, tolerance=tolerance, neighboring=neighboring)
         self.claims = 0
         self.claimed: float | None = None
         self.problems: list[str] = []
@@ -226,7 +227,7 @@ def _verify_report(data: dict[str, Any], delta: float | None, tolerance: Toleran
     if data.get("version") != VERSION:
         raise WireError(f"version {data.get('version')!r} of a report is not known", where="version")
     neighboring = data.get("neighboring_relation", "add_remove")
-    if neighboring not in ("add_remove", "replace"):
+    if neighboring not in NEIGHBORING:
         raise WireError(f"neighboring_relation = {neighboring!r} is not known", where="neighboring_relation")
     accounting = data.get("accounting", "fixed")
     if accounting not in ("fixed", "filter"):

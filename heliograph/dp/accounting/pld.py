@@ -1,4 +1,4 @@
-"""The certified bracket: epsilon (or delta) of a composition between two proved bounds, as narrow as requested.
+"""The certified bracket: epsilon (or delta) of a composition between two bounds, as narrow as requested (P1 to P3).
 
 Each mechanism's loss is discretized from above and from below (`discretize`), composed by one tilted FFT (`convolve`),
 and delta is read off both. Both are of second order: the width is about `steps * mesh^2 * (1 + theta) / 8` with theta
@@ -49,7 +49,7 @@ _WIDEN = 1e-12
 
 @dataclass(frozen=True)
 class Interval:
-    """Two proved bounds on a number."""
+    """Two bounds on a number."""
 
     lower: float
     upper: float
@@ -66,7 +66,7 @@ def infinite_mass(pairs: PairTerms) -> float:
 
 
 def infinite_bounds(pairs: PairTerms) -> Interval:
-    """Proved bounds on the probability that some loss of the composition is infinite, without unknown mass."""
+    """Bounds on the probability that some loss of the composition is infinite, without unknown mass."""
 
     def within(masses: list[tuple[float, int]]) -> float:
         return -math.expm1(sum(k * (math.log1p(-mass) if mass < 1 else -math.inf) for mass, k in masses))
@@ -238,14 +238,14 @@ def saddle_for_epsilon(terms: Terms, epsilon: float, start: float) -> float:
 
 
 def _epsilon_above(law: Composed, delta: float, guess: float) -> float:
-    """An epsilon at which the law's delta is proved to be at most `delta`; infinite if there is none."""
+    """An epsilon at which the law's delta is at most `delta`; infinite if there is none."""
     if law.infinite_above >= delta:
         return math.inf
     return _search(lambda e: law.delta_at(e)[1], delta, guess, law.theta, above=True)
 
 
 def _epsilon_below(law: Composed, delta: float, guess: float) -> float:
-    """An epsilon at which the law's delta is proved to be at least `delta`; 0 if there is none."""
+    """An epsilon at which the law's delta is at least `delta`; 0 if there is none."""
     if law.infinite_below >= delta:
         return math.inf
     return _search(lambda e: law.delta_at(e)[0], delta, guess, law.theta, above=False)
@@ -319,7 +319,7 @@ class _Clock:
 def epsilon_interval(
     pairs: PairTerms, delta: float, tolerance: float, relative: float, seconds: float = math.inf
 ) -> Interval:
-    """Proved bounds on the epsilon of a composition of pairs at delta.
+    """Bounds on the epsilon of a composition of pairs at delta, proved (P1 to P3, test_extremes_reach_the_tolerance).
 
     The interval is at most max(tolerance, relative * epsilon) wide if a mesh within `MAX_CELLS`,
     `convolve.MAX_LENGTH` and the seconds gives that; else it is the narrowest reached.
@@ -380,7 +380,7 @@ def epsilon_interval(
 
 
 def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: float = math.inf) -> Interval:
-    """Proved bounds on the delta of a composition of pairs at epsilon.
+    """Bounds on the delta of a composition of pairs at epsilon, proved (P1 to P3, test_small_deltas_keep_their_digits).
 
     The interval is at most relative * delta wide, or within 1e-300, or the narrowest reached within the seconds.
     """
@@ -508,7 +508,7 @@ class LossDistribution:
     remark = ""
 
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
-        """Proved bounds on epsilon at delta, within the tolerance or the nearest reached."""
+        """Bounds on epsilon at delta, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative, tolerance.seconds)
         if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
@@ -517,7 +517,7 @@ class LossDistribution:
         return _estimate(found)
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
-        """Proved bounds on delta at epsilon, within the tolerance or the nearest reached."""
+        """Bounds on delta at epsilon, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds))
 

@@ -42,7 +42,8 @@ class Estimate:
 class Bracket:
     """Bounds on the epsilon (or delta) of a composition, the larger of both neighbouring directions.
 
-    `proved` means that lower and upper are bounds with floating-point error included. `reached` means that the bracket
+    `proved` means that lower and upper are bounds with floating-point error included (P1 to P5,
+    test_both_directions_below_the_renyi_bound). `reached` means that the bracket
     is within the requested tolerance. `reason` is why a value is infinite, or a remark on the method.
     """
 

@@ -6,7 +6,7 @@ number. For mechanisms chosen after seeing outcomes use `filters`.
 
 from __future__ import annotations
 
-from heliograph.dp.accounting.accountant import check_delta, epsilon
+from heliograph.dp.accounting.accountant import check_delta, epsilon_at
 from heliograph.dp.accounting.result import Bracket, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Mechanism, Neighboring
@@ -30,4 +30,4 @@ class RunningAccountant:
 
     def epsilon(self) -> Bracket:
         """The bracket on epsilon now."""
-        return epsilon(self.composition, self.delta, tolerance=self.tolerance, neighboring=self.neighboring)
+        return epsilon_at(self.composition, self.delta, tolerance=self.tolerance, neighboring=self.neighboring)

@@ -1,4 +1,4 @@
-"""Trade-off curves: the least false-negative rate of an attacker at a false-positive rate, between two proved bounds.
+"""Trade-off curves: the least false-negative rate of an attacker at a false-positive rate, between two bounds.
 
 For a pair (A, B) a test that rejects B with probability alpha under B misses A with probability at least f(alpha) = sup
 over x > 0 of 1 - delta(log x) - x alpha (Dong, Roth, Su 2019, proposition 2.12), and some test reaches it. delta is
@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from heliograph.dp.accounting.accountant import delta as delta_of
-from heliograph.dp.accounting.accountant import epsilon as epsilon_of
+from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
@@ -32,7 +31,8 @@ Array = npt.NDArray[np.float64]
 class TradeOff:
     """An attacker's false-negative rate against the false-positive rate; no attacker does better than `lower`.
 
-    `lower` and `upper` are proved, for the worse of both neighbouring directions; `estimate` is between them.
+    `lower` and `upper` are proved (P6, test_the_curve_of_tables_by_their_best_tests), for the worse of both
+    neighbouring directions; `estimate` is between them.
     """
 
     false_positive_rate: tuple[float, ...]
@@ -48,7 +48,7 @@ class GaussianFit:
     private: the least mu whose curve is nowhere above the trade-off curve: the mechanism is mu-GDP on the range.
     leaky: the largest mu whose curve is nowhere below it.
 
-    Both are pairs of proved bounds.
+    Both are pairs of bounds.
     """
 
     lowest_rate: float
@@ -71,11 +71,11 @@ def trade_off(
     rates = np.asarray(false_positive_rates, dtype=np.float64)
     if rates.size == 0 or not np.all((rates >= 0) & (rates <= 1)):
         raise ProgramError("false-positive rates lie in [0, 1]", where="trade_off")
-    top = epsilon_of(composition, 1e-6, neighboring=neighboring, tolerance=Tolerance(absolute=0.05, relative=0.01))
+    top = epsilon_at(composition, 1e-6, neighboring=neighboring, tolerance=Tolerance(absolute=0.05, relative=0.01))
     end = top.upper if top.upper is not None and math.isfinite(top.upper) else 30.0
     nodes = np.asarray(np.linspace(0.0, max(min(end, 600.0), 1e-3), max(points, 3)), dtype=np.float64)
     found = [
-        delta_of(composition, float(node), tolerance=Tolerance(delta_share=0.003), neighboring=neighboring)
+        delta_at(composition, float(node), tolerance=Tolerance(delta_share=0.003), neighboring=neighboring)
         for node in nodes
     ]
     bounds: dict[Direction, tuple[Array, Array]] = {}

@@ -1,4 +1,4 @@
-"""Audits of training runs: empirical lower bounds on epsilon to hold against the proved upper bound.
+"""Audits of training runs: empirical lower bounds on epsilon to hold against the upper bound.
 
 `audit_training` is one run with many canaries, each in the training set by its own fair coin (Steinke, Nasr, Jagielski
 2023). It has the attacker's view that the guarantee assumes: every released gradient sum, and the parameters at its
@@ -45,7 +45,7 @@ Build = Callable[[object, Observer], DPTrainer]
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """The lower bound of an audit, beside the proved upper bound."""
+    """The lower bound of an audit, beside the upper bound of the accounting."""
 
     audit: Audit
     epsilon_upper: float
@@ -55,7 +55,7 @@ class TrainingAudit:
 
     @property
     def refuted(self) -> bool:
-        """Whether the audit contradicts the proved bound: the run is, with the stated confidence, less private."""
+        """Whether the audit contradicts the upper bound: the run is, with the stated confidence, less private."""
         return self.audit.epsilon_lower > self.epsilon_upper
 
     def to_json(self) -> dict[str, Any]:

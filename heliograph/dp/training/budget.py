@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from heliograph.dp.accounting import epsilon as bracket_of
+from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
@@ -101,7 +101,7 @@ class SizeStage:
     def within(cls, epsilon: float, delta: float, noise_std: float) -> SizeStage:
         """The stage inside a target. Raises PlanningError if it would take more than half of epsilon."""
         share = delta * _SIZE_SHARE
-        upper = bracket_of(Gaussian(noise_std), share).upper
+        upper = epsilon_at(Gaussian(noise_std), share).upper
         assert upper is not None
         if upper > epsilon / 2:
             raise PlanningError(

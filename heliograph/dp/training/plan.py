@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from heliograph.dp.accounting import Bracket, Tolerance
-from heliograph.dp.accounting import epsilon as bracket_of
+from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, total_log_moment
 from heliograph.dp.calibrate import smallest_noise
@@ -60,7 +59,7 @@ def _bracket(plan: Composition, settings: Settings, delta: float) -> Bracket:
     """The bracket of a plan, as narrow as in calibration, so that its upper end does not exceed the target."""
     target = settings.epsilon
     width = Tolerance() if target is None else Tolerance(absolute=min(1e-3, 1e-4 * target), relative=1e-5)
-    return bracket_of(plan, delta, tolerance=width)
+    return epsilon_at(plan, delta, tolerance=width, neighboring=settings.neighboring)
 
 
 def steps_per_epoch(size: float, batch_size: float) -> int:
@@ -123,7 +122,7 @@ def _sampled(settings: Settings, sampler: Sampler, epsilon: float | None, delta:
         bracket = _bracket(plan(multiplier), settings, delta)
     else:
         limits = (0.3, 1e4) if isinstance(sampler, AllocationSampler) else (1e-2, 1e6)
-        found = smallest_noise(epsilon, delta, plan, limits)
+        found = smallest_noise(epsilon, delta, plan, limits, neighboring=settings.neighboring)
         multiplier, bracket = found.value, found.bracket
     epoch = sampler.plan(size, multiplier)
     return Plan(PlannedBudget(plan(multiplier)), epoch.steps, multiplier, (epoch.mechanism,) * settings.epochs, bracket)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler, default_collate
 
 from heliograph.dp.training.trainer import DPTrainer
 from heliograph.errors import ProgramError
@@ -44,6 +44,12 @@ def make_private(
     if not isinstance(loader.sampler, SequentialSampler | RandomSampler) or getattr(
         loader.sampler, "replacement", False
     ):
+        if isinstance(loader.sampler, SubsetRandomSampler):
+            raise _lost(
+                "a SubsetRandomSampler",
+                "the trainer draws from the whole data set",
+                "give a loader of torch.utils.data.Subset(dataset, indices)",
+            )
         raise _lost(
             f"a {type(loader.sampler).__name__}",
             "records that are drawn more often than others have a larger sampling probability than is accounted for",

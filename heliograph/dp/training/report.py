@@ -1,4 +1,4 @@
-"""The privacy report of a run: its releases, their proved bounds, and the omissions, as JSON and in words.
+"""The privacy report of a run: its releases, their bounds, and the omissions, as JSON and in words.
 
 The JSON is a privacy report of `accounting.ledger`: `heliograph dp verify` recomputes epsilon from its releases alone.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from heliograph.dp.accounting import Bracket, Tolerance, epsilon
+from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
-from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger
+from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger, Release
 from heliograph.dp.accounting.rdp import log_moment
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import DIRECTIONS, Mechanism
+from heliograph.dp.mechanisms import DIRECTIONS, Mechanism, Neighboring
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.settings import Settings
 
@@ -28,14 +28,19 @@ NOT_ACCOUNTED = (
     "running time and memory, which vary with the batches drawn",
 )
 
+_DIFFERENCE = {
+    "add_remove": "one record added or removed",
+    "replace": "one record replaced by another (their number is fixed)",
+    "zero_out": "one record that is there, or adds nothing in its place (their number is fixed)",
+}
 _ROUGH = Tolerance(absolute=0.01, relative=0.01)
 
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """A run's releases and their proved bounds.
+    """A run's releases and their bounds, proved (P10 to P20, test_a_step_has_the_law_that_is_accounted).
 
-    `epsilon_upper` is the guarantee, at `delta`, for data sets that differ by one record added or removed;
+    `epsilon_upper` is the guarantee, at `delta`, for data sets that differ as `settings.neighboring` says;
     `epsilon_lower` (None if probabilities were chosen adaptively) shows how tight it is. `noise_multiplier` is the
     standard deviation of the noise divided by the clipping bound, the smallest of the run.
     """
@@ -101,7 +106,7 @@ class PrivacyReport:
         """
         rows = []
         for release in self.ledger.releases:
-            row = release.to_json() | {"epsilon_alone": dict(_alone(release.mechanism, release.count, self.delta))}
+            row = release.to_json() | {"epsilon_alone": dict(self._alone(release))}
             if isinstance(self.budget, RenyiFilter) and not (self.size_stage and release.name.startswith("N~")):
                 theta = self.budget.order - 1
                 row["renyi_divergence"] = {
@@ -110,13 +115,16 @@ class PrivacyReport:
             rows.append(row)
         return rows
 
+    def _alone(self, release: Release) -> tuple[tuple[str, Any], ...]:
+        return _alone(release.mechanism, release.count, self.delta, self.settings.neighboring)
+
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
         value: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "method": self.settings.method,
-            "neighboring_relation": "add_remove",
+            "neighboring_relation": self.settings.neighboring,
             "delta": self.delta,
             "epsilon_lower": json_number(self.epsilon_lower),
             "epsilon_upper": json_number(self.epsilon_upper),
@@ -156,7 +164,7 @@ class PrivacyReport:
         lines = [
             f"Private training by {settings.method}: epsilon <= {self.epsilon_upper:.4f} ({lower}) at delta"
             f" {self.delta:g},",
-            "for data sets that differ by one record added or removed.",
+            f"for data sets that differ by {_DIFFERENCE[settings.neighboring]}.",
         ]
         if self.earlier:
             lines.append(
@@ -214,7 +222,7 @@ class PrivacyReport:
 
 
 @lru_cache(maxsize=4096)
-def _alone(mechanism: Mechanism, count: int, delta: float) -> tuple[tuple[str, Any], ...]:
+def _alone(mechanism: Mechanism, count: int, delta: float, neighboring: Neighboring) -> tuple[tuple[str, Any], ...]:
     """An upper bound on the epsilon of some runs of one mechanism, by direction."""
-    found = epsilon(Composition(((mechanism, count),)), delta, tolerance=_ROUGH)
+    found = epsilon_at(Composition(((mechanism, count),)), delta, tolerance=_ROUGH, neighboring=neighboring)
     return tuple((name, json_number(each.upper)) for name, each in found.directions.items())

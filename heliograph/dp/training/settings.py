@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from heliograph.dp.accounting.accountant import check_delta
+from heliograph.dp.mechanisms import Neighboring
 from heliograph.dp.samplers import Sampler
 from heliograph.errors import ProgramError
 
@@ -152,6 +153,11 @@ class Settings:
                 why="noise that can be drawn again from a seed is not secret",
                 hint="leave the seed out",
             )
+
+    @property
+    def neighboring(self) -> Neighboring:
+        """How the neighbours of the guarantee differ."""
+        return "add_remove" if self.sampler is None else self.sampler.neighboring
 
     @property
     def mixed_rows(self) -> int | None:

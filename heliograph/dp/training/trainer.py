@@ -1,4 +1,4 @@
-"""`DPTrainer`: trains a module privately and reports the proved bounds of the result."""
+"""`DPTrainer`: trains a module privately and reports the bounds of the result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class DPTrainer:
     another run of this process that is not among them, a CompositionWarning is given.
 
     If torch.distributed has a process group, its processes share one run: each creates the same trainer, with the
-    whole data set, and computes a share of every batch (see `group`). Do not wrap the module.
+    whole data set, and computes a share of every batch (see `group`). Do not wrap the module. `alone` leaves a group out
+    that is there for something else: the run is then this process's.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class DPTrainer:
         progress: bool = False,
         observer: Observer | None = None,
         earlier: Sequence[PrivacyReport] = (),
+        alone: bool = False,
     ) -> None:
         if (batch_size is None) == (sampler is None):
             raise ProgramError(
@@ -156,7 +158,7 @@ class DPTrainer:
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(parameters)
         _check_optimizer(self.optimizer, parameters)
         self._modes = training_modes(module)
-        self._group = Group.found(device)
+        self._group = Group() if alone else Group.found(device)
         read: dict[str, Any] = {"collate": collate, "length": length, "workers": workers}
         self._records = Records(train_set, device, group=self._group, **read)
         if isinstance(train_set, Dataset):
@@ -169,6 +171,15 @@ class DPTrainer:
                 why=f"the sampler {chosen.name} is accounted for at the number of records that there is",
                 hint="give the number of records, if it is public; or use Poisson sampling or AllocationSampler",
             )
+        for report in earlier:
+            if report.settings.neighboring != self.settings.neighboring:
+                raise ProgramError(
+                    f"an earlier run is accounted under {report.settings.neighboring}, this one under"
+                    f" {self.settings.neighboring}",
+                    where="earlier",
+                    why="epsilons for different neighbours do not add up",
+                    hint="use a sampler with the same neighbours, or report the runs apart",
+                )
         self._public = None if public_set is None else Records(public_set, device, "public_set", **read)
         for layer, mode in self._modes:
             layer.training = mode
