@@ -217,7 +217,7 @@ def beside_dp_accounting(run: Run) -> None:
         (
             f"truncated Poisson, at most {most}",
             TruncatedGaussian(0.01, 1.0, most, 60_000),
-            "zero_out",
+            "add_remove",
             {"": lambda most=most: added_to(events.TruncatedSubsampledGaussianDpEvent(60_000, 0.01, most, 1.0))},  # type: ignore[misc]
         )
         for most in (800, 765, 600)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from heliograph.dp.accounting import epsilon_at
-from heliograph.dp.calibrate import noise_multiplier
-from heliograph.dp.mechanisms import SampledGaussian
+from heliograph import dp
 
 
 def main() -> None:
@@ -26,13 +24,13 @@ def main() -> None:
 
     p = options.batch / options.records
     steps = options.epochs * options.records // options.batch
-    found = noise_multiplier(options.epsilon, options.delta, p=p, steps=steps)
+    found = dp.noise_multiplier(options.epsilon, options.delta, p=p, steps=steps)
     bracket = found.bracket
     print(f"{options.epochs} epochs are {steps:,} steps with sampling probability {p:.6f}")
     print(f"noise multiplier {found.value:.4f}: epsilon is proved to lie in [{bracket.lower:.5f}, {bracket.upper:.5f}]")
     if found.tight:
         print("0.1 % less noise is proved to exceed the target")
-    renyi = epsilon_at(SampledGaussian(p, found.value) * steps, options.delta, method="rdp")
+    renyi = dp.epsilon_at(dp.SampledGaussian(p, found.value) * steps, options.delta, method="rdp")
     print(f"(Renyi accounting would claim epsilon {renyi.upper:.4f} for the same noise)")
 
 

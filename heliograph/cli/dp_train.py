@@ -212,7 +212,8 @@ def audit(
 ) -> None:
     """Audit the training run in FOLDER with canaries.
 
-    Repeats the run and prints an empirical lower bound on epsilon beside the proven upper bound.
+    Repeats the run and prints an empirical lower bound on epsilon beside the proven upper bound; of dp_sgd also bounds
+    on noise, inclusion probability and clipping bound, measured at the canaries.
 
     Each canary is included by a fair coin, and the noise is fresh. What is printed is one more release about the same
     data: keep it to those who hold the data. Exit code 1 if the guarantee is refuted.

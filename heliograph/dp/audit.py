@@ -7,6 +7,9 @@ Clopper-Pearson intervals bound them, and `epsilon >= log((TPR_lower - delta) / 
 delta) privacy bounds the tail of the number of right guesses (Steinke, Nasr, Jagielski 2023, theorem 5.2, with its
 delta term).
 
+`measure` needs no guesses: it bounds the noise, the inclusion probability and the clipping bound of a trainer from the
+values that it released at canaries.
+
 A bound holds with the stated confidence if scores, thresholds and numbers of guesses were not chosen after seeing the
 outcome. An audit can show that a guarantee is broken; a small bound shows nothing.
 """
@@ -16,9 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, chi2, norm
 
 from heliograph.errors import ProgramError
 
@@ -184,3 +188,59 @@ def one_run_bound(right: int, guesses: int, canaries: int, delta: float, confide
         else:
             high = middle
     return low
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bounds on what a trainer does, as multiples of what is accounted; all hold at once with the confidence.
+
+    `probability` and `clipping` are None where they were not measured; an upper end of infinity means that there were too
+    few values to bound it.
+    """
+
+    noise: tuple[float, float]
+    probability: tuple[float, float] | None
+    clipping: tuple[float, float] | None
+    samples: int
+    confidence: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether there is less noise, a larger probability or a larger bound than accounted."""
+        above = any(each is not None and each[0] > 1 for each in (self.probability, self.clipping))
+        return above or self.noise[1] < 1
+
+
+def measure(
+    absent: Any, present: Any = (), noise: Any = 1.0, probability: Any = 1.0, *, confidence: float = 0.95
+) -> Measured:
+    """What a trainer does, from released sums at canaries whose gradients are one entry each, beyond any clipping bound.
+
+    `absent` are values of sums at entries of canaries outside the data, without the true records' part, divided by
+    the accounted standard deviation of the noise. `present` are those of canaries in the data, divided by the accounted
+    clipping bound; `noise` is the accounted noise multiplier, and `probability` the accounted inclusion probability, of
+    all of them or of each. The values must be independent. Bounds on the noise are those of the chi-square
+    distribution, exact for Gaussian noise; the others take means of the values and of their squares as normal, and are
+    left out where fewer than 200 inclusions are expected.
+    """
+    _check(0.0, confidence)
+    z, x = np.asarray(absent, dtype=np.float64).ravel(), np.asarray(present, dtype=np.float64).ravel()
+    if z.size < 1 or not (np.isfinite(z).all() and np.isfinite(x).all()):
+        raise ProgramError("a measurement needs finite values at absent canaries", where="measure")
+    # Six ends share the confidence.
+    level = (1 - confidence) / 6
+    total = float(z @ z)
+    low, high = (math.sqrt(total / float(chi2.ppf(q, z.size))) for q in (1 - level, level))
+    squares = np.broadcast_to(np.asarray(noise, dtype=np.float64), x.shape) ** 2
+    expected = float(np.broadcast_to(np.asarray(probability, dtype=np.float64), x.shape).sum())
+    if expected < 200:
+        return Measured((low, high), None, None, z.size, confidence)
+    width = float(norm.isf(level)) * math.sqrt(x.size) / expected
+    # Means are probability times bound, and probability times the bound's square besides the noise.
+    first, second = x.sum() / expected, ((x * x).sum() - np.array([high, low]) ** 2 * squares.sum()) / expected
+    a1, b1 = float(first - width * x.std()), float(first + width * x.std())
+    a2, b2 = float(second[0] - width * (x * x).std()), float(second[1] + width * (x * x).std())
+    a1, a2, b1, b2 = max(a1, 0.0), max(a2, 0.0), max(b1, 1e-300), max(b2, 1e-300)
+    clipping = (a2 / b1, b2 / a1 if a1 > 0 else math.inf)
+    share = (a1 * a1 / b2, b1 * b1 / a2 if a2 > 0 else math.inf)
+    return Measured((low, high), share, clipping, z.size, confidence)

@@ -193,7 +193,7 @@ def _smallest(
     left, right = low, high = math.log(limits[0]), math.log(limits[1])
     x = min(max(0.0, low + 0.4), high)
     share, slope = 0.02, -1.0
-    last: tuple[float, float] | None = None
+    last: tuple[float, float, float] | None = None
     answer: float | None = None
     began = time.thread_time()
     for asked in range(60):
@@ -217,11 +217,17 @@ def _smallest(
         elif fine or (found.lower is not None and found.lower > target):
             left = x
         known = abs(gap) < 20
-        if known and last is not None and last[0] != x and (gap - last[1]) / (x - last[0]) < 0:
+        # Points closer than the brackets are wide say nothing of the slope.
+        if (
+            known
+            and last is not None
+            and abs(x - last[0]) > 4 * max(share, last[2])
+            and (gap - last[1]) / (x - last[0]) < 0
+        ):
             slope = (gap - last[1]) / (x - last[0])
         # The bound falls with x at `slope`: how far the answer is.
         move = (gap + _SHARE / 8) / -slope if known else math.copysign(math.log(4), gap)
-        last = (x, gap) if known else None
+        last = (x, gap, share) if known else None
         if answer is not None and (right - left < _SHARE / 4 or (fine and x == right and abs(move) < _SHARE / 4)):
             break
         new = min(max(x + max(min(move, 2.8), -2.8), low), high)

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from heliograph.dp.accounting import epsilon_at
-from heliograph.dp.audit import clopper_pearson, many_runs, one_run, one_run_bound, split
+from heliograph.dp.audit import clopper_pearson, many_runs, measure, one_run, one_run_bound, split
 from heliograph.dp.mechanisms import Gaussian
 from heliograph.errors import ProgramError
 
@@ -93,3 +93,20 @@ def test_bad_input_is_refused() -> None:
         one_run([1.0, 2.0], [True], guess_in=1, guess_out=0, delta=DELTA)
     with pytest.raises(ProgramError):
         one_run([1.0, 2.0], [True, False], guess_in=2, guess_out=1, delta=DELTA)
+
+
+def test_measurements_hold_with_their_confidence() -> None:
+    rng, wrong, runs = np.random.default_rng(6), 0, 200
+    for _ in range(runs):
+        present = (rng.random(4000) < 0.2) + 0.5 * rng.normal(size=4000)
+        found = measure(rng.normal(size=4000), present, noise=0.5, probability=0.2)
+        assert found.probability is not None
+        assert found.clipping is not None
+        wrong += not all(low < 1 < high for low, high in (found.noise, found.probability, found.clipping))
+    # At most 5 % of the runs; the count is above 22 with probability 1e-4.
+    assert wrong <= 22
+    broken = measure(0.98 * rng.normal(size=35_000))
+    assert broken.refuted
+    assert broken.probability is None
+    with pytest.raises(ProgramError):
+        measure([])

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import binom, chisquare
 
 from heliograph.dp.accounting import Tolerance, certificate, delta_at, epsilon_at
-from heliograph.dp.allocation import allocated_pair
+from heliograph.dp.allocation import _chords, allocated_pair
 from heliograph.dp.batches import (
     AllocatedGaussian,
     FixedSizeGaussian,
@@ -258,6 +258,18 @@ def test_the_pair_of_an_epoch_is_a_law(side: str, direction: str) -> None:
     under_b = float((pair.atoms.a * np.exp(-pair.atoms.loss)).sum())
     assert (total >= 1 - 1e-9) if side == "above" else (1 - 1e-3 <= total <= 1 + 1e-12)
     assert under_b == pytest.approx(1.0, abs=2e-3)
+
+
+def test_blocks_of_nodes_lower_no_moment() -> None:
+    rng = np.random.default_rng(0)
+    mass, values = rng.random(1000), 0.3 + 0.01 * np.arange(1000)
+    coarse, ends = _chords(mass, values)
+    assert coarse.sum() == pytest.approx(mass.sum())
+    assert coarse @ ends == pytest.approx(mass @ values)
+    for t in (-5.0, -0.1, 0.1, 5.0):
+        exact, bound = mass @ np.exp(t * values), coarse @ np.exp(t * ends)
+        # A chord over a block is above the exponential by (t times its span)^2 / 8 or so.
+        assert exact <= bound <= exact * (1 + (t * 0.31) ** 2 / 6)
 
 
 def test_allocation_in_epochs_and_parts() -> None:

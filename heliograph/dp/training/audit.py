@@ -8,7 +8,9 @@ release. There are two kinds of canaries.
   than any clipping bound. They go through sampling, clipping, sum and noise like all records. A canary's score adds up,
   over the steps, the likelihood ratio of the release at its entry under the accounted mechanism; the sum of the true
   records there is subtracted, which an attacker who holds all other records can do (the guarantee gives their coins to
-  the attacker too). It has the power to refute noise that is a few times too small.
+  the attacker too). Guessing alone refutes noise that is many times too small. In DP-SGD the same sums at the entries
+  also measure the mechanism (`dp.audit.measure`): at absent canaries they are the noise, at present ones the inclusion
+  probability and the clipping bound besides (these two with Poisson samples only). DPIS and BandMF are not measured.
 - `records`: true inputs and targets, with gradients computed by the module. The score is the released sum along the
   canary's own gradient. It is weaker, but covers the computation of gradients too.
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,14 +32,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from heliograph.dp.accounting import Tolerance, epsilon_at
 from heliograph.dp.accounting.result import json_number
-from heliograph.dp.audit import Audit, one_run, one_run_bound, split
+from heliograph.dp.audit import Audit, Measured, measure, one_run, one_run_bound, split
+from heliograph.dp.composition import Composition
+from heliograph.dp.mechanisms import Mechanism, SampledGaussian
+from heliograph.dp.training.budget import PlannedBudget
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.records import Canaries, Records
 from heliograph.dp.training.releases import Observer
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.trainer import DPTrainer
-from heliograph.errors import ProgramError
+from heliograph.errors import HeliographError, ProgramError
 
 Build = Callable[[object, Observer], DPTrainer]
 """Makes the trainer to audit on a training set, with an observer of its releases."""
@@ -51,12 +57,16 @@ class TrainingAudit:
     epsilon_upper: float
     canaries: int
     most: float = math.inf
-    """The largest epsilon that this audit could have shown, with every guess right."""
+    """The largest epsilon that these guesses could have shown, all of them right."""
+    measured: Measured | None = None
+    """Bounds on noise, inclusion probability and clipping bound, as multiples of the accounted ones."""
+    epsilon_worst: float | None = None
+    """The plan's epsilon with all that was measured at its worst end; None outside of what is accounted for."""
 
     @property
     def refuted(self) -> bool:
-        """Whether the audit contradicts the upper bound: the run is, with the stated confidence, less private."""
-        return self.audit.epsilon_lower > self.epsilon_upper
+        """Whether the audit contradicts the upper bound, or the mechanism that it is for; each with the confidence."""
+        return self.audit.epsilon_lower > self.epsilon_upper or (self.measured is not None and self.measured.refuted)
 
     def to_json(self) -> dict[str, Any]:
         """The audit as a JSON object."""
@@ -70,19 +80,44 @@ class TrainingAudit:
             "guesses": self.audit.guesses,
             "right": self.audit.right,
             "refuted": self.refuted,
+            "measured": None
+            if self.measured is None
+            else {
+                "noise": self.measured.noise,
+                "probability": _numbers(self.measured.probability),
+                "clipping": _numbers(self.measured.clipping),
+                "samples": self.measured.samples,
+            },
+            "epsilon_measured_worst": json_number(self.epsilon_worst),
         }
 
     def words(self) -> str:
         """The audit in words."""
         verdict = "THE GUARANTEE IS REFUTED" if self.refuted else "not refuted, which proves nothing"
+        if self.measured is not None and self.measured.refuted:
+            verdict += ": the mechanism is not the one that is accounted for"
         if not self.refuted and self.most < self.epsilon_upper:
-            verdict += "; this audit had too few canaries or guesses to refute it at all"
+            verdict += "; this audit had too few canaries or guesses to refute it by guessing"
+        measured = "the mechanism was not measured: that is for dp_sgd and canaries of the kind gradients\n"
+        if self.measured is not None:
+            measured = self._measured_words(self.measured)
         return (
             f"empirical lower bound: epsilon >= {self.audit.epsilon_lower:.4f} (confidence {self.audit.confidence:g},"
             f" {self.audit.right} of {self.audit.guesses} guesses right, {self.canaries} canaries;"
             f" with all of them right it would be {self.most:.4f})\n"
-            f"proved upper bound:    epsilon <= {self.epsilon_upper:.4f} at delta {self.audit.delta:g}\n{verdict}"
+            f"proved upper bound:    epsilon <= {self.epsilon_upper:.4f} at delta {self.audit.delta:g}\n"
+            f"{measured}{verdict}"
         )
+
+    def _measured_words(self, measured: Measured) -> str:
+        parts = (
+            ("noise", measured.noise),
+            ("probability", measured.probability),
+            ("clipping bound", measured.clipping),
+        )
+        shown = ", ".join(f"{name} in [{each[0]:.4g}, {each[1]:.4g}]" for name, each in parts if each is not None)
+        worst = "" if self.epsilon_worst is None else f"; epsilon {self.epsilon_worst:.4f} with all at the worst ends"
+        return f"measured, as multiples of the accounted: {shown} ({measured.samples} values of noise){worst}\n"
 
 
 def audit_training(
@@ -128,6 +163,8 @@ def _audit_gradients(
     scores: Tensor
     everyone: Canaries
     present: Canaries
+    noises: list[Any] = []
+    inside: list[Any] = []
 
     def observe(name: str, value: Any) -> None:
         if name != "gradients":
@@ -144,6 +181,12 @@ def _audit_gradients(
         ratio = (seen - release.sensitivity / 2) * (release.sensitivity / std**2)
         mixed = np.logaddexp(np.log1p(-p) if p < 1 else -np.inf, np.log(p) + ratio.numpy())
         scores.add_(torch.from_numpy(mixed))
+        if trainer.settings.method != "dp_sgd":
+            return
+        noises.append(seen.numpy()[~coins] / std)
+        if isinstance(release.mechanism, SampledGaussian):
+            values, ones = seen.numpy()[coins] / release.sensitivity, np.ones(int(coins.sum()))
+            inside.append((values, ones * (std / release.sensitivity), ones * p))
 
     trainer = build(train_set, observe)
     sizes = sum(p.numel() for p in trainer.module.parameters() if p.requires_grad)
@@ -158,7 +201,43 @@ def _audit_gradients(
     everyone = Canaries(entries, length)
     present = Canaries(entries, length, present=torch.from_numpy(np.flatnonzero(coins)))
     trainer.insert(present)
-    return _judged(trainer.fit(), scores, coins, guesses, confidence)
+    report = trainer.fit()
+    found = _judged(report, scores, coins, guesses, confidence)
+    if not noises or coins.all():
+        return found
+    groups = [np.concatenate(each) for each in zip(*inside, strict=True)]
+    seen = measure(np.concatenate(noises), *groups, confidence=confidence)
+    return replace(found, measured=seen, epsilon_worst=_worst(report, seen))
+
+
+def _worst(report: PrivacyReport, found: Measured) -> float | None:
+    """The epsilon of a plan of DP-SGD with its steps as they were measured, at the worst ends."""
+    probability = 1.0 if found.probability is None else found.probability[1]
+    clipping = 1.0 if found.clipping is None else found.clipping[1]
+    assert isinstance(report.budget, PlannedBudget)
+    items: list[tuple[Mechanism, int]] = []
+    stage = report.size_stage
+    try:
+        for mechanism, count in report.budget.plan:
+            batches: Any = mechanism
+            changed = {"noise_multiplier": batches.noise_multiplier * found.noise[0] / clipping}
+            if isinstance(mechanism, SampledGaussian):
+                changed["p"] = min(mechanism.p * probability, 1.0)
+            items.append((replace(batches, **changed), count))
+        bracket = epsilon_at(
+            Composition(tuple(items)),
+            report.delta - (stage.delta if stage else 0.0),
+            tolerance=Tolerance(absolute=0.01, relative=0.01),
+            neighboring=report.settings.neighboring,
+        )
+    except HeliographError:
+        # Such as the noise of random allocation, which is not accounted for below 0.3.
+        return None
+    return None if bracket.upper is None else bracket.upper + (stage.epsilon if stage else 0.0)
+
+
+def _numbers(ends: tuple[float, float] | None) -> list[Any] | None:
+    return None if ends is None else [json_number(each) for each in ends]
 
 
 def _judged(report: PrivacyReport, scores: Tensor, coins: Any, guesses: int | None, confidence: float) -> TrainingAudit:
