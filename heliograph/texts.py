@@ -1,4 +1,4 @@
-"""Untrusted texts for display, without control characters, which a terminal would obey."""
+"""Texts for display: untrusted ones without control characters, which a terminal would obey, and numbers of things."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def is_hex(value: object, digits: int) -> bool:
 def shown_lines(text: str) -> str:
     """A text of several lines, without control characters other than line ends."""
     return "\n".join(map(shown, text.split("\n")))
+
+
+def number_of(count: int, noun: str) -> str:
+    """A number of things in words, such as "1 level" and "2 levels"."""
+    return f"{count} {noun}{'s' * (count != 1)}"

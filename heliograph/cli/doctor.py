@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import sys
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ import click
 
 from heliograph.cli.output import emit, output_options, progress_bar, remark
 from heliograph.machine import load_average, usable_cores
+from heliograph.openmp import GIVEN_POLICY
 
 _GB = 1e9
 _OLDEST = (3, 10)
@@ -179,7 +179,7 @@ def doctor_command(calibrate: bool, as_json: bool, quiet: bool) -> None:
         _torch(),
         _cores(),
         _memory(),
-        _threads(os.environ.get("OMP_WAIT_POLICY")),
+        _threads(GIVEN_POLICY),
         _words(),
         _costs(),
     ]

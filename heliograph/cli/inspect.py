@@ -11,6 +11,7 @@ import click
 from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
+from heliograph.texts import number_of
 
 if TYPE_CHECKING:
     from heliograph.artifact.artifact import Artifact
@@ -64,7 +65,7 @@ def inspect_command(
 ) -> None:
     """Print the bill of ARTIFACT: what it costs and how accurate it is.
 
-    The options print other views of the artifact, or draw it. Of the public part of an
+    The options print other views of the artifact, or draw it instead. Of the public part of an
     artifact, only the parameters can be shown.
     """
     if ops:
@@ -106,6 +107,9 @@ def inspect_command(
         texts.append("\n".join(loaded.report.work_lines()))
     if degrees:
         texts.append("\n".join(loaded.report.degree_lines()))
+    drawn = bool(html or png or dot)
+    if drawn and not texts and not as_json:
+        return
     emit("\n".join(texts) or str(loaded.report), values, as_json=as_json, quiet=quiet)
 
 
@@ -160,7 +164,7 @@ def _keys_text(chains: Sequence[Chain]) -> str:
     """How many rotation keys there are, in each part of the chain that has some."""
     whole, *lower = (len(chain.rotation_keys) for chain in chains)
     parts = [f"{count} for levels up to {chain.ring.levels}" for count, chain in zip(lower, chains[1:], strict=True)]
-    return ", ".join([f"{whole} rotation key{'s' * (whole != 1)}", *parts])
+    return ", ".join([number_of(whole, "rotation key"), *parts])
 
 
 def _public_text(public: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from heliograph.cli.output import emit, insecure_option, output_options, plaintexts_option
+from heliograph.cli.output import emit, insecure_option, output_options, plaintexts_option, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 from heliograph.serving.queue.settings import Limits
@@ -192,6 +192,10 @@ def token_command(name: str, data: str, operator: bool, revoke: bool, as_json: b
     from heliograph.serving.queue.tenants import Tenants
 
     places = Places(Path(data))
+    if not places.database.exists():
+        if revoke:
+            raise ProgramError(f"{data} is not the folder of a server", hint="give the --data of `heliograph serve`")
+        remark(f"{data} is a new folder: the token is for a server that is started with --data {data}", quiet)
     places.make()
     tenants = Tenants(Database(places.database))
     if revoke:

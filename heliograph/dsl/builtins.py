@@ -13,6 +13,7 @@ from heliograph.dsl.values import MAX_COMPUTED, Fixed, List, Value, as_array, as
 from heliograph.dsl.walk import Walk
 from heliograph.ir import Node, TensorType
 from heliograph.ir.types import SlotsType
+from heliograph.texts import number_of
 
 Builtin = Callable[[Walk, Sequence[Value], ast.Call], Value]
 
@@ -22,9 +23,7 @@ SLOT_WORDS = {"add": "+", "sub": "-", "mul": "*", "multiply": "*", "neg": "-"}
 
 def _need(call: ast.Call, count: int, usage: str) -> None:
     if call.keywords or len(call.arguments) != count:
-        raise Fault(
-            call.span, f"{call.name.name} takes {count} value{'s' * (count != 1)} without names", expected=usage
-        )
+        raise Fault(call.span, f"{call.name.name} takes {number_of(count, 'value')} without names", expected=usage)
 
 
 def shape_of(value: Value, call: ast.Call) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir import ConstantName, Node, SparseMatrix, TensorType
 from heliograph.ir.node import Array
 from heliograph.ir.ops.table import OPS, Context, OpSpec, Role, check_call
+from heliograph.texts import number_of
 
 # Attributes with one entry for each spatial axis of (channels, *spatial); a single number is used for all axes.
 _PER_AXIS = {"kernel", "stride", "padding", "dilation", "output_size"}
@@ -175,8 +176,7 @@ def _operands(
     if len(values) < least:
         raise Fault(
             call.span,
-            f"{spec.name} takes {'at least ' if most is None else ''}{least} operand{'s' * (least != 1)}, "
-            f"not {len(values)}",
+            f"{spec.name} takes {'at least ' if most is None else ''}{number_of(least, 'operand')}, not {len(values)}",
             expected=_usage(spec),
         )
     first = values if most is None else values[:most]

@@ -8,13 +8,14 @@ from heliograph.ckks.ring import SPARSE_SPECIAL_BITS
 from heliograph.ckks.security import sparse_attack
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.report.figures import Certified, Figures, UnseenInputs
+from heliograph.texts import number_of
 
 
 def _unseen_text(unseen: UnseenInputs) -> str:
     """How often unseen inputs leave their intervals, as far as held-out samples show."""
     if not unseen.apart:
         return (
-            f"New inputs: none of the {unseen.setting} calibration sample{'s' * (unseen.setting != 1)} could be held out, "
+            f"New inputs: none of the {number_of(unseen.setting, 'calibration sample')} could be held out, "
             "so nothing is known of how often a new input leaves a range."
         )
     text = (

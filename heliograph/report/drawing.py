@@ -19,6 +19,7 @@ from heliograph.report.text import (
     seconds_text,
     share_text,
 )
+from heliograph.texts import number_of
 
 _BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
 # From few levels left (light) to many (dark), in one hue, so that the order is clear without the legend.
@@ -223,7 +224,7 @@ def layers_svg(boxes: Sequence[Box], levels: int) -> str:
         name = box.layer
         if box.bootstraps:
             fill, ink = _BOOTSTRAP, "#ffffff"
-            name = f"{box.bootstraps} bootstrap{'s' * (box.bootstraps > 1)}"
+            name = number_of(box.bootstraps, "bootstrap")
         spent = f"level {box.high}" if box.high == box.low else f"level {box.high} to {box.low}"
         what = f"{name}: {spent}, {box.operations} operations"
         title = f"<title>{escape(what)}\n{escape(box.location)}</title>"

@@ -34,6 +34,7 @@ from heliograph.report.figures import (
 )
 from heliograph.report.markup import badge, fragment, table, tiles
 from heliograph.rounding import upward_text
+from heliograph.texts import number_of
 
 SHARING = (
     "Decrypted values carry an error that depends on the secret key: do not share them with people you do not trust. "
@@ -149,7 +150,7 @@ def _comparison_text(found: Comparison) -> str:
         return "the traced program was not compared with it (check=False)"
     ties = f"; {found.ties} with an answer that rounding decides were left out" if found.ties else ""
     return (
-        f"the traced program agrees with it on {found.samples} sample{'s' * (found.samples != 1)}, alone and in batches, to "
+        f"the traced program agrees with it on {number_of(found.samples, 'sample')}, alone and in batches, to "
         f"{found.difference:.0e} of the largest output{ties}"
     )
 
@@ -276,7 +277,7 @@ class Report:
         f, predicted = self.figures, self.figures.predicted
         security = "INSECURE" if f.security_bits is None else f"{f.security_bits} bits"
         return (
-            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {f.levels} level{'s' * (f.levels != 1)}, evaluation "
+            f"<Report of {f.name!r}: {security}, N = {f.ring_dim}, {number_of(f.levels, 'level')}, evaluation "
             f"{figure_text(predicted.evaluate_ms, 'ms')}, keys {bytes_text(predicted.evaluation_key_bytes)}, error "
             f"{error_text(predicted.max_abs_error, self._magnitude)}>"
         )
@@ -337,8 +338,8 @@ class Report:
             ("ring", f"N = {f.ring_dim}, {f.slots} slots, {f.digits} key-switching digits"),
             (
                 "chain",
-                f"{f.levels} level{'s' * (f.levels != 1)}: first modulus {f.first_mod_bits} bits, "
-                f"scale {f.scale_bits} bits, {f.special_primes} special prime{'s' * (f.special_primes != 1)}",
+                f"{number_of(f.levels, 'level')}: first modulus {f.first_mod_bits} bits, "
+                f"scale {f.scale_bits} bits, {number_of(f.special_primes, 'special prime')}",
             ),
             ("depth", str(f.depth)),
             *([("degrees", allocation_text(f))] if f.allocation else []),
@@ -348,7 +349,7 @@ class Report:
             ("operations", kinds),
             (
                 "rotations",
-                f"{f.rotations} with {f.rotation_keys} key{'s' * (f.rotation_keys != 1)} of {self._key_size()}",
+                f"{f.rotations} with {number_of(f.rotation_keys, 'key')} of {self._key_size()}",
             ),
             *([("keys in memory", self._loading_text(f.key_loading))] if f.key_loading else []),
             *([("memory bound", _unbounded_text(f.unbounded_ms))] if f.unbounded_ms else []),

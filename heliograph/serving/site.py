@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.artifact.container import file_digest
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, TooLittleMemoryError
 from heliograph.files import exclusive
 from heliograph.runtime.server.steps import StepInput
 from heliograph.runtime.wire.messages import EncryptedInput
@@ -124,6 +124,11 @@ class Site:
         self._queued.begin()
         self.pool.start()
         self._sweep.start()
+        for served in self.catalog:
+            try:
+                served.require_fit()
+            except TooLittleMemoryError as error:
+                log("does not fit", artifact=served.record.artifact, name=served.record.name, text=str(error))
         log("started", engine=self.settings.engine, workers=self.settings.workers, worker_bytes=self.worker_bytes)
 
     def close(self) -> None:

@@ -423,3 +423,34 @@ def test_progress_is_drawn_on_a_terminal_only(work: Path) -> None:
         assert child.returncode == 0
         assert (b"evaluation keys" in shown) == (not quiet)
         assert (out == b"") == bool(quiet)
+
+
+def test_drawings_are_written_without_the_bill(work: Path, call: Call) -> None:
+    found = call("inspect", "m.helio", "--html", "drawn.html")
+    assert (found.code, found.out) == (0, "")
+    assert "wrote drawn.html" in found.err
+    assert "the bill" in call("inspect", "m.helio").out
+    both = call("inspect", "m.helio", "--dot", "drawn.dot", "--depth")
+    assert "critical path" in both.out
+    assert "the bill" not in both.out
+
+
+def test_a_token_for_a_new_folder_says_so(work: Path, call: Call) -> None:
+    first = call("token", "bob", "--data", "nowhere")
+    assert first.code == 0
+    assert "nowhere is a new folder" in first.err
+    again = call("token", "carol", "--data", "nowhere")
+    assert (again.code, "new folder" in again.err) == (0, False)
+    refused = call("token", "bob", "--data", "typo", "--revoke")
+    assert (refused.code, "typo is not the folder of a server" in refused.err) == (2, True)
+    assert not Path("typo").exists()
+
+
+def test_a_scale_that_is_too_large_is_named(work: Path, call: Call) -> None:
+    Path("square.hg").write_text("program square\ninput x: secret tensor[8] in [-1, 1]\noutput y = x * x\n")
+    refused = call("compile", "square.hg", "--log-ring", 12, "--scale-bits", 50)
+    assert refused.code == 2
+    assert "it needs 1 level\n" in refused.err
+    assert "1 level of 50 bits is not secure" in refused.err
+    assert "smaller --scale-bits or none" in refused.err
+    assert "larger --log-ring or none" in refused.err

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+import pickle
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -160,3 +161,12 @@ def test_what_the_bill_tells_gives_the_options_again() -> None:
 def test_what_a_stranger_tells_is_checked(told: dict[str, Any]) -> None:
     with pytest.raises(ProgramError):
         Options.of_bill(told)
+
+
+def test_a_misspelt_option_names_the_nearest() -> None:
+    with pytest.raises(ProgramError, match=r"there is no option 'degre'.*(?s:.)*did you mean degree"):
+        Options(degre=7)  # type: ignore[call-arg]
+    with pytest.raises(ProgramError, match="there is no option 'xyzzy'"):
+        Options(xyzzy=7)  # type: ignore[call-arg]
+    assert replace(Options(), degree=3).degree == 3
+    assert pickle.loads(pickle.dumps(Options(degree=4))) == Options(degree=4)

@@ -65,6 +65,7 @@ from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.levels.plan_levels import DriftError, TooFewLevelsError
 from heliograph.passes.packing.pair_samples import refuse_pairs
 from heliograph.rounding import power_of_two
+from heliograph.texts import number_of
 
 # If no plan is found, the error names outputs that need more room than this. No chain gets more for values that leave
 # their ranges.
@@ -273,11 +274,16 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
         reasons.append(functools.partial("ring 2^{} with bootstraps: {}".format, log_ring, found.error.what))
     if drifted is not None:
         raise drifted.error
+    fixed = "" if options.scale_bits is None else "give a smaller {scale_bits} or none, "
+    fixed += "" if options.log_ring is None else "give a larger {log_ring} or none, "
+    depth = program_depth(program, _may_be_apart(options, rings[-1]))
     raise PlanningError(
-        f"no ring carries {program.name!r}: it needs {program_depth(program, _may_be_apart(options, rings[-1]))} levels",
+        f"no ring carries {program.name!r}: it needs {number_of(depth, 'level')}",
         why="\n       ".join(reason() for reason in reasons[-3:]),
-        hint="use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
-        "precision_bits",
+        hint=said(
+            f"{fixed}use lower degrees (each halving of degree + 1 saves a level per activation), fewer layers, or less "
+            "{precision_bits}"
+        ),
     )
 
 
@@ -315,8 +321,13 @@ def wanted_fastest(program: Program, options: Options) -> bool:
 
 def _reason(log_ring: int, found: Refusal, options: Options) -> str:
     """Why a ring was refused without bootstraps. The levels that it has are counted only for the text."""
-    error = TooFewLevelsError(found.levels, most_levels(log_ring, options)) if found.levels else found.error
-    return f"ring 2^{log_ring}: {error.what}"
+    if not found.levels:
+        return f"ring 2^{log_ring}: {found.error.what}"
+    most = most_levels(log_ring, options)
+    if options.scale_bits is not None and found.levels <= most:
+        levels = number_of(found.levels, "level")
+        return f"ring 2^{log_ring}: {levels} of {options.scale_bits} bits {'is' if found.levels == 1 else 'are'} not secure"
+    return f"ring 2^{log_ring}: {TooFewLevelsError(found.levels, most).what}"
 
 
 # ---------------------------------------------------------------------------------------------- one chain

@@ -22,6 +22,7 @@ from heliograph.ir.analysis.carried import carried_nodes, carried_outputs, carri
 from heliograph.ir.location import Location
 from heliograph.ir.ops.slots.types import SCALE_TOLERANCE
 from heliograph.ir.ops.table import OPS, Role, role_of
+from heliograph.texts import number_of
 
 # Take the place of an operand's position: correct the value itself, as an output or for all its readers.
 OUTPUT, AFTER = -1, -2
@@ -44,7 +45,8 @@ class TooFewLevelsError(PlanningError):
     def __init__(self, needed: int, given: int) -> None:
         self.needed = needed
         super().__init__(
-            f"the program needs {needed} levels, the ring has {given}", hint="lower a degree, or allow a larger ring"
+            f"the program needs {number_of(needed, 'level')}, the ring has {given}",
+            hint="lower a degree, or allow a larger ring",
         )
 
 

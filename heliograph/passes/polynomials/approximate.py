@@ -34,6 +34,7 @@ from heliograph.passes.ranges.intervals import Interval, hull, transfer
 from heliograph.passes.ranges.margins import WORTH_A_PROOF, Normals, Wide, widened
 from heliograph.passes.ranges.range_table import range_entry
 from heliograph.passes.ranges.units import UnitGroup, unit_groups
+from heliograph.texts import number_of
 
 # On a symmetric interval, ReLU-like functions take about a quarter fewer products. The interval is made symmetric if
 # that widens it by no more than this factor.
@@ -496,7 +497,7 @@ def degrees_by_layer(program: Program, degrees: Degrees) -> Mapping[str, int]:
     nodes = [node for node in activations if not _is_composed(node)]
     if len(nodes) != len(degrees):
         raise ProgramError(
-            f"{len(degrees)} degrees are given for {len(nodes)} activation{'s' * (len(nodes) != 1)}",
+            f"{len(degrees)} degrees are given for {number_of(len(nodes), 'activation')}",
             hint=f"one for each, in this order: {', '.join(repr(node.loc.layer or node.op) for node in nodes[:40])}"
             if nodes
             else "",
