@@ -288,7 +288,7 @@ def test_a_job_that_cannot_fit_is_refused_with_the_figures(small: Running, keys:
         assert "--memory-bytes" in caught.value.hint
         assert small.get("/v1/artifacts").json()[0]["fits"] is False
     # The operator heard of it when the server started.
-    assert [(line["name"], "needs" in line["text"]) for line in small.lines("does not fit")] == [("mlp", True)]
+    assert [(line["name"], "needs" in line["text"]) for line in small.events("does not fit")] == [("mlp", True)]
 
 
 def test_a_tenant_has_a_quota(artifact_file: Path, tmp_path: Path, keys: hg.EvaluationKeys) -> None:
