@@ -446,7 +446,10 @@ def test_doctor(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {check["name"]: check["status"] for check in values["checks"]}
     assert set(found) >= {"python", "openfhe", "torch", "cores", "memory", "OMP_WAIT_POLICY"}
     assert found["openfhe"] == "ok"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setattr(doctor, "GIVEN_POLICY", None)
+    assert "not set; Heliograph makes it passive" in call("doctor").out
+    # The user's own setting, not the one that Heliograph made.
+    monkeypatch.setattr(doctor, "GIVEN_POLICY", "active")
     shown = call("doctor")
     assert "waiting threads spin" in shown.out
     monkeypatch.setattr(doctor, "_OLDEST", (3, 99))
