@@ -107,8 +107,7 @@ def inspect_command(
         texts.append("\n".join(loaded.report.work_lines()))
     if degrees:
         texts.append("\n".join(loaded.report.degree_lines()))
-    drawn = bool(html or png or dot)
-    if drawn and not texts and not as_json:
+    if (html or png or dot) and not texts and not as_json:
         return
     emit("\n".join(texts) or str(loaded.report), values, as_json=as_json, quiet=quiet)
 

@@ -244,6 +244,8 @@ def _smallest(
         raise PlanningError("no value was proved", where=name, why="the bracket is too wide near the target")
     value = math.exp(answer)
     bracket = epsilon_at(build(value), delta, tolerance=finest, neighboring=neighboring)
+    if bracket.upper is None or bracket.upper > target:
+        raise PlanningError("no value was proved", where=name, why="the bracket is too wide near the target")
     beyond = epsilon_of_side("below", build(max(value * 0.999, limits[0])), delta, finest, neighboring).lower
     return Calibration(name, value, bracket, target, beyond is not None and beyond > target)
 

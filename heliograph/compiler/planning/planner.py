@@ -248,10 +248,10 @@ def _plan(program: Program, options: Options, wanted: Wanted, offered: Callable[
     for log_ring in rings if not too_deep else ():
         smaller = below(log_ring) if too_deep and options.bootstrap is None else None
         found = plan_unbootstrapped(log_ring, program, options, wanted.below(smaller))
-        if isinstance(found, Plan) or (smaller is not None and (found.slow or found.no_memory)):
-            if isinstance(found, Plan) and log_ring + 1 in rings:
-                found = _with_fewer_digits(found, program, options, wanted)
-            return faster(smaller, found)
+        if isinstance(found, Plan):
+            return faster(smaller, _with_fewer_digits(found, program, options, wanted))
+        if smaller is not None and (found.slow or found.no_memory):
+            return smaller
         reasons.append(functools.partial(_reason, log_ring, found, options))
         if found.drifts:
             drifted = drifted or found
@@ -293,11 +293,11 @@ def _with_fewer_digits(found: Plan, program: Program, options: Options, wanted: 
     A chain that hardly fits its ring has a digit for nearly every prime: then each key has as many parts, and a key switch
     as many transforms for each of them.
     """
-    ring = found.ring
-    if ring.digits <= _MANY_DIGITS or _may_be_apart(options, ring.log_ring):
+    ring, larger_ring = found.ring, found.ring.log_ring + 1
+    if ring.digits <= _MANY_DIGITS or larger_ring not in log_rings(options) or _may_be_apart(options, ring.log_ring):
         return found
     limit = replace(wanted, faster_than=min(wanted.faster_than, _FOR_SMALL_KEYS * found.total_ms))
-    larger = plan_unbootstrapped(ring.log_ring + 1, program, options, limit)
+    larger = plan_unbootstrapped(larger_ring, program, options, limit)
     if isinstance(larger, Refusal) or wanted_fastest(program, options):
         return faster(found, larger)
     return min(found, larger, key=lambda plan: with_keys(plan.total_ms, plan.key_bytes))
