@@ -129,7 +129,7 @@ def test_the_token_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
         done = CliRunner().invoke(cli, ["token", "--data", str(tmp_path), *arguments], catch_exceptions=False)
         assert done.exit_code == 0
-        return done.output.strip()
+        return done.stdout.strip()
 
     token = run("alice", "--operator")
     tenants = Tenants(Database(Places(tmp_path).database))
