@@ -24,6 +24,8 @@ if sys.byteorder != "little":
 
 # Public name -> the module that defines it. Type checkers read the imports below instead; a test keeps both equal.
 _PUBLIC: dict[str, str] = {
+    "Private": "heliograph.private.model",
+    "load_client": "heliograph.private.model",
     "trace": "heliograph.frontends.torch.export",
     "from_sklearn": "heliograph.frontends.sklearn.program",
     "from_trees": "heliograph.frontends.trees.program",
@@ -74,8 +76,12 @@ _PUBLIC: dict[str, str] = {
     "InternalError": "heliograph.errors",
     "CompositionWarning": "heliograph.errors",
     "InsecureWarning": "heliograph.errors",
-    "LanguageError": "heliograph.dsl.diagnostics",
-    "TooLittleMemoryError": "heliograph.runtime.memory",
+    "LanguageError": "heliograph.errors",
+    "TooLittleMemoryError": "heliograph.errors",
+    "TooLittleDiskError": "heliograph.errors",
+    "StatusError": "heliograph.errors",
+    "BudgetError": "heliograph.errors",
+    "UnsupportedLanguageError": "heliograph.errors",
 }
 
 __all__ = ["HeliographError", "__version__", *_PUBLIC]
@@ -90,19 +96,24 @@ if TYPE_CHECKING:
     from heliograph.compiler.options import Options as Options
     from heliograph.compiler.polynomials import approximate as approximate
     from heliograph.compiler.top1 import top1 as top1
-    from heliograph.dsl.diagnostics import LanguageError as LanguageError
     from heliograph.dsl.parse import parse as parse
     from heliograph.dsl.print import to_language as to_language
     from heliograph.dsl.print import write_language as write_language
+    from heliograph.errors import BudgetError as BudgetError
     from heliograph.errors import CompositionWarning as CompositionWarning
     from heliograph.errors import InsecureWarning as InsecureWarning
     from heliograph.errors import InternalError as InternalError
+    from heliograph.errors import LanguageError as LanguageError
     from heliograph.errors import MissingPackageError as MissingPackageError
     from heliograph.errors import PlanningError as PlanningError
     from heliograph.errors import ProgramError as ProgramError
     from heliograph.errors import RangeError as RangeError
     from heliograph.errors import SecurityError as SecurityError
+    from heliograph.errors import StatusError as StatusError
+    from heliograph.errors import TooLittleDiskError as TooLittleDiskError
+    from heliograph.errors import TooLittleMemoryError as TooLittleMemoryError
     from heliograph.errors import UnsupportedError as UnsupportedError
+    from heliograph.errors import UnsupportedLanguageError as UnsupportedLanguageError
     from heliograph.errors import VerifyError as VerifyError
     from heliograph.errors import WireError as WireError
     from heliograph.frontends.sklearn.program import from_sklearn as from_sklearn
@@ -111,6 +122,8 @@ if TYPE_CHECKING:
     from heliograph.frontends.trees.program import from_trees as from_trees
     from heliograph.ir import Program as Program
     from heliograph.ir.ops.activations import register_function as register_function
+    from heliograph.private.model import Private as Private
+    from heliograph.private.model import load_client as load_client
     from heliograph.report.explain import Recorder as Recorder
     from heliograph.report.html import html_report as html_report
     from heliograph.report.plots import save_plots as save_plots
@@ -118,7 +131,6 @@ if TYPE_CHECKING:
     from heliograph.runtime.client.answers import Answer as Answer
     from heliograph.runtime.client.answers import read_answer as read_answer
     from heliograph.runtime.client.client import Client as Client
-    from heliograph.runtime.memory import TooLittleMemoryError as TooLittleMemoryError
     from heliograph.runtime.server.server import Server as Server
     from heliograph.runtime.server.session import Session as Session
     from heliograph.runtime.wire.keyfolder import KeyFolder as KeyFolder

@@ -10,6 +10,10 @@ from typing import Any
 
 from heliograph.texts import shown_lines
 
+# The most errors of a text of the language that are collected, that its error shows, and the characters of these.
+MOST_DIAGNOSTICS = 100
+_MOST_SHOWN = 20
+_MOST_CHARACTERS = 19_000
 _ARGUMENT = re.compile(r"\{(?:([A-Za-z_][\w.]*(?:=[^{}|]*)?)|([^{}|]+)\|([^{}|]*))\}")
 
 
@@ -129,6 +133,70 @@ class WireError(HeliographError):
 
 class SecurityError(HeliographError):
     """Continuing would give up security that was requested."""
+
+
+class TooLittleMemoryError(HeliographError):
+    """The plan needs more memory than is available."""
+
+
+class TooLittleDiskError(HeliographError):
+    """The disk has no room for the file of mapped keys."""
+
+
+class StatusError(HeliographError):
+    """A server's refusal with an unknown class, or one for something that does not exist (yet).
+
+    `status` is the HTTP status.
+    """
+
+    def __init__(self, status: int, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
+        self.status = status
+        super().__init__(what, where=where, why=why, hint=hint)
+
+
+class BudgetError(ProgramError):
+    """A mechanism was refused: it would have exceeded the budget. Nothing was charged."""
+
+
+def _render(diagnostics: tuple[Any, ...], total: int) -> str:
+    """The first diagnostics as a text, and how many there are."""
+    parts: list[str] = []
+    size = 0
+    for diagnostic in diagnostics[:_MOST_SHOWN]:
+        text = str(diagnostic)
+        if size + len(text) > _MOST_CHARACTERS:
+            break
+        parts.append(text)
+        size += len(text) + 1
+    if total > 1:
+        more = f", the first {len(parts)} are shown" if len(parts) < total else ""
+        parts.append(f"{total}{' or more' if total >= MOST_DIAGNOSTICS else ''} errors{more}")
+    return "\n".join(parts)
+
+
+class LanguageError(ProgramError):
+    """A text of the language has errors; `diagnostics` (dsl/diagnostics.py) lists them in the order of the text."""
+
+    def __init__(self, diagnostics: tuple[Any, ...]) -> None:
+        self.diagnostics = diagnostics
+        first = diagnostics[0]
+        super().__init__(
+            first.what, where=f"{first.file}:{first.line}:{first.column}", why=first.expected, hint=first.hint
+        )
+
+    def _text(self) -> str:
+        return _render(self.diagnostics, len(self.diagnostics))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.diagnostics,))
+
+
+class UnsupportedLanguageError(LanguageError, UnsupportedError):
+    """The text is correct, but this version does not support one of its features."""
+
+
+class SlowWarning(UserWarning):
+    """A calibration of noise or steps will take long."""
 
 
 class CompositionWarning(UserWarning):

@@ -32,7 +32,7 @@ def page() -> str:
         names = runpy.run_path(str(ROOT / "examples/first_program.py"))
     import heliograph as hg
 
-    return hg.html_report(names["artifact"])
+    return hg.html_report(names["private"].artifact)
 
 
 def screenshot(chromium: str, html: str, target: Path) -> None:

@@ -23,6 +23,8 @@ OUTSIDE = {
 }
 MADE = {"errors.md": error_index.page, "commands.md": command_pages.page}
 
+_SOURCE = re.compile(r'(?<=\ssrc=")(?![a-z]+:)([^"#]+)()(?=")')
+_NOTEBOOK_LINK = re.compile(r'(?<=\shref=")(?![a-z]+:)([^"#]+)\.md(?=[#"])')
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
@@ -42,6 +44,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return relinked(markdown, f"docs/{page.file.src_uri}")
 
 
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Links of a notebook, which mkdocs leaves as they are, go to the pages that the site makes of the files."""
+    return _NOTEBOOK_LINK.sub(r"\1.html", output) if page.file.src_uri.endswith(".ipynb") else output
+
+
 def relinked(markdown: str, source: str) -> str:
     """The text of the file `source` (a path from the root) with its relative links as the site has them."""
 
@@ -49,4 +56,4 @@ def relinked(markdown: str, source: str) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
         return OUTSIDE.get(target, target.removeprefix("docs/")) + (match[2] or "")
 
-    return _LINK.sub(place, markdown)
+    return _SOURCE.sub(place, _LINK.sub(place, markdown))

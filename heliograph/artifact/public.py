@@ -20,7 +20,9 @@ from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes, write_file
 from heliograph.records import to_json
 from heliograph.report.figures import Certified
-from heliograph.texts import is_hex
+from heliograph.report.markup import badge, fragment, table
+from heliograph.report.text import bytes_text
+from heliograph.texts import is_hex, number_of
 
 VERSION = 11
 
@@ -60,6 +62,24 @@ class PublicArtifact:
         security = "INSECURE" if self.ring.security_bits is None else f"{self.ring.security_bits} bits"
         size = f"N = {self.ring.ring_dim}, {self.ring.levels} levels, {len(self.evaluation_keys)} evaluation keys"
         return f"<PublicArtifact {self.name!r}, {self.fingerprint[:12]}: {security}, {size}>"
+
+    def _repr_html_(self) -> str:
+        """The view in a notebook: security, inputs and outputs, and what a client sends."""
+        size, ring = self.predicted_bytes, self.ring
+        weak = ring.security_bits is None
+        rows = [
+            *((f"input {spec.name}", spec.described()) for spec in self.given),
+            *((f"output {spec.name}", spec.described()) for spec in self.outputs),
+            ("ring", f"N = {ring.ring_dim}, {number_of(ring.levels, 'level')}"),
+            ("keys to send", f"{bytes_text(size['sent_key_bytes'])} in {len(self.evaluation_keys)}"),
+            ("an input", bytes_text(size["sent_input_bytes"])),
+            ("fingerprint", self.fingerprint),
+        ]
+        parts = (
+            badge("INSECURE: for tests only" if weak else f"{ring.security_bits} bits", weak),
+            table(("", ""), rows),
+        )
+        return fragment(f"{self.name}: what a client needs", parts)
 
     @property
     def ring(self) -> Ring:

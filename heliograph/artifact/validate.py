@@ -23,6 +23,7 @@ from heliograph.ir.analysis.depth import MOST_WHOLE
 from heliograph.ir.bootstraps.asked import raising_chains
 from heliograph.ir.encoding import Encoding
 from heliograph.ir.interface import Interface, TensorSpec
+from heliograph.ir.labels import read_labels
 from heliograph.ir.maps import layout as layouts
 from heliograph.ir.maps.layout import MOST_ELEMENTS, MOST_STACKED, Layout
 from heliograph.ir.maps.placed import PlacedMatrix
@@ -128,8 +129,12 @@ def check_spec(spec: TensorSpec, ring: Ring, direction: str) -> Layout:
         raise refuse(f"{what} has another number of classes than places")
     named = None if spec.columns is None else len(set(spec.columns))
     own = spec.shape[-1:] if spec.encoding is None else (spec.encoding.width,)
-    if named is not None and (direction != "input" or (named,) != own):
+    if named is not None and (named,) != own:
         raise refuse(f"{what} has another number of columns than places")
+    if (spec.labels is not None or spec.unit is not None) and direction != "output":
+        raise refuse(f"{what} has the classes or the unit of an output")
+    if spec.labels is not None and read_labels(spec) is None:
+        raise refuse(f"the classes of {what} are not labels of type {spec.labels}")
     if spec.encoding is not None:
         _check_encoding(spec.encoding, spec, direction, what)
     if (spec.finish is None) != (spec.finish_axis is None) or (spec.finish is not None and direction != "output"):

@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass, field, replace
 
-from heliograph.ckks.primes import WORD_BITS, WORD_BYTES, chain_primes, words
+from heliograph.ckks.primes import WORD_BITS, WORD_BYTES, chain_primes, largest_primes, words
 from heliograph.ckks.security import max_log_pq, sparse_attack
 from heliograph.errors import ProgramError
 from heliograph.records import bounds
@@ -160,6 +160,11 @@ class Ring:
     def primes(self) -> tuple[int, ...]:
         whole = self.levels if self.chain_levels is None else self.chain_levels
         return chain_primes(self.log_ring, self.first_mod_bits, self.scale_bits, whole)[: self.towers]
+
+    @functools.cached_property
+    def special_primes(self) -> tuple[int, ...]:
+        """The special primes of the chain's keys."""
+        return largest_primes(self.log_ring, self.special_bits, self.special, self.primes)
 
     @functools.cached_property
     def log_primes(self) -> tuple[float, ...]:

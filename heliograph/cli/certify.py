@@ -12,9 +12,10 @@ import click
 from heliograph.array_files import Array, read_arrays
 from heliograph.cli.compile import load_module
 from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
-from heliograph.cli.output import emit, force_option, output_options, progress_bar, refuse_overwriting, remark
+from heliograph.cli.output import emit, force_option, full_option, output_options, refuse_overwriting, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
+from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
     import heliograph as hg
@@ -30,6 +31,7 @@ _CALIBRATION = 4000
         "The model": ("samples", "held_out", "input_range"),
         "The certificate": ("kind", "sigma", "eta", "theta", "lipschitz", "tau", "zeta", "n", "n0", "alpha"),
         "Answers": ("data", "labels", "most", "simulate", "plot"),
+        "Print": ("full",),
         "Files": ("output", "force"),
         **COMPILER_SECTIONS,
     },
@@ -78,6 +80,7 @@ _CALIBRATION = 4000
     "--plot", default=None, metavar="FILE", help="Where to write a plot of certified accuracy against radius."
 )
 @compiler_options
+@full_option
 @force_option
 @output_options
 def certify_command(
@@ -101,6 +104,7 @@ def certify_command(
     most: int | None,
     simulate: bool,
     plot: str | None,
+    full: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -146,7 +150,8 @@ def certify_command(
             for number, (answer, seconds) in enumerate(answers):
                 rows.append(_row(number, answer, seconds, None if truth is None else int(truth[number])))
                 progress("answers", number + 1, len(inputs))
-    lines = [certificate_text(known)] if rows else [str(artifact.report)]
+    bill = artifact.report.full() if full else str(artifact.report)
+    lines = [certificate_text(known)] if rows else [bill]
     lines += [_line(row) for row in rows]
     if rows:
         totals = _totals(rows)

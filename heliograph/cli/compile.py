@@ -22,8 +22,8 @@ from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_o
 from heliograph.cli.output import (
     emit,
     force_option,
+    full_option,
     output_options,
-    progress_bar,
     refuse_overwriting,
     refuse_overwriting_folder,
     remark,
@@ -31,6 +31,7 @@ from heliograph.cli.output import (
 from heliograph.cli.sections import SectionedCommand
 from heliograph.compiler.options import INSIDE
 from heliograph.errors import INSTALLS, HeliographError, ProgramError
+from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
     from heliograph.ir import Program
@@ -187,6 +188,7 @@ def input_names(module: Any, count: int) -> list[str]:
             *("calibration", "input_range", "example_shape", "plain", "name", "check", "scores", "binned"),
             *("top1", "gap"),
         ),
+        "Print": ("full",),
         "Files": ("output", "public", "force"),
         **COMPILER_SECTIONS,
         INSIDE: (*COMPILER_SECTIONS[INSIDE], "explain"),
@@ -235,6 +237,7 @@ def input_names(module: Any, count: int) -> list[str]:
 @click.option(
     "--explain", default=None, metavar="PASS", help="Instead of the bill: what this pass changed and what it improved."
 )
+@full_option
 @force_option
 @output_options
 def compile_command(
@@ -252,6 +255,7 @@ def compile_command(
     top1: bool,
     gap: float | None,
     explain: str | None,
+    full: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -335,7 +339,7 @@ def compile_command(
             "their largest outputs are almost equal",
             quiet,
         )
-    text = str(artifact.report)
+    text = artifact.report.full() if full else str(artifact.report)
     if explanation is not None:
         values["explain"] = explanation.to_dict()
         text = str(explanation)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from heliograph.cli.output import emit, output_options, progress_bar
+from heliograph.cli.output import emit, output_options
+from heliograph.tools.progress import progress_bar
 
 
 @click.command()

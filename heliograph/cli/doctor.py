@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from heliograph.cli.output import emit, output_options, progress_bar, remark
+from heliograph.cli.output import emit, output_options, remark
 from heliograph.machine import load_average, usable_cores
 from heliograph.openmp import GIVEN_POLICY
+from heliograph.tools.progress import progress_bar
 
 _GB = 1e9
 _OLDEST = (3, 10)
@@ -100,7 +101,7 @@ def _cores() -> Check:
 
 
 def _memory() -> Check:
-    from heliograph.runtime.memory import available_bytes
+    from heliograph.machine import available_bytes
 
     left = available_bytes()
     if left is None:

@@ -16,10 +16,10 @@ from heliograph.cli.output import (
     insecure_option,
     output_options,
     plaintexts_option,
-    progress_bar,
     refuse_overwriting,
 )
 from heliograph.errors import ProgramError
+from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
     from heliograph.artifact.artifact import Artifact

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
+from heliograph.cli.output import emit, force_option, full_option, output_options, refuse_overwriting, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 from heliograph.texts import number_of
@@ -24,7 +24,7 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
     "inspect",
     cls=SectionedCommand,
     sections={
-        "Print": ("stage", "depth", "layers", "degrees", "ops"),
+        "Print": ("full", "parameters", "stage", "depth", "layers", "degrees", "ops"),
         "Draw": ("html", "png", "dot", "force"),
     },
 )
@@ -44,9 +44,13 @@ _STAGES = ("tensor", "polynomial", "packed", "managed", "executable")
     is_flag=True,
     help="Print degree, error, levels and time of each polynomial, and how the degrees were chosen.",
 )
+@click.option(
+    "--parameters", is_flag=True, help="Print all primes, digits and special primes, and each key's level and bytes."
+)
 @click.option("--html", default=None, metavar="FILE", help="Write the whole report as one self-contained page.")
 @click.option("--png", default=None, metavar="DIR", help="Write plots to this folder (needs matplotlib).")
 @click.option("--dot", default=None, metavar="FILE", help="Write the graph for graphviz.")
+@full_option
 @force_option
 @output_options
 def inspect_command(
@@ -56,14 +60,16 @@ def inspect_command(
     depth: bool,
     layers: bool,
     degrees: bool,
+    parameters: bool,
     html: str | None,
     png: str | None,
     dot: str | None,
+    full: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print the bill of ARTIFACT: what it costs and how accurate it is.
+    """Print the bill of ARTIFACT: what it costs and how accurate it is, in ten lines or with --full in all.
 
     The options print other views of the artifact, or draw it instead. Of the public part of an
     artifact, only the parameters can be shown.
@@ -82,15 +88,20 @@ def inspect_command(
     from heliograph.artifact.public import PublicArtifact
     from heliograph.report.depth import artifact_depth
     from heliograph.report.inspection import inspection
+    from heliograph.report.parameters import ProgramParameters
 
     if file_kind(artifact) == "public artifact":
         if stage or depth or layers or degrees or html or png or dot:
             raise ProgramError(f"{artifact} is the public part of an artifact; it holds no program")
         public = PublicArtifact.load(artifact)
-        emit(_public_text(public), _public_values(public), as_json=as_json, quiet=quiet)
+        shown, values = _public_text(public), _public_values(public)
+        if parameters:
+            found = ProgramParameters.of(public.chains, public.evaluation_keys)
+            shown, values["parameters"] = str(found), found.to_dict()
+        emit(shown, values, as_json=as_json, quiet=quiet)
         return
     loaded = Artifact.load(artifact)
-    values: dict[str, Any] = inspection(loaded)
+    values = inspection(loaded)
     _write_drawings(loaded, html, png, dot, force, quiet)
     texts = []
     if stage is not None:
@@ -107,9 +118,15 @@ def inspect_command(
         texts.append("\n".join(loaded.report.work_lines()))
     if degrees:
         texts.append("\n".join(loaded.report.degree_lines()))
-    if (html or png or dot) and not texts and not as_json:
+    if parameters:
+        found = ProgramParameters.of(loaded.program.planned.chains, loaded.evaluation_keys)
+        values["parameters"] = found.to_dict()
+        texts.append(str(found))
+    if (html or png or dot) and not texts and not full and not as_json:
         return
-    emit("\n".join(texts) or str(loaded.report), values, as_json=as_json, quiet=quiet)
+    emit(
+        "\n".join(texts) or (loaded.report.full() if full else str(loaded.report)), values, as_json=as_json, quiet=quiet
+    )
 
 
 def _emit_operations(as_json: bool, quiet: bool) -> None:

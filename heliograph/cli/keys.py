@@ -14,11 +14,11 @@ from heliograph.cli.output import (
     force_option,
     insecure_option,
     output_options,
-    progress_bar,
     refuse_overwriting,
     remark,
 )
 from heliograph.errors import ProgramError, SecurityError
+from heliograph.tools.progress import progress_bar
 
 _PASSPHRASE_FILE = click.option(
     "--passphrase-file",
@@ -179,7 +179,7 @@ def keygen_command(
 
 def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
     """A line on stderr where this machine could not serve the artifact; another one may."""
-    from heliograph.runtime.memory import TooLittleMemoryError
+    from heliograph.errors import TooLittleMemoryError
     from heliograph.runtime.server.server import require_server
 
     try:
@@ -214,6 +214,12 @@ def encrypt_command(
     client = load_client(key, passphrase_file, insecure)
     names = [spec.name for spec in client.public.inputs]
     encrypted = client.encrypt(*read_samples(data, names, sample))
+    if isinstance(encrypted, list):
+        raise ProgramError(
+            f"{data} holds more samples than one input takes",
+            why=f"they are {len(encrypted)} inputs",
+            hint="--sample 0 encrypts the first of them",
+        )
     refuse_overwriting(output, force=force)
     encrypted.save(output)
     values = {

@@ -17,8 +17,8 @@ from heliograph.files import open_file, write_file
 
 def _check_one(name: str) -> tuple[dict[str, Any], str]:
     """The JSON entry and the text for one file."""
-    from heliograph.dsl.diagnostics import LanguageError
     from heliograph.dsl.parse import parse
+    from heliograph.errors import LanguageError
 
     entry: dict[str, Any] = {"file": name, "ok": False, "errors": []}
     try:

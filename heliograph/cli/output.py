@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from heliograph.errors import ProgramError
-from heliograph.execution.loop import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +23,11 @@ def output_options(command: F) -> F:
 def force_option(command: F) -> F:
     """Add --force, as parameter `force`; `refuse_overwriting` reads it."""
     return click.option("--force", is_flag=True, help="Overwrite files that exist.")(command)
+
+
+def full_option(command: F) -> F:
+    """Add --full, as parameter `full`: the whole bill in place of ten lines."""
+    return click.option("--full", is_flag=True, help="Print the whole bill in place of its ten lines.")(command)
 
 
 def refuse_overwriting(*paths: str | Path | None, force: bool) -> None:
@@ -68,39 +70,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-@contextlib.contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress]:
-    """A function `(stage, done, total)` that draws a bar on stderr; it does nothing when quiet or not on a terminal.
-
-    A total of 0 stands for work of unknown length.
-    """
-    if quiet or not sys.stderr.isatty():
-        yield lambda stage, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import (
-        Progress as Bar,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def update(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total or None)
-            bar.update(tasks[stage], completed=done, total=total or None)
-
-        yield update
 
 
 def remark(text: str, quiet: bool) -> None:

@@ -12,10 +12,11 @@ import click
 from heliograph.array_files import Array, one_per_name, read_arrays
 from heliograph.cli.compile import load_module, load_object
 from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
-from heliograph.cli.output import emit, force_option, output_options, progress_bar, refuse_overwriting, remark
+from heliograph.cli.output import emit, force_option, output_options, refuse_overwriting, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 from heliograph.files import open_file, write_file
+from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
     from heliograph.ir import Program

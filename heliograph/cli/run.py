@@ -8,7 +8,8 @@ import click
 import numpy as np
 
 from heliograph.array_files import read_samples
-from heliograph.cli.output import emit, insecure_option, output_options, progress_bar
+from heliograph.cli.output import emit, insecure_option, output_options
+from heliograph.tools.progress import progress_bar
 
 
 @click.command("run")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +15,9 @@ from heliograph.cli.output import emit, insecure_option, output_options, plainte
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
 from heliograph.serving.queue.settings import Limits
+
+if TYPE_CHECKING:
+    from heliograph.serving.queue.tenants import Entry
 
 _LIMITS = Limits()
 
@@ -180,27 +187,67 @@ def serve_command(
 
 
 @click.command("token")
-@click.argument("name")
+@click.argument("name", required=False)
 @_DATA
 @click.option("--operator", is_flag=True, help="The token also opens the status page and /metrics.")
+@click.option("--expires", type=click.FloatRange(1e-6), default=None, metavar="DAYS", help="The token ends after DAYS.")
+@click.option("--rotate", is_flag=True, help="Replace the token of NAME; its keys and jobs stay.")
 @click.option("--revoke", is_flag=True, help="Revoke the token of NAME.")
+@click.option("--list", "listed", is_flag=True, help="List all names, with the dates of their tokens.")
 @output_options
-def token_command(name: str, data: str, operator: bool, revoke: bool, as_json: bool, quiet: bool) -> None:
+def token_command(
+    name: str | None,
+    data: str,
+    operator: bool,
+    expires: float | None,
+    rotate: bool,
+    revoke: bool,
+    listed: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Create a token for the client NAME of a server. It is printed once; only its SHA-256 is kept."""
+    from dataclasses import asdict
+
     from heliograph.serving.queue.database import Database
     from heliograph.serving.queue.settings import Places
     from heliograph.serving.queue.tenants import Tenants
 
-    places = Places(Path(data))
+    if listed == (name is not None) or rotate + revoke + listed > 1:
+        raise click.UsageError("give NAME, with --rotate or --revoke where it is known, or --list alone")
+    places, lasts_s = Places(Path(data)), None if expires is None else expires * 86_400
     if not places.database.exists():
-        if revoke:
+        if revoke or rotate or listed:
             raise ProgramError(f"{data} is not the folder of a server", hint="give the --data of `heliograph serve`")
         remark(f"{data} is a new folder: the token is for a server that is started with --data {data}", quiet)
     places.make()
     tenants = Tenants(Database(places.database))
+    if listed:
+        entries = tenants.entries()
+        emit(_listed(entries), {"tenants": [asdict(entry) for entry in entries]}, as_json=as_json, quiet=quiet)
+        return
+    assert name is not None
     if revoke:
         tenants.revoke(name)
         emit(f"{name}: revoked", {"tenant": name, "revoked": True}, as_json=as_json, quiet=quiet)
         return
-    token = tenants.add(name, operator=operator)
-    emit(token, {"tenant": name, "operator": operator, "token": token}, as_json=as_json, quiet=quiet)
+    token = tenants.rotate(name, lasts_s=lasts_s) if rotate else tenants.add(name, operator=operator, lasts_s=lasts_s)
+    values = {"tenant": name, "token": token} if rotate else {"tenant": name, "operator": operator, "token": token}
+    emit(token, values, as_json=as_json, quiet=quiet)
+
+
+def _listed(entries: Sequence[Entry]) -> str:
+    """A line for each tenant: its name, its kind, and until when its token holds."""
+    width = max((len(entry.name) for entry in entries), default=0)
+    now, lines = time.time(), []
+    for entry in entries:
+        until = "no end"
+        if entry.expires is not None:
+            until = f"{'until' if entry.expires > now else 'ended'} {_date(entry.expires)}"
+        kind = "operator" if entry.operator else "client"
+        lines.append(f"{entry.name:<{width}}  {kind:<8}  since {_date(entry.created)}  {until}")
+    return "\n".join(lines) or "there are no tokens"
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

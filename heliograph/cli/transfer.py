@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_options
-from heliograph.cli.output import emit, insecure_option, output_options, progress_bar, remark
+from heliograph.cli.output import emit, insecure_option, output_options, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
+from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
     from heliograph.transfer.clear import Epoch, History

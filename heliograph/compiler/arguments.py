@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from heliograph.errors import ProgramError, said
@@ -10,8 +11,8 @@ from heliograph.ir import Program
 
 
 def program_of(model: Any, what: str, example_input: Any, calibration: Any, input_range: Any) -> Program:
-    """The program itself, or the program of a PyTorch module or an estimator, from the arguments of `trace` and
-    `from_sklearn`.
+    """The program itself, or the program of a PyTorch module, an estimator or a model of trees, from the arguments of
+    `trace`, `from_sklearn` and `from_trees`.
 
     These arguments are refused beside a program, which has its inputs. Raises ProgramError for any other model.
     """
@@ -26,7 +27,7 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
                 hint="leave it out, or give the model itself",
             )
         return model
-    if is_estimator(model):
+    if is_estimator(model) and not is_boosted(model):
         if calibration is None:
             raise ProgramError(
                 "an estimator is compiled with samples",
@@ -36,6 +37,14 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
         from heliograph.frontends.sklearn.program import from_sklearn
 
         return from_sklearn(model, calibration, input_range=input_range)
+    if is_boosted(model):
+        if calibration is None:
+            raise ProgramError(
+                "a model of trees is compiled with samples", where=what, hint=said("{calibration=samples}")
+            )
+        from heliograph.frontends.trees.program import from_trees
+
+        return from_trees(model, calibration, input_range=input_range)
     # A module is listed there only if its package has been imported.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
@@ -49,6 +58,11 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
 def is_estimator(model: object) -> bool:
     """Whether an object has the interface of scikit-learn's estimators."""
     return hasattr(model, "get_params") and hasattr(model, "fit")
+
+
+def is_boosted(model: object) -> bool:
+    """Whether a model is one of XGBoost or LightGBM, or the path of a file of theirs."""
+    return isinstance(model, str | Path) or type(model).__module__.partition(".")[0] in ("xgboost", "lightgbm")
 
 
 def require_program(value: object, what: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from heliograph.compiler.arguments import require_program
 from heliograph.errors import ProgramError
 from heliograph.ir import Builder, Program, Stage, TensorType
+from heliograph.ir.interface import TensorSpec
 
 
 def top1(
@@ -33,4 +34,9 @@ def top1(
     made = builder.op("argmax", (logits,), loc, axis=axis, gap=gap, bits=bits, index=True if index else None)
     found = builder.finish({program.output_names[0]: made})
     # What clients compute of the logits after decryption, such as a softmax, they must not compute of the class.
-    return replace(found, interface=replace(found.interface, outputs=()))
+    kept = tuple(
+        TensorSpec(spec.name, spec.shape, columns=spec.columns, labels=spec.labels)
+        for spec in program.interface.outputs
+        if spec.labels is not None and not index
+    )
+    return replace(found, interface=replace(found.interface, outputs=kept))

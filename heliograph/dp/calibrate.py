@@ -19,7 +19,7 @@ from heliograph.dp.accounting.accountant import check_delta, epsilon_of_side
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.composition import MAX_STEPS, Composition
 from heliograph.dp.mechanisms import Gaussian, Mechanism, Neighboring, SampledGaussian
-from heliograph.errors import PlanningError, ProgramError
+from heliograph.errors import PlanningError, ProgramError, SlowWarning
 
 _SHARE = 5e-4
 """Calibration aims this far (relative) inside the best, half of what it promises."""
@@ -248,10 +248,6 @@ def _smallest(
         raise PlanningError("no value was proved", where=name, why="the bracket is too wide near the target")
     beyond = epsilon_of_side("below", build(max(value * 0.999, limits[0])), delta, finest, neighboring).lower
     return Calibration(name, value, bracket, target, beyond is not None and beyond > target)
-
-
-class SlowWarning(UserWarning):
-    """A calibration will take longer than `_SECONDS`."""
 
 
 def _announce(name: str, seconds: float) -> None:

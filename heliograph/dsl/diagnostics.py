@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from heliograph import texts
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import MOST_DIAGNOSTICS, LanguageError, ProgramError, UnsupportedLanguageError
 from heliograph.files import open_file
 from heliograph.ir.location import Location, display_path
 
 MAX_SOURCE_BYTES = 1 << 20
-_MAX_SHOWN = 20
-_MAX_COLLECTED = 100
 _MAX_PART = 400
-_MAX_MESSAGE = 19_000
 _EXCERPT = 100
 
 
@@ -160,42 +157,6 @@ class Diagnostic:
         }
 
 
-def _render(diagnostics: tuple[Diagnostic, ...], total: int) -> str:
-    parts: list[str] = []
-    size = 0
-    for diagnostic in diagnostics[:_MAX_SHOWN]:
-        text = str(diagnostic)
-        if size + len(text) > _MAX_MESSAGE:
-            break
-        parts.append(text)
-        size += len(text) + 1
-    if total > 1:
-        more = f", the first {len(parts)} are shown" if len(parts) < total else ""
-        parts.append(f"{total}{' or more' if total >= _MAX_COLLECTED else ''} errors{more}")
-    return "\n".join(parts)
-
-
-class LanguageError(ProgramError):
-    """A text of the language has errors; `diagnostics` lists them in the order of the text."""
-
-    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        self.diagnostics = diagnostics
-        first = diagnostics[0]
-        super().__init__(
-            first.what, where=f"{first.file}:{first.line}:{first.column}", why=first.expected, hint=first.hint
-        )
-
-    def _text(self) -> str:
-        return _render(self.diagnostics, len(self.diagnostics))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.diagnostics,))
-
-
-class UnsupportedLanguageError(LanguageError, UnsupportedError):
-    """The text is correct, but this version does not support one of its features."""
-
-
 @dataclass
 class Diagnostics:
     """Collects errors, one per place."""
@@ -237,7 +198,7 @@ class Diagnostics:
             width,
             unsupported,
         )
-        if len(self._by_place) >= _MAX_COLLECTED:
+        if len(self._by_place) >= MOST_DIAGNOSTICS:
             raise TooMany
 
     def add_fault(self, fault: Fault) -> None:

@@ -73,6 +73,40 @@ def given_as(spec: TensorSpec, value: Any) -> Any:
     return _encoded(spec, one_hot(spec, value[list(spec.columns)]))
 
 
+def sample_count(specs: Sequence[TensorSpec], values: Sequence[Any]) -> int | None:
+    """The number of samples in the values of encrypted inputs, which have an axis of samples in front; 0 for a single
+    sample without that axis; None for values of other shapes, which the checks of shapes refuse.
+    """
+    axes = {_leading_axes(spec, value) for spec, value in zip(specs, values, strict=True)}
+    if axes == {0}:
+        return 0
+    return max(len(plain_values(value)) for value in values) or None if axes == {1} else None
+
+
+def _leading_axes(spec: TensorSpec, value: Any) -> int | None:
+    """The number of axes in front of a sample's own; None if the value is no array."""
+    value = plain_values(value)
+    try:
+        axes, own = np.ndim(value), len(spec.shape)
+        if spec.classes is not None:
+            array = np.asarray(value)
+            # Whole numbers stand for one-hot vectors, also where a file holds them as floats.
+            own -= array.dtype.kind in "iu" or array.shape[max(0, axes - own) :] != tuple(spec.shape)
+    except (TypeError, ValueError):
+        return None
+    return axes - own
+
+
+def rows_of(value: Any, rows: int | slice) -> Any:
+    """One sample, or some, of a value with an axis of samples in front; of a data frame its rows."""
+    return value.iloc[rows] if hasattr(value, "iloc") else plain_values(value)[rows]
+
+
+def one_row(value: Any) -> Any:
+    """A sample with an axis of samples in front; of a row of a data frame a frame of one row."""
+    return value.to_frame().T if hasattr(value, "to_frame") else np.asarray(plain_values(value))[np.newaxis]
+
+
 def _encoded(spec: TensorSpec, value: Any) -> Any:
     """Rows of a table, with or without leading sample axes, as elements of its encoding; any other value unchanged."""
     encoding = spec.encoding
@@ -118,13 +152,21 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     if array.shape != tuple(shape):
         raise ProgramError(
             f"input {name!r} has shape {array.shape}, expected {tuple(shape)}",
-            hint="pass one sample, without a batch axis" if array.shape[1:] == tuple(shape) else "",
+            hint=_shape_hint(array.shape, tuple(shape)),
         )
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         index = tuple(int(i) for i in np.unravel_index(bad[0], array.shape)) if array.shape else ()
         raise ProgramError(f"input {name!r} holds {array[index]} at index {index}", hint="remove NaN and infinity")
     return array
+
+
+def _shape_hint(got: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What to write for an array whose shape differs from the expected one by axes of length 1."""
+    if got[1:] == expected:
+        return "pass one sample, without a batch axis"
+    alike = [size for size in got if size != 1] == [size for size in expected if size != 1]
+    return f"x.reshape({', '.join(map(str, expected))})" if alike else ""
 
 
 def one_hot_rows(numbers: Array, classes: int, dtype: Any = np.float64) -> Array:
@@ -231,7 +273,10 @@ def check_range(
         raise RangeError(
             f"input {name!r} is outside its range [{low:g}, {high:g}] at index {index}",
             why="the polynomials are only good for inputs in the range that was declared when the model was traced",
-            hint=said("scale the input, or trace again with an {input_range} that holds it"),
+            hint=said(
+                "scale the input, trace again with an {input_range} that holds it, or encrypt with clip=True, which moves "
+                "it to the nearer end"
+            ),
         )
 
 
@@ -242,27 +287,37 @@ def input_shape(program: Program, node: Node) -> tuple[int, ...]:
     return next(spec.shape for spec in program.interface.inputs if spec.name == node.attrs["name"])
 
 
-def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True) -> Array:
+def clipped(spec: TensorSpec, tensor: Array) -> Array:
+    """The values of an input, those outside its declared range replaced by the nearer end."""
+    return tensor if spec.low is None or spec.high is None else np.clip(tensor, spec.low, spec.high)
+
+
+def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True, clip: bool = False) -> Array:
     """The value of an encrypted input, in the shape that its layout packs; an error if it does not fit.
 
-    With `declared`, raises RangeError for an element outside the input's range.
+    With `declared`, raises RangeError for an element outside the input's range; with `clip` it is replaced by the nearer
+    end.
     """
     layout, value = spec.placed, given_as(spec, value)
     if layout.batch == 1:
         tensor = check_input(spec.name, spec.shape, value)
     else:
         tensor = check_samples(spec.name, spec.shape, value, layout.batch)
-    if declared:
+    if clip:
+        tensor = clipped(spec, tensor)
+    elif declared:
         check_spec_range(spec, tensor)
     return tensor.reshape(layout.shape if layout.batch == 1 else (layout.batch, *layout.shape))
 
 
-def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = False) -> dict[Node, Array]:
+def pack_inputs(
+    program: Program, samples: Sequence[Any], *, declared: bool = False, clip: bool = False
+) -> dict[Node, Array]:
     """The values of a packed program's input nodes for one sample per named input, with a leading axis of one.
 
     Secret inputs become slot vectors; plain ones keep their shape. A program for several samples at once takes secret
     inputs with a leading axis of at most that many. With `declared`, as on clients, they have to be within their
-    ranges, except for values from the previous run, which `check_carried` checks.
+    ranges (or are clipped to these, with `clip`), except for values from the previous run, which `check_carried` checks.
     """
     specs = {spec.name: spec for spec in program.interface.inputs}
     names = list(dict.fromkeys(node.attrs["name"] for node in program.inputs))
@@ -278,7 +333,8 @@ def pack_inputs(program: Program, samples: Sequence[Any], *, declared: bool = Fa
             continue
         if name not in packed:
             spec, within = specs[name], declared and name not in program.interface.carried_inputs
-            packed[name] = spec.placed.pack(encrypted_input(spec, given[name], declared=within))
+            tensor = encrypted_input(spec, given[name], declared=within, clip=clip and within)
+            packed[name] = spec.placed.pack(tensor)
         vectors[node] = packed[name][node.attrs["chunk"]][np.newaxis]
     return vectors
 

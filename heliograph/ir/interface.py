@@ -15,6 +15,10 @@ from heliograph.records import bounds
 
 # Functions that a client applies to a decrypted output, along one axis: exact, and at no homomorphic cost.
 FINISHES = ("softmax", "log_softmax")
+# The types of class labels.
+LABELS = ("text", "int", "float", "bool")
+# The units of scores that are probabilities, and of values whose sign is the answer: 1 for inliers, -1 for outliers.
+PROBABILITY, DECISION = "probability", "decision function"
 # The largest factor by which a client multiplies an output.
 LARGEST_SCALE = 2.0**100
 
@@ -32,7 +36,11 @@ class TensorSpec:
     finish: "softmax" or "log_softmax" over the axis `finish_axis`: the output is that function of the encrypted values.
         The client multiplies them by `scale`, a power of two, if there is one, and computes the function after
         decryption.
-    columns: names of the elements of an input's last axis, from the data frame with which the program was made.
+    columns: names of the elements of the last axis: of an input's, from the data frame with which the program was made;
+        of an output's, its classes.
+    labels: for an output with a score for each class on its last axis, the type of the class labels, whose texts are
+        `columns`.
+    unit: for an output, what its values are: `PROBABILITY`, `DECISION`, or the unit of an amount.
     encoding: for an input (elements,), what makes it from a row of a table; `columns` names the row's columns then.
     """
 
@@ -48,6 +56,8 @@ class TensorSpec:
     scale: float | None = field(default=None, metadata=bounds(2.0, LARGEST_SCALE, optional=True))
     columns: tuple[str, ...] | None = field(default=None, metadata=bounds(named=True, optional=True))
     encoding: Encoding | None = field(default=None, metadata=bounds(optional=True))
+    labels: str | None = field(default=None, metadata=bounds(choices=LABELS, optional=True))
+    unit: str | None = field(default=None, metadata=bounds(named=True, optional=True))
 
     @property
     def placed(self) -> Layout:
@@ -55,11 +65,28 @@ class TensorSpec:
         assert self.layout is not None, f"{self.name} is not packed"
         return self.layout
 
-    def finished(self, value: Array) -> Array:
-        """The program's output from the encrypted values; unchanged if the client has nothing to compute."""
+    def described(self) -> str:
+        """Shape, range, classes and unit in words."""
+        parts = [f"shape {self.shape}"]
+        if self.low is not None and self.high is not None:
+            parts.append(f"in [{self.low:.4g}, {self.high:.4g}]")
+        if self.columns is not None:
+            names = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
+            parts.append(f"{'classes' if self.labels else 'columns'} {names}")
+        if self.encoding is not None:
+            parts.append(f"from a row of {self.encoding.width} columns")
+        if self.unit is not None:
+            parts.append(f"unit {self.unit}")
+        return "; ".join(parts)
+
+    def finished(self, value: Array, *, scores: bool = False) -> Array:
+        """The program's output from the encrypted values; unchanged if the client has nothing to compute.
+
+        With `scores`, the values before the softmax that is left to the client.
+        """
         if self.scale is not None:
             value = value * self.scale
-        if self.finish is None:
+        if self.finish is None or scores:
             return value
         # There may be leading axes of samples.
         axis = value.ndim - len(self.shape) + (self.finish_axis or 0)

@@ -23,6 +23,7 @@ from heliograph.report.drawing import (
 from heliograph.report.figures import Figures, KeyRow
 from heliograph.report.layers import is_bootstrap, layer_graph
 from heliograph.report.markup import table, tiles
+from heliograph.report.terms import hovering
 from heliograph.report.text import (
     CURVE_TITLES,
     Report,
@@ -31,6 +32,7 @@ from heliograph.report.text import (
     curve_cells,
     degree_rows,
 )
+from heliograph.texts import number_of
 
 # A graph with more nodes is drawn without the nodes that only add, drop levels or rescale.
 _MAX_DRAWN = 2500
@@ -58,6 +60,8 @@ p { margin: 6px 0; overflow-wrap: anywhere; } .muted { color: var(--muted); }
 .badge { display: inline-block; padding: 2px 10px; border-radius: 10px; background: var(--good);
   color: var(--good-ink); font-weight: 600; }
 .badge.bad { background: #b5452c; color: #fff; }
+.verdict { font-size: 17px; } .amber { color: var(--measured); font-weight: 600; }
+.term { text-decoration: underline dotted var(--muted); cursor: help; }
 .tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px; margin: 18px 0; }
 @media (max-width: 700px) { body { padding: 20px 14px 60px; } .tiles { grid-template-columns: repeat(2, 1fr); } }
 .tile { border: 1px solid var(--grid); border-radius: 8px; padding: 10px 14px; }
@@ -149,8 +153,9 @@ def _keys(figures: Figures) -> str:
 
 
 def _key_label(row: KeyRow) -> str:
-    kind = {"encapsulation": "keys of the sparse secret"}.get(row.kind, f"{row.kind} key{'s' * (row.keys > 1)}")
-    return f"{row.keys} {kind} of {bytes_text(row.key_bytes)}"
+    secret = "of the sparse secret" if row.kind == "encapsulation" else ""
+    kind = "key" if secret else f"{row.kind} key"
+    return " ".join(filter(None, (number_of(row.keys, kind), secret, f"of {bytes_text(row.key_bytes)}")))
 
 
 def _degrees(figures: Figures) -> str:
@@ -199,25 +204,23 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
             f"<a href='#{name}-section'>{title}</a>"
             for name, title in (
                 ("bill", "bill"),
-                ("assumed", "assumptions"),
                 ("graph", "layers"),
                 ("levels", "levels"),
                 ("ranges", "ranges"),
                 ("degrees", "degrees"),
                 ("keys", "keys"),
                 ("times", "time"),
+                ("assumed", "assumptions"),
                 ("ir", "program"),
             )
         ),
         "</nav>",
+        report.sentence(),
         tiles(report.tiles()),
         "<h2 id=bill-section>The bill</h2>",
         report.figures_table(),
         "<p></p>",
-        table(("what the compiler chose", ""), report.rows()),
-        "<h2 id=assumed-section>What the figures assume</h2><ul>",
-        *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
-        f"</ul><p class=warn>{escape(report.sharing())}</p>",
+        table(("what the compiler chose", ""), hovering(report.rows())),
         f"<h2 id=graph-section>The program by layers</h2><div class=bar>{legend}</div>",
         f"<div class=box>{layers_svg(layer_graph(rows), levels)}</div>",
         "<details id=operations><summary>every operation</summary><div class=bar>",
@@ -242,6 +245,9 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",
         f"<div class=plot>{times_svg(report)}</div>",
+        "<h2 id=assumed-section>What the figures assume</h2><ul>",
+        *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
+        f"</ul><p class=warn>{escape(report.sharing())}</p>",
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
         "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "
         "aria-label=search><span id=found class=muted></span></div><div class=box><pre id=ir></pre></div>",

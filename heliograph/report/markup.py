@@ -13,6 +13,8 @@ _STYLE = """
 .heliograph .tiles { display: flex; flex-wrap: wrap; gap: 10px; margin: 10px 0; }
 .heliograph .tile { border: 1px solid #b9c4cf; border-radius: 8px; padding: 6px 12px; }
 .heliograph .tile b { display: block; font-size: 18px; }
+.heliograph .amber { color: #b86e14; font-weight: 600; }
+.heliograph .term { text-decoration: underline dotted; cursor: help; }
 .heliograph .badge { font-weight: 600; } .heliograph .bad { color: #b5452c; }
 """
 
@@ -40,6 +42,11 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], name: str = 
     body = "".join(f"<tr>{cells(row)}</tr>" for row in rows)
     start = f"<table id='{name}'>" if name else "<table>"
     return f"{start}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def titled(text: str, line: str) -> Html:
+    """A text with a line that is shown where the pointer rests on it."""
+    return Html(f'<span class="term" title="{escape(line)}">{escape(text)}</span>')
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:

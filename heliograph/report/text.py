@@ -7,6 +7,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from typing import Any, Protocol
 
 from heliograph.ckks.sharing import (
@@ -18,6 +19,7 @@ from heliograph.ckks.sharing import (
     sharing_cost_bits,
 )
 from heliograph.ir.program import Comparison
+from heliograph.machine import available_bytes
 from heliograph.records import key_of, to_json
 from heliograph.report.figures import (
     Bootstrapping,
@@ -33,6 +35,7 @@ from heliograph.report.figures import (
     figure_of,
 )
 from heliograph.report.markup import badge, fragment, table, tiles
+from heliograph.report.terms import hovering
 from heliograph.rounding import upward_text
 from heliograph.texts import number_of
 
@@ -49,6 +52,9 @@ BOOTSTRAPPED = (
     "decrypt(share=True) refuses them: this artifact bootstraps, and a bootstrap's error is known from measurements only."
 )
 _WIDTH = 118
+# The most rows of the first screen, and its last line.
+_SHORT = 8
+FULL = "All figures: report.full(), heliograph inspect --full; what a name means: heliograph explain output error"
 
 
 class HasFigures(Protocol):
@@ -196,6 +202,11 @@ def curve_cells(point: CurvePoint) -> tuple[str, ...]:
     return seconds_text(point.ms / 1e3), f"{point.loss:.2g}", measured, "chosen" if point.chosen else ""
 
 
+def shortened(text: str, width: int) -> str:
+    """A text on one line of at most this width, cut between words."""
+    return textwrap.shorten(text, width, placeholder=" ...")
+
+
 def round_text(value: float) -> str:
     """A number with two digits, up to a million without an exponent."""
     rounded = float(f"{value:.2g}")
@@ -286,9 +297,10 @@ class Report:
         """The view in a notebook: the tiles, the table of figures and the compiler's decisions."""
         parts = (
             self.badge(),
+            self.sentence(),
             tiles(self.tiles()),
             self.figures_table(),
-            table(("what the compiler chose", ""), self.rows()),
+            table(("what the compiler chose", ""), hovering(self.rows())),
         )
         return fragment(f"{self.figures.name}: the bill", parts)
 
@@ -322,7 +334,19 @@ class Report:
         """Predicted and measured figures as an HTML table."""
         header = ("", "predicted", "measured") if self.measured else ("", "predicted")
         rows = [row if self.measured else row[:2] for row in self.figure_rows()]
-        return table(header, [*rows, *((label, "", text) for label, text in self.circumstances())])
+        return table(header, hovering([*rows, *((label, "", text) for label, text in self.circumstances())]))
+
+    def sentence(self) -> str:
+        """What a run takes and how often the class is the model's, in a sentence of HTML; amber where classes differ."""
+        f, predicted = self.figures, self.figures.predicted
+        parts = [
+            f"A run takes about {seconds_text(predicted.evaluate_ms / 1e3)} and {bytes_text(predicted.server_peak_bytes)} "
+            f"of the server's memory; each client sends {bytes_text(predicted.sent_key_bytes)} of keys once."
+        ]
+        if (agreement := f.class_agreement) is not None:
+            text = escape(f"The class {self.class_agreement()}.")
+            parts.append(f"<span class=amber>{text}</span>" if agreement.agree < agreement.samples else text)
+        return f"<p class=verdict>{' '.join(parts)}</p>"
 
     def rows(self) -> list[tuple[str, str]]:
         """The compiler's decisions, line by line."""
@@ -548,6 +572,64 @@ class Report:
         ]
 
     def __str__(self) -> str:
+        """Ten lines: the verdict for this machine, the most important figures, and where the others are."""
+        rows = self.short_rows(available_bytes())
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{self.figures.name}: {self.verdict(available_bytes())}"]
+        lines += [f"  {name:<{width}}  {shortened(text, _WIDTH - width - 4)}" for name, text in rows]
+        return "\n".join([*lines, f"  {FULL}"])
+
+    def verdict(self, available: int | None) -> str:
+        """Security, and whether a run fits a machine with this much free memory (None if unknown), and its time."""
+        f, predicted = self.figures, self.figures.predicted
+        security = "INSECURE, for tests only" if f.security_bits is None else f"{f.security_bits} bits of security"
+        each = seconds_text(predicted.evaluate_ms / 1e3) + (f" for {f.batch} samples" if f.batch > 1 else " a sample")
+        if available is None:
+            return f"{security}; {each}"
+        if predicted.server_peak_bytes > available:
+            return (
+                f"{security}; does NOT run here: it needs {bytes_text(predicted.server_peak_bytes)} of memory, and "
+                f"{bytes_text(available)} are free"
+            )
+        return f"{security}; runs here, in about {each}"
+
+    def short_rows(self, available: int | None = None) -> list[tuple[str, str]]:
+        """The rows of the first screen; `available` is the free memory of the machine."""
+        f, predicted = self.figures, self.figures.predicted
+        measured = self.measured.get("evaluate_ms")
+        evaluation = f"{seconds_text(predicted.evaluate_ms / 1e3)} predicted, on an idle machine"
+        if measured is not None:
+            evaluation = (
+                f"{seconds_text(predicted.evaluate_ms / 1e3)} predicted, {seconds_text(measured / 1e3)} measured"
+            )
+        if predicted.evaluate_sample_ms is not None:
+            evaluation += f"; {seconds_text(predicted.evaluate_sample_ms / 1e3)} a sample"
+        free = "" if available is None else f"; {bytes_text(available)} are free here"
+        bootstraps = f", {number_of(f.bootstraps, 'bootstrap')}" if f.bootstraps else ""
+        saving = next(iter(self.saving_texts()), "")
+        rows = [
+            ("class", self.class_agreement()),
+            ("certificate", certificate_text(f.certificate) if f.certificate else ""),
+            ("output error", error_text(predicted.max_abs_error, self._magnitude)),
+            ("new inputs", _unseen_text(f.unseen) if f.unseen else ""),
+            ("evaluation", evaluation),
+            ("server's memory", f"{bytes_text(predicted.server_peak_bytes)}{free}"),
+            (
+                "evaluation keys",
+                f"{bytes_text(predicted.evaluation_key_bytes)}, sent once by each client as "
+                f"{bytes_text(predicted.sent_key_bytes)}",
+            ),
+            (
+                "encrypted input",
+                f"{bytes_text(predicted.sent_input_bytes)} as sent; {bytes_text(f.output_bytes)} come back",
+            ),
+            ("ring", f"N = {f.ring_dim}, {number_of(f.levels, 'level')}{bootstraps}"),
+            ("saves a level", saving),
+        ]
+        return [(name, text) for name, text in rows if text][:_SHORT]
+
+    def full(self) -> str:
+        """The whole bill: decisions, figures, ranges, levels, assumptions."""
         rows, figures = self.rows(), self.figure_rows()
         width = max(len(name) for name, *_ in (*rows, *figures))
         lines = [f"{self.figures.name}: the bill"]

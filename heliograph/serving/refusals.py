@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.errors import HeliographError, ProgramError, SecurityError
-from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.errors import HeliographError, ProgramError, SecurityError, TooLittleMemoryError
 
 # The seconds after which a temporarily refused client may try again.
 RETRY_S = 1

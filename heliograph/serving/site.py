@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.artifact.container import file_digest
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, TooLittleMemoryError
 from heliograph.files import exclusive
-from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.server.steps import StepInput
 from heliograph.runtime.wire.messages import EncryptedInput
 from heliograph.serving.connections import Connections

@@ -30,7 +30,7 @@ from heliograph.ir.maps.steps import rotation_steps
 from heliograph.report.text import Report
 from heliograph.runtime.backend import Backend, ServerEvaluator
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.wire.forms import SPARSE_BLOCKS, key_form, sparse_primes, special_primes, write_ciphertext
+from heliograph.runtime.wire.forms import SPARSE_BLOCKS, key_form, sparse_primes, write_ciphertext
 from heliograph.runtime.wire.messages import EncryptedInput, EvaluationKeys, object_name
 from heliograph.testing.reference import Exact
 from heliograph.testing.rings import lower_part, name_of
@@ -120,7 +120,7 @@ class Material:
             if key.ring == ring:
                 found |= key_halves(key, self.sent.blobs[key.name], self.cryptor.tag)
         sparse = sparse_primes(ring) if ring.bootstrap else ()
-        return Exact(ring, lambda kind, amount: found[kind, amount], special_primes(ring), sparse)
+        return Exact(ring, lambda kind, amount: found[kind, amount], ring.special_primes, sparse)
 
     def residues(self, level: int, kind: str, parts: int = 2) -> Array:
         """Residues (parts, level + 1, N) in 64 bits: a `kind` in `EXTREMES`, or random ones seeded by this word."""

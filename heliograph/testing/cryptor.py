@@ -29,7 +29,7 @@ from heliograph.ckks.security import SPARSE_WEIGHT
 from heliograph.errors import HeliographError, RangeError, WireError
 from heliograph.ir import Array
 from heliograph.runtime.client.cryptor.arithmetic import Arithmetic
-from heliograph.runtime.wire.forms import read_ciphertext, sparse_primes, special_primes
+from heliograph.runtime.wire.forms import read_ciphertext, sparse_primes
 from heliograph.testing.bench import Check, compare, key_halves
 from heliograph.testing.reference import backward, centred, coefficients, column, forward
 from heliograph.testing.rings import RINGS, lower_part, name_of
@@ -72,7 +72,7 @@ def arithmetic_checks(
 
 
 def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, kind: str) -> None:
-    primes = ring.primes + special_primes(ring)
+    primes = ring.primes + ring.special_primes
     do, random, n = make(ring.ring_dim, primes), np.random.default_rng(3), ring.ring_dim
     for place in (len(primes) - 1, 0, 1):
         prime = primes[place]
@@ -237,7 +237,7 @@ def _key(key: EvaluationKey, cryptor: Secret, ring: Ring) -> None:
     chain = key.ring
     secret = _secret(cryptor, ring)
     halves = key_halves(key, cryptor.evaluation_key_bytes(key), cryptor.tag)
-    primes, special, what = chain.primes, special_primes(chain), f"the key {key.name} on {name_of(chain)}"
+    primes, special, what = chain.primes, chain.special_primes, f"the key {key.name} on {name_of(chain)}"
     if key.kind == "encapsulation":
         back = halves["back", 0]
         sparse = _sparse(what, back, secret, chain)
@@ -281,7 +281,7 @@ def _opens(
 
 def _sparse(what: str, pairs: Array, secret: Array, ring: Ring) -> Array:
     """The sparse secret, from the first digit of the key from it: its P-fold and the error differ in size."""
-    first, special = ring.primes[:1], special_primes(ring)
+    first, special = ring.primes[:1], ring.special_primes
     opening = forward(secret % column(first), first)
     opened = centred(backward((pairs[0, 0, :1] + pairs[1, 0, :1].astype(object) * opening) % first[0], first), first)
     lift = int(centred(np.array([[math.prod(special) % first[0]]], dtype=object), first)[0])

@@ -16,6 +16,8 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES
 from heliograph.ir import Array
 from heliograph.machine import load_average
+from heliograph.report.markup import fragment, table
+from heliograph.report.text import bytes_text, seconds_text
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.server.floor import Floor
 from heliograph.runtime.server.server import Server, require_server
@@ -59,6 +61,21 @@ class Measurement:
         }
         known = {key: value for key, value in found.items() if value}
         return known if self.max_abs_error is None else {**known, "max_abs_error": self.max_abs_error}
+
+    def _repr_html_(self) -> str:
+        """The view in a notebook: the figures in a table."""
+        rows = [
+            ("evaluation", seconds_text(self.measured_ms / 1e3)),
+            ("its floor", seconds_text(self.floor_ms / 1e3)),
+            ("the first evaluation", seconds_text(self.first_ms / 1e3)),
+            ("encryption", seconds_text(self.encrypt_ms / 1e3)),
+            ("decryption", seconds_text(self.decrypt_ms / 1e3)),
+            ("keys", seconds_text(self.keygen_s)),
+            ("peak memory of this process", bytes_text(self.peak_rss_bytes)),
+            ("load", f"{self.load_average:.1f}"),
+            *([("largest error", f"{self.max_abs_error:.2g}")] if self.max_abs_error is not None else []),
+        ]
+        return fragment("measured", (table(("", ""), rows),))
 
     @property
     def over_floor(self) -> float:

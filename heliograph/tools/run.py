@@ -15,7 +15,7 @@ from heliograph.compiler.arguments import program_of
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import ProgramError
-from heliograph.execution.interface import plain_values
+from heliograph.execution.interface import plain_values, sample_count
 from heliograph.execution.loop import Progress
 from heliograph.ir import Program
 from heliograph.report.text import bytes_text, seconds_text
@@ -49,11 +49,12 @@ def run(
     allow_insecure: bool = False,
     quiet: bool = False,
 ) -> Any:
-    """The model's output for one sample, computed on encrypted data: one array, or a tuple for several outputs.
+    """The model's output, computed on encrypted data: one array, or a tuple for several outputs.
 
     `model` is an artifact, a program, a PyTorch module or a fitted scikit-learn estimator. Unless it is an artifact it
     is compiled with `options`; `calibration` and `input_range` are as for `trace` (an estimator needs calibration
-    samples). `inputs` are one array for each encrypted input, without a batch axis; `plain` has the others by name.
+    samples). `inputs` are one array for each encrypted input: one sample, or many with a leading axis, which the result
+    then has too; `plain` has the others by name.
 
     It makes keys, encrypts, evaluates and decrypts, and reports progress on stderr in a few lines unless `quiet`.
     Client and server share this process, so nothing is hidden from anyone, and keys are made for this one run. To
@@ -67,7 +68,7 @@ def run(
         if not quiet:
             print(text, file=sys.stderr)
 
-    inputs = tuple(_array(value) for value in inputs)
+    inputs = tuple(value if hasattr(value, "iloc") else _array(value) for value in inputs)
     artifact = _artifact(model, inputs, calibration, input_range, options, say)
     found = run_encrypted(artifact, inputs, plain or {}, allow_insecure=allow_insecure)
     seconds = found.seconds
@@ -88,7 +89,7 @@ def run_encrypted(
     allow_insecure: bool = False,
     progress: Progress | None = None,
 ) -> EncryptedRun:
-    """Keys, encryption, evaluation and decryption of one sample; `inputs` and `plain` as for `run`."""
+    """Keys, encryption, evaluation and decryption; `inputs` and `plain` as for `run`."""
     seconds: dict[str, float] = {}
 
     def timed(name: str, function: Callable[[], Any]) -> Any:
@@ -106,9 +107,23 @@ def run_encrypted(
     client, made = timed("keys", keys)
     with Server(artifact, made, allow_insecure=allow_insecure) as server:
         encrypted = timed("encrypt", lambda: client.encrypt(*inputs))
-        answer = timed("evaluate", lambda: server.run(encrypted, progress, plain))
-        result = timed("decrypt", lambda: client.decrypt(answer))
+        several = encrypted if isinstance(encrypted, list) else [encrypted]
+        answers = timed("evaluate", lambda: [server.run(each, progress, plain) for each in several])
+        result = timed("decrypt", lambda: decrypted(client, inputs, encrypted, answers))
     return EncryptedRun(result, seconds)
+
+
+def decrypted(client: Client, inputs: Sequence[Any], encrypted: Any, answers: Sequence[Any], **options: Any) -> Any:
+    """The results of the answers to what `client.encrypt(*inputs)` gave: of one sample without an axis in front."""
+    if isinstance(encrypted, list):
+        return client.decrypt_many(answers, of=encrypted, **options)
+    result = client.decrypt(answers[0], of=encrypted, **options)
+    count = sample_count(client.public.given, inputs)
+    if encrypted.samples is None:
+        return result
+    # The artifact takes several samples at once: those that were not given are left out.
+    kept: Any = slice(encrypted.samples) if count else 0
+    return tuple(each[kept] for each in result) if isinstance(result, tuple) else result[kept]
 
 
 def _artifact(
@@ -131,11 +146,11 @@ def _artifact(
                 hint="leave it out, or give the model itself",
             )
         return model
-    example = (
-        None
-        if isinstance(model, Program)
-        else tuple(np.require(value, requirements="W")[np.newaxis] for value in inputs)
-    )
+    example = None
+    if not isinstance(model, Program):
+        # Many samples have as many axes as the calibration samples.
+        many = len(inputs) == 1 and hasattr(calibration, "ndim") and np.ndim(inputs[0]) == calibration.ndim
+        example = tuple(np.require(value, requirements="W")[None if not many else ...] for value in inputs)
     artifact = compile(program_of(model, "run", example, calibration, input_range), options)
     say(f"compiled {artifact!r}")
     return artifact

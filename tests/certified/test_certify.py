@@ -79,7 +79,7 @@ def test_the_report_says_what_is_certified_and_what_that_rests_on(
     assert found.beta_range >= stats.beta.ppf(0.95, 1, 200) * 0.999
     assert found.gap + 2 * found.error <= found.difference
     assert found.target == certificate.target
-    text = str(artifact.report)
+    text = artifact.report.full()
     assert f"an l2 radius of {certificate.radius:.3g} where 12 of 12 votes agree" in " ".join(text.split())
     assert "Certificate: logits of a noisy copy are at most" in " ".join(text.split())
     assert artifact.report.figures.flood == 1 / 16

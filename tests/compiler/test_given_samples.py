@@ -53,7 +53,7 @@ def test_no_sample_that_was_given_errs_more_than_the_bill_says(kind: str, count:
         max(figures.given_error, figures.approximation_error) + figures.scheme_error
     )
     assert figures.given_samples == count
-    text = " ".join(str(made.report).split())
+    text = " ".join(made.report.full().split())
     assert f"by {figures.given_error:.2g} at most on all {count} that were given" in text
     assert ("held-out samples, by" in text) == (count > 1)
     assert hg.Artifact.from_bytes(made.to_bytes()).report.figures == figures
@@ -75,4 +75,4 @@ def test_without_samples_nothing_is_said_of_them() -> None:
         hg.Options(security_bits=None),
     )
     assert (made.report.figures.given_error, made.report.figures.given_samples) == (None, None)
-    assert "that were given" not in str(made.report)
+    assert "that were given" not in made.report.full()

@@ -66,7 +66,7 @@ def test_outputs_above_a_size_are_divided(expression: str, scale: float | None) 
     (possible,) = figures.output_ranges.values()
     assert possible.low <= exact.min()
     assert exact.max() <= possible.high
-    text = " ".join(str(artifact.report).split())
+    text = " ".join(artifact.report.full().split())
     assert (
         (f"the client multiplies y0 by {scale:.0f} after decryption" in text) == (scale is not None) if scale else True
     )

@@ -321,7 +321,7 @@ def test_the_report_says_which_chain_bootstraps() -> None:
     assert values["bootstraps"] == sum(count.values())
     assert values["operations"][f"chain16/{RAISED}@0/{SIZE}"] == count[5, 16]
     assert values["operations"][f"{RAISED}@0/{SIZE}"] == count[7, 19]
-    text = " ".join(str(made.report).split())
+    text = " ".join(made.report.full().split())
     assert f"{count[5, 16]} of them in the part of 16 levels, to level 5 at most" in text
     assert "Each chain that bootstraps has its own" in text
     assert "bootstraps" not in str(artifact(compiled()).report.to_dict()["lower_chains"])

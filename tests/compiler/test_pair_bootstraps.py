@@ -107,7 +107,7 @@ def test_a_tensor_of_three_ciphertexts_on_real_ones(artifact: hg.Artifact) -> No
     program = artifact.program
     assert sorted(len(bootstrapped(node)) for node in every_bootstrap(program)) == [1, 2]
     assert paired_slots(program) == (SLOTS,)
-    assert "refresh up to two values at once" in str(artifact.report)
+    assert "refresh up to two values at once" in artifact.report.full()
     # Each ciphertext is watched as the part of the tensor that it is.
     assert sorted(chunk for _, chunk in bootstrap_inputs(program).values()) == [0, 1, 2]
     x = np.random.default_rng(0).uniform(-1, 1, 3 * SLOTS)

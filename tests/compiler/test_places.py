@@ -78,10 +78,10 @@ def test_one_model_in_two_folders_is_one_artifact(tmp_path: Path) -> None:
         for folder in (tmp_path, Path(hg.__file__).resolve().parent, Path.home()):
             assert str(folder) not in text
             assert folder.name not in text.replace("heliograph-ir", "")
-    found = str(Artifact.from_bytes(first[0]).report)
+    found = Artifact.from_bytes(first[0]).report.full()
     assert "(model.py:8)" in found
     assert "(blocks/act.py:3)" in found
-    assert "(scorer.hg:3)" in str(Artifact.from_bytes(first[1]).report)
+    assert "(scorer.hg:3)" in Artifact.from_bytes(first[1]).report.full()
 
 
 def test_files_are_told_from_the_folder_that_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_the_bill_gives_rate_layer_and_an_error_of_held_out_samples() -> None:
     assert (unseen["setting"], unseen["apart"], unseen["confidence"]) == (60, 60, 0.95)
     assert unseen["rate_bound"] == rate_bound(unseen["left"], 60)
     assert unseen["worst"]["layer"] in ("act0", "act1")
-    text = " ".join(str(artifact.report).split())
+    text = " ".join(artifact.report.full().split())
     assert (
         f"of the 60 held out left one. Inputs like the samples leave a range at a rate of at most {unseen['rate_bound']:.2g}"
         in text
@@ -193,7 +193,7 @@ def test_one_sample_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="1 calibration samples say little"):
         artifact = compile(program, replace(TOY, degree=15))
     assert artifact.report.to_dict()["unseen"]["rate_bound"] == 1.0
-    assert "nothing is known of how often a new input leaves a range" in " ".join(str(artifact.report).split())
+    assert "nothing is known of how often a new input leaves a range" in " ".join(artifact.report.full().split())
     # The range is far wider than the sample, and the next ones stay within it.
     assert results(program, Options(), inputs(500, 2))[0] <= 5 < results(program, BEFORE, inputs(500, 2))[0]
     with warnings.catch_warnings():

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import unquote
 
 import pytest
 from helpers.pages import DOCS, ROOT
@@ -245,3 +246,15 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
         sources = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="(https?:[^"]*)', text)
         sources += re.findall(r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(https?:[^"]*)', text)
         assert not sources, (path.name, sources)
+
+
+def test_what_pages_name_is_there(site: Path) -> None:
+    """Every picture, script, style and page to which a page of the site leads."""
+    for path in site.rglob("*.html"):
+        if path.name == "404.html":
+            continue
+        for name in re.findall(r'\s(?:src|href)="([^"#?]+)[^"]*"', path.read_text()):
+            if re.match(r"[a-z]+:|//", name):
+                continue
+            target = path.parent / unquote(name)
+            assert target.exists(), (path.name, name)

@@ -9,9 +9,9 @@ import pytest
 from heliograph.dp import calibrate
 from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian
-from heliograph.dp.calibrate import SlowWarning, noise_multiplier, smallest_noise
+from heliograph.dp.calibrate import noise_multiplier, smallest_noise
 from heliograph.dp.mechanisms import Laplace
-from heliograph.errors import PlanningError
+from heliograph.errors import PlanningError, SlowWarning
 
 
 @pytest.mark.parametrize(

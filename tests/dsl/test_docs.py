@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.format import format_text
 from heliograph.dsl.parse import parse
+from heliograph.errors import LanguageError
 from heliograph.interpret import interpret
 from heliograph.ir.text import parse_program, print_program
 from heliograph.ir.verify import verify

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.format import format_text
+from heliograph.errors import LanguageError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

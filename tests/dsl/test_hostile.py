@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.format import format_text
 from heliograph.dsl.parse import parse
-from heliograph.errors import HeliographError, InternalError, ProgramError
+from heliograph.errors import HeliographError, InternalError, LanguageError, ProgramError
 
 HEAD = "program p\ninput x: secret tensor[4] in [-1, 1]\n"
 SLOTS = "program p\ninput x: secret slots[8] in [-1, 1]\n"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import heliograph as hg
-from heliograph.dsl.diagnostics import LanguageError
 from heliograph.dsl.parse import parse
+from heliograph.errors import LanguageError
 from heliograph.interpret import interpret, interpret_many
 from heliograph.ir import Program, SlotsType, Stage, TensorType
 from heliograph.ir.ops.table import OPS

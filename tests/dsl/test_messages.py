@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heliograph.dsl.diagnostics import LanguageError, UnsupportedLanguageError
 from heliograph.dsl.parse import parse
-from heliograph.errors import ProgramError, UnsupportedError
+from heliograph.errors import LanguageError, ProgramError, UnsupportedError, UnsupportedLanguageError
 
 HEAD = "program p\ninput x: secret tensor[2, 3] in [-1, 1]\n"
 SLOTS = "program p\ninput x: secret slots[6] in [-1, 1]\n"

@@ -315,7 +315,7 @@ def test_the_client_finishes_outputs(last: nn.Module, outputs: str | None, finis
     expected = net(ROWS[:1])[0].detach().numpy()
     assert np.abs(hg.simulate(artifact, ROWS[0]) - expected).max() < 1e-3
     assert f"the client takes the {finish} of {artifact.public().outputs[0].name} after decryption" in " ".join(
-        str(artifact.report).split()
+        artifact.report.full().split()
     )
     loaded = hg.Artifact.from_bytes(artifact.to_bytes()) if hasattr(artifact, "to_bytes") else artifact
     with pytest.warns(hg.errors.InsecureWarning):

@@ -284,7 +284,7 @@ def test_whole_numbers_keep_half_a_step_from_thresholds() -> None:
     assert entry["gap_source"] == "proved: no whole number is nearer"
     (threshold,), (feature,) = thresholds, program.array(node.attrs["features"]).astype(int)
     assert entry["gap"] == pytest.approx(0.5 / np.abs(x[:, feature] - threshold).max())
-    assert "2 of them rounded to whole numbers" in " ".join(str(artifact.report).split())
+    assert "2 of them rounded to whole numbers" in " ".join(artifact.report.full().split())
     # What lies between two whole numbers is one of them on the client, so no answer is between two.
     for value in (threshold - 0.3, threshold + 0.3, threshold - 0.5, threshold + 0.5):
         found = hg.simulate(artifact, np.full(2, value))[0]
@@ -389,7 +389,7 @@ def test_features_beyond_the_samples_are_clipped() -> None:
 
 def test_the_bill_says_how_near_samples_come() -> None:
     model, seen, _, _ = fitted("forest")
-    text = " ".join(str(hg.compile(hg.from_sklearn(model, seen), TOY).report).split())
+    text = " ".join(hg.compile(hg.from_sklearn(model, seen), TOY).report.full().split())
     assert "samples come nearer in 0." in text
     assert "[-1.008, 1.008] proved" in text
 

@@ -151,7 +151,7 @@ def test_the_gap_comes_from_the_program_from_calibration_or_from_a_default() -> 
     assert 0.2 < seen.gap <= 0.25
     default = polynomial(program(op("argmax", axis=0), 5)).ranges[0]
     assert (default.gap_source, default.gap) == ("default", pytest.approx(0.02))
-    report = str(compile(program(op("argmax", axis=0), 5), TOY).report)
+    report = compile(program(op("argmax", axis=0), 5), TOY).report.full()
     assert "differences below 0.02 (default) are not resolved" in " ".join(report.split())
 
 
@@ -214,7 +214,7 @@ def test_the_server_floods_its_outputs() -> None:
     from heliograph.runtime.server.server import Server
 
     artifact = compile(program(op("sign", gap=0.1), 512), replace(TOY, flood=0.05))
-    assert "adds noise of deviation 0.05" in " ".join(str(artifact.report).split())
+    assert "adds noise of deviation 0.05" in " ".join(artifact.report.full().split())
     client = Client(artifact.public(), allow_insecure=True)
     sample = np.where(uniform((512,))[0] > 0, 0.8, -0.8)
     with Server(artifact, client.evaluation_keys(), allow_insecure=True) as server:

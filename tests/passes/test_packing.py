@@ -404,7 +404,7 @@ def test_several_samples_at_once(shape: tuple[int, ...], body: Any, each: str) -
         assert not {"linear_transform", "rotate"} & {node.op for node in artifact.program.nodes}
     else:
         assert batch == wanted
-    assert f"{batch} at once" in str(artifact.report)
+    assert f"{batch} at once" in artifact.report.full()
     x = np.random.default_rng(0).uniform(-1, 1, size=(batch, *shape))
     expected = np.stack([interpret(program, sample) for sample in x])
     np.testing.assert_allclose(interpret(artifact.program, x), expected, atol=1e-6)

@@ -103,6 +103,6 @@ def test_values_that_rounding_makes_unequal_are_equal() -> None:
 
 
 def test_the_report_says_what_the_threshold_rests_on() -> None:
-    report = str(compile(against(">=", 700.0, whole(100, 1)), TOY).report)
+    report = compile(against(">=", 700.0, whole(100, 1)), TOY).report.full()
     words = " ".join(report.split())
     assert "gap 0.4 (by steps of the values), threshold moved by 0.5 away from values that equal it" in words

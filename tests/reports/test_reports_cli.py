@@ -26,7 +26,7 @@ def run(*arguments) -> str:
 
 
 def test_inspect_prints_the_bill(files):
-    assert str(artifact().report) in run("inspect", files / "a.helio")
+    assert artifact().report.full() in run("inspect", files / "a.helio", "--full")
 
 
 def test_inspect_prints_the_work_of_each_layer(files):

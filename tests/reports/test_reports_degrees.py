@@ -141,8 +141,8 @@ def test_a_file_holds_the_allocation_and_no_degrees() -> None:
 
 
 def test_the_bill_says_it() -> None:
-    assert "  degrees  " not in str(artifact().report)
-    (line,) = [line for line in str(allocated().report).splitlines() if line.startswith("  degrees ")]
+    assert "  degrees  " not in artifact().report.full()
+    (line,) = [line for line in allocated().report.full().splitlines() if line.startswith("  degrees ")]
     assert "allocated (plan): 7 by layer; the class changes on 1 of 256 samples (0.5% allowed)" in line
 
 

@@ -183,7 +183,7 @@ def test_a_compiled_program_computes_activations_where_it_bootstraps(deep: hg.Pr
     assert ends
     assert figures.bootstrapping is not None
     assert figures.bootstrapping.activations == len(ends)
-    assert "compute the activation that follows" in str(artifact.report)
+    assert "compute the activation that follows" in artifact.report.full()
     merged = {entry for node in ends for entry in node.attrs["ranges"]}
     for number, entry in enumerate(program.ranges):
         assert entry.method == ("trigonometric" if number in merged else "gaussian")

@@ -20,10 +20,9 @@ from runtime import bootstrapped
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.errors import ProgramError, WireError
+from heliograph.errors import ProgramError, TooLittleDiskError, WireError
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.native import mapped
-from heliograph.runtime.native.mapped import TooLittleDiskError
 from heliograph.runtime.server.server import Server
 from heliograph.runtime.wire.keyfolder import KeyFolder
 

@@ -17,6 +17,7 @@ import pytest
 from runtime.support import INPUTS, sample, toy_artifact
 
 import heliograph as hg
+from heliograph import machine
 from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.container import Container, pack, read_file
 from heliograph.ckks.keys import EvaluationKey
@@ -494,17 +495,17 @@ def test_available_memory_is_the_least_of_all_limits(tmp_path: Path, monkeypatch
     limit, use = tmp_path / "limit", tmp_path / "use"
     limit.write_text("max\n")
     use.write_text("1000\n")
-    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
-    monkeypatch.setattr(memory, "_CGROUP_ROOT", tmp_path / "none")
-    monkeypatch.setattr(memory, "_CGROUP_V1", (limit, use))
-    assert memory.available_bytes() == 5000 * 1024
+    monkeypatch.setattr(machine, "_MEMINFO", meminfo)
+    monkeypatch.setattr(machine, "_CGROUP_ROOT", tmp_path / "none")
+    monkeypatch.setattr(machine, "_CGROUP_V1", (limit, use))
+    assert machine.available_bytes() == 5000 * 1024
     limit.write_text("51000\n")
-    assert memory.available_bytes() == 50_000
+    assert machine.available_bytes() == 50_000
     meminfo.unlink()
     limit.unlink()
 
     def unknown(name: str) -> int:
         raise ValueError(name)
 
-    monkeypatch.setattr(memory.os, "sysconf", unknown)
-    assert memory.available_bytes() is None
+    monkeypatch.setattr(machine.os, "sysconf", unknown)
+    assert machine.available_bytes() is None

@@ -15,11 +15,11 @@ import pytest
 
 import heliograph as hg
 from heliograph.cli.main import main
+from heliograph.errors import TooLittleMemoryError
 from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import key_making_bytes, memory_bytes
 from heliograph.runtime import memory
 from heliograph.runtime.client import client as client_module
-from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.server import server as server_module
 from heliograph.runtime.server.server import require_server
 from heliograph.tools.measure import measure

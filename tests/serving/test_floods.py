@@ -266,7 +266,7 @@ def test_jobs_are_listed_in_pages(site: Site) -> None:
 
 def test_a_revoked_token_ends_streams_and_waits(running: Running) -> None:
     token = running.tenants.add("leaving")
-    number = len(running.tenants.names())
+    number = len(running.tenants.entries())
     (name,) = add_jobs(Database(running.places.database), 1, tenant=number, first=7)
     ended: list[float] = []
 

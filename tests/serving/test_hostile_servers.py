@@ -30,9 +30,8 @@ from helpers.hostile_server import (
 )
 
 import heliograph as hg
-from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError
+from heliograph.errors import HeliographError, InsecureWarning, SecurityError, StatusError, WireError
 from heliograph.serving.remote import exchange
-from heliograph.serving.remote.transport import StatusError
 
 # Altered answers of each kind; more of them in benchmarks/hostile.py.
 COUNT = int(os.environ.get("HELIOGRAPH_HOSTILE", "300"))

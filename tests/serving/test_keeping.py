@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -141,3 +142,38 @@ def test_the_token_command(tmp_path: Path) -> None:
     assert run("alice", "--revoke") == "alice: revoked"
     assert tenants.of_token(token) is None
     assert run("alice") != token
+
+
+def test_tokens_expire_are_replaced_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(cli, ["token", "--data", str(tmp_path), *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout.strip()
+
+    with pytest.raises(hg.ProgramError, match="is not the folder of a server"):
+        run("--list")
+    short, lasting = run("alice", "--expires", "2"), run("ops", "--operator")
+    tenants = Tenants(Database(Places(tmp_path).database))
+    alice = tenants.of_token(short)
+    assert alice is not None
+    listed = run("--list").splitlines()
+    assert [line.split()[:2] for line in listed] == [["alice", "client"], ["ops", "operator"]]
+    assert "until" in listed[0]
+    assert "no end" in listed[1]
+    second = run("alice", "--rotate")
+    assert tenants.of_token(short) is None
+    assert not tenants.stands(alice)
+    rotated = tenants.of_token(second)
+    assert rotated is not None
+    assert rotated.number == alice.number
+    third, now = run("alice", "--rotate", "--expires", "1"), time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 86_500)
+    assert tenants.of_token(third) is None
+    assert tenants.of_token(lasting) is not None
+    assert "ended" in run("--list")
+    run("ops", "--revoke")
+    assert json.loads(run("--list", "--json"))["tenants"][1]["expires"] == now + 86_500
+    with pytest.raises(hg.ProgramError, match="there is no tenant 'bob'"):
+        run("bob", "--rotate")
+    for wrong in ([], ["alice", "--list"], ["alice", "--rotate", "--revoke"]):
+        assert CliRunner().invoke(cli, ["token", "--data", str(tmp_path), *wrong]).exit_code == 2

@@ -19,10 +19,10 @@ from runtime.support import sample, toy_artifact
 
 import heliograph as hg
 from heliograph.artifact.container import digest_of
-from heliograph.errors import WireError
+from heliograph.errors import StatusError, WireError
 from heliograph.runtime.wire.keyfolder import key_parts
 from heliograph.serving.remote import transport
-from heliograph.serving.remote.transport import StatusError, Transport
+from heliograph.serving.remote.transport import Transport
 
 
 # Of the polynomial program itself, so that errors of encryption are all there is.
@@ -197,7 +197,8 @@ def test_without_a_token_nothing_but_health(running: Running) -> None:
             answer = running.get(path, token)
             assert answer.status_code == 401
             assert answer.json()["error"]["what"] == "no token, or one that this server does not know"
-    assert running.get("/health", "x").json()["status"] == "ok"
+    for path in ("/health", "/health/ready", "/health/live"):
+        assert running.get(path, "x").json()["status"] == "ok"
     with pytest.raises(hg.ProgramError, match="that is not a token"):
         hg.RemoteServer(running.url, "a token\n")
     with pytest.raises(StatusError, match="no token"), hg.RemoteServer(running.url, "hg_no") as remote:

@@ -298,7 +298,8 @@ def test_open_requests_of_a_tenant_are_bounded_and_counted_out(
             made.open_requests.enter(1)
             assert (await http.get("/v1/artifacts")).status_code == 429
             # It needs no token; no worker lives.
-            assert (await http.get("/health")).status_code == 503
+            assert (await http.get("/health/ready")).status_code == 503
+            assert (await http.get("/health/live")).status_code == 200
 
     asyncio.run(ask())
 

@@ -14,8 +14,7 @@ from runtime.support import sample
 
 import heliograph as hg
 from heliograph.cli.main import main
-from heliograph.errors import InternalError, ProgramError, WireError
-from heliograph.runtime.memory import TooLittleMemoryError
+from heliograph.errors import InternalError, ProgramError, TooLittleMemoryError, WireError
 from heliograph.serving.work import spread
 from heliograph.serving.work.spread import spread_files
 

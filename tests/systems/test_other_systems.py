@@ -27,7 +27,6 @@ from heliograph.ckks.sharing import SHARE_RESULTS
 from heliograph.cli.doctor import _cores
 from heliograph.cli.serve import serve_command
 from heliograph.errors import ProgramError, SecurityError, WireError
-from heliograph.runtime import memory
 from heliograph.runtime.client import keyfile
 from heliograph.runtime.client.shares import Shares
 from heliograph.tools.measure import peak_rss_bytes
@@ -96,8 +95,8 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Msvcrt]:
         patch.setattr(
             ctypes, "windll", SimpleNamespace(kernel32=SimpleNamespace(GlobalMemoryStatusEx=_status)), raising=False
         )
-        patch.setattr(memory, "_MEMINFO", Path("/nowhere"))
-        patch.setattr(memory, "_group_bytes", list)
+        patch.setattr(machine, "_MEMINFO", Path("/nowhere"))
+        patch.setattr(machine, "_group_bytes", list)
         yield made
 
 
@@ -265,21 +264,21 @@ def test_windows_refuses_in_words_what_only_servers_do(windows: Msvcrt, tmp_path
 
 
 def test_windows_tells_its_memory(windows: Msvcrt) -> None:
-    assert memory.available_bytes() == 5 * 10**9
+    assert machine.available_bytes() == 5 * 10**9
     assert peak_rss_bytes_without_proc() == 0
 
 
 def test_macos_tells_what_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MEMINFO", Path("/nowhere"))
-    monkeypatch.setattr(memory, "_group_bytes", list)
-    told = memory.available_bytes()
+    monkeypatch.setattr(machine, "_MEMINFO", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_group_bytes", list)
+    told = machine.available_bytes()
     assert told == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def unknown(name: str) -> int:
         raise ValueError("unrecognized configuration name")
 
     monkeypatch.setattr(os, "sysconf", unknown)
-    assert memory.available_bytes() is None
+    assert machine.available_bytes() is None
 
 
 def test_the_peak_is_in_bytes_on_macos_and_in_kilobytes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from heliograph.runtime.native.kernels import transforms
 from heliograph.runtime.native.ciphertext import Ciphertext, SwitchingKey, in_words
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
-from heliograph.runtime.wire.forms import special_primes
 
 found = {"doubles": bool(floating.LIMIT)}
 for name, ring in {
@@ -35,7 +34,7 @@ for name, ring in {
     "long": Ring(11, 60, 55, 5, 2, None),
 }.items():
     n, random = ring.ring_dim, np.random.default_rng(0)
-    special = special_primes(ring)
+    special = ring.special_primes
     primes = ring.primes + special
     tables = ChainTables.of(ring, special, prime_rows(n, primes))
     def rows():

@@ -37,7 +37,7 @@ from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.client.cryptor.randomness import gaussian, sparse_ternary, ternary, thresholds
 from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.wire.expansion import uniform_into
-from heliograph.runtime.wire.forms import fresh_form, key_form, read_ciphertext, sparse_primes, special_primes
+from heliograph.runtime.wire.forms import fresh_form, key_form, read_ciphertext, sparse_primes
 from heliograph.runtime.wire.keyfolder import key_parts
 from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 from heliograph.runtime.wire.packed import pack
@@ -273,7 +273,7 @@ class Writer:
         from heliograph.runtime.native.tables import ChainTables, prime_rows
 
         def part(ring: Ring) -> NativePrimitives:
-            special = special_primes(ring)
+            special = ring.special_primes
             tables = ChainTables.of(ring, special, prime_rows(RING.ring_dim, tuple(ring.primes) + special))
             keys = {
                 (key.kind, key.amount): read_key(self.keys[key.name], key, TAG)
@@ -353,7 +353,7 @@ def _text(value: Any, depth: int = 0) -> str:
 
 
 def _primes(ring: Ring) -> dict[str, Any]:
-    special = special_primes(ring)
+    special = ring.special_primes
     every = dict.fromkeys((*ring.primes, *special, *sparse_primes(ring)))
     return {
         "ring": to_json(replace(ring, chain_levels=None, of_bootstrapping=False))

@@ -70,16 +70,17 @@ async function start(token) {
   }
 }
 
-/** What was decrypted: a number, or the class with the scores or probabilities of all. */
-function show(data) {
+/** What was decrypted: a number with its unit, or the class with the scores or probabilities of all. */
+function show(data, spec) {
   const total = data.reduce((a, b) => a + b, 0), sum = Math.abs(total - 1) < 0.02 && data.every((value) => value > -0.01);
   const text = (score) => (sum ? `${(100 * score).toFixed(1)} %` : score.toFixed(2)), least = sum ? 0 : Math.min(...data), most = sum ? 1 : Math.max(...data);
-  $("class").textContent = data.length === 1 ? String(Number(data[0].toPrecision(4))) : classOf({ shape: [data.length], data });
+  const amount = () => `${Number(data[0].toPrecision(4))} ${spec.unit ?? ""}`.trim();
+  $("class").textContent = data.length === 1 ? amount() : String(classOf({ shape: [data.length], data }, spec));
   $("what").textContent = data.length === 1 ? "result" : "class";
-  const lines = data.length === 1 ? [] : Array.from(data, (score, label) => {
+  const lines = data.length === 1 ? [] : Array.from(data, (score, place) => {
     const line = document.createElement("div"), bar = document.createElement("meter");
     bar.value = (score - least) / (most - least || 1);
-    line.append(`${label} `, bar, ` ${text(score)}`);
+    line.append(`${spec.columns?.[place] ?? place} `, bar, ` ${text(score)}`);
     return line;
   });
   $("scores").replaceChildren(...lines);
@@ -99,7 +100,7 @@ async function classify() {
     times.push(performance.now());
     const [encrypted, ran, decrypted] = [1, 2, 3].map((i) => `${Math.round(times[i] - times[i - 1])} ms`);
     $("times").textContent = `encrypted in ${encrypted}, answered in ${ran}, decrypted in ${decrypted}`;
-    show(scores.data);
+    show(scores.data, client.part.outputs[0]);
   } catch (error) {
     // The text stays on the page: the server must not hear of it.
     told(error);

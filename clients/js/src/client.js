@@ -9,7 +9,7 @@ import { Machine } from "./machine.js";
 import { answerOf, decryptMany, encryptMany, evaluationKeys } from "./many.js";
 import { Message } from "./messages.js";
 import { certificateOf, checkCarried, checkOutput, expectedError, finished, readAnswer } from "./outputs.js";
-import { requirePart, requireSecurity } from "./public.js";
+import { readLabels, requirePart, requireSecurity } from "./public.js";
 import { checkShare, checkSharing, flooded, Shares } from "./sharing.js";
 
 /** What a page may use unless it is told otherwise. */
@@ -248,8 +248,12 @@ export class Client {
   }
 }
 
-/** The place of the largest number: the class that a classifier means, also one that reveals nothing but the class. */
-export function classOf({ shape, data }) {
+/**
+ * The class that a classifier means, also one that reveals nothing but the class: the place of the largest number, or its label
+ * if `spec`, the output's entry in `part.outputs`, has labels.
+ */
+export function classOf({ shape, data }, spec = null) {
   if (shape.length !== 1) throw new ProgramError(`a class is read from one number for each class, not from shape (${shape.join(", ")})`);
-  return data.reduce((best, value, i) => (value > data[best] ? i : best), 0);
+  const place = data.reduce((best, value, i) => (value > data[best] ? i : best), 0), labels = spec === null ? null : readLabels(spec);
+  return labels === null ? place : labels[place];
 }

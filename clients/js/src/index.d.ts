@@ -53,6 +53,10 @@ export interface TensorSpec {
   high: number | null;
   classes: number | null;
   columns: string[] | null;
+  /** The type of the class labels of an output, which are its columns. */
+  labels: "text" | "int" | "float" | "bool" | null;
+  /** What the values of an output are: "probability", "decision function", or the unit of an amount. */
+  unit: string | null;
   carried: boolean;
 }
 
@@ -145,8 +149,9 @@ export class RemoteServer {
   step(inputs: Message, carried: Message, options?: Running): Promise<[Message, Message]>;
 }
 
-/** The place of the largest number of an output: the class that a classifier means. */
+/** The class that a classifier means: the place of the largest number, or its label if `spec` is the output's and has labels. */
 export function classOf(output: { shape: number[]; data: ArrayLike<number> }): number;
+export function classOf(output: { shape: number[]; data: ArrayLike<number> }, spec: TensorSpec): number | string | boolean;
 export const MOST_MEMORY: number;
 
 export class HeliographError extends Error {

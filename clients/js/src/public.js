@@ -46,6 +46,8 @@ const TENSOR = record({
   scale: optional(real(2, 2 ** 100), null),
   columns: optional(list(named), null),
   encoding: optional(ENCODING, null),
+  labels: optional(choice("text", "int", "float", "bool"), null),
+  unit: optional(named, null),
   levels: optional(list(whole(0, MOST_LEVELS)), []),
   log_scales: list(real(1, 240)),
   carried: optional(flag, false),
@@ -261,8 +263,10 @@ function checkedSpec(spec, ring, direction) {
   if (spec.classes !== null && (!input || spec.classes !== spec.shape.at(-1)))
     throw refuse(`${what} has another number of classes than places`);
   const own = spec.encoding === null ? spec.shape.at(-1) : spec.encoding.width;
-  if (spec.columns !== null && (!input || new Set(spec.columns).size !== own))
+  if (spec.columns !== null && new Set(spec.columns).size !== own)
     throw refuse(`${what} has another number of columns than places`);
+  if ((spec.labels !== null || spec.unit !== null) && input) throw refuse(`${what} has the classes or the unit of an output`);
+  if (spec.labels !== null && readLabels(spec) === null) throw refuse(`the classes of ${what} are not labels of type ${spec.labels}`);
   if (spec.encoding !== null && (!input || !consistent(spec.encoding) || spec.shape.length !== 1 || spec.shape[0] !== elementsOf(spec.encoding)))
     throw refuse(`${what} is made of a table in a way that is not understood`);
   if ((spec.finish === null) !== (spec.finish_axis === null) || (spec.finish !== null && (input || spec.finish_axis >= spec.shape.length)))
@@ -275,6 +279,21 @@ function checkedSpec(spec, ring, direction) {
   if (spec.carried && !input) throw refuse(`${what} is one that comes from a run before`);
   if (spec.levels.some((level) => level > ring.levels)) throw refuse(`${what} has more levels than the ring`);
   return layout;
+}
+
+const NUMBER = /^-?\d+(\.\d+)?(e[+-]?\d+)?$/, TRUTH = { True: true, False: false };
+const READ = {
+  text: (label) => label,
+  int: (label) => (/^(0|-?[1-9]\d*)$/.test(label) ? Number(label) : null),
+  float: (label) => (NUMBER.test(label) && Number.isFinite(Number(label)) ? Number(label) : null),
+  bool: (label) => TRUTH[label] ?? null,
+};
+
+/** The class labels of an output; null if it has none, or if one is not of their type. */
+export function readLabels({ columns, labels }) {
+  if (labels === null || columns === null) return null;
+  const found = columns.map(READ[labels]);
+  return found.includes(null) ? null : found;
 }
 
 function consistent(e) {

@@ -19,14 +19,10 @@ from heliograph.dp.accounting.accountant import check_delta, check_epsilon
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, log_moment, lost_mass
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Mechanism, Neighboring
-from heliograph.errors import PlanningError, ProgramError
+from heliograph.errors import BudgetError, PlanningError, ProgramError
 
 _ROUND = 1e-12
 """Relative slack that every comparison with a budget gives away, for the round-off of sums."""
-
-
-class BudgetError(ProgramError):
-    """A mechanism was refused: it would have exceeded the budget. Nothing was charged."""
 
 
 def _charge(mechanism: Mechanism, count: int, neighboring: Neighboring) -> Mechanism:

@@ -25,12 +25,12 @@ from typing import Any
 from heliograph.dp.accounting.accountant import epsilon_at
 from heliograph.dp.accounting.certificate import Verification, check, epsilon_number, is_certificate, judge
 from heliograph.dp.accounting.exchange import read_history
-from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
 from heliograph.dp.mechanisms import NEIGHBORING, Mechanism, Neighboring
-from heliograph.errors import ProgramError, WireError
+from heliograph.errors import BudgetError, ProgramError, WireError
 from heliograph.files import open_file
 
 FORMAT = "heliograph-privacy-report"

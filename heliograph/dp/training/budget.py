@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from heliograph.dp.accounting import epsilon_at
-from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
 from heliograph.dp.mechanisms import Gaussian, Mechanism
-from heliograph.errors import PlanningError, ProgramError
+from heliograph.errors import BudgetError, PlanningError, ProgramError
 
 _SIZE_SHARE = 0.01
 """The share of delta that the stage of N~ gets."""

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.language import parse
 from heliograph.dp.mechanisms import Gaussian, Mechanism, SampledGaussian
 from heliograph.dp.training.dp_sgd import ROUND_OFF, weighted_sum
@@ -32,7 +32,7 @@ from heliograph.dp.training.records import Records
 from heliograph.dp.training.releases import Releaser
 from heliograph.dp.training.sampling import ImportanceSampler
 from heliograph.dp.training.settings import Settings
-from heliograph.errors import PlanningError
+from heliograph.errors import BudgetError, PlanningError
 
 _ABOVE = 1e-3
 """K~ is kept above b C by this share (xi of the paper), so that the largest probability stays below 1."""

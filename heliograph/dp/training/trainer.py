@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from heliograph.dp.accounting.filters import BudgetError, RenyiFilter
+from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.dp.banded import optimal_bands
 from heliograph.dp.composition import Composition
@@ -40,7 +40,7 @@ from heliograph.dp.training.releases import Books, Observer, Releaser
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.run import Run, Stateful
 from heliograph.dp.training.settings import ImportanceOptions, Method, Precision, Settings, check_size
-from heliograph.errors import HeliographError, ProgramError
+from heliograph.errors import BudgetError, HeliographError, ProgramError
 
 _MOST_TRIED = 512
 """Records that a module is tried on before training."""

@@ -34,7 +34,8 @@ from heliograph.frontends.sklearn.trees import is_trees
 from heliograph.frontends.trees.nodes import Table
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Builder, Location, Program, Stage
-from heliograph.ir.interface import TensorSpec
+from heliograph.ir.interface import DECISION, PROBABILITY, TensorSpec
+from heliograph.ir.labels import with_labels
 from heliograph.ir.program import Comparison
 
 # The largest error of the whole program, as a share of the largest value.
@@ -187,23 +188,25 @@ def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: N
         raise unsupported(
             estimator, loc, "its predictions are not those of its layers: it computes something else besides"
         )
-    compared = replace(program, comparison=Comparison.seen(len(given), difference, ties))
+    program = replace(program, comparison=Comparison.seen(len(given), difference, ties))
+    spec = _described(estimator, output, found.shape[1:])
+    compared = _with_output(program, spec)
     if outputs == "scores" or output != "scores" or not hasattr(estimator, "predict_proba"):
         return compared
     wanted = applied(estimator.predict_proba, loc, named)(given)
     # Scores may be the probabilities themselves: then there is nothing to compute after decryption.
-    plain, softmax = TensorSpec("y", found.shape[1:]), TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    plain, softmax = replace(spec, unit=PROBABILITY), replace(spec, finish="softmax", finish_axis=0)
     # Where samples are far from all boundaries, probabilities of any kind are 0 and 1: others are compared too.
     compared_at = [(found, wanted)]
     between = _between(program, given, found)
     if len(between):
         (scores,) = interpret_many(program, (between,))
         compared_at.append((scores, applied(estimator.predict_proba, loc, named)(between)))
-    for spec in (plain, softmax) if wanted.shape == found.shape else ():
-        differences = [float(np.abs(spec.finished(ours) - theirs).max(initial=0.0)) for ours, theirs in compared_at]
+    for tried in (plain, softmax) if wanted.shape == found.shape else ():
+        differences = [float(np.abs(tried.finished(ours) - theirs).max(initial=0.0)) for ours, theirs in compared_at]
         if max(differences) <= _AGREES:
-            interface = program.interface if spec is plain else replace(program.interface, outputs=(spec,))
-            return replace(program, interface=interface, comparison=Comparison.seen(len(given), differences[0], ties))
+            compared = _with_output(program, tried)
+            return replace(compared, comparison=Comparison.seen(len(given), differences[0], ties))
     raise UnsupportedError(
         f"the probabilities of {type(estimator).__name__} cannot be compiled",
         where=loc,
@@ -213,6 +216,25 @@ def _agreed(program: Program, estimator: Any, given: Any, outputs: str, named: N
             "largest"
         ),
     )
+
+
+def _with_output(program: Program, spec: TensorSpec) -> Program:
+    """The program with this description of its output, if there is anything to say of it."""
+    if spec == TensorSpec(spec.name, spec.shape):
+        return program
+    return replace(program, interface=replace(program.interface, outputs=(spec,)))
+
+
+def _described(estimator: Any, output: str, shape: tuple[int, ...]) -> TensorSpec:
+    """The output with its classes: those of a classifier, or the numbers of clusters."""
+    spec = TensorSpec("y", shape, unit=DECISION if output == "decision_function" else None)
+    if output != "scores":
+        return spec
+    try:
+        return with_labels(spec, getattr(estimator, "classes_", range(shape[-1])))
+    except ProgramError:
+        # Labels that no text holds, such as tuples: the scores remain.
+        return spec
 
 
 def _between(program: Program, given: Any, found: Array) -> Array:

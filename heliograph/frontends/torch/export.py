@@ -130,8 +130,8 @@ def trace(
 
     The module is not changed. Parameters keep their precision, and their paths become the names of constants. Every
     node has the user's line and a layer: the path of a `torch.nn` layer, or the path of the calling module and the
-    function's name, with `_1`, `_2`, ... for later calls. A call without a line of the user's (a layer of
-    `nn.Sequential`) has the line of this call, or, if that is in no file, the layer as it was written.
+    function's name, with `_1`, `_2`, ... for later calls. A layer that no line of the user's calls (in
+    `nn.Sequential`) has the place `GELU()`, as it is written.
 
     Raises UnsupportedError for an op without a rule, training mode, dynamic shapes, control flow that depends on data,
     and a model whose outputs differ from the program's, and ProgramError for an input, range or samples that do not
@@ -478,9 +478,12 @@ class _Tracer:
 
     def location(self, node: Any, named: bool = True) -> Location:
         """The user's line of a call, and its layer if it makes a node."""
-        place = stack_location(node.meta.get("stack_trace")) or self.caller
-        place = place or Location(layer_text(node, self.module))
-        return replace(place, layer=self.layers.name(node)) if named else place
+        place = stack_location(node.meta.get("stack_trace"))
+        written = Location(layer_text(node, self.module))
+        if not named:
+            return place or self.caller or written
+        # Of a layer that no line of the user's calls (in nn.Sequential), the line of `trace` says nothing.
+        return replace(place or written or self.caller, layer=self.layers.name(node))
 
     def _call(self, node: Any, args: Any, kwargs: Any) -> Any:
         target = node.target

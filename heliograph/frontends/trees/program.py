@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from heliograph.frontends.trees.xgboost import from_xgboost, is_xgboost, read_xg
 from heliograph.interpret import interpret_many
 from heliograph.ir import Builder, Location, Program, Stage
 from heliograph.ir.interface import TensorSpec
+from heliograph.ir.labels import with_labels
 from heliograph.ir.program import Comparison
 
 # The largest difference between the program and the model's trees, as a share of the largest value.
@@ -70,9 +72,14 @@ def from_trees(
     if difference > _AGREES:
         raise InternalError(f"the program differs from the trees by {difference:.1g} of the largest value")
     program = replace(program, comparison=Comparison.seen(len(given), difference, int(ties.sum())))
-    if outputs == "scores" or boosted.link not in ("logistic", "softmax"):
+    if boosted.link not in ("logistic", "softmax"):
         return program
-    spec = TensorSpec("y", found.shape[1:], finish="softmax", finish_axis=0)
+    spec = TensorSpec("y", found.shape[1:])
+    if outputs == "probabilities":
+        spec = replace(spec, finish="softmax", finish_axis=0)
+    with contextlib.suppress(ProgramError):
+        # Labels that no text holds are left out.
+        spec = with_labels(spec, range(len(wanted[0])) if boosted.labels is None else boosted.labels)
     return replace(program, interface=replace(program.interface, outputs=(spec,)))
 
 

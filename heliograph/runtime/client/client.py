@@ -13,7 +13,15 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.ckks.sharing import least_error
 from heliograph.errors import ProgramError, RangeError, SecurityError, WireError, said
-from heliograph.execution.interface import check_input, check_spec_range, encrypted_input, given_as
+from heliograph.execution.interface import (
+    check_input,
+    check_spec_range,
+    clipped,
+    encrypted_input,
+    given_as,
+    one_row,
+    sample_count,
+)
 from heliograph.execution.loop import Progress
 from heliograph.execution.memory import key_making_bytes
 from heliograph.files import Bytes
@@ -171,18 +179,24 @@ class Client:
             done,
         )
 
-    def encrypt(self, *samples: Any) -> EncryptedInput:
-        """One sample, encrypted: one array per input, without a batch axis; carried inputs are left out.
+    def encrypt(self, *samples: Any, clip: bool = False) -> Any:
+        """One sample, encrypted, or a list of many, as `encrypt_many` makes them: one array per input.
 
-        An artifact for several samples at once (`Options.batch`) takes up to that many, with a leading batch axis. If
-        there are fewer, the last one is repeated.
+        One sample has no axis in front, many have one; carried inputs are left out. An artifact for several samples at
+        once (`Options.batch`) takes up to that many in one `EncryptedInput`, with an axis in front. If there are fewer,
+        the last one is repeated. With `clip`, values outside the declared range are replaced by its nearer end.
 
         Raises ProgramError for a wrong shape or NaN, and RangeError for a value outside the declared range, naming its
         position.
         """
         specs = self.public.given
         self._check_count(samples, "encrypt")
-        return self._message(dict(zip(specs, samples, strict=True)))
+        count, batch = sample_count(specs, samples), specs[0].placed.batch if specs else 1
+        if count is not None and count > (batch if batch > 1 else 0):
+            return list(self.encrypt_many(*samples, clip=clip))
+        if count == 0 and batch > 1:
+            samples = tuple(one_row(sample) for sample in samples)
+        return self._message(dict(zip(specs, samples, strict=True)), clip)
 
     def encrypt_some(self, **values: Any) -> EncryptedInput:
         """Some inputs, by name, for the outputs that depend on no others (`Server.look`).
@@ -197,9 +211,9 @@ class Client:
             )
         return self._message({known[name]: value for name, value in values.items()})
 
-    def _message(self, values: Mapping[PublicSpec, Any]) -> EncryptedInput:
+    def _message(self, values: Mapping[PublicSpec, Any], clip: bool = False) -> EncryptedInput:
         """The values of some inputs, encrypted; a ProgramError unless all inputs have the same number of samples."""
-        blobs = self._encrypted(values)
+        blobs = self._encrypted(values, clip)
         counts = [len(value) for spec, value in values.items() if spec.placed.batch > 1]
         _check_counts(counts)
         return EncryptedInput(self.public.fingerprint, self.id, blobs, samples=counts[0] if counts else None)
@@ -252,11 +266,11 @@ class Client:
             found[spec.name] = tensor
         return found
 
-    def _encrypted(self, samples: Mapping[PublicSpec, Any]) -> dict[str, Bytes]:
+    def _encrypted(self, samples: Mapping[PublicSpec, Any], clip: bool = False) -> dict[str, Bytes]:
         """The ciphertexts of some inputs, in wire form."""
         made: dict[str, Bytes] = {}
         for spec, sample in samples.items():
-            for chunk, vector in enumerate(spec.placed.pack(encrypted_input(spec, sample))):
+            for chunk, vector in enumerate(spec.placed.pack(encrypted_input(spec, sample, clip=clip))):
                 level, log_scale = spec.levels[chunk], spec.log_scales[chunk]
                 made[object_name(spec.name, chunk)] = self._cryptor.encrypted_bytes(vector, level, log_scale)
         return made
@@ -267,7 +281,7 @@ class Client:
         if len(samples) != count:
             raise ProgramError(f"{self.public.name} takes {count} inputs, not {len(samples)}", where=where)
 
-    def encrypt_many(self, *samples: Any) -> Iterator[EncryptedInput]:
+    def encrypt_many(self, *samples: Any, clip: bool = False) -> Iterator[EncryptedInput]:
         """Any number of samples, with a leading axis, encrypted in groups of as many as the artifact takes at once.
 
         The last group is padded. Shapes and ranges are checked before the first sample is encrypted; the errors are as
@@ -278,6 +292,8 @@ class Client:
         for spec, given in zip(self.public.given, samples, strict=True):
             given = given_as(spec, given)
             array = check_input(spec.name, (max(1, len(given)) if np.ndim(given) else 1, *spec.shape), given)
+            if clip:
+                array = clipped(spec, array)
             check_spec_range(spec, array)
             arrays.append(array)
         _check_counts([len(array) for array in arrays])
@@ -288,13 +304,15 @@ class Client:
         for start in range(0, len(arrays[0]), batch):
             yield self.encrypt(*(array[start] if batch == 1 else array[start : start + batch] for array in arrays))
 
-    def decrypt_many(self, outputs: Iterable[EncryptedOutput], *, of: Iterable[EncryptedInput | str]) -> Any:
+    def decrypt_many(
+        self, outputs: Iterable[EncryptedOutput], *, of: Iterable[EncryptedInput | str], scores: bool = False
+    ) -> Any:
         """The results of the answers to `encrypt_many`, with a leading axis, in the order of the inputs.
 
         `of` are the encrypted inputs, or their receipts; for an artifact that takes one sample at a time, a `request`
         (the name of a job) is enough. The answers may come in any order, and each is decrypted as it comes. Raises
-        WireError if an answer is missing, comes twice, or belongs to none of the inputs; other errors are as in
-        `decrypt`.
+        WireError if an answer is missing, comes twice, or belongs to none of the inputs; `scores` and other errors are
+        as in `decrypt`.
         """
         asked = [of] if isinstance(of, (EncryptedInput, str)) else list(of)
         rows = {each if isinstance(each, str) else each.request: self._samples_of(each) for each in asked}
@@ -316,7 +334,7 @@ class Client:
                     where="decrypt_many",
                     hint="give all inputs that were evaluated: of=inputs",
                 )
-            tensors = self.decrypt(output)
+            tensors = self.decrypt(output, scores=scores)
             parts = tensors if isinstance(tensors, tuple) else (tensors,)
             count = rows[request]
             found[request] = tuple(part[np.newaxis] if count is None else part[:count] for part in parts)
@@ -344,12 +362,19 @@ class Client:
             )
         return count
 
-    def decrypt(self, output: EncryptedOutput, *, share: bool = False, of: EncryptedInput | str | None = None) -> Any:
+    def decrypt(
+        self,
+        output: EncryptedOutput,
+        *,
+        share: bool = False,
+        of: EncryptedInput | str | None = None,
+        scores: bool = False,
+    ) -> Any:
         """The result: one array, or a tuple if the program has several outputs.
 
-        If the model ends in a softmax (or its logarithm) that was left to the client, it is computed here, exactly. For
-        an artifact that takes several samples at once, the result has a leading axis with all of them; if fewer were
-        encrypted, the last results belong to the repeated sample.
+        If the model ends in a softmax (or its logarithm) that was left to the client, it is computed here, exactly, or
+        left out with `scores`. For an artifact that takes several samples at once, the result has a leading axis with all
+        of them; if fewer were encrypted, the last results belong to the repeated sample.
 
         With `of`, the encrypted inputs or their `request`, the answer to other inputs is refused (WireError). This
         detects accidents: a dishonest server can write any request on its answer.
@@ -378,7 +403,9 @@ class Client:
         output.check_names([str(number) for number in range(count)])
         results = [(spec.name, *self._tensor(output, spec, numbers)) for spec, numbers in self._outputs()]
         tensors = self._flooded(results) if share else [tensor for _, tensor, _, _ in results]
-        tensors = [spec.finished(tensor) for spec, tensor in zip(self.public.outputs, tensors, strict=True)]
+        tensors = [
+            spec.finished(tensor, scores=scores) for spec, tensor in zip(self.public.outputs, tensors, strict=True)
+        ]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _outputs(self) -> Iterator[tuple[PublicSpec, range]]:

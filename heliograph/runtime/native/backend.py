@@ -43,7 +43,6 @@ from heliograph.runtime.native.mapped import MappedKeys
 from heliograph.runtime.native.plaintext_file import PlaintextFile
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
-from heliograph.runtime.wire.forms import special_primes
 from heliograph.runtime.wire.keyfolder import KeyFolder
 
 
@@ -171,7 +170,7 @@ def tables_of(program: Program) -> dict[Ring, ChainTables]:
     """The constants of each chain of a program; a chain without keys needs no special primes."""
     rings = [chain.ring for chain in program.planned.chains]
     keyed = {key.ring for key in program_keys(program)}
-    special = {ring: special_primes(ring) if ring in keyed else () for ring in rings}
+    special = {ring: ring.special_primes if ring in keyed else () for ring in rings}
     every = dict.fromkeys([*rings[0].primes, *(prime for primes in special.values() for prime in primes)])
     known = prime_rows(rings[0].ring_dim, tuple(every))
     return {ring: ChainTables.of(ring, special[ring], known) for ring in rings}

@@ -14,7 +14,7 @@ from heliograph.files import Bytes
 from heliograph.ir import Array
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.wire import forms as seeded
-from heliograph.runtime.wire.forms import key_form, sparse_primes, special_primes
+from heliograph.runtime.wire.forms import key_form, sparse_primes
 
 
 @dataclass(slots=True, eq=False)
@@ -157,6 +157,6 @@ def read_key(data: Bytes, key: EvaluationKey, tag: str, room: Array | None = Non
     Its residues are written into `room`, with `words_of(key)` entries, if given.
     """
     made = key_over(key, np.empty(words_of(key), dtype=np.uint32) if room is None else room)
-    primes = key.ring.primes + special_primes(key.ring)
+    primes = key.ring.primes + key.ring.special_primes
     key_form(key).read(data, tag, f"the key {key.name}", rows_of(made, primes))
     return made

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.errors import ProgramError, TooLittleDiskError, WireError
 from heliograph.files import is_ours, lock, open_file, remove_parts, sync_folder
 from heliograph.ir import Array
 from heliograph.runtime.native.ciphertext import key_over, read_key, words_of
@@ -37,10 +37,6 @@ _DIGEST = 32
 # Disk space that is left free.
 _FREE_BYTES = 1 << 28
 _BLOCK = 1 << 20
-
-
-class TooLittleDiskError(HeliographError):
-    """The disk has no room for the file of mapped keys."""
 
 
 class MappedKeys:

@@ -18,7 +18,6 @@ from heliograph.runtime.native.ciphertext import Ciphertext, SparseKeys, key_ove
 from heliograph.runtime.native.primitives import NativePrimitives
 from heliograph.runtime.native.tables import ChainTables, prime_rows
 from heliograph.runtime.native.warm import warm_up
-from heliograph.runtime.wire.forms import special_primes
 
 # A ring that takes milliseconds; its levels are free of the security table, for nothing is encrypted.
 _RING = Ring(14, 34, 30, 8, 3, None, short_specials=True)
@@ -63,7 +62,7 @@ def of_zeros(ring: Ring) -> tuple[NativePrimitives, Ciphertext]:
     """Primitives with a key of zeros, and a ciphertext of zeros at the top: times do not depend on residues."""
     warm_up()
     keep_freed_arrays()
-    primes, special = ring.primes, special_primes(ring)
+    primes, special = ring.primes, ring.special_primes
     tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, primes + special))
     key = key_over(rotation := EvaluationKey("rotation", ring, "rotation", 1), _zeros(words_of(rotation)))
     assert not isinstance(key, SparseKeys)

@@ -19,9 +19,9 @@ from heliograph.execution.loop import Progress, Trace, execute
 from heliograph.execution.memory import PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.ir import Array, CipherType, Node, Program
 from heliograph.ir.analysis.carried import carried_on, only, released
+from heliograph.machine import available_bytes
 from heliograph.runtime.backend import ServerEvaluator
 from heliograph.runtime.keyloader import KeyLoader
-from heliograph.runtime.memory import available_bytes
 from heliograph.runtime.memory import check_memory as require_memory
 from heliograph.runtime.noise import secure_draw, secure_normal
 from heliograph.runtime.process import require_own_process

@@ -146,11 +146,6 @@ def write_ciphertext(residues: Array, ring: Ring, tag: str) -> bytes:
     return form.write(form.header(_NO_SEED, tag), residues.reshape(-1, ring.ring_dim))
 
 
-def special_primes(ring: Ring) -> tuple[int, ...]:
-    """The special primes of a chain's keys."""
-    return largest_primes(ring.log_ring, ring.special_bits, ring.special, ring.primes)
-
-
 def sparse_primes(ring: Ring) -> tuple[int, ...]:
     """The special primes of the key to the sparse secret; its chain is the first prime alone."""
     return largest_primes(ring.log_ring, SPARSE_SPECIAL_BITS, 2, ring.primes[:1])
@@ -159,7 +154,7 @@ def sparse_primes(ring: Ring) -> tuple[int, ...]:
 def key_form(key: EvaluationKey) -> SeededForm:
     """The form of an evaluation key."""
     ring, n = key.ring, key.ring.ring_dim
-    moduli = 2 * ring.digits * (ring.primes + special_primes(ring))
+    moduli = 2 * ring.digits * (ring.primes + ring.special_primes)
     if key.kind == "relinearization":
         return SeededForm(PRODUCT, 0, n, moduli, _halves(0, len(moduli)))
     if key.kind == "encapsulation":

@@ -36,12 +36,14 @@ def refusal(error: HeliographError, status: int | None = None) -> JSONResponse:
 
 
 def _answered(record: ErrorRecord, status: int) -> JSONResponse:
-    headers = None
+    response = JSONResponse(asdict(RefusalRecord(record)), status)
     if status == 401:
-        headers = {"WWW-Authenticate": 'Bearer, Basic realm="heliograph"'}
+        # A line for each: Chromium takes a line with two for a scheme that it does not know, and asks for no password.
+        response.headers.append("WWW-Authenticate", "Bearer")
+        response.headers.append("WWW-Authenticate", 'Basic realm="heliograph"')
     elif status in (429, 503):
-        headers = {"Retry-After": str(RETRY_S)}
-    return JSONResponse(asdict(RefusalRecord(record)), status, headers)
+        response.headers["Retry-After"] = str(RETRY_S)
+    return response
 
 
 def add_handlers(app: FastAPI) -> None:

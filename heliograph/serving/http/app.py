@@ -82,7 +82,14 @@ async def prometheus(site: Here, _: Operator) -> Response:
     return Response(await run_sync(metrics.text, site), media_type=metrics.CONTENT_TYPE)
 
 
+@router.get("/health/live", tags=["operator"])
+async def live() -> HealthRecord:
+    """That the server answers; without a token. A server that does not is to be started again."""
+    return HealthRecord("ok", 0, {})
+
+
 @router.get("/health", tags=["operator"])
+@router.get("/health/ready", tags=["operator"])
 async def health(request: Request, site: Here, response: Response) -> HealthRecord:
     """Whether workers live; without a token. The status is 503 where none does. Operators get the jobs by state too."""
     alive = site.pool.alive

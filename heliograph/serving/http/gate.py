@@ -17,7 +17,7 @@ from heliograph.serving.refusals import Refused
 from heliograph.serving.site import Site
 
 # Paths that need no token.
-_PUBLIC = ("/health", "/openapi.json")
+_PUBLIC = ("/health", "/health/live", "/health/ready", "/openapi.json")
 # The most answers on a connection before a known token comes.
 _STRANGE_ANSWERS = 20
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.errors import ProgramError, said
+from heliograph.errors import ProgramError, TooLittleMemoryError, said
 from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import BASE_BYTES, PLAINTEXT_CACHE_BYTES, memory_bytes
-from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.security import require_security
 from heliograph.runtime.server.server import given_inputs
 from heliograph.serving.queue.plaintexts import require_plaintexts

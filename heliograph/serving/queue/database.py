@@ -13,13 +13,13 @@ from heliograph.errors import WireError
 from heliograph.files import open_file
 from heliograph.serving.queue.clock import Clock
 
-_VERSION = 3
+_VERSION = 4
 # The tables by which one of our files is recognized, in any version.
 _OURS = {"tenants", "keysets", "jobs"}
 _TABLES = """
 CREATE TABLE tenants (
   number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, token TEXT NOT NULL UNIQUE, operator INTEGER NOT NULL,
-  created REAL NOT NULL);
+  created REAL NOT NULL, expires REAL);
 CREATE TABLE keysets (
   folder TEXT PRIMARY KEY, tenant INTEGER NOT NULL, artifact TEXT NOT NULL, client TEXT NOT NULL,
   bytes INTEGER NOT NULL DEFAULT 0, complete INTEGER NOT NULL DEFAULT 0, used REAL NOT NULL,
@@ -49,7 +49,7 @@ _DAMAGED = (
 )
 _MAGIC = b"SQLite format 3\0"
 # How to upgrade a queue from one version to the next. 1: leases no longer exist, and workers (none at a start) have places.
-# 2: uploads are not resumed.
+# 2: uploads are not resumed. 3: tokens may expire.
 _STEPS = {
     1: """
 ALTER TABLE jobs DROP COLUMN lease;
@@ -58,6 +58,7 @@ CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEX
   bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
 """,
     2: "DROP TABLE uploads",
+    3: "ALTER TABLE tenants ADD COLUMN expires REAL",
 }
 
 

@@ -30,30 +30,62 @@ class Tenant:
     key: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tenant in a list: its name, whether it is an operator, and when it was made and expires, in seconds since 1970.
+
+    expires: None if its token never does; in the past if it has expired or was revoked.
+    """
+
+    name: str
+    operator: bool
+    created: float
+    expires: float | None
+
+
 class Tenants:
     """The tenants of a server. Tokens are 32 random bytes, so that one round of SHA-256 hides them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, name: str, *, operator: bool = False) -> str:
-        """A fresh token for a new tenant; it is returned only here. Raises ProgramError if the name is taken."""
+    def add(self, name: str, *, operator: bool = False, lasts_s: float | None = None) -> str:
+        """A fresh token for a new tenant; it is returned only here. It expires after `lasts_s` seconds, or never.
+
+        Raises ProgramError if the name is taken.
+        """
         if not _NAME.fullmatch(name):
             raise ProgramError(
                 f"{name[:70]!r} is not the name of a tenant",
                 hint="letters, digits, points, dashes, underscores; at most 64",
             )
-        token = f"hg_{secrets.token_urlsafe(32)}"
+        token, now = _fresh(), time.time()
         try:
             with self._database.writing() as connection:
                 connection.execute(
-                    "INSERT INTO tenants (name, token, operator, created) VALUES (?, ?, ?, ?)",
-                    (name, _hashed(token), operator, time.time()),
+                    "INSERT INTO tenants (name, token, operator, created, expires) VALUES (?, ?, ?, ?, ?)",
+                    (name, _hashed(token), operator, now, None if lasts_s is None else now + lasts_s),
                 )
         except sqlite3.IntegrityError:
             raise ProgramError(
-                f"there is a tenant {name!r} already", hint="choose another name, or revoke the old token first"
+                f"there is a tenant {name!r} already",
+                hint="choose another name, revoke the old token first, or replace it (--rotate)",
             ) from None
+        return token
+
+    def rotate(self, name: str, *, lasts_s: float | None = None) -> str:
+        """A fresh token for a tenant in place of its old one, which is refused from now on; keys and jobs stay.
+
+        It expires after `lasts_s` seconds, or never. Raises ProgramError if there is no such tenant.
+        """
+        token = _fresh()
+        with self._database.writing() as connection:
+            done = connection.execute(
+                "UPDATE tenants SET token = ?, expires = ? WHERE name = ?",
+                (_hashed(token), None if lasts_s is None else time.time() + lasts_s, name),
+            )
+            if done.rowcount == 0:
+                raise ProgramError(f"there is no tenant {name[:70]!r}")
         return token
 
     def revoke(self, name: str) -> None:
@@ -61,32 +93,40 @@ class Tenants:
         with self._database.writing() as connection:
             # The name becomes free; the data under this number no longer has an owner.
             done = connection.execute(
-                "UPDATE tenants SET token = ?, name = name || ' (revoked ' || number || ')' WHERE name = ?",
-                (f"revoked {secrets.token_hex(16)}", name),
+                "UPDATE tenants SET token = ?, expires = ?, name = name || ' (revoked ' || number || ')' WHERE name = ?",
+                (f"revoked {secrets.token_hex(16)}", time.time(), name),
             )
             if done.rowcount == 0:
                 raise ProgramError(f"there is no tenant {name[:70]!r}")
 
-    def names(self) -> list[str]:
-        """The names of all tenants, including revoked ones, in the order of their creation."""
-        rows = self._database.reading().execute("SELECT name FROM tenants ORDER BY number")
-        return [row["name"] for row in rows]
+    def entries(self) -> list[Entry]:
+        """All tenants, including revoked ones, in the order of their creation."""
+        rows = self._database.reading().execute("SELECT name, operator, created, expires FROM tenants ORDER BY number")
+        return [Entry(row["name"], bool(row["operator"]), row["created"], row["expires"]) for row in rows]
 
     def of_token(self, token: str) -> Tenant | None:
         """The tenant of a token; None for an unknown one. Takes some microseconds, so an event loop may call it."""
         return None if len(token) > _MAX_TOKEN else self._of(_hashed(token))
 
     def stands(self, tenant: Tenant) -> bool:
-        """Whether the tenant's token is still valid; it may have been revoked."""
+        """Whether the tenant's token is still valid; it may have been revoked or replaced, or have expired."""
         return self._of(tenant.key) is not None
 
     def _of(self, key: str) -> Tenant | None:
         row = (
             self._database.reading()
-            .execute("SELECT number, name, operator FROM tenants WHERE token = ?", (key,))
+            .execute(
+                "SELECT number, name, operator FROM tenants WHERE token = ? AND (expires IS NULL OR expires > ?)",
+                (key, time.time()),
+            )
             .fetchone()
         )
         return None if row is None else Tenant(row["number"], row["name"], bool(row["operator"]), key)
+
+
+def _fresh() -> str:
+    """A token of 32 random bytes."""
+    return f"hg_{secrets.token_urlsafe(32)}"
 
 
 def _hashed(token: str) -> str:

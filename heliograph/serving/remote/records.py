@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from heliograph import errors
-from heliograph.errors import HeliographError, ProgramError, WireError
+from heliograph.errors import HeliographError, ProgramError, TooLittleMemoryError, WireError
 from heliograph.records import record
-from heliograph.runtime.memory import TooLittleMemoryError
 from heliograph.runtime.wire.keyfolder import KeysError
 from heliograph.runtime.wire.messages import is_fingerprint, is_name
 from heliograph.texts import shown

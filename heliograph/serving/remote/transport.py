@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from heliograph import errors
-from heliograph.errors import HeliographError, InsecureWarning, SecurityError, WireError, said
+from heliograph.errors import HeliographError, InsecureWarning, SecurityError, StatusError, WireError, said
 from heliograph.files import Bytes
 from heliograph.serving.remote.exchange import BoundedTransport, Exchange
 from heliograph.serving.remote.records import ERRORS, ErrorRecord, RefusalRecord, as_error, read_record
@@ -36,17 +36,6 @@ _AGAIN = (408, 429, 502, 503, 504)
 # After a fault of the server there is one retry: most faults recur every time.
 _FAULT = 500
 Query = Mapping[str, str | int | float]
-
-
-class StatusError(HeliographError):
-    """A server's refusal with an unknown class, or one for something that does not exist (yet).
-
-    `status` is the HTTP status.
-    """
-
-    def __init__(self, status: int, what: str, *, where: object = "", why: str = "", hint: str = "") -> None:
-        self.status = status
-        super().__init__(what, where=where, why=why, hint=hint)
 
 
 class Transport:

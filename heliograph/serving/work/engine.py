@@ -14,7 +14,7 @@ from typing import Protocol
 
 from heliograph.errors import HeliographError
 from heliograph.files import of_the_machine
-from heliograph.runtime.memory import available_bytes
+from heliograph.machine import available_bytes
 from heliograph.serving.remote.records import FAILED, RUNNING, ErrorRecord, as_record
 
 ENGINES = ("local", "ray")

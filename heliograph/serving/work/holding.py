@@ -8,11 +8,9 @@ from typing import Any
 
 from heliograph.array_files import read_by_name
 from heliograph.artifact.artifact import Artifact
-from heliograph.errors import HeliographError, WireError, raised_as
+from heliograph.errors import HeliographError, TooLittleDiskError, TooLittleMemoryError, WireError, raised_as
 from heliograph.execution.memory import BASE_BYTES
 from heliograph.runtime.backend import NATIVE
-from heliograph.runtime.memory import TooLittleMemoryError
-from heliograph.runtime.native.mapped import TooLittleDiskError
 from heliograph.runtime.native.plaintext_file import PlaintextFileError
 from heliograph.runtime.server.backends import backend_name
 from heliograph.runtime.server.server import Server, given_inputs

@@ -16,7 +16,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.ir import Array
 from heliograph.runtime.backend import NATIVE, OPENFHE
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
-from heliograph.runtime.wire.forms import read_ciphertext, special_primes
+from heliograph.runtime.wire.forms import read_ciphertext
 
 if TYPE_CHECKING:
     from heliograph.runtime.native.ciphertext import Ciphertext
@@ -110,7 +110,7 @@ def _native(ring: Ring, keys: dict[EvaluationKey, bytes], client: str) -> Native
     read: dict[tuple[str, int], Any] = {
         (key.kind, key.amount): read_key(data, key, client) for key, data in keys.items()
     }
-    special = special_primes(ring)
+    special = ring.special_primes
     tables = ChainTables.of(ring, special, prime_rows(ring.ring_dim, ring.primes + special))
     return NativePrimitives(tables, lambda kind, amount: read[kind, amount])
 

@@ -36,7 +36,7 @@ from heliograph.runtime.noise import SecretStream, secure_normal
 from heliograph.runtime.process import note_use, require_own_process
 from heliograph.runtime.residues import automorphism_places, centered, residues, signed, total
 from heliograph.runtime.wire.expansion import fresh_seed
-from heliograph.runtime.wire.forms import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes, special_primes
+from heliograph.runtime.wire.forms import SPARSE_BLOCKS, SeededForm, fresh_form, key_form, sparse_primes
 from heliograph.runtime.wire.messages import is_name
 
 # Larger than any error that the sampler draws.
@@ -278,7 +278,7 @@ class _Basis:
 
 
 def _basis_of(coefficients: Array, ring: Ring) -> _Basis:
-    return _Basis(ring.ring_dim, ring.primes, special_primes(ring), ring.digits, coefficients)
+    return _Basis(ring.ring_dim, ring.primes, ring.special_primes, ring.digits, coefficients)
 
 
 def _overwrite(arrays: Sequence[Array]) -> None:
