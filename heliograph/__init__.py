@@ -44,6 +44,8 @@ _PUBLIC: dict[str, str] = {
     "debug": "heliograph.tools.debug",
     "measure": "heliograph.tools.measure",
     "refine": "heliograph.tools.refine",
+    "tune": "heliograph.tools.tune",
+    "Tuning": "heliograph.tools.tune",
     "html_report": "heliograph.report.html",
     "save_plots": "heliograph.report.plots",
     "Options": "heliograph.compiler.options",
@@ -145,6 +147,8 @@ if TYPE_CHECKING:
     from heliograph.tools.refine import refine as refine
     from heliograph.tools.run import run as run
     from heliograph.tools.simulate import simulate as simulate
+    from heliograph.tools.tune import Tuning as Tuning
+    from heliograph.tools.tune import tune as tune
 else:
 
     def __getattr__(name):

@@ -34,6 +34,7 @@ from heliograph.errors import INSTALLS, HeliographError, ProgramError
 from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
+    from heliograph.execution.loop import Progress
     from heliograph.ir import Program
     from heliograph.report.explain import Explanation, Recorder
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _TREES = (".json", ".ubj", ".txt")
 
 
-def _shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
+def read_shapes(values: tuple[str, ...]) -> list[tuple[int, ...]]:
     shapes = []
     for value in values:
         try:
@@ -286,34 +287,20 @@ def compile_command(
     recorder = Recorder()
     options = chosen_options(given)
     refuse_overwriting_folder(options.dump_ir, force=force)
-    shapes = _shapes(example_shape)
+    shapes = read_shapes(example_shape)
     with progress_bar(quiet) as progress:
-        progress("loading", 0, 0)
-        if target.endswith(".hg"):
-            _check_tabular(target, scores, binned)
-            program = _read_program(target, calibration, [*example_shape, *input_range, *plain])
-            if name is not None:
-                program = replace(program, name=name)
-        elif Path(target).suffix in _TREES:
-            program = _of_estimator(target, calibration, input_range, name, scores, binned, [*shapes, *plain])
-        else:
-            module = load_model(target)
-            progress("tracing", 0, 0)
-            if not _is_estimator(module):
-                _check_tabular(target, scores, binned)
-            if _is_module(module):
-                samples = _calibration(calibration, input_names(module, len(shapes)))
-                program = hg.trace(
-                    module,
-                    _examples(shapes, samples),
-                    input_range=declared_ranges(input_range, len(samples or shapes)),
-                    calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
-                    name=name,
-                    plain=plain,
-                    check=check,
-                )
-            else:
-                program = _of_estimator(module, calibration, input_range, name, scores, binned, [*shapes, *plain])
+        program = model_program(
+            target,
+            calibration,
+            input_range,
+            shapes,
+            plain,
+            progress,
+            name=name,
+            check=check,
+            scores=scores,
+            binned=binned,
+        )
         if path is None:
             path = f"{program.name}.helio"
             refuse_overwriting(path, force=force)
@@ -344,6 +331,51 @@ def compile_command(
         values["explain"] = explanation.to_dict()
         text = str(explanation)
     emit(text, values, as_json=as_json, quiet=quiet)
+
+
+def model_program(
+    target: str,
+    calibration: str | None,
+    input_range: tuple[tuple[float, float], ...],
+    shapes: Sequence[tuple[int, ...]],
+    plain: tuple[str, ...],
+    progress: Progress,
+    *,
+    name: str | None = None,
+    check: bool = True,
+    scores: bool = False,
+    binned: bool = False,
+) -> Program:
+    """The program of what a command names: a model in a Python file, a program in the language, a file of trees."""
+    import heliograph as hg
+
+    progress("loading", 0, 0)
+    if target.endswith(".hg"):
+        _check_tabular(target, scores, binned)
+        program = _read_program(target, calibration, [*shapes, *input_range, *plain])
+        if name is not None:
+            program = replace(program, name=name)
+    elif Path(target).suffix in _TREES:
+        program = _of_estimator(target, calibration, input_range, name, scores, binned, [*shapes, *plain])
+    else:
+        module = load_model(target)
+        progress("tracing", 0, 0)
+        if not _is_estimator(module):
+            _check_tabular(target, scores, binned)
+        if _is_module(module):
+            samples = _calibration(calibration, input_names(module, len(shapes)))
+            program = hg.trace(
+                module,
+                _examples(shapes, samples),
+                input_range=declared_ranges(input_range, len(samples or shapes)),
+                calibration=None if samples is None else samples[0] if len(samples) == 1 else tuple(samples),
+                name=name,
+                plain=plain,
+                check=check,
+            )
+        else:
+            program = _of_estimator(module, calibration, input_range, name, scores, binned, [*shapes, *plain])
+    return program
 
 
 def _explained(recorder: Recorder, program: Program, name: str) -> Explanation:
@@ -407,7 +439,7 @@ def _of_estimator(
     return program
 
 
-def _examples(shapes: list[tuple[int, ...]], samples: list[Array] | None) -> Any:
+def _examples(shapes: Sequence[tuple[int, ...]], samples: list[Array] | None) -> Any:
     """One example per input, with a batch axis of one: zeros of the shape given, or the first sample."""
     import numpy as np
     import torch

@@ -47,7 +47,7 @@ _LIGHT = """--page: #fff; --ink: #1f2933; --muted: #5c6b7a; --grid: #d8dee6; --r
 _DARK = """--page: #12171d; --ink: #e4e9ee; --muted: #9aa8b7; --grid: #36424e; --row: #29323c; --link: #7db3ea;
   --predicted: #5b9be0; --measured: #e59b52; --proved: #58b389; --warm: #e57a5e; --interval: #223447; --bootstrap: #a56bcc;
   --level: #6fb0ee; --scale: #58b389; --band: #1a2129; --note: #2d2318; --good: #1d3b2b; --good-ink: #a5dfbd;"""
-_STYLE = (
+STYLE = (
     f"""
 :root {{ color-scheme: light dark; {_LIGHT} }}
 @media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
@@ -122,7 +122,7 @@ document.documentElement.dataset.ready = "yes";
 """
 
 
-def _safe_json(value: Any) -> str:
+def safe_json(value: Any) -> str:
     """JSON that cannot end the script element that contains it."""
     text = json.dumps(value)
     for character in "<>&\u2028\u2029":
@@ -196,7 +196,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>",
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name=viewport content="width=device-width, initial-scale=1"><link rel=icon href="data:,">',
-        f"<title>{escape(artifact.name)}: the bill</title><style>{_STYLE}</style></head><body>",
+        f"<title>{escape(artifact.name)}: the bill</title><style>{STYLE}</style></head><body>",
         f"<h1>{escape(artifact.name)}</h1>",
         f"<p>{report.badge()} <span class=muted>artifact {escape(artifact.fingerprint)}</span></p>",
         "<nav>",
@@ -251,7 +251,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
         "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "
         "aria-label=search><span id=found class=muted></span></div><div class=box><pre id=ir></pre></div>",
-        f'<script type="application/json" id="stages">{_safe_json(_stages(artifact))}</script>',
+        f'<script type="application/json" id="stages">{safe_json(_stages(artifact))}</script>',
         f"<script>{_SCRIPT}</script></body></html>\n",
     ]
     return "".join(parts)

@@ -242,7 +242,7 @@ def certificate_text(found: Certified) -> str:
     )
 
 
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+def columns_text(rows: list[tuple[str, ...]]) -> list[str]:
     """Rows of cells as lines, the first cell to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -545,10 +545,10 @@ class Report:
         f = self.figures
         if not f.degrees:
             return ["no single polynomial: there is no degree to choose"]
-        lines = _columns(degree_rows(f.degrees))
+        lines = columns_text(degree_rows(f.degrees))
         if f.allocation is not None:
             lines += ["", allocation_text(f)]
-            lines += _columns([CURVE_TITLES, *map(curve_cells, f.allocation.curve)])
+            lines += columns_text([CURVE_TITLES, *map(curve_cells, f.allocation.curve)])
         return lines
 
     def depth_lines(self) -> list[str]:

@@ -470,7 +470,7 @@ def test_unused_inputs_keep_their_place() -> None:
     np.testing.assert_allclose(got, [0.25, 0.25, 1.0], atol=1e-2)
 
 
-@pytest.mark.parametrize("sample", [np.zeros(9), np.full(8, np.nan), "text", np.zeros((1, 8))])
+@pytest.mark.parametrize("sample", [np.zeros(9), np.full(8, np.nan), "text", np.zeros((1, 1, 8))])
 def test_simulate_refuses_what_is_not_a_sample(sample: Any) -> None:
     with pytest.raises(HeliographError):
         simulate(compile(program_of(mlp, 8), INSECURE), sample)

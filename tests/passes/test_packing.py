@@ -417,10 +417,10 @@ def test_several_samples_at_once(shape: tuple[int, ...], body: Any, each: str) -
     np.testing.assert_allclose(few[:2], expected[:2], atol=1e-3)
     # The last sample stands in for those that are missing.
     np.testing.assert_allclose(few[2:], np.broadcast_to(expected[1], few[2:].shape), atol=1e-3)
+    assert client.encrypt(x[0]).samples == 1
+    assert [each.samples for each in client.encrypt(np.concatenate([x, x]))] == [batch, batch]
     with pytest.raises(ProgramError, match=f"up to {batch} samples"):
-        client.encrypt(x[0])
-    with pytest.raises(ProgramError, match=f"up to {batch} samples"):
-        client.encrypt(np.concatenate([x, x]))
+        client.encrypt(x[np.newaxis])
 
 
 def test_a_batch_costs_no_more_rotations_than_a_sample_in_as_many_slots() -> None:

@@ -345,7 +345,7 @@ def test_depth_report_finds_who_spends_the_levels() -> None:
         assert row.depth + row.level <= toy_artifact().ring.levels
         assert row.stage == "executable"
     assert all(row.critical == (row.name in report.critical_path) for row in report.rows)
-    assert "depth 5; the critical path" in report.full()
+    assert "depth 5; the critical path" in str(report)
 
 
 def test_depth_is_of_planned_programs_only() -> None:

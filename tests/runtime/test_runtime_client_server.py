@@ -72,7 +72,7 @@ def test_two_encryptions_differ_and_have_the_size_of_a_ciphertext(artifact: Arti
     ("value", "words"),
     [
         (np.zeros(INPUTS + 1), "shape (9,), expected (8,)"),
-        (np.zeros((1, INPUTS)), "without a batch axis"),
+        (np.zeros((1, 1, INPUTS)), "shape (1, 1, 8), expected (8,)"),
         ("text", "not an array of real numbers"),
         (np.full(INPUTS, np.nan), "nan at index (0,)"),
         (np.r_[np.zeros(INPUTS - 1), np.inf], "inf at index (7,)"),

@@ -1,0 +1,102 @@
+"""`hg.tune`: the front of accuracy against time, keys and memory."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import heliograph as hg
+from heliograph.cli.main import cli
+from heliograph.tools.tune_page import tuning_page
+
+SOURCE = """program net
+
+input x: secret tensor[6] in [-1, 1]
+
+param weight = [[0.5, -1, 0.25, 1, -0.5, 0.75], [1, 0.5, -0.25, -1, 0.5, 0.125], [-0.5, 1, 1, 0.25, -1, 0.5]]
+
+output y = relu(weight @ x)
+"""
+SAMPLES = np.random.default_rng(0).uniform(-1, 1, (64, 6))
+TOY = hg.Options(security_bits=None)
+
+
+@functools.cache
+def tuning() -> hg.Tuning:
+    program = replace(hg.parse(SOURCE), calibration=(SAMPLES,))
+    return hg.tune(program, TOY, degrees=(3, 31), precisions=(8, 14), batches=(1, 4))
+
+
+def test_each_point_is_what_its_options_compile_to() -> None:
+    found = tuning()
+    program = replace(hg.parse(SOURCE), calibration=(SAMPLES,))
+    for point in found.front[:2]:
+        predicted = hg.compile(program, found.options(point)).report.figures.predicted
+        assert (point.ms, point.key_bytes) == (predicted.evaluate_ms, predicted.evaluation_key_bytes)
+    # The first points by degree, then precisions and batches of the best of them.
+    tried = [dict(point.options) for point in found.points]
+    assert {"degree": 3} in tried
+    assert {"degree": 31} in tried
+    assert any(options.get("precision_bits") == 14 for options in tried)
+    assert any(options.get("batch") == 4 for options in tried)
+    assert [point.ms for point in found.points] == sorted(point.ms for point in found.points)
+
+
+def test_the_front_has_no_point_that_is_beaten() -> None:
+    found = tuning()
+    assert found.front
+    for point in found.front:
+        for other in found.points:
+            better = [a <= b for a, b in zip(other.costs, point.costs, strict=True)]
+            assert not all(better) or other.costs == point.costs
+    costs = [point.costs for point in found.front]
+    assert len(set(costs)) == len(costs)
+    for point in found.points:
+        if not point.front:
+            assert any(all(a <= b for a, b in zip(other.costs, point.costs, strict=True)) for other in found.front), (
+                point
+            )
+
+
+def test_the_front_as_table_json_and_page() -> None:
+    found = tuning()
+    assert "what accuracy costs" in str(found)
+    assert len(str(found).splitlines()) >= 2 + len(found.front)
+    assert json.loads(json.dumps(found.to_dict()))["points"][0]["ms"] == found.points[0].ms
+    page = tuning_page(found)
+    assert page.count("<tr>") == 1 + len(found.points)
+    for source in ("http://", "https://", "src="):
+        assert source not in page.replace("http://www.w3.org/2000/svg", "")
+    stages: list[tuple[int, int]] = []
+    program = replace(hg.parse(SOURCE), calibration=(SAMPLES,))
+    hg.tune(program, TOY, degrees=(3,), precisions=(), batches=(), progress=lambda stage, *at: stages.append(at))
+    assert stages[-1] == (1, 1)
+
+
+def test_mistakes_are_named() -> None:
+    program = hg.parse(SOURCE)
+    with pytest.raises(hg.ProgramError, match="needs calibration samples"):
+        hg.tune(program)
+    program = replace(program, calibration=(SAMPLES,))
+    with pytest.raises(hg.ProgramError, match="degree is tried with several values"):
+        hg.tune(program, replace(TOY, degree=7))
+    with pytest.raises(hg.PlanningError, match="none of the options could be planned"):
+        hg.tune(program, hg.Options(log_ring=12), degrees=(31,), batches=())
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.hg").write_text(SOURCE)
+    np.save("x.npy", SAMPLES)
+    common = ["tune", "net.hg", "--calibration", "x.npy", "--insecure", "--try-degrees", "3, 7", "--try-batches", "1"]
+    done = CliRunner().invoke(cli, [*common, "--try-precisions", "10", "--html", "front.html", "--json"])
+    assert done.exit_code == 0, done.output
+    assert [point["options"]["degree"] for point in json.loads(done.stdout)["points"]] == [3, 7]
+    assert "circle" in Path("front.html").read_text()
+    assert CliRunner().invoke(cli, [*common, "--try-losses", "few"]).exit_code == 2
