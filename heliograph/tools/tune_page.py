@@ -29,8 +29,10 @@ function draw() {
   plot.replaceChildren();
   const x = along.value, y = up.value, shown = points.filter((p) => p[y] !== null);
   const logs = shown.map((p) => Math.log10(Math.max(p[x], 1e-9))), ups = shown.map((p) => p[y]);
+  // Points that are all equal stand at the upper end of a tenth.
   const lowX = Math.min(...logs), spanX = Math.max(...logs) - lowX || 1;
-  const lowY = Math.min(...ups), spanY = Math.max(...ups) - lowY || 1;
+  const most = Math.max(...ups), lowY = Math.min(...ups) === most ? Math.max(0, most - 0.1) : Math.min(...ups);
+  const spanY = most - lowY || 0.1;
   const atX = (v) => left + ((width - left - 30) * (Math.log10(Math.max(v, 1e-9)) - lowX)) / spanX;
   const atY = (v) => 20 + ((height - bottom - 20) * (lowY + spanY - v)) / spanY;
   for (let i = 0; i <= 4; i++) {

@@ -177,6 +177,7 @@ def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.front
 def test_a_saved_model_is_served_and_called(tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     model, private = flowers()

@@ -86,7 +86,9 @@ def test_names_of_jobs_are_enough_where_each_has_one_sample(asked: Asked) -> Non
 def test_an_answer_is_decrypted_as_it_comes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many answers in files one is in memory at a time."""
     decrypt, done = asked.client.decrypt, []
-    monkeypatch.setattr(asked.client, "decrypt", lambda output, **how: done.append(output.request) or decrypt(output, **how))
+    monkeypatch.setattr(
+        asked.client, "decrypt", lambda output, **how: done.append(output.request) or decrypt(output, **how)
+    )
 
     def answers() -> Iterator[EncryptedOutput]:
         for each in reversed(asked.answers):
