@@ -39,7 +39,7 @@ from heliograph.private.readings import classes_of, decisions, predicted, probab
 from heliograph.report.text import Report, bytes_text
 from heliograph.serving.remote.server import RemoteServer
 from heliograph.tools.progress import progress_bar
-from heliograph.tools.run import decrypted
+from heliograph.tools.run import evaluated
 from heliograph.tools.simulate import simulate
 
 Mode = Literal["encrypted", "simulate", "clear"]
@@ -117,6 +117,7 @@ class Private:
         self._insecure, self._progress = allow_insecure, progress
         self._place: Place | None = None
         self._folder: Path | None = None
+        self._connected = False
         self.program: Program | None = None
         self.artifact: Artifact | None
         if isinstance(model, Artifact):
@@ -150,8 +151,8 @@ class Private:
         """The client's side, without the program."""
         made = Private.__new__(Private)
         made._insecure, made._progress = allow_insecure, progress
-        made._place, made._folder, made.program, made.artifact = None, folder, None, None
-        made._public = public
+        made._place, made._folder, made._connected = None, folder, False
+        made._public, made.program, made.artifact = public, None, None
         return made
 
     def __repr__(self) -> str:
@@ -171,7 +172,7 @@ class Private:
         self.close()
 
     def close(self) -> None:
-        """Drop keys and connections; the next encrypted prediction in this process makes new keys."""
+        """Drop keys and connections. What was not connected makes new keys for the next encrypted prediction."""
         if self._place is not None:
             self._place.close()
         self._place = None
@@ -255,7 +256,9 @@ class Private:
 
         Raises ProgramError if the server does not serve this artifact, and the errors of `hg.RemoteServer`.
         """
-        made = self._again()
+        made = Private.__new__(Private)
+        made.__dict__.update(self.__dict__)
+        made._place, made._connected = None, True
         with self._watched() as update:
             remote = RemoteServer(url, token, allow_insecure=self._insecure, **options)
             made._place = There(
@@ -266,13 +269,6 @@ class Private:
                 passphrase=passphrase,
                 allow_insecure=self._insecure,
             )
-        return made
-
-    def _again(self) -> Private:
-        """This model without keys and connections."""
-        made = Private.__new__(Private)
-        made.__dict__.update(self.__dict__)
-        made._place = None
         return made
 
     def _compiled(self, what: str) -> Artifact:
@@ -321,22 +317,14 @@ class Private:
 
     def _encrypted(self, inputs: tuple[Any, ...], clip: bool, scores: bool, update: Progress) -> Any:
         if self._place is None:
-            if self.artifact is None:
+            if self._connected or self.artifact is None:
                 raise ProgramError(
-                    f"{self.name!r} is not connected to a server", hint="with private.connect(url, token) as model: ..."
+                    f"the connection of {self.name!r} is closed" if self._connected else f"{self.name!r} has no server",
+                    hint="with private.connect(url, token) as model: model.predict(x)",
                 )
             self._place = Here(self.artifact, update, allow_insecure=self._insecure)
         place = self._place
-        encrypted = place.client.encrypt(*inputs, clip=clip)
-        if not isinstance(encrypted, list):
-            answers = [place.run(encrypted, update)]
-        else:
-            answers = []
-            for done, each in enumerate(encrypted):
-                update("samples", done, len(encrypted))
-                answers.append(place.run(each, lambda *_: None))
-            update("samples", len(encrypted), len(encrypted))
-        return decrypted(place.client, inputs, encrypted, answers, scores=scores)
+        return evaluated(place.client, place.run, inputs, clip=clip, scores=scores, progress=update)
 
     def _clear(self, inputs: tuple[Any, ...], clip: bool, scores: bool) -> Any:
         program = self.program

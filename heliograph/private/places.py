@@ -26,7 +26,7 @@ class Place(Protocol):
 
     client: Client
 
-    def run(self, encrypted: EncryptedInput, progress: Progress) -> EncryptedOutput: ...
+    def run(self, encrypted: EncryptedInput, progress: Progress | None) -> EncryptedOutput: ...
 
     def close(self) -> None: ...
 
@@ -41,7 +41,7 @@ class Here:
         _LOG.info("%s: made keys of %d bytes", artifact.name, self.client.evaluation_key_bytes)
         self._server = Server(artifact, keys, allow_insecure=allow_insecure)
 
-    def run(self, encrypted: EncryptedInput, progress: Progress) -> EncryptedOutput:
+    def run(self, encrypted: EncryptedInput, progress: Progress | None) -> EncryptedOutput:
         return self._server.run(encrypted, progress)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class There:
             raise
         _LOG.info("%s: connected, keys of %d bytes are there", public.name, self.client.evaluation_key_bytes)
 
-    def run(self, encrypted: EncryptedInput, progress: Progress) -> EncryptedOutput:
+    def run(self, encrypted: EncryptedInput, progress: Progress | None) -> EncryptedOutput:
         return self._remote.run(encrypted, progress)
 
     def close(self) -> None:

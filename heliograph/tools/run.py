@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from heliograph.ir import Program
 from heliograph.report.text import bytes_text, seconds_text
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.server.server import Server, require_server
+from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def run_encrypted(
     def timed(name: str, function: Callable[[], Any]) -> Any:
         begun = time.perf_counter()
         value = function()
-        seconds[name] = time.perf_counter() - begun
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begun
         return value
 
     require_server(artifact)
@@ -106,24 +108,53 @@ def run_encrypted(
 
     client, made = timed("keys", keys)
     with Server(artifact, made, allow_insecure=allow_insecure) as server:
-        encrypted = timed("encrypt", lambda: client.encrypt(*inputs))
-        several = encrypted if isinstance(encrypted, list) else [encrypted]
-        answers = timed("evaluate", lambda: [server.run(each, progress, plain) for each in several])
-        result = timed("decrypt", lambda: decrypted(client, inputs, encrypted, answers))
+        result = evaluated(
+            client, lambda sent, told: server.run(sent, told, plain), inputs, progress=progress, timed=timed
+        )
     return EncryptedRun(result, seconds)
 
 
-def decrypted(client: Client, inputs: Sequence[Any], encrypted: Any, answers: Sequence[Any], **options: Any) -> Any:
-    """The results of the answers to what `client.encrypt(*inputs)` gave: of one sample without an axis in front."""
-    if isinstance(encrypted, list):
-        return client.decrypt_many(answers, of=encrypted, **options)
-    result = client.decrypt(answers[0], of=encrypted, **options)
-    count = sample_count(client.public.given, inputs)
-    if encrypted.samples is None:
-        return result
-    # The artifact takes several samples at once: those that were not given are left out.
-    kept: Any = slice(encrypted.samples) if count else 0
-    return tuple(each[kept] for each in result) if isinstance(result, tuple) else result[kept]
+def evaluated(
+    client: Client,
+    server: Callable[[EncryptedInput, Progress | None], EncryptedOutput],
+    inputs: Sequence[Any],
+    *,
+    clip: bool = False,
+    scores: bool = False,
+    progress: Progress | None = None,
+    timed: Callable[[str, Callable[[], Any]], Any] = lambda name, function: function(),
+) -> Any:
+    """The result of a server that runs on encrypted inputs: for one sample, or with an axis of samples in front.
+
+    server: runs on one message of inputs, and tells of its progress.
+    inputs, clip, scores: as for `Client.encrypt` and `Client.decrypt`. Of many samples, one message after the other is
+        encrypted, evaluated and decrypted, so that a single one is in memory.
+    progress: called by the server, or for several messages as `progress("samples", done, total)`.
+    timed: calls the function that it is given, and may note the time of "encrypt", "evaluate" or "decrypt".
+    """
+    specs = client.public.given
+    count, batch = sample_count(specs, inputs), specs[0].placed.batch if specs else 1
+    if count is None or count <= (batch if batch > 1 else 0):
+        sent = timed("encrypt", lambda: client.encrypt(*inputs, clip=clip))
+        answer = timed("evaluate", lambda: server(sent, progress))
+        result = timed("decrypt", lambda: client.decrypt(answer, of=sent, scores=scores))
+        if sent.samples is None:
+            return result
+        # The artifact takes several samples at once: those that were not given are left out.
+        kept: Any = slice(sent.samples) if count else 0
+        return tuple(each[kept] for each in result) if isinstance(result, tuple) else result[kept]
+    messages, parts = client.encrypt_many(*inputs, clip=clip), []
+    for start in range(0, count, batch):
+        if progress is not None:
+            progress("samples", start, count)
+        sent = timed("encrypt", lambda: next(messages))
+        answer = timed("evaluate", functools.partial(server, sent, None))
+        parts.append(timed("decrypt", functools.partial(client.decrypt_many, [answer], of=[sent], scores=scores)))
+    if progress is not None:
+        progress("samples", count, count)
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    return np.concatenate(parts)
 
 
 def _artifact(

@@ -188,7 +188,7 @@ def test_a_saved_model_is_served_and_called(tmp_path: Path) -> None:
     assert private.public.fingerprint in page
     loaded = hg.load_client(tmp_path / "deploy" / "client", fingerprint=private.public.fingerprint)
     assert loaded.classes_.tolist() == model.classes_.tolist()
-    with pytest.raises(hg.ProgramError, match="not connected"):
+    with pytest.raises(hg.ProgramError, match="has no server"):
         loaded.predict(SAMPLES[0])
     with pytest.raises(hg.ProgramError, match="needs the compiled program"):
         loaded.predict(SAMPLES[0], mode="simulate")
@@ -203,6 +203,8 @@ def test_a_saved_model_is_served_and_called(tmp_path: Path) -> None:
         assert (tmp_path / "deploy" / "client" / "client.key").stat().st_mode & 0o077 == 0
         with private.connect(running.url, running.token) as remote:
             assert remote.predict(SAMPLES[149]) == model.predict(SAMPLES[149:])[0]
+        with pytest.raises(hg.ProgramError, match="is closed"):
+            remote.predict(SAMPLES[149])
         other = hg.Private(model, calibration=SAMPLES, margin=0.25)
         with pytest.raises(hg.ProgramError, match="the server does not serve 'Pipeline'"):
             other.connect(running.url, running.token)
