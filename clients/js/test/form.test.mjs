@@ -1,8 +1,10 @@
-/** The fields of the example page's form, from the public part alone. */
+/** The fields of the example page's form and the classes of an output, from the public part alone. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fieldsOf } from "../demo/form.js";
+import { classOf } from "../src/index.js";
+import { readLabels } from "../src/public.js";
 
 const NAMES = ["numbers", "centres", "scales", "rounded", "compared", "edges", "coded", "codes", "missing", "filled", "fills", "texts", "labels", "known", "allowed"];
 const specOf = (width, encoding, more) => ({
@@ -30,4 +32,18 @@ test("categories are a choice, by their texts where there are any", () => {
 test("a row of plain numbers has a field for each", () => {
   const fields = fieldsOf({ shape: [2], low: 0, high: 1, columns: ["a", "b"], encoding: null });
   assert.deepEqual(fields.map(({ name, low, high, strict }) => [name, low, high, strict]), [["a", 0, 1, true], ["b", 0, 1, true]]);
+});
+
+test("labels have their type, and a class is its label", () => {
+  const cases = [
+    ["text", ["a", "b"], ["a", "b"]], ["int", ["0", "-12"], [0, -12]], ["float", ["1.5", "1e-05"], [1.5, 1e-5]], ["bool", ["False", "True"], [false, true]],
+  ];
+  for (const [labels, columns, read] of cases) {
+    assert.deepEqual(readLabels({ labels, columns }), read);
+    assert.equal(classOf({ shape: [2], data: [0.1, 0.9] }, { labels, columns }), read[1]);
+    assert.equal(classOf({ shape: [2], data: [0.1, 0.9] }), 1);
+  }
+  for (const [labels, columns] of [["int", ["1", "03"]], ["int", ["1", "x"]], ["float", ["1.0", "inf"]], ["bool", ["true"]]])
+    assert.equal(readLabels({ labels, columns }), null);
+  assert.equal(readLabels({ labels: null, columns: ["a"] }), null);
 });
