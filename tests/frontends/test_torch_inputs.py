@@ -120,7 +120,7 @@ def test_a_client_gives_token_ids() -> None:
         ([0.0, 1.5, 1.0], "something else than a whole number"),
         ([0.0, 1.0, np.nan], "something else than a whole number"),
         ([0, 1], r"shape \(2,\), expected \(3,\) \(or \(3, 7\) with one-hot vectors\)"),
-        ([[0.0, 1.0, 2.0]] * 2, r"has shape \(2, 3, 7\), expected \(3, 7\)"),
+        ([[[0.0, 1.0, 2.0]] * 2], r"has shape \(1, 2, 3, 7\), expected \(3, 7\)"),
     ):
         with pytest.raises(ProgramError, match=words):
             client.encrypt(np.array(bad))
