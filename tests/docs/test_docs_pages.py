@@ -11,6 +11,7 @@ from helpers.pages import DOCS, ROOT, Page, blocks
 
 # Page -> how many blocks run at least.
 PAGES = {
+    "coming_from.md": 6,
     "private.md": 6,
     "tutorial.md": 23,
     "bill.md": 7,

@@ -204,6 +204,14 @@ def test_the_readme_compares_with_figures_of_the_page_on_comparisons() -> None:
         assert set(re.findall(r"https:[^)]+", source)) <= set(re.findall(r"https:[^)]+", row[5])), name
 
 
+def test_the_chart_shows_the_table() -> None:
+    made = script("comparison_chart")
+    systems = made.rows((ROOT / "README.md").read_text())
+    assert systems[0][0] == "Heliograph"
+    assert len(systems) >= 5
+    assert made.chart(systems) == made.CHART.read_text(), "run python docs/scripts/comparison_chart.py"
+
+
 # ------------------------------------------------------------------------------------------- the build
 
 
