@@ -1,6 +1,6 @@
 """The README's chart: seconds of an encrypted image through ResNet-20, from the README's own table of published systems.
 
-    python docs/scripts/comparison_chart.py        # writes docs/images/resnet20.svg
+python docs/scripts/comparison_chart.py        # writes docs/images/resnet20.svg
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def chart(systems: list[tuple[str, float, str]]) -> str:
     for exponent in range(round(math.log10(most)) + 1):
         x = across(10.0**exponent)
         body.append(f'<line x1="{x:.1f}" y1="{top - 8:g}" x2="{x:.1f}" y2="{height - 30:g}" stroke="#d8dee6"/>')
-        body.append(f'<text x="{x:.1f}" y="{height - 12:g}" text-anchor="middle" fill="#5c6b7a">{10**exponent:,} s</text>')
+        body.append(
+            f'<text x="{x:.1f}" y="{height - 12:g}" text-anchor="middle" fill="#5c6b7a">{10**exponent:,} s</text>'
+        )
     for place, (name, seconds, threads) in enumerate(systems):
         y = top + STEP * place
         colour = "#2c6fbb" if place == 0 else "#9fb0c2"
