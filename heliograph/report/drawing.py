@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Protocol
 
 from heliograph.report.depth import DepthRow
-from heliograph.report.figures import Allocation, LayerDegree
+from heliograph.report.figures import Allocation, LayerDegree, OutputPoint
 from heliograph.report.layers import Box, is_bootstrap, runs
 from heliograph.report.text import (
     Report,
@@ -370,8 +370,13 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
     return _svg(width, 36 + max(1, len(ranges)) * row_height, body, "ranges of polynomial inputs", "ranges")
 
 
-def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: str, name: str) -> str:
-    """Bars: (label, predicted, measured or None, text of each); a legend if something was measured.
+def bars_svg(
+    rows: Sequence[tuple[str, float, float | None, str, str]],
+    label: str,
+    name: str,
+    legend: tuple[str, str] = ("predicted", "measured"),
+) -> str:
+    """Bars: (label, first value, second one or None, text of each); a legend if there is a second value.
 
     The text is before its bar, so that a narrow screen shows it without scrolling.
     """
@@ -391,8 +396,8 @@ def bars_svg(rows: Sequence[tuple[str, float, float | None, str, str]], label: s
             body.append(_rect(left, y + 16, span, 13, _MEASURED))
             body.append(_text(left - 10, y + 27, measured_text, 11, "end", _MUTED))
     if both:
-        body += [_rect(left, 4, 14, 10, _PREDICTED), _text(left + 20, 13, "predicted", 11, fill=_MUTED)]
-        body += [_rect(left + 100, 4, 14, 10, _MEASURED), _text(left + 120, 13, "measured", 11, fill=_MUTED)]
+        body += [_rect(left, 4, 14, 10, _PREDICTED), _text(left + 20, 13, legend[0], 11, fill=_MUTED)]
+        body += [_rect(left + 100, 4, 14, 10, _MEASURED), _text(left + 120, 13, legend[1], 11, fill=_MUTED)]
     return _svg(width, top + 6 + max(1, len(rows)) * height, body, label, name)
 
 
@@ -493,3 +498,48 @@ def degrees_svg(rows: Sequence[LayerDegree]) -> str:
         body.append(_rect(left, y + 2, span, 13, _PREDICTED, inner=title))
         body.append(_text(left + span + 6, y + 13, f"{cells[1]}{share}", 11, fill=_MUTED))
     return _svg(width, 14 + max(1, len(rows)) * height, body, "degrees by layer", "degrees")
+
+
+def scatter_svg(points: Sequence[OutputPoint]) -> str:
+    """Each output of the polynomials against the network's; points on the diagonal are exact."""
+    size, left, top = 340.0, 64.0, 16.0
+    values = [value for point in points for value in (point.network, point.program)]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    margin = 0.04 * (high - low) or 1.0
+    low, high = low - margin, high + margin
+
+    def along(value: float) -> float:
+        return size * (value - low) / (high - low)
+
+    body = [_line(left, top + size, left + size, top, _WARM)]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        value, place_ = low + share * (high - low), size * share
+        text = f"{value:.3g}"
+        body += [
+            _line(left, top + size - place_, left + size, top + size - place_),
+            _text(left - 8, top + size - place_ + 4, text, 11, "end", _MUTED, _AXIS),
+            _text(left + place_, top + size + 18, text, 11, "middle", _MUTED, _AXIS),
+        ]
+    for point in points:
+        title = f"<title>network {point.network:.5g}, polynomials {point.program:.5g}</title>"
+        body.append(
+            f'<circle cx="{number(left + along(point.network))}" cy="{number(top + size - along(point.program))}" r="2.6" '
+            f'fill="{_PREDICTED}">{title}</circle>'
+        )
+    body.append(_text(left + size / 2, top + size + 36, "the network", 12, "middle", _MUTED, _AXIS))
+    body.append(_text(left + 6, top + 12, "the polynomials", 12, "start", _MUTED, _AXIS))
+    return _svg(left + size + 24, top + size + 46, body, "outputs of the polynomials against the network's", "scatter")
+
+
+def columns_svg(columns: Sequence[tuple[str, int]], label: str) -> str:
+    """A histogram: a column for each (label, number), with the number above it."""
+    step, height, top = 74.0, 110.0, 18.0
+    most = max((count for _, count in columns), default=0) or 1
+    body = [_line(0, top + height, step * len(columns), top + height)]
+    for place_, (text, count) in enumerate(columns):
+        x, tall = step * place_, height * count / most
+        body.append(_rect(x + 8, top + height - tall, step - 16, tall, _PREDICTED))
+        if count:
+            body.append(_text(x + step / 2, top + height - tall - 5, str(count), 11, "middle", _MUTED))
+        body.append(_text(x + step / 2, top + height + 16, text, 11, "middle", _MUTED, _AXIS))
+    return _svg(max(1.0, step * len(columns)), top + height + 24, body, label)

@@ -254,10 +254,26 @@ def test_the_page_and_the_metrics_are_the_operators(
     figures = dict(re.findall(r"^(\w+(?:\{[^}]*\})?) ([0-9.e+]+)$", text, re.MULTILINE))
     assert float(figures["heliograph_jobs_done_total"]) >= 1
     assert float(figures["heliograph_workers"]) == 1
-    assert len(figures) == sum(not line.startswith("#") for line in text.splitlines())
+    pattern = r"^heliograph_(\w+?)\{(.*)\} ([0-9.e+-]+)$"
+    labelled = [(name, labels, float(value)) for name, labels, value in re.findall(pattern, text, re.MULTILINE)]
+    mine = f'artifact="{toy_artifact().fingerprint}",name="mlp",tenant="first"'
+    (count,) = (value for name, labels, value in labelled if (name, labels) == ("job_duration_seconds_count", mine))
+    buckets = [
+        value for name, labels, value in labelled if name == "job_duration_seconds_bucket" and labels.startswith(mine)
+    ]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == count >= 1
+    (ratio,) = (value for name, _, value in labelled if name == "measured_over_predicted")
+    assert ratio > 0
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(figures) >= 40
     page = running.get("/", running.operator).text
     assert toy_artifact().fingerprint in page
     assert "1 of 1 workers live" in page
+    assert "jobs by seconds from claim to result" in page
+    assert "times the predicted time" in page
+    for name in ("first", "second", "operator"):
+        assert f"<td data-name='tenant'>{name}</td>" in page
     for token in (running.token, running.operator):
         assert token not in page + text
 

@@ -1,24 +1,42 @@
-"""The operator's page: artifacts, workers, memory and the latest jobs, as one HTML text without scripts."""
+"""The operator's page: artifacts, tenants, workers, memory and the latest jobs, as one HTML text without scripts."""
 
 from __future__ import annotations
 
+from html import escape
+
+from heliograph.report.drawing import columns_svg
 from heliograph.report.markup import Html, table
-from heliograph.report.text import bytes_text
-from heliograph.serving.http.metrics import jobs_by_state
+from heliograph.report.text import bytes_text, seconds_text
+from heliograph.serving.http.metrics import jobs_by_state, measured_over_predicted
+from heliograph.serving.queue.endings import LIMITS_S, Endings, endings
+from heliograph.serving.remote.records import QUEUED, RUNNING
 from heliograph.serving.site import Site
 
 _ROWS = 100
+_TENANTS = """
+SELECT name,
+  (SELECT COUNT(*) FROM jobs WHERE jobs.tenant = tenants.number AND state = :queued) AS waiting,
+  (SELECT COUNT(*) FROM jobs WHERE jobs.tenant = tenants.number AND state = :running) AS running,
+  (SELECT COALESCE(SUM(bytes), 0) FROM keysets WHERE keysets.tenant = tenants.number) AS bytes
+FROM tenants ORDER BY number
+"""
 _STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: #222; }
+:root { color-scheme: light dark; --page: #fff; --ink: #222; --muted: #5c6b7a; --grid: #ddd; --predicted: #2c6fbb; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #12171d; --ink: #e4e9ee; --muted: #9aa8b7; --grid: #36424e; --predicted: #5b9be0; }
+}
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em; color: var(--ink);
+  background: var(--page); }
+.chart svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; margin: 0 0 2em; width: 100%; }
-th, td { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid #ddd; }
+th, td { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid var(--grid); }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 progress { width: 8em; }
 code { font-size: 12px; }
 @media (max-width: 700px) {
   table, tbody, tr, td { display: block; }
   thead { display: none; }
-  tr { border-bottom: 1px solid #ddd; padding: .5em 0; }
+  tr { border-bottom: 1px solid var(--grid); padding: .5em 0; }
   td { border: 0; padding: .1em 0; display: flex; justify-content: space-between; gap: 1em; overflow-wrap: anywhere; }
   td::before { content: attr(data-name); font-weight: bold; flex: none; }
 }
@@ -33,6 +51,29 @@ PAGE_HEADERS = {
 }
 
 
+def _charts(ended: list[Endings], names: dict[str, str], ratios: dict[str, float]) -> list[str]:
+    """For each artifact, how many of its jobs took how long, all tenants together."""
+    parts = []
+    for artifact in dict.fromkeys(each.artifact for each in ended):
+        rows = [each for each in ended if each.artifact == artifact]
+        done = [sum(column) for column in zip(*(each.done for each in rows), strict=True)]
+        jobs, seconds = sum(done), sum(each.seconds for each in rows)
+        if not jobs:
+            continue
+        first = next(bucket for bucket, count in enumerate(done) if count)
+        last = max(bucket for bucket, count in enumerate(done) if count) + 1
+        limits = [f"to {seconds_text(limit)}" for limit in LIMITS_S] + [f"over {seconds_text(LIMITS_S[-1])}"]
+        said = f"{jobs} with a result, {seconds_text(seconds / jobs)} on average"
+        if artifact in ratios:
+            said += f", {ratios[artifact]:.2f} times the predicted time"
+        bars = list(zip(limits, done, strict=True))[max(0, first - 1) : last + 1]
+        parts.append(
+            f"<h3>{escape(names.get(artifact, artifact))}</h3><p>{said}</p><div class='chart'>"
+            f"{columns_svg(bars, 'jobs by seconds from claim to result')}</div>"
+        )
+    return parts
+
+
 def page(site: Site) -> str:
     """The page. Names of artifacts and tenants are escaped; it has no data, keys or tokens."""
     now = site.database.clock.now()
@@ -44,6 +85,14 @@ def page(site: Site) -> str:
     ).fetchall()
     names = {served.record.artifact: served.record.name for served in site.catalog}
     states = jobs_by_state(site)
+    ended = endings(reading)
+    predicted = {
+        served.record.artifact: served.record.predicted_ms
+        for served in site.catalog
+        if served.record.predicted_ms is not None
+    }
+    tenants = reading.execute(_TENANTS, {"queued": QUEUED, "running": RUNNING}).fetchall()
+    charts = _charts(ended, names, measured_over_predicted(ended, predicted))
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'><title>Heliograph</title>",
@@ -74,6 +123,23 @@ def page(site: Site) -> str:
                 for record in (served.record for served in site.catalog)
             ),
             "artifacts",
+        ),
+        *(("<h2>Time of jobs</h2>", *charts) if charts else ()),
+        "<h2>Tenants</h2>",
+        table(
+            ("tenant", "waiting", "running", "with a result", "failed", "keys on the disk"),
+            (
+                (
+                    row["name"],
+                    str(row["waiting"]),
+                    str(row["running"]),
+                    str(sum(sum(each.done) for each in ended if each.tenant == row["name"])),
+                    str(sum(each.failed for each in ended if each.tenant == row["name"])),
+                    bytes_text(row["bytes"]),
+                )
+                for row in tenants
+            ),
+            "tenants",
         ),
         "<h2>Workers</h2>",
         table(

@@ -13,7 +13,7 @@ from heliograph.errors import WireError
 from heliograph.files import open_file
 from heliograph.serving.queue.clock import Clock
 
-_VERSION = 4
+_VERSION = 5
 # The tables by which one of our files is recognized, in any version.
 _OURS = {"tenants", "keysets", "jobs"}
 _TABLES = """
@@ -36,6 +36,11 @@ CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEX
   bytes INTEGER NOT NULL, servers INTEGER NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL);
 """
+_ENDINGS = """
+CREATE TABLE endings (artifact TEXT NOT NULL, tenant INTEGER NOT NULL, state TEXT NOT NULL, bucket INTEGER NOT NULL,
+  jobs INTEGER NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (artifact, tenant, state, bucket))
+"""
+_TABLES += _ENDINGS
 _LATEST = """
 SELECT MAX(moment) FROM (
   SELECT MAX(used) AS moment FROM keysets UNION ALL SELECT MAX(created) FROM jobs UNION ALL
@@ -49,7 +54,8 @@ _DAMAGED = (
 )
 _MAGIC = b"SQLite format 3\0"
 # How to upgrade a queue from one version to the next. 1: leases no longer exist, and workers (none at a start) have places.
-# 2: uploads are not resumed. 3: tokens may expire.
+# 2: uploads are not resumed. 3: tokens may expire. 4: endings
+# are counted by artifact and tenant.
 _STEPS = {
     1: """
 ALTER TABLE jobs DROP COLUMN lease;
@@ -59,6 +65,7 @@ CREATE TABLE workers (name TEXT PRIMARY KEY, process INTEGER NOT NULL, place TEX
 """,
     2: "DROP TABLE uploads",
     3: "ALTER TABLE tenants ADD COLUMN expires REAL",
+    4: _ENDINGS,
 }
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from heliograph.files import sync_folder
 from heliograph.serving.logs import log
 from heliograph.serving.queue.database import Database, count
+from heliograph.serving.queue.endings import add_ending
 from heliograph.serving.queue.settings import Limits, Places
 from heliograph.serving.queue.tenants import require_few, require_room, reserved_bytes
 from heliograph.serving.queue.uploads import Upload, Uploads, require_free
@@ -272,13 +273,15 @@ class Jobs:
             rows = connection.execute(
                 "UPDATE jobs SET state = ?, ended = ?, result = ?, result_bytes = ?, done = ?, total = ?, bytes = 0,"
                 " worker = NULL"
-                " WHERE number = ? AND worker = ? AND state = ? RETURNING input, started",
+                " WHERE number = ? AND worker = ? AND state = ? RETURNING input, started, artifact, tenant",
                 (DONE, now, result, size, operations, operations, number, worker, RUNNING),
             ).fetchall()
             if not rows:
                 return False
             count(connection, "jobs_done")
-            count(connection, "job_seconds", now - rows[0]["started"])
+            seconds = now - rows[0]["started"]
+            count(connection, "job_seconds", seconds)
+            add_ending(connection, rows[0]["artifact"], rows[0]["tenant"], DONE, seconds)
         self._places.input(rows[0]["input"]).unlink(missing_ok=True)
         return True
 
@@ -296,12 +299,15 @@ class Jobs:
         return True
 
     def _end_badly(self, connection: sqlite3.Connection, row: sqlite3.Row, error: ErrorRecord) -> None:
+        now = self._database.clock.now()
         connection.execute(
             "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, result = NULL, result_bytes = NULL, worker = NULL"
             " WHERE number = ?",
-            (FAILED, self._database.clock.now(), json.dumps(asdict(error)), row["number"]),
+            (FAILED, now, json.dumps(asdict(error)), row["number"]),
         )
         count(connection, "jobs_failed")
+        seconds = 0.0 if row["started"] is None else now - row["started"]
+        add_ending(connection, row["artifact"], row["tenant"], FAILED, seconds)
 
     def postpone(self, worker: str, number: int, error: ErrorRecord) -> bool:
         """Return a job to the queue until the machine has room, with the reason; False if not this worker's now."""
