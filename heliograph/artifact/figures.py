@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
@@ -28,7 +26,7 @@ from heliograph.execution.keys import program_keys
 from heliograph.execution.loop import calls_table
 from heliograph.execution.memory import memory_bytes, table_bytes
 from heliograph.execution.prices import priced_ms, total_ms
-from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, RESCALES, ROTATIONS
+from heliograph.execution.primitives import BOOTSTRAPS, KEY_SWITCHES, PLAIN_PRODUCTS, ROTATIONS
 from heliograph.execution.protocol import Call
 from heliograph.execution.walk import node_calls
 from heliograph.ir import Node, Program
@@ -62,12 +60,8 @@ from heliograph.report.figures import (
     Stored,
 )
 
-# Compilation time, fitted on the programs of benchmarks/bill.py: a fixed number of seconds, and nanoseconds per simulated
-# slot of a plaintext product or key switch and per entry of a matrix.
-_COMPILE_BASE_S = 0.02
-_COMPILE_SLOT_NS = 190.0
-_COMPILE_ENTRY_NS = 750.0
-# A server's time besides the homomorphic calls, fitted on the same programs: per message, and per byte of a message.
+# A server's time besides the homomorphic calls, fitted on the programs of benchmarks/bill.py: per message, and per byte of
+# a message.
 _MESSAGE_MS, _READ_NS_PER_BYTE = 3.3, 4.5
 STORED = frozenset(entry.name for entry in dataclasses.fields(Stored))
 # Fields that a file leaves out if they are empty.
@@ -169,7 +163,6 @@ def complete(program: Program, known: Stored) -> Figures:
         flood=program.planned.flood,
         proved_share=proved / len(ranges) if ranges else 1.0,
         predicted=Predicted(
-            compile_s=_compile_seconds(program, ring, calls),
             keygen_s=sum(costs.key_ms(key.ring) for key in keys) / 1e3,
             encrypt_ms=sum(costs.encrypt_ms(ring, node.attrs["level"]) for node in program.inputs if node.type.secret),
             evaluate_ms=evaluate_ms,
@@ -240,12 +233,6 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
         for call, number in calls.items()
         if call.primitive in ("mul_plain", "summed_product", "wide_product", "add_plain")
     )
-
-
-def _compile_seconds(program: Program, ring: Ring, calls: Mapping[Call, int]) -> float:
-    products = count(calls, *PLAIN_PRODUCTS, *KEY_SWITCHES, *RESCALES)
-    entries = sum(int(getattr(c, "data", np.zeros(0)).size) for c in program.constants.values() if hasattr(c, "indptr"))
-    return _COMPILE_BASE_S + 1e-9 * (products * ring.slots * _COMPILE_SLOT_NS + entries * _COMPILE_ENTRY_NS)
 
 
 def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dict[str, Counter[Call]]:

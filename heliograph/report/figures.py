@@ -56,6 +56,14 @@ class ClassAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputPoint:
+    """One output value of one sample on the client: the network's, and the one of the polynomials."""
+
+    network: float
+    program: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorstLayer:
     """The layer whose interval held-out samples left most often, or else came closest to leaving.
 
@@ -312,7 +320,6 @@ class OutputRange:
 class Predicted:
     """The figures that a run measures, in the table's order; relative errors are shares of the largest output."""
 
-    compile_s: float = field(metadata=_about("compilation", "s"))
     keygen_s: float = field(metadata=_about("key generation", "s"))
     encrypt_ms: float = field(metadata=_about("encryption", "ms"))
     evaluate_ms: float = field(metadata=_about("evaluation", "ms"))
@@ -378,6 +385,8 @@ class Stored:
     # The client's largest output on the samples, if the client multiplies outputs. All errors except `scheme_error`
     # then refer to the client's values; `output_magnitude` and `scheme_error` refer to the encrypted values.
     largest_output: float | None = field(default=None, metadata=_about(low=0.0, optional=True))
+    # Outputs on the samples behind `approximation_error`, at most a few hundred of them.
+    output_points: tuple[OutputPoint, ...] = field(default=(), metadata=_about(optional=True))
     # The options as the compiler reports them (`told` in compiler/options.py).
     options: Mapping[str, Any]
 

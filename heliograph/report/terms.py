@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from heliograph.errors import ProgramError
+from heliograph.ir.ops.table import OPS
 from heliograph.report.markup import titled
 
 # The rows of the bill.
@@ -33,7 +34,6 @@ ROWS: dict[str, str] = {
     "new inputs": "How often an input like the samples leaves the range of a polynomial; its result is then refused.",
     "polynomials": "How far the polynomials are off, on samples that they were not fitted to and on all.",
     "class": "How often the compiled program gives the model's own class, on samples that it was not fitted to.",
-    "compilation": "The time that compiling takes.",
     "key generation": "The time in which a client makes its keys, once.",
     "encryption": "The time in which a client encrypts an input.",
     "evaluation": "The time of a run on the server, from measured prices of its calls, on an idle machine.",
@@ -93,12 +93,12 @@ def hovering(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def explained(name: str) -> str:
-    """The line of a name; a ProgramError names the nearest if there is none."""
-    known = {each.lower(): line for each, line in TERMS.items()}
+    """The line of a name in a report, or of an op; a ProgramError names the nearest if there is none."""
+    known = {spec.name: spec.doc for spec in OPS.values()} | {each.lower(): line for each, line in TERMS.items()}
     if name.lower() in known:
         return known[name.lower()]
     near = difflib.get_close_matches(name.lower(), known, n=3)
     raise ProgramError(
-        f"no report prints the name {name[:60]!r}",
+        f"neither a report nor a program has the name {name[:60]!r}",
         hint=f"perhaps {' or '.join(map(repr, near))}" if near else "heliograph explain lists all names",
     )

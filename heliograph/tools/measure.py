@@ -43,7 +43,6 @@ class Measurement:
     peak_rss_bytes: int = 0
     load_average: float = 0.0
     ms_by_layer: dict[str, float] = field(default_factory=dict)
-    compile_s: float = 0.0
     max_abs_error: float | None = None
 
     def figures(self) -> dict[str, Any]:
@@ -56,7 +55,6 @@ class Measurement:
             "decrypt_ms": self.decrypt_ms,
             "ms_by_layer": dict(self.ms_by_layer),
             "load_average": self.load_average,
-            "compile_s": self.compile_s,
             "process_peak_bytes": self.peak_rss_bytes,
         }
         known = {key: value for key, value in found.items() if value}
@@ -118,7 +116,7 @@ def measure(
     would not fit.
     """
     require_server(artifact, cache_bytes=cache_bytes)
-    result = Measurement(load_average=load_average() or 0.0, compile_s=artifact.compile_s or 0.0)
+    result = Measurement(load_average=load_average() or 0.0)
     begun = time.perf_counter()
     # Nothing leaves this process, and the key is discarded: nothing is lost without security.
     client = Client(artifact.public(), allow_insecure=True)
