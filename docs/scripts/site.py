@@ -9,6 +9,7 @@ from typing import Any
 
 import command_pages
 import error_index
+import op_pages
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,7 @@ OUTSIDE = {
     "SECURITY.md": "reporting.md",
     "benchmarks/data.md": "data.md",
 }
-MADE = {"errors.md": error_index.page, "commands.md": command_pages.page}
+MADE = {"errors.md": error_index.page, "commands.md": command_pages.page, "operations.md": op_pages.page}
 
 _SOURCE = re.compile(r'(?<=\ssrc=")(?![a-z]+:)([^"#]+)()(?=")')
 _NOTEBOOK_LINK = re.compile(r'(?<=\shref=")(?![a-z]+:)([^"#]+)\.md(?=[#"])')

@@ -1,4 +1,4 @@
-"""`heliograph explain`: what the names in a report mean."""
+"""`heliograph explain`: what the names in a report, and the operations of a program, mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph.cli.output import emit, output_options
 @click.argument("name", nargs=-1)
 @output_options
 def explain_command(name: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """Explain NAME, a row of the bill or a kind of operation, in one line; without NAME all of them.
+    """Explain NAME, a row of the bill, a kind of call or an op of the IR, in one line; without NAME all rows and calls.
 
     For example: heliograph explain output error
     """

@@ -48,19 +48,18 @@ class Diff:
             lines.append(f"  {name:<{width}}  {old} -> {new}" + (f"  (x{ratio:.2f})" if ratio is not None else ""))
         if self.layers:
             lines.append("by layer:")
-        for layer in self.layers:
-            parts = []
-            for key, unit in (
-                ("predicted_ms", " ms"),
-                ("levels", " levels"),
-                ("degree", " degree"),
-                ("nodes", " nodes"),
-            ):
-                old, new = layer[f"{key}_before"], layer[f"{key}_after"]
-                if old != new:
-                    parts.append(f"{_number(old)} -> {_number(new)}{unit}")
-            lines.append(f"  {layer['layer']:<{width}}  {', '.join(parts)}")
+        lines += [f"  {layer['layer']:<{width}}  {layer_changes(layer)}" for layer in self.layers]
         return "\n".join(lines)
+
+
+def layer_changes(layer: Mapping[str, Any]) -> str:
+    """What changed in one of a difference's layers, in words."""
+    parts = []
+    for key, unit in (("predicted_ms", " ms"), ("levels", " levels"), ("degree", " degree"), ("nodes", " nodes")):
+        old, new = layer[f"{key}_before"], layer[f"{key}_after"]
+        if old != new:
+            parts.append(f"{_number(old)} -> {_number(new)}{unit}")
+    return ", ".join(parts)
 
 
 def _number(value: Any) -> str:

@@ -18,6 +18,7 @@ from heliograph.report.drawing import (
     legend_svg,
     levels_svg,
     ranges_svg,
+    scatter_svg,
     times_svg,
 )
 from heliograph.report.figures import Figures, KeyRow
@@ -71,7 +72,8 @@ th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var
 th { color: var(--muted); font-weight: 600; white-space: nowrap; } td { overflow-wrap: break-word; }
 .box { overflow: auto; border: 1px solid var(--grid); border-radius: 8px; max-height: 820px; }
 .box svg { display: block; margin: 0 auto; } .plot { overflow-x: auto; }
-.plot svg { width: 100%; min-width: 640px; height: auto; } svg text { font-family: inherit; }
+.plot svg { width: 100%; min-width: 640px; height: auto; }
+.scatter svg { max-width: 100%; height: auto; } svg text { font-family: inherit; }
 .warn { border-left: 4px solid var(--measured); padding: 6px 14px; background: var(--note); }
 .bar { display: flex; gap: 10px; align-items: center; margin: 8px 0; flex-wrap: wrap; overflow-x: auto; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--link); }
@@ -159,19 +161,33 @@ def _key_label(row: KeyRow) -> str:
 
 
 def _degrees(figures: Figures) -> str:
-    """The table of degrees and its drawing; if degrees were allocated, also the curve behind their choice."""
+    """The degrees as bars and as a table; if they were allocated, also the curve behind their choice."""
     if not figures.degrees:
         return "<p>There is no single polynomial.</p>"
     titles, *rows = degree_rows(figures.degrees)
     degrees = f"<div class=plot>{table(titles, rows)}</div>"
-    parts = [_folded(degrees, len(figures.degrees), "degrees by layer")]
+    parts = [f"<div class=plot>{degrees_svg(figures.degrees)}</div>"] if len(figures.degrees) > 1 else []
+    parts.append(_folded(degrees, len(figures.degrees), "degrees by layer"))
     if figures.allocation is not None:
         parts += [
-            f"<div class=plot>{degrees_svg(figures.degrees)}</div><p>{escape(allocation_text(figures))}</p>",
+            f"<p>{escape(allocation_text(figures))}</p>",
             f"<div class=plot>{curve_svg(figures.allocation)}</div>",
             table(CURVE_TITLES, [curve_cells(point) for point in figures.allocation.curve]),
         ]
     return "".join(parts)
+
+
+def _outputs(figures: Figures) -> str:
+    """The scatter plot of outputs, and what its points are."""
+    if not figures.output_points:
+        return "<p>There are no samples.</p>"
+    samples = number_of(figures.error_samples, "sample")
+    if figures.calibrated:
+        samples += " that set no range" if figures.errors_apart else " that also set the ranges"
+    return (
+        f"<p class=muted>{number_of(len(figures.output_points), 'value')} of {samples}, without encryption; "
+        f"points on the line are exact</p><div class=scatter>{scatter_svg(figures.output_points)}</div>"
+    )
 
 
 def html_report(artifact: Compiled, report: Report | None = None) -> str:
@@ -207,6 +223,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
                 ("graph", "layers"),
                 ("levels", "levels"),
                 ("ranges", "ranges"),
+                ("outputs", "outputs"),
                 ("degrees", "degrees"),
                 ("keys", "keys"),
                 ("times", "time"),
@@ -240,6 +257,8 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
             if f.ranges
             else ("<p>There is no polynomial.</p>",)
         ),
+        "<h2 id=outputs-section>Outputs of the polynomials against the network's</h2>",
+        _outputs(f),
         "<h2 id=degrees-section>Degrees by layer</h2>",
         _degrees(f),
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",

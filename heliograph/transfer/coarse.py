@@ -67,6 +67,7 @@ def _figures(known: Figures) -> Figures:
         # These hide the number of states, which reveals the length of a training in the clear, and the effects of
         # single states.
         error_samples=1,
+        output_points=(),
         given_error=None,
         given_samples=None,
         savings=(),

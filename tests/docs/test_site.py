@@ -18,6 +18,7 @@ import pytest
 from helpers.pages import DOCS, ROOT
 
 import heliograph as hg
+from heliograph.ir.ops.table import OPS
 
 # Pages that a reader of the repository meets, wherever they lie.
 TEXTS = sorted(
@@ -25,7 +26,7 @@ TEXTS = sorted(
     key=lambda path: path.relative_to(ROOT).as_posix(),
 )
 # Pages that only the site has.
-MADE = {"docs/errors.md", "docs/commands.md"}
+MADE = {"docs/errors.md", "docs/commands.md", "docs/operations.md"}
 
 
 def script(name: str) -> ModuleType:
@@ -132,6 +133,11 @@ def test_the_reference_has_every_public_name() -> None:
     assert len(named) == len(set(named))
     public = set(hg.__all__) - {"__version__"}
     assert set(named) == public, f"docs/reference.md lacks {sorted(public - set(named))}"
+
+
+def test_the_page_of_operations_has_every_op() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", script("op_pages").page(), re.MULTILINE)
+    assert sorted(rows) == sorted(OPS)
 
 
 def test_the_index_has_the_errors_of_the_code() -> None:

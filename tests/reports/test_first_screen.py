@@ -15,6 +15,7 @@ import heliograph as hg
 from heliograph.ckks.security import max_log_pq
 from heliograph.cli.main import cli
 from heliograph.execution.primitives import PRIMITIVES
+from heliograph.ir.ops.table import OPS
 from heliograph.report import text
 from heliograph.report.parameters import ProgramParameters
 from heliograph.report.terms import CALLS, TERMS, explained
@@ -70,7 +71,8 @@ def test_the_names_are_explained_on_pages_and_by_a_command() -> None:
     assert run(cli, ["explain", "Output", "error"]).output == f"Output error: {TERMS['output error']}\n"
     assert json.loads(run(cli, ["explain", "--json"]).output) == TERMS
     assert "rotate_hoisted" in run(cli, ["explain"]).output
-    with pytest.raises(hg.ProgramError, match="no report prints") as caught:
+    assert run(cli, ["explain", "level_drop"]).output == f"level_drop: {OPS['level_drop'].doc}\n"
+    with pytest.raises(hg.ProgramError, match="neither a report nor a program has") as caught:
         explained("otput error")
     assert "perhaps 'output error'" in caught.value.hint
 

@@ -62,6 +62,18 @@ def test_diff(files):
     assert any(layer["layer"] == "sigmoid" for layer in found["layers"])
 
 
+def test_diff_writes_a_page(files, capsys):
+    page = files / "d.html"
+    run("diff", files / "a.helio", files / "b.helio", "--html", page)
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "After against before: evaluation " in text
+    with pytest.raises(SystemExit):
+        main(["diff", str(files / "a.helio"), str(files / "b.helio"), "--html", str(page)])
+    assert "already exists" in capsys.readouterr().err
+    assert page.read_text() == text
+
+
 def test_diff_of_something_else_is_an_error(files, capsys):
     (files / "x.helio").write_bytes(b"nothing")
     with pytest.raises(SystemExit) as caught:

@@ -17,7 +17,10 @@ import pytest
 from reports_support import SmallConv, artifact
 
 import heliograph as hg
+from heliograph.compiler.reporting.bill import output_points
 from heliograph.report.depth import DepthRow, artifact_depth
+from heliograph.report.diff import diff
+from heliograph.report.diff_page import diff_page
 from heliograph.report.drawing import graph_svg, layers_svg, place
 from heliograph.report.figures import LayerTime
 from heliograph.report.html import html_report
@@ -77,6 +80,48 @@ def test_the_page_shows_everything():
     rows = artifact_depth(artifact()).rows
     boxes = re.findall(r"<g><title>(%\d+) = ", page())
     assert sorted(boxes) == sorted(row.name for row in rows)
+
+
+def test_outputs_are_points_beside_a_diagonal():
+    """Each point is an output value of a sample, the network's across and the polynomials' upwards."""
+    found = artifact().report.figures
+    points = found.output_points
+    assert 0 < len(points) <= 240
+    gaps = [abs(point.network - point.program) for point in points]
+    assert 0 < max(gaps) <= found.approximation_error + 2.0**-11 * max(abs(point.network) for point in points)
+    assert page().count("<title>network ") == len(points)
+    assert max(point.network for point in points) > min(point.network for point in points)
+
+
+def test_points_are_those_of_the_client():
+    exact = [np.arange(1000.0).reshape(100, 10), np.full((100, 1), np.nan)]
+    near = [exact[0] + 1.0, exact[1]]
+    points = output_points(exact, near, (2.0, 1.0))
+    assert len(points) == 240
+    assert (points[0].network, points[0].program) == (0.0, 2.0)
+    assert (points[-1].network, points[-1].program) == (
+        pytest.approx(1998.0, rel=1e-3),
+        pytest.approx(2000.0, rel=1e-3),
+    )
+    assert output_points([], [], ()) == ()
+
+
+def test_two_artifacts_on_a_page():
+    one, other = artifact(), artifact(sigmoid=3)
+    made = diff_page(one, other, (HOSTILE, "b"))
+    reader = parsed(made)
+    assert "script" not in {tag for tag, _ in reader.tags}
+    assert not any(attributes.get("src") for _, attributes in reader.tags)
+    text = " ".join(reader.text)
+    assert "After against before: evaluation " in text
+    for name, old, new, _ in diff(one, other).figures:
+        assert name in text
+        assert old in text
+        assert new in text
+    shown = [attributes.get("id") for tag, attributes in reader.tags if tag == "svg"]
+    assert shown.count("levels") == 2
+    assert shown.count("scatter") == 2
+    assert "Both cost the same." in diff_page(one, one)
 
 
 def test_the_graph_puts_every_node_below_its_operands():

@@ -27,12 +27,15 @@ from heliograph.report.figures import (
     Allocation,
     ClassAgreement,
     Figures,
+    OutputPoint,
     SpentLevels,
     Stored,
 )
 
 # Variants are compiled for the report only if the linear maps have at most this many entries.
 _MOST_ENTRIES_TO_VARY = 4_000_000
+# Output values that the report keeps for its scatter plot.
+_MOST_POINTS = 240
 # Samples that are evaluated at once.
 CHUNK = 64
 
@@ -91,6 +94,7 @@ def bill(
             ),
             allocation=allocation,
             comparison=source.comparison,
+            output_points=output_points(exact, approximate, source.interface.scales),
             largest_output=largest if any(scale != 1.0 for scale in source.interface.scales) else None,
             options=replace(options, degrees=degrees_by_layer(fused, options.degrees)).told(),
         ),
@@ -130,6 +134,25 @@ def given_outputs(source: Program) -> list[Array]:
         for start in range(0, source.calibration[0].shape[0], CHUNK)
     ]
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def output_points(
+    exact: Sequence[Array], approximate: Sequence[Array], scales: Sequence[float]
+) -> tuple[OutputPoint, ...]:
+    """Output values of network and polynomials as the client has them, at even steps through all samples."""
+
+    factors = scales or [1.0] * len(exact)
+
+    def values(outputs: Sequence[Array]) -> Array:
+        parts = [factor * rows.reshape(-1) for rows, factor in zip(outputs, factors, strict=True)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    pairs = np.stack([values(exact), values(approximate)], axis=1)
+    pairs = pairs[np.isfinite(pairs).all(axis=1) & (np.abs(pairs) < LARGEST).all(axis=1)]
+    chosen = np.unique(np.linspace(0, len(pairs) - 1, min(len(pairs), _MOST_POINTS)).astype(int)) if len(pairs) else []
+    return tuple(
+        OutputPoint(*(rounding.nearest(float(value), rounding.SEEN_BITS) for value in pairs[i])) for i in chosen
+    )
 
 
 def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequence[Array]) -> ClassAgreement | None:
