@@ -102,7 +102,7 @@ def run_demo(images: int = 40, progress: Callable[[str, int, int], None] | None 
     tell("compile", 1, 1)
     # Compiling kernels, once for each machine, is no part of the times that the table compares.
     tell("kernels", 0, 1)
-    measure(compile_program(parse(_SMALL), Options(security_bits=None, log_ring=10)), [np.zeros(4)])
+    measure(compile_program(parse(_SMALL), Options()), [np.zeros(4)])
     tell("kernels", 1, 1)
     measurement = measure(
         artifact, list(test_x), lambda done, total: tell("encrypted images", done, total), expected=list(clear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from html import escape
 
 from heliograph.report.drawing import columns_svg
@@ -63,7 +64,9 @@ def _charts(ended: list[Endings], names: dict[str, str], ratios: dict[str, float
         first = next(bucket for bucket, count in enumerate(done) if count)
         last = max(bucket for bucket, count in enumerate(done) if count) + 1
         limits = [f"to {seconds_text(limit)}" for limit in LIMITS_S] + [f"over {seconds_text(LIMITS_S[-1])}"]
-        said = f"{jobs} with a result, {seconds_text(seconds / jobs)} on average"
+        half = next(bucket for bucket, under in enumerate(itertools.accumulate(done)) if 2 * under >= jobs)
+        said = f"{jobs} with a result; half of them took {limits[half]}; with the reading of keys that were not in memory, "
+        said += f"{seconds_text(seconds / jobs)} on average"
         if artifact in ratios:
             said += f", {ratios[artifact]:.2f} times the predicted time"
         bars = list(zip(limits, done, strict=True))[max(0, first - 1) : last + 1]
