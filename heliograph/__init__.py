@@ -46,6 +46,7 @@ _PUBLIC: dict[str, str] = {
     "refine": "heliograph.tools.refine",
     "tune": "heliograph.tools.tune",
     "Tuning": "heliograph.tools.tune",
+    "export": "heliograph.tools.exports.export",
     "html_report": "heliograph.report.html",
     "save_plots": "heliograph.report.plots",
     "Options": "heliograph.compiler.options",
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from heliograph.runtime.wire.messages import EvaluationKeys as EvaluationKeys
     from heliograph.serving.remote.server import RemoteServer as RemoteServer
     from heliograph.tools.debug import debug as debug
+    from heliograph.tools.exports.export import export as export
     from heliograph.tools.measure import Measurement as Measurement
     from heliograph.tools.measure import measure as measure
     from heliograph.tools.refine import refine as refine

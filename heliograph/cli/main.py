@@ -30,6 +30,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "explain": ("heliograph.cli.explain", "explain_command", "Explain a name in a bill in one line."),
     "tune": ("heliograph.cli.tune", "tune_command", "Show what accuracy costs, over degrees, batches, precision."),
     "diff": ("heliograph.cli.diff", "diff_command", "Compare the costs of two artifacts."),
+    "export": ("heliograph.cli.export", "export_command", "Write a program for OpenFHE or as MLIR."),
     "keygen": ("heliograph.cli.keys", "keygen_command", "Make a secret key and evaluation keys."),
     "encrypt": ("heliograph.cli.keys", "encrypt_command", "Encrypt one sample with the secret key."),
     "evaluate": (
@@ -50,7 +51,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
 # All commands, grouped as --help shows them.
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "First steps": ("doctor", "demo"),
-    "Compile": ("compile", "inspect", "explain", "tune", "diff", "refine", "certify", "approx"),
+    "Compile": ("compile", "inspect", "explain", "tune", "diff", "export", "refine", "certify", "approx"),
     "Run": ("run", "keygen", "encrypt", "evaluate", "decrypt", "serve", "token"),
     "The language": ("check", "fmt"),
     "Training": ("transfer", "dp"),
