@@ -20,7 +20,7 @@ from heliograph.cli.output import (
 from heliograph.errors import ProgramError, SecurityError
 from heliograph.tools.progress import progress_bar
 
-_PASSPHRASE_FILE = click.option(
+PASSPHRASE_FILE = click.option(
     "--passphrase-file",
     default=None,
     metavar="FILE",
@@ -44,19 +44,19 @@ def _read_passphrase(path: str) -> str:
     return line
 
 
-def load_client(key: str, passphrase_file: str | None, insecure: bool) -> Any:
-    """The client of a key file; asks for the passphrase where the file needs one and none was given."""
+def load_client(key: str, passphrase_file: str | None, insecure: bool) -> tuple[Any, str | None]:
+    """The client of a key file, and its passphrase; asks for it where the file needs one and none was given."""
     from heliograph.runtime.client.client import Client
     from heliograph.runtime.client.keyfile import is_protected
 
+    secret: str | None = None
     if passphrase_file is not None:
-        return Client.load(key, _read_passphrase(passphrase_file), allow_insecure=insecure)
-    if not is_protected(key):
-        return Client.load(key, allow_insecure=insecure)
-    if not sys.stdin.isatty():
-        raise SecurityError(f"{key} is protected by a passphrase", hint="give --passphrase-file")
-    secret = click.prompt(f"passphrase of {key}", hide_input=True, err=True)
-    return Client.load(key, secret, allow_insecure=insecure)
+        secret = _read_passphrase(passphrase_file)
+    elif is_protected(key):
+        if not sys.stdin.isatty():
+            raise SecurityError(f"{key} is protected by a passphrase", hint="give --passphrase-file")
+        secret = click.prompt(f"passphrase of {key}", hide_input=True, err=True)
+    return Client.load(key, secret, allow_insecure=insecure), secret
 
 
 @click.command("keygen")
@@ -74,7 +74,7 @@ def load_client(key: str, passphrase_file: str | None, insecure: bool) -> Any:
 )
 @click.option("--public", default=None, metavar="FILE", help="Also write the public part of the artifact.")
 @click.option("--passphrase", is_flag=True, help="Ask for a passphrase to protect the secret key with.")
-@_PASSPHRASE_FILE
+@PASSPHRASE_FILE
 @click.option("--force", is_flag=True, help="Overwrite an existing secret key: what was encrypted for it is lost.")
 @click.option("--no-memory-check", is_flag=True, help="Make the keys even if memory seems too small.")
 @insecure_option
@@ -195,7 +195,7 @@ def _note_server(artifact: Any, folder: bool, quiet: bool) -> None:
     "-o", "--output", default="input.ct", show_default=True, metavar="FILE", help="Where to write the encrypted input."
 )
 @click.option("--sample", type=int, default=None, help="Encrypt this sample of INPUT, whose first axis counts samples.")
-@_PASSPHRASE_FILE
+@PASSPHRASE_FILE
 @force_option
 @insecure_option
 @output_options
@@ -211,7 +211,7 @@ def encrypt_command(
     quiet: bool,
 ) -> None:
     """Encrypt one sample with the secret KEY. INPUT is .npy, or .npz with one array per input."""
-    client = load_client(key, passphrase_file, insecure)
+    client, _ = load_client(key, passphrase_file, insecure)
     names = [spec.name for spec in client.public.inputs]
     encrypted = client.encrypt(*read_samples(data, names, sample))
     if isinstance(encrypted, list):
@@ -242,7 +242,7 @@ def encrypt_command(
     help="Write the result to this file (.npy, or .npz for several outputs), readable by you alone.",
 )
 @click.option("--of", default=None, metavar="INPUT.ct", help="Refuse the answer unless it belongs to this input.")
-@_PASSPHRASE_FILE
+@PASSPHRASE_FILE
 @force_option
 @insecure_option
 @output_options
@@ -264,7 +264,7 @@ def decrypt_command(
     from heliograph.runtime.client.answers import read_answer
     from heliograph.runtime.wire.messages import EncryptedInput, EncryptedOutput
 
-    client = load_client(key, passphrase_file, insecure)
+    client, _ = load_client(key, passphrase_file, insecure)
     result = client.decrypt(EncryptedOutput.load(data), of=None if of is None else EncryptedInput.load(of))
     names = [spec.name for spec in client.public.outputs]
     results = result if isinstance(result, tuple) else (result,)

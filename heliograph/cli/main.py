@@ -32,6 +32,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "diff": ("heliograph.cli.diff", "diff_command", "Compare the costs of two artifacts."),
     "export": ("heliograph.cli.export", "export_command", "Write a program for OpenFHE or as MLIR."),
     "keygen": ("heliograph.cli.keys", "keygen_command", "Make a secret key and evaluation keys."),
+    "upgrade": ("heliograph.cli.upgrade", "upgrade_command", "Use a secret key for a new version of the model."),
     "encrypt": ("heliograph.cli.keys", "encrypt_command", "Encrypt one sample with the secret key."),
     "evaluate": (
         "heliograph.cli.evaluate",
@@ -52,7 +53,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "First steps": ("doctor", "demo"),
     "Compile": ("compile", "inspect", "explain", "tune", "diff", "export", "refine", "certify", "approx"),
-    "Run": ("run", "keygen", "encrypt", "evaluate", "decrypt", "serve", "token"),
+    "Run": ("run", "keygen", "upgrade", "encrypt", "evaluate", "decrypt", "serve", "token"),
     "The language": ("check", "fmt"),
     "Training": ("transfer", "dp"),
 }

@@ -58,6 +58,8 @@ class Client:
         require_security(self.public, allow_insecure=allow_insecure, for_whom="Client")
         self._cryptor = Cryptor(self.public.ring) if cryptor is None else cryptor
         self._shares = Shares(self.id)
+        # The artifact of the client that this one was made from (`for_artifact`).
+        self._earlier: PublicArtifact | None = None
 
     def __repr__(self) -> str:
         return f"<Client {self.id[:12]} of {self.public.name!r}>"
@@ -103,9 +105,10 @@ class Client:
         return client
 
     def for_artifact(self, artifact: Artifact | PublicArtifact, *, allow_insecure: bool = False) -> Client:
-        """The same secret key for another artifact on the same ring, such as a model trained under this key.
+        """The same secret key for another artifact on the same ring: a new version of the model, or one trained under it.
 
-        It has its own evaluation keys. Shared results count for both. Raises ProgramError for a different ring.
+        It has its own evaluation keys; those that both artifacts need alike can be kept (`reuse` in
+        `write_evaluation_keys`). Shared results count for both. Raises ProgramError for a different ring.
         """
         ring = artifact.public().ring
         if ring != self.public.ring:
@@ -117,7 +120,27 @@ class Client:
             )
         client = Client(artifact, allow_insecure=allow_insecure, cryptor=self._cryptor)
         client._shares = self._shares
+        client._earlier = self.public
         return client
+
+    def kept_keys(self, keys: EvaluationKeys | KeyFolder) -> frozenset[str]:
+        """The names of the evaluation keys that this client's artifact needs just like the one before.
+
+        keys: those of the client from which this one was made (`for_artifact`).
+
+        Raises ProgramError if there is none, and WireError for keys of another client or artifact.
+        """
+        if self._earlier is None:
+            raise ProgramError(
+                "no earlier keys can be kept by this client",
+                where="reuse",
+                hint="make it from the earlier one: Client.load(path).for_artifact(artifact)",
+            )
+        keys.check(self._earlier.fingerprint, self.id)
+        there, earlier = set(keys.names()), {key.name: key for key in self._earlier.evaluation_keys}
+        return frozenset(
+            key.name for key in self.public.evaluation_keys if earlier.get(key.name) == key and key.name in there
+        )
 
     def check_artifact(self, artifact: Artifact | PublicArtifact, what: str = "the client's key") -> None:
         """Raise a WireError unless this client was made for the artifact."""
@@ -150,13 +173,19 @@ class Client:
         return EvaluationKeys(self.public.fingerprint, self.id, made)
 
     def write_evaluation_keys(
-        self, path: str | Path, progress: Progress | None = None, *, check_memory: bool = True
+        self,
+        path: str | Path,
+        progress: Progress | None = None,
+        *,
+        check_memory: bool = True,
+        reuse: EvaluationKeys | KeyFolder | None = None,
     ) -> KeyFolder:
         """Write the keys that the server needs into a folder, each as soon as it is made.
 
         Only one key is in memory at a time, and each file is written completely or not at all. If this client began the
         folder earlier and did not finish, it is completed: save the client first, so that it can be loaded again.
-        `progress(stage, done, total)` is called after every key.
+        `progress(stage, done, total)` is called after every key. With `reuse`, the keys of the client from which this one
+        was made (`for_artifact`), keys that both artifacts need alike are copied, not made.
 
         Raises WireError if the folder holds the keys of another client or artifact, or another process is writing into
         it; HeliographError if the disk is full; TooLittleMemoryError (not with `check_memory=False`) if one of the keys
@@ -165,6 +194,12 @@ class Client:
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, True), "making an evaluation key")
         keys = {key.name: key for key in self.public.evaluation_keys}
+        kept = frozenset() if reuse is None else self.kept_keys(reuse)
+
+        def make(name: str) -> Bytes:
+            if reuse is not None and name in kept:
+                return reuse.blob(name)
+            return self._cryptor.evaluation_key_bytes(keys[name])
 
         def done(number: int, total: int) -> None:
             if progress is not None:
@@ -175,7 +210,7 @@ class Client:
             self.public.fingerprint,
             self.id,
             {name: key.sent_bytes for name, key in keys.items()},
-            lambda name: self._cryptor.evaluation_key_bytes(keys[name]),
+            make,
             done,
         )
 

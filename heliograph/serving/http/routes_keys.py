@@ -17,7 +17,8 @@ async def begin_keys(site: Here, known: Known, artifact: Fingerprint, client: Cl
     """Begin the key set of a client, or say what is missing of it. Refused where no worker could use it."""
     served = site.catalog[artifact]
     served.require_fit()
-    return await run_sync(site.keysets.begin, known.number, artifact, client, served.keys)
+    others = {each.record.artifact: each.keys for each in site.catalog}
+    return await run_sync(site.keysets.begin, known.number, artifact, client, served.keys, others)
 
 
 @router.get("/v1/keys/{artifact}/{client}")

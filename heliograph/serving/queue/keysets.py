@@ -8,15 +8,17 @@ import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from heliograph.ckks.keys import EvaluationKey
-from heliograph.files import of_the_machine
-from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError, write_index
+from heliograph.files import of_the_machine, write_file
+from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError, key_parts, write_index
+from heliograph.serving.logs import log
 from heliograph.serving.queue.database import Database, count
 from heliograph.serving.queue.jobs import Jobs
 from heliograph.serving.queue.settings import Limits, Places
-from heliograph.serving.queue.tenants import require_few
-from heliograph.serving.queue.uploads import Upload
+from heliograph.serving.queue.tenants import require_few, require_room, reserved_bytes
+from heliograph.serving.queue.uploads import Upload, require_free
 from heliograph.serving.refusals import Refused, nothing_there
 from heliograph.serving.remote.records import ErrorRecord, KeysRecord
 
@@ -39,11 +41,23 @@ class KeySets:
         # Only one key at a time is read for its check, because keys are large.
         self._reading = threading.Lock()
 
-    def begin(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
-        """The key set, created if it is new; a refusal if the tenant has too many."""
+    def begin(
+        self,
+        tenant: int,
+        artifact: str,
+        client: str,
+        expected: Expected,
+        others: Mapping[str, Expected] = MappingProxyType({}),
+    ) -> KeysRecord:
+        """The key set, created if it is new; a refusal if the tenant has too many.
+
+        others: the keys of the other artifacts that are served. A new set takes those keys that the same client sent for
+            one of them and that both artifacts need alike.
+        """
         found = self._row(tenant, artifact, client)
         if found is None:
             self._begin(tenant, artifact, client)
+            self._keep(tenant, artifact, client, expected, others)
         elif _size(self._folder(found.folder, artifact, client)) != found.bytes:
             self.mend(found.folder)
         row = self._required(tenant, artifact, client)
@@ -71,6 +85,43 @@ class KeySets:
             if taken:
                 shutil.rmtree(self._places.keyset(folder), ignore_errors=True)
             raise
+
+    def _keep(
+        self, tenant: int, artifact: str, client: str, expected: Expected, others: Mapping[str, Expected]
+    ) -> None:
+        """Copy keys of the client's other sets into a new one, as far as the quota and the disk allow."""
+        rows = (
+            self._database.reading()
+            .execute(
+                "SELECT folder, artifact FROM keysets WHERE tenant = ? AND client = ? AND artifact != ? AND complete = 1"
+                " ORDER BY used DESC",
+                (tenant, client, artifact),
+            )
+            .fetchall()
+        )
+        row = self._required(tenant, artifact, client)
+        target, copied = self._places.keyset(row.folder), 0
+        for other in rows:
+            known = others.get(other["artifact"], {})
+            source = KeyFolder(self._places.keyset(other["folder"]))
+            for name in sorted(set(expected) - set(KeyFolder(target).names())):
+                if known.get(name) != expected[name]:
+                    continue
+                size = source.file(name).stat().st_size
+                try:
+                    with self._database.writing() as connection:
+                        require_room(connection, tenant, copied + size, self._limits)
+                        left = self._limits.free_bytes + reserved_bytes(connection)
+                    require_free(target, size, left)
+                    with self._reading:
+                        blob = source.blob(name)
+                        write_file(KeyFolder(target).file(name), key_parts(artifact, client, name, blob))
+                except (Refused, KeysError):
+                    # The client sends the others.
+                    return
+                copied += size
+        if copied:
+            log("keys kept", artifact=artifact, bytes=copied)
 
     def record(self, tenant: int, artifact: str, client: str, expected: Expected) -> KeysRecord:
         """The state of the set: how many keys there are, and which are missing."""
