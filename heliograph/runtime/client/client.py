@@ -148,7 +148,7 @@ class Client:
             raise WireError(
                 f"{what} was made for another artifact",
                 why=f"it was made for {self.public.fingerprint[:12]}, this one is {artifact.fingerprint[:12]}",
-                hint="a client's key works only with the artifact that it was made for; make a new one for this artifact",
+                hint="use it for this artifact too with Client.for_artifact or heliograph upgrade, or make a new one",
             )
 
     @property
