@@ -274,6 +274,7 @@ def test_reprs_tell_no_secret(client: Client, keys: EvaluationKeys, server: Serv
     for value in (client, client._cryptor, keys, server):
         assert "PrivateKey" not in repr(value)
         assert len(repr(value)) < 200
+    assert f"{sum(map(len, keys.blobs.values())) / 1e6:.2f} MB" in repr(keys)
 
 
 def _coefficients(client: Client) -> bytes:

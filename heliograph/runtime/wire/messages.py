@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 from heliograph.artifact.container import Container, parts, read_file, unpack
 from heliograph.errors import WireError
 from heliograph.files import Bytes, write_file
-from heliograph.texts import is_hex
+from heliograph.texts import is_hex, number_of
 
 VERSION = 5
 # Hexadecimal digits of an artifact's fingerprint, and of the random names of clients, requests and jobs.
@@ -25,7 +25,7 @@ _FINGERPRINT, _NAME = 64, 32
 _MOST_SAMPLES = 1 << 17
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Message:
     """Fields and blobs of one message. A blob is one object in the form of runtime/wire/forms.py."""
 
@@ -38,6 +38,14 @@ class Message:
     # Optional fields that hold counts.
     counted: ClassVar[tuple[str, ...]] = ()
     max_bytes: ClassVar[int] = 0
+
+    def __repr__(self) -> str:
+        size = sum(map(len, self.blobs.values()))
+        what = number_of(len(self.blobs), "object")
+        return (
+            f"<{type(self).__name__}: {what} of {size / 1e6:.2f} MB, for artifact {self.artifact[:12]} by client "
+            f"{self.client[:12]}>"
+        )
 
     def names(self) -> Sequence[str]:
         return sorted(self.blobs)
@@ -173,7 +181,7 @@ class EvaluationKeys(Message):
     max_bytes = 64 * 1024**3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EncryptedInput(Message):
     """The encrypted inputs of one sample: objects `name/chunk`, and a unique `request`.
 
@@ -200,7 +208,7 @@ class CarriedValues(Message):
     max_bytes = 16 * 1024**3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EncryptedOutput(Message):
     """The encrypted outputs of one sample: objects `number`, in order; `request` is copied from the inputs."""
 
