@@ -16,11 +16,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from heliograph.cli.main import cli
 from heliograph.cli.serve import serve_command, token_command
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 LOCK = DEPLOY / "requirements.txt"
+# The endings of the Dockerfiles; that of a server has none.
+ROLES = ("", ".client", ".compiler")
 
 
 def directives(text: str) -> dict[str, list[str]]:
@@ -73,7 +76,7 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 def test_the_dockerfile_starts_a_server() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     entry = json.loads(re.findall(r"(?m)^ENTRYPOINT (\[.*\])$", text)[0])
-    run = next(line for line in text.replace("\\\n", " ").replace("#", "").splitlines() if "docker run" in line)
+    run = next(line for line in text.replace("\\\n", " ").replace("#", "").splitlines() if "docker run -d" in line)
     image = shlex.split(run).index("heliograph", shlex.split(run).index("--memory"))
     given = parsed(serve_command, [*entry[2:], *shlex.split(run)[image + 1 :]])
     assert (given["artifacts"], given["data"], given["plain_http"]) == (("/model.helio",), "/data", True)
@@ -82,11 +85,44 @@ def test_the_dockerfile_starts_a_server() -> None:
     assert parsed(token_command, shlex.split(token)[shlex.split(token).index("token") + 1 :])["data"] == "/data"
 
 
-def test_the_image_takes_what_the_build_needs() -> None:
+@pytest.mark.parametrize("role", ROLES)
+def test_the_image_takes_what_the_build_needs(role: str) -> None:
     """Files that pyproject.toml names are among those that are copied."""
-    kept = [line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
-    assert {"heliograph", "pyproject.toml", "deploy/requirements.txt", "README.md", "LICENSE"} == set(kept)
+    text = (DEPLOY / f"Dockerfile{role}.dockerignore").read_text()
+    kept = {line[1:] for line in text.splitlines() if line.startswith("!")}
+    versions = "constraints.txt" if role == ".compiler" else "deploy/requirements.txt"
+    assert kept == {"heliograph", "pyproject.toml", versions, "README.md", "LICENSE"}
     assert all((DEPLOY.parent / name).exists() for name in kept)
+
+
+@pytest.mark.parametrize("role", [".client", ".compiler"])
+def test_the_commands_of_an_image_exist(role: str) -> None:
+    text = (DEPLOY / f"Dockerfile{role}").read_text()
+    assert json.loads(re.findall(r"(?m)^ENTRYPOINT (\[.*\])$", text)[0]) == ["heliograph"]
+    (run,) = (line for line in text.replace("#", "").splitlines() if "docker run --rm" in line)
+    name, *arguments = run.partition(f" heliograph-{role[1:]} ")[2].split()
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    parsed(command, arguments)
+
+
+def test_compose_starts_a_server_behind_a_proxy() -> None:
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    server, proxy = found["services"]["server"], found["services"]["proxy"]
+    assert (ROOT / server["build"]["dockerfile"]).exists()
+    entry = json.loads(re.findall(r"(?m)^ENTRYPOINT (\[.*\])$", (ROOT / server["build"]["dockerfile"]).read_text())[0])
+    given = parsed(serve_command, [*entry[2:], *server["command"]])
+    assert given["artifacts"] == (server["volumes"][1].split(":")[1],)
+    assert given["data"] == server["volumes"][0].split(":")[1]
+    assert int(server["mem_limit"].removesuffix("g")) * 2**30 > int(str(given["memory_bytes"]))
+    # No port of the server is reachable but through the proxy.
+    assert "ports" not in server
+    assert proxy["command"][-1] == f"server:{str(given['listen']).rpartition(':')[2]}"
+    assert set(found["volumes"]) == {volume.split(":")[0] for volume in (server["volumes"][0], proxy["volumes"][0])}
+    # What the image writes to although its file system is read-only.
+    written = re.findall(r"(?m)^ENV NUMBA_CACHE_DIR=(\S+)$", (DEPLOY / "Dockerfile").read_text())
+    assert {each.partition(":")[0] for each in server["tmpfs"]} == {"/tmp", *written}
 
 
 def test_compiled_kernels_are_not_in_the_data() -> None:
@@ -136,8 +172,9 @@ def test_the_lock_has_all_that_a_server_takes() -> None:
     assert {name for name, _ in seen} - {"heliograph"} <= names
 
 
-def test_the_image_installs_nothing_that_is_not_locked() -> None:
-    lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+@pytest.mark.parametrize("role", ["", ".client"])
+def test_the_image_installs_nothing_that_is_not_locked(role: str) -> None:
+    lines = (DEPLOY / f"Dockerfile{role}").read_text().replace("\\\n", " ").splitlines()
     installs = [line.split("pip install", 1)[1] for line in lines if line.startswith("RUN pip install")]
     assert len(installs) == 2
     for options in installs:
