@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.ir import Program
 from heliograph.report.text import Report
@@ -27,6 +28,9 @@ class Compiled(Protocol):
 
     @property
     def ring(self) -> Ring: ...
+
+    @property
+    def evaluation_keys(self) -> tuple[EvaluationKey, ...]: ...
 
     @property
     def fingerprint(self) -> str: ...

@@ -24,6 +24,7 @@ from heliograph.report.drawing import (
 from heliograph.report.figures import Figures, KeyRow
 from heliograph.report.layers import is_bootstrap, layer_graph
 from heliograph.report.markup import table, tiles
+from heliograph.report.parameters import ProgramParameters
 from heliograph.report.terms import hovering
 from heliograph.report.text import (
     CURVE_TITLES,
@@ -195,6 +196,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
     report = report or artifact.report
     f, depth = report.figures, artifact_depth(artifact)
     rows = depth.rows
+    parameters = str(ProgramParameters.of(artifact.program.planned.chains, artifact.evaluation_keys))
     drawn = rows if len(rows) <= _MAX_DRAWN else ()
     levels = artifact.ring.levels
     spent = [(layer, place, str(levels_)) for place, layer, levels_ in depth.spent]
@@ -262,6 +264,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         "<h2 id=degrees-section>Degrees by layer</h2>",
         _degrees(f),
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
+        f"<details><summary>all primes and keys</summary><div class=box><pre>{escape(parameters)}</pre></div></details>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",
         f"<div class=plot>{times_svg(report)}</div>",
         "<h2 id=assumed-section>What the figures assume</h2><ul>",

@@ -21,6 +21,7 @@ from heliograph.compiler.reporting.held_out import observe
 from heliograph.interpret import interpret_many
 from heliograph.report.depth import artifact_depth
 from heliograph.report.html import html_report
+from heliograph.report.parameters import ProgramParameters
 from heliograph.report.plots import figures
 from heliograph.report.text import error_text, seconds_text
 from heliograph.rounding import upward_text
@@ -142,6 +143,7 @@ def of_the_report(report: hg.Report, made: hg.Artifact) -> Any:
             known["B"] |= {float(value)} if "bytes" in key else set()
             known["ms"] |= {1e3 * value} if key.endswith("_s") else {value} if re.search(r"(_|\.)ms", key) else set()
             known["%"] |= {100.0 * value} if re.search("share|relative|margin", key) else set()
+    written.update(numbers(str(ProgramParameters.of(made.program.planned.chains, made.evaluation_keys))))
     known["B"] |= {float(row["keys"] * row["key_bytes"]) for row in values["keys_by_kind"]}
     measured = report.measured.get("max_abs_error")
     if measured:
