@@ -96,10 +96,12 @@ def diff_page(before: Compiled, after: Compiled, names: tuple[str, str] | None =
                 f"<div class=plot>{levels_svg(artifact_depth(side).rows, side.ring.levels)}</div>"
                 for when, title, side in zip(("before", "after"), titles, sides, strict=True)
             ),
-            pair(
-                "Degrees by layer",
-                [degrees_svg(side.report.figures.degrees) if side.report.figures.degrees else "" for side in sides],
-                "There is no single polynomial.",
+            *(
+                f"<h2>Degrees by layer, {when}: {escape(title)}</h2>"
+                + (f"<div class=plot>{degrees_svg(rows)}</div>" if rows else "<p>There is no single polynomial.</p>")
+                for when, title, rows in zip(
+                    ("before", "after"), titles, (side.report.figures.degrees for side in sides), strict=True
+                )
             ),
             pair(
                 "Outputs of the polynomials against the network's",
