@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from heliograph.ckks.primes import WORD_BITS, WORD_BYTES, chain_primes, largest_primes, words
-from heliograph.ckks.security import max_log_pq, sparse_attack
+from heliograph.ckks.security import max_log_pq, sparse_attack, sparse_max_log_q
 from heliograph.errors import ProgramError
 from heliograph.records import bounds
 
@@ -29,6 +29,11 @@ REDUCTION_LEVELS = 9
 _SPECIAL_BITS_ABOVE = 9
 # The key to the sparse secret has special primes of this size, whatever the size of the chain's.
 SPARSE_SPECIAL_BITS = 33
+
+
+def sparse_log_q(first_mod_bits: int) -> int:
+    """The bits of the modulus of the key to the sparse secret: the first prime and two special ones."""
+    return first_mod_bits + 2 * SPARSE_SPECIAL_BITS
 
 
 # Logarithms of primes are integer multiples of this, so sums and differences of them, such as scales, are exact below
@@ -214,8 +219,18 @@ class Ring:
 
     @property
     def _sparse_key_holds(self) -> bool:
-        """Whether finding the sparse secret of bootstraps costs at least the requested security, if there are any."""
-        return self.bootstrap is None or (sparse_attack(self.log_ring) or 0) >= (self.security_bits or 0)
+        """Whether finding the sparse secret of bootstraps costs at least the requested security, if there are any: by our
+        estimate, and by a published table.
+        """
+        if self.bootstrap is None:
+            return True
+        estimated = (sparse_attack(self.log_ring) or 0) >= (self.security_bits or 0)
+        return estimated and self.sparse_log_q <= sparse_max_log_q(self.log_ring)
+
+    @property
+    def sparse_log_q(self) -> int:
+        """The bits of the modulus of the key to the sparse secret."""
+        return sparse_log_q(self.first_mod_bits)
 
     @property
     def _modulus_fits(self) -> bool:

@@ -15,11 +15,20 @@ SPARSE_WEIGHT = 32
 # dimension. Larger rings are harder at the same modulus. The costs are estimates; docs/security.md says how they were
 # made.
 _SPARSE_ATTACK = {15: 139, 16: 164}
+# Largest log2(q) of one sample with 128 bits for a ternary secret of that weight and sigma 3.2, by log2 of the ring
+# dimension, as estimated by others: jdumezy/sparse-key-estimate, Precomputed-Tables/128bits_security.md at commit 44e10687,
+# by the rotated primal hybrid attack of Ogilvie, eprint 2026/279.
+SPARSE_MAX_LOG_Q_128 = {12: 19, 13: 37, 14: 77, 15: 164, 16: 349}
 
 
 def sparse_attack(log_ring: int) -> int | None:
     """A lower bound on log2 of the best known attack's cost on the sparse secret's key; None without an estimate."""
     return max((bits for log, bits in _SPARSE_ATTACK.items() if log <= log_ring), default=None)
+
+
+def sparse_max_log_q(log_ring: int) -> int:
+    """The largest log2 of the modulus of the sparse secret's key by the published table; larger rings allow more."""
+    return max((bits for log, bits in SPARSE_MAX_LOG_Q_128.items() if log <= log_ring), default=0)
 
 
 def max_log_pq(log_ring: int, security_bits: int) -> int:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from html import escape
 from typing import Any, Protocol
 
+from heliograph.ckks.ring import sparse_log_q
+from heliograph.ckks.security import SPARSE_WEIGHT, sparse_max_log_q
 from heliograph.ckks.sharing import (
     DISTANCE_BITS,
     SHARE_BITS,
@@ -128,6 +130,14 @@ def figure_text(value: Any, unit: Unit, magnitude: float | None = None) -> str:
 
 def _unbounded_text(ms: float) -> str:
     return f"costs time: a run without it would take about {ms / 1e3:.3g} s"
+
+
+def _sparse_text(figures: Figures) -> str:
+    """The sparse secret of bootstraps, with the published limit for it."""
+    if not figures.bootstraps or figures.security_bits is None:
+        return ""
+    log_q, most = sparse_log_q(figures.first_mod_bits), sparse_max_log_q(figures.ring_dim.bit_length() - 1)
+    return f"; bootstraps begin under one of weight {SPARSE_WEIGHT}, modulo {log_q} of at most {most} bits (eprint 2026/279)"
 
 
 def _bootstraps_text(count: int, found: Bootstrapping, lower: Sequence[LowerChain]) -> str:
@@ -358,7 +368,7 @@ class Report:
         kinds = ", ".join(f"{number} {kind}" for kind, number in f.operations_by_kind.items())
         return [
             ("security", security),
-            ("secret", f.secret_distribution),
+            ("secret", f.secret_distribution + _sparse_text(f)),
             ("ring", f"N = {f.ring_dim}, {f.slots} slots, {f.digits} key-switching digits"),
             (
                 "chain",

@@ -20,6 +20,7 @@ import pytest
 from helpers.random_programs import random_inputs
 
 from heliograph.artifact.artifact import Artifact
+from heliograph.ckks import security
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.driver import compile
@@ -30,6 +31,7 @@ from heliograph.compiler.planning.plan import AmplifiedError, least_ms, run_ms
 from heliograph.errors import HeliographError, PlanningError, ProgramError, SecurityError, UnsupportedError
 from heliograph.interpret import interpret
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
+from heliograph.runtime.wire.forms import sparse_primes
 from heliograph.tools.simulate import simulate
 
 INSECURE = Options(security_bits=None)
@@ -212,6 +214,27 @@ def test_the_documented_table_is_the_one_in_use() -> None:
         int(n.split("^")[1]): int(limit) for n, limit in zip(rings[1].split("|"), limits[1].split("|"), strict=True)
     }
     assert found == MAX_LOG_PQ_128
+
+
+def test_the_sparse_secret_is_within_the_published_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our estimate alone does not make a ring secure that bootstraps, nor does the table alone."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    table = re.search(r"^\| N \|(.*)\|\n.*\n\| log2 q at most \|(.*)\|$", text, re.MULTILINE)
+    assert table is not None
+    rings, limits = (row.split("|") for row in table.groups())
+    found = {int(n.split("^")[1]): int(limit) for n, limit in zip(rings, limits, strict=True)}
+    assert found == security.SPARSE_MAX_LOG_Q_128 == {12: 19, 13: 37, 14: 77, 15: 164, 16: 349}
+    ring = Ring(15, 60, 42, 10, 3, bootstrap=(2, 2), short_specials=True)
+    assert ring.secure
+    assert math.prod((ring.primes[0], *sparse_primes(ring))).bit_length() <= ring.sparse_log_q == 126 <= found[15]
+    assert security.sparse_max_log_q(17) == found[16]
+    assert not replace(ring, log_ring=14, levels=2).secure
+    monkeypatch.setitem(security.SPARSE_MAX_LOG_Q_128, 15, 125)
+    assert not ring.secure
+    assert "sparse secret" in ring.weakness
+    monkeypatch.undo()
+    monkeypatch.setitem(security._SPARSE_ATTACK, 15, 127)
+    assert not ring.secure
 
 
 def test_the_limit_itself() -> None:
