@@ -26,6 +26,9 @@ if sys.byteorder != "little":
 _PUBLIC: dict[str, str] = {
     "Private": "heliograph.private.model",
     "load_client": "heliograph.private.model",
+    "Hit": "heliograph.private.search",
+    "search": "heliograph.private.search",
+    "search_index": "heliograph.private.search",
     "trace": "heliograph.frontends.torch.export",
     "from_sklearn": "heliograph.frontends.sklearn.program",
     "from_trees": "heliograph.frontends.trees.program",
@@ -127,6 +130,9 @@ if TYPE_CHECKING:
     from heliograph.ir.ops.activations import register_function as register_function
     from heliograph.private.model import Private as Private
     from heliograph.private.model import load_client as load_client
+    from heliograph.private.search import Hit as Hit
+    from heliograph.private.search import search as search
+    from heliograph.private.search import search_index as search_index
     from heliograph.report.explain import Recorder as Recorder
     from heliograph.report.html import html_report as html_report
     from heliograph.report.plots import save_plots as save_plots

@@ -47,13 +47,14 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("heliograph.cli.demo", "demo", "Train, compile and classify encrypted images."),
     "approx": ("heliograph.cli.approx", "approx", "Approximate functions by polynomials, with proofs."),
     "transfer": ("heliograph.cli.transfer", "transfer", "Train a classifier on encrypted features."),
+    "search": ("heliograph.cli.search", "search", "Search an index of vectors with encrypted queries."),
     "dp": ("heliograph.cli.dp", "dp", "Train with differential privacy; account for it and audit it."),
 }
 # All commands, grouped as --help shows them.
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "First steps": ("doctor", "demo"),
     "Compile": ("compile", "inspect", "explain", "tune", "diff", "export", "refine", "certify", "approx"),
-    "Run": ("run", "keygen", "upgrade", "encrypt", "evaluate", "decrypt", "serve", "token"),
+    "Run": ("run", "keygen", "upgrade", "encrypt", "evaluate", "decrypt", "search", "serve", "token"),
     "The language": ("check", "fmt"),
     "Training": ("transfer", "dp"),
 }

@@ -13,6 +13,7 @@ from helpers.pages import DOCS, ROOT, Page, blocks
 PAGES = {
     "coming_from.md": 6,
     "private.md": 6,
+    "search.md": 2,
     "tutorial.md": 23,
     "bill.md": 7,
     "faq.md": 4,

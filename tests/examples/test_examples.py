@@ -67,7 +67,7 @@ def test_the_readme_comes_to_the_point() -> None:
     assert (ROOT / picture).stat().st_size < 100_000
 
 
-ADULT = folder() / "adult.npz"
+ADULT, SNIPS = folder() / "adult.npz", folder() / "snips_minilm_l6_features.npz"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,7 @@ ADULT = folder() / "adult.npz"
     [
         *("iris_mlp", "cnn_from_pytorch", "slot_program", "own_function", "two_secrets"),
         pytest.param("adult_trees", marks=pytest.mark.skipif(not ADULT.exists(), reason=absent(ADULT))),
+        pytest.param("search", marks=pytest.mark.skipif(not SNIPS.exists(), reason=absent(SNIPS))),
     ],
 )
 def test_example_prints_what_the_docs_say(name: str) -> None:
