@@ -89,7 +89,7 @@ def measured(entries: int, queries: int) -> dict[str, Any]:
     memory_gb=7,
     minutes=5,
 )  # fmt: skip
-def search(run: Run) -> None:
+def private_search(run: Run) -> None:
     for entries in run.options.entries:
         run.row(
             {"entries": entries, "queries": run.options.queries}, lambda n=entries: measured(n, run.options.queries)
@@ -97,4 +97,4 @@ def search(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    search.main()
+    private_search.main()
