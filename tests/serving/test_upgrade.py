@@ -110,6 +110,12 @@ def test_a_server_keeps_what_both_versions_need(tmp_path: Path) -> None:
         assert set(asked.missing) == names(other)
         mine = read_record(KeysRecord, running.request("PUT", path, running.token).json())
         assert set(mine.missing) == names(other) - names(one)
+        # Where the other set is damaged, the client sends the keys again.
+        remote.forget(hg.EvaluationKeys(other.fingerprint, client.id))
+        for file in running.places.root.rglob("*.key"):
+            file.unlink()
+        again = read_record(KeysRecord, running.request("PUT", path, running.token).json())
+        assert set(again.missing) == names(other)
         remote.register(later.write_evaluation_keys(tmp_path / "new", reuse=keys))
         found = later.decrypt(remote.run(later.encrypt(sample())))
         assert np.abs(found - hg.simulate(other, sample(), noisy=False)).max() < 1e-3

@@ -33,6 +33,12 @@ def _labels(**values: str) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}"
 
 
+def predicted_by_artifact(site: Site) -> dict[str, float]:
+    """The predicted milliseconds of an evaluation, by artifact, where there is a prediction."""
+    records = (served.record for served in site.catalog)
+    return {record.artifact: record.predicted_ms for record in records if record.predicted_ms is not None}
+
+
 def measured_over_predicted(ended: Sequence[Endings], predicted_ms: Mapping[str, float]) -> dict[str, float]:
     """By artifact, the mean seconds of the jobs that ended with a result over the predicted ones.
 
@@ -79,11 +85,7 @@ def text(site: Site) -> str:
     say("job_duration_seconds", "histogram", help, durations)
     failures = {_labels(**of(each.artifact, tenant=each.tenant)): float(each.failed) for each in ended}
     say("job_failures_total", "counter", "Jobs that ended with an error, by artifact and tenant.", failures)
-    predicted = {
-        served.record.artifact: served.record.predicted_ms
-        for served in site.catalog
-        if served.record.predicted_ms is not None
-    }
+    predicted = predicted_by_artifact(site)
     seconds = {_labels(**of(artifact)): ms / 1e3 for artifact, ms in predicted.items()}
     say("predicted_seconds", "gauge", "Seconds of an evaluation as the artifact predicts them.", seconds)
     ratios = {_labels(**of(name)): ratio for name, ratio in measured_over_predicted(ended, predicted).items()}

@@ -8,7 +8,7 @@ from html import escape
 from heliograph.report.drawing import columns_svg
 from heliograph.report.markup import Html, table
 from heliograph.report.text import bytes_text, seconds_text
-from heliograph.serving.http.metrics import jobs_by_state, measured_over_predicted
+from heliograph.serving.http.metrics import jobs_by_state, measured_over_predicted, predicted_by_artifact
 from heliograph.serving.queue.endings import LIMITS_S, Endings, endings
 from heliograph.serving.remote.records import QUEUED, RUNNING
 from heliograph.serving.site import Site
@@ -89,13 +89,8 @@ def page(site: Site) -> str:
     names = {served.record.artifact: served.record.name for served in site.catalog}
     states = jobs_by_state(site)
     ended = endings(reading)
-    predicted = {
-        served.record.artifact: served.record.predicted_ms
-        for served in site.catalog
-        if served.record.predicted_ms is not None
-    }
     tenants = reading.execute(_TENANTS, {"queued": QUEUED, "running": RUNNING}).fetchall()
-    charts = _charts(ended, names, measured_over_predicted(ended, predicted))
+    charts = _charts(ended, names, measured_over_predicted(ended, predicted_by_artifact(site)))
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'><title>Heliograph</title>",

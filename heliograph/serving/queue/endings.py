@@ -30,8 +30,8 @@ class Endings:
     failed: int
 
 
-def add_ending(connection: sqlite3.Connection, artifact: str, tenant: int, state: str, seconds: float) -> None:
-    """Count one job that ended; `seconds` from claim to end, 0 if no worker ever claimed it."""
+def add_ending(connection: sqlite3.Connection, artifact: str, tenant: int, state: str, seconds: float = 0.0) -> None:
+    """Count one job that ended; `seconds` from claim to result, for jobs with one."""
     bucket = bisect.bisect_left(LIMITS_S, seconds) if state == DONE else 0
     connection.execute(
         "INSERT INTO endings VALUES (?, ?, ?, ?, 1, ?)"

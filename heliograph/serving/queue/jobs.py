@@ -299,15 +299,13 @@ class Jobs:
         return True
 
     def _end_badly(self, connection: sqlite3.Connection, row: sqlite3.Row, error: ErrorRecord) -> None:
-        now = self._database.clock.now()
         connection.execute(
             "UPDATE jobs SET state = ?, ended = ?, error = ?, bytes = 0, result = NULL, result_bytes = NULL, worker = NULL"
             " WHERE number = ?",
-            (FAILED, now, json.dumps(asdict(error)), row["number"]),
+            (FAILED, self._database.clock.now(), json.dumps(asdict(error)), row["number"]),
         )
         count(connection, "jobs_failed")
-        seconds = 0.0 if row["started"] is None else now - row["started"]
-        add_ending(connection, row["artifact"], row["tenant"], FAILED, seconds)
+        add_ending(connection, row["artifact"], row["tenant"], FAILED)
 
     def postpone(self, worker: str, number: int, error: ErrorRecord) -> bool:
         """Return a job to the queue until the machine has room, with the reason; False if not this worker's now."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from heliograph.ckks.keys import EvaluationKey
+from heliograph.errors import HeliographError
 from heliograph.files import of_the_machine, write_file
 from heliograph.runtime.wire.keyfolder import KeyFolder, KeysError, key_parts, write_index
 from heliograph.serving.logs import log
@@ -103,12 +104,12 @@ class KeySets:
         target, copied = self._places.keyset(row.folder), 0
         for other in rows:
             known = others.get(other["artifact"], {})
-            source = KeyFolder(self._places.keyset(other["folder"]))
             for name in sorted(set(expected) - set(KeyFolder(target).names())):
                 if known.get(name) != expected[name]:
                     continue
-                size = source.file(name).stat().st_size
                 try:
+                    source = KeyFolder(self._places.keyset(other["folder"]))
+                    size = source.file(name).stat().st_size
                     with self._database.writing() as connection:
                         require_room(connection, tenant, copied + size, self._limits)
                         left = self._limits.free_bytes + reserved_bytes(connection)
@@ -116,8 +117,8 @@ class KeySets:
                     with self._reading:
                         blob = source.blob(name)
                         write_file(KeyFolder(target).file(name), key_parts(artifact, client, name, blob))
-                except (Refused, KeysError):
-                    # The client sends the others.
+                except (HeliographError, OSError):
+                    # No room, or a set that is damaged: the client sends the others.
                     return
                 copied += size
         if copied:
