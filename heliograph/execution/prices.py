@@ -63,6 +63,8 @@ class Prices:
         self.rings, self.costs = sorted(rings, key=lambda ring: -ring.levels), costs
         self._tops = {ring.levels for ring in self.rings[1:]} if len(rings) <= MOST_CHAINS else set()
         self._known: dict[tuple[str, int, int], float] = {}
+        # By primitive and size: the prices at all levels.
+        self._tables: dict[tuple[str, int], npt.NDArray[np.float64]] = {}
 
     def at(self, primitive: str, level: int, size: int = 2) -> float:
         """The price of a call at a level."""
@@ -87,11 +89,14 @@ class Prices:
             for (primitive, below, size), number in calls
         )
 
-    def by_begin(self, spent: Spent) -> list[float]:
+    def by_begin(self, spent: Spent) -> npt.NDArray[np.float64]:
         """The price of a call, by the level at which its work begins."""
         primitive, below, size = spent
-        top = self.rings[0].levels
-        return [self.at(primitive, min(max(begin - below, 0), top), size) for begin in range(top + 1)]
+        top, key = self.rings[0].levels, (primitive, size)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = np.array([self.at(primitive, level, size) for level in range(top + 1)])
+        return np.asarray(table[np.clip(np.arange(top + 1) - below, 0, top)])
 
 
 class Works:

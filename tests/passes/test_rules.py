@@ -25,7 +25,11 @@ def test_expand_writes_what_is_no_function_of_one_value() -> None:
     left = {name for name, spec in OPS.items() if spec.linear is not None or spec.activation is not None}
     left |= {"input", "constant", "poly", "mul", "matmul", "power", "repeat", "sum_runs", "matrix_product"}
     joint = {name for name, spec in OPS.items() if spec.role is Role.JOINT}
-    assert ops_at(Stage.TENSOR) - left - ALONG_ROWS == joint == {*expand.RULES, *COMPARISONS, "tree_ensemble"}
+    assert (
+        ops_at(Stage.TENSOR) - left - ALONG_ROWS
+        == joint
+        == {*expand.RULES, *COMPARISONS, "tree_ensemble", "layer_norm"}
+    )
 
 
 def test_pack_knows_the_polynomial_stage() -> None:

@@ -7,6 +7,7 @@ norms, poolings, slices and linear layers have the same form, and so have their 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -217,6 +218,36 @@ class KroneckerMatrix(Matrix):
             return 0
         return int(first) if (self.weights[0] == np.eye(out) * self.weights[0, 0, 0]).all() else 0
 
+    def rows_taken(self, index: Array, shape: Sequence[int]) -> KroneckerMatrix | None:
+        """The map to element `index[i]` of its result at place i (-1 gives zero), if channels and places move
+        independently after some axis of the new result's shape; else None.
+        """
+        _, out, _ = self.weights.shape
+        rows = self.places[0].shape[0]
+        for axes in range(1, len(shape)):
+            found = _split(index, (out, rows), (math.prod(shape[:axes]), math.prod(shape[axes:])))
+            if found is not None:
+                channel, place = found
+                weights = np.where((channel >= 0)[:, np.newaxis], self.weights[:, channel], 0.0)
+                taken = _selection(place, rows).csr()
+                return KroneckerMatrix(weights, tuple(SparseMatrix.of(taken @ each.csr()) for each in self.places))
+        return None
+
+    def columns_taken(self, index: Array) -> KroneckerMatrix | None:
+        """The map of which column j is its column `index[j]`, for a permutation that moves channels and places
+        independently; else None.
+        """
+        _, _, own = self.weights.shape
+        columns = self.places[0].shape[1]
+        found = _split(index, (own, columns), (own, columns))
+        if found is None:
+            return None
+        channel, place = found
+        taken = _selection(place, columns).csr().T
+        return KroneckerMatrix(
+            self.weights[:, :, channel], tuple(SparseMatrix.of(each.csr() @ taken) for each in self.places)
+        )
+
     def after(self, inner: KroneckerMatrix) -> Matrix | None:
         """This map after another one; None if channels and places do not match or the product has too many terms."""
         if self.weights.shape[2] != inner.weights.shape[1] or self.places[0].shape[1] != inner.places[0].shape[0]:
@@ -273,9 +304,22 @@ def moved(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Matri
 
     `shape` and `out_shape` start with the channels.
     """
+    found = _split(index, shape, out_shape)
+    if found is None:
+        return None
+    channel, place = found
+    return KroneckerMatrix.of(
+        _selection(channel, shape[0]).csr().toarray()[np.newaxis], [_selection(place, math.prod(shape[1:]))]
+    )
+
+
+def _split(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> tuple[Array, Array] | None:
+    """The operand's channel of each channel of the result, and its place of each place (-1 for none); None if the index
+    does not move them independently.
+    """
     if len(shape) < 2 or len(out_shape) < 2 or not index.size:
         return None
-    count, out_count = int(np.prod(shape[1:])), int(np.prod(out_shape[1:]))
+    count, out_count = math.prod(shape[1:]), math.prod(out_shape[1:])
     table: Array = np.asarray(index).reshape(out_shape[0], out_count)
     there: Array = np.asarray(table >= 0)
     rows, columns = np.asarray(there.any(axis=1)), np.asarray(there.any(axis=0))
@@ -285,9 +329,11 @@ def moved(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Matri
     channel, place = table[:, first_column] // count, table[first_row] % count
     if not (table[there] == (channel[:, np.newaxis] * count + place)[there]).all():
         return None
-    weight = np.zeros((out_shape[0], shape[0]))
-    weight[np.flatnonzero(rows), channel[rows]] = 1.0
-    targets = np.flatnonzero(columns)
-    entries = (np.ones(targets.size), (targets, place[columns]))
-    matrix = SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(out_count, count)))
-    return KroneckerMatrix.of(weight[np.newaxis], [matrix])
+    return np.where(rows, channel, -1), np.where(columns, place, -1)
+
+
+def _selection(index: Array, columns: int) -> SparseMatrix:
+    """The map whose result i is operand `index[i]`; -1 gives zero."""
+    rows = np.flatnonzero(index >= 0)
+    entries = (np.ones(rows.size), (rows, index[rows]))
+    return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(index.size, columns)))

@@ -14,9 +14,9 @@ import scipy.sparse
 
 from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import check_series
-from heliograph.ir.maps.gather import gather_map, gather_matrix
-from heliograph.ir.maps.kronecker import KroneckerMatrix
-from heliograph.ir.node import Array, Node, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.maps.gather import gather_map
+from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
+from heliograph.ir.node import Array, Matrix, Node, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.ops.bounds import WIDEN, product_bounds, square_bounds
 from heliograph.ir.ops.slots.rules import slotwise
 from heliograph.ir.ops.spec import (
@@ -206,10 +206,11 @@ def _broadcast_index(shape: tuple[int, ...], target: tuple[int, ...]) -> Array:
 def _sum_linear(signs: Sequence[float]) -> Any:
     def linear(operands: Sequence[TensorType], a: Attrs, context: Context) -> tuple[list[Any], Array | None]:
         target = tuple(np.broadcast_shapes(*(operand.shape for operand in operands)))
-        return [
-            gather_matrix(_broadcast_index(operand.shape, target), operand.size) * sign
-            for operand, sign in zip(operands, signs, strict=True)
-        ], None
+        return [_spread(operand.shape, target, sign) for operand, sign in zip(operands, signs, strict=True)], None
+
+    def _spread(shape: tuple[int, ...], target: tuple[int, ...], sign: float) -> Any:
+        made = gather_map(_broadcast_index(shape, target), shape, target)
+        return made.times(sign) if isinstance(made, Matrix) else made * sign
 
     return linear
 
@@ -399,6 +400,10 @@ def _define_reduction(name: str, mean: bool, doc: str) -> None:
             # Over all positions of each channel.
             row = SparseMatrix.of(np.full((1, math.prod(shape[1:])), factor(shape, a)))
             return [KroneckerMatrix.of(np.eye(shape[0])[np.newaxis], [row])], None
+        if len(shape) > 1 and kept == (1, *shape[1:]):
+            # Over all channels of each position.
+            weights = np.full((1, 1, shape[0]), factor(shape, a))
+            return [KroneckerMatrix.of(weights, [identity_places(math.prod(shape[1:]))])], None
         rows = np.broadcast_to(flat_indices(kept)[0], shape).ravel()
         data = np.full(rows.size, factor(shape, a))
         return [scipy.sparse.csr_array((data, (rows, np.arange(rows.size))), shape=(math.prod(kept), rows.size))], None

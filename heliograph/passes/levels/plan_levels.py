@@ -254,18 +254,20 @@ class _Scales:
 
     @property
     def drift(self) -> Node | None:
-        """The product to bring back to the nominal scale, None unless some product is too far from it.
+        """The product to bring back to the nominal scale, None unless some factor or product is too far from it.
 
-        It is the first that is clearly off, because each squaring doubles the distance.
+        It is the first product that is clearly off, because each squaring doubles the distance. A factor whose scale makes
+        up for the other one's may be the farthest.
         """
         off = {
             node: abs(self.scale[node] - self._drop(node) - self.nominal)
             for node in self.levels.nodes
-            if role_of(node) is Role.PRODUCT
+            if role_of(node) in _PRODUCTS
         }
         if max(off.values(), default=0.0) <= _MAX_DRIFT_BITS:
             return None
-        return next(node for node, distance in off.items() if distance > _CLEAR_DRIFT_BITS)
+        clear = (node for node, far in off.items() if far > _CLEAR_DRIFT_BITS and role_of(node) is Role.PRODUCT)
+        return next(clear, None)
 
     def _drop(self, node: Node) -> float:
         return self.log_primes[self.levels.level[node]] if self.levels.pending[node] else 0.0

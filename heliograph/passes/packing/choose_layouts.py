@@ -154,6 +154,10 @@ def candidate_layouts(
                     for block in {area, next_power_of_two(area)}:
                         layouts.append((gap, block, _gap_layout(shape, slots, samples, gap, width, block)))
                     gap *= 2
+        if len(shape) == 2 and number not in pinned:
+            # Columns outside, channels inside: a matrix and its transpose then have the same places.
+            gap = next_power_of_two(shape[0])
+            layouts.append((gap, 0, _gap_layout(shape, slots, samples, gap)))
         distinct = list({each[-1].places().tobytes(): each for each in reversed(layouts)}.values())
         most = MOST_STACKED if samples == slots else MOST_CIPHERTEXTS
         # More ciphertexts than necessary make everything more expensive.

@@ -119,23 +119,23 @@ def lower_exp(lowering: Lowering, argument: Argument) -> Node:
 def away_from_zero(
     interval: Interval, source: str, seen: Observed | None, proved: Interval | None
 ) -> tuple[float, float]:
-    """The interval, with an end short of zero if its margin reaches zero or the value's proved bound.
+    """The interval, with the end towards zero no nearer to it than unseen values of one sign are likely to come.
 
     The margin is for unseen values, but a layer norm's variance, for example, is never below its eps. So the margin
-    towards zero is a factor instead: the end lies at a half to an eighth of the nearest sample, by the tail of the
+    towards zero is a factor: the end lies at a half to an eighth of the nearest sample, by the tail of the
     samples' logarithms. Newton's iterations are harmless below their interval (their result is too small), while a too
     wide interval costs levels or has no start. The interval of an inverse goes down to at most 2^-20 of its far end.
     """
     if seen is not None and (source == "observed" or (source == "proved" and _says_little(interval, seen))):
         lowest = 0.0 if proved is None else max(proved.low, 0.0)
-        if (interval.low <= lowest or source == "proved") and lowest < seen.low:
+        if lowest < seen.low:
             least = seen.low / 2 if seen.tails is None else min(positive_low(seen.tails.lows), seen.low / 2)
-            least = max(least, seen.low / _LOWEST_SHARE, interval.high / _WIDEST)
+            least = max(least, seen.low / _LOWEST_SHARE, interval.high / _WIDEST, interval.low)
             return rounding.nearest(max(least, lowest), rounding.INTERVAL_BITS), interval.high
         highest = 0.0 if proved is None else min(proved.high, 0.0)
-        if (interval.high >= highest or source == "proved") and highest > seen.high:
+        if highest > seen.high:
             least = -seen.high / 2 if seen.tails is None else min(positive_low(-seen.tails.highs), -seen.high / 2)
-            least = max(least, -seen.high / _LOWEST_SHARE, -interval.low / _WIDEST)
+            least = max(least, -seen.high / _LOWEST_SHARE, -interval.low / _WIDEST, -interval.high)
             return interval.low, rounding.nearest(min(-least, highest), rounding.INTERVAL_BITS)
     return interval.low, interval.high
 

@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from heliograph.ir import Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir import Array, Builder, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.maps.gather import gather_matrix
 from heliograph.ir.node import next_power_of_two
 from heliograph.ir.ops.functions import COMPARISONS, pool_index
 from heliograph.ir.ops.table import Role, role_of
 from heliograph.ir.writer import Writer
 from heliograph.passes.base import rule_for
+from heliograph.passes.ranges.norm_rows import norm_rows
 from heliograph.passes.ranges.ties import Threshold, thresholds
 from heliograph.passes.tensors.trees import expand_trees, observed_splits
 
@@ -41,7 +42,7 @@ class Expand:
 
     def run(self, program: Program) -> Program:
         builder, found = Builder(program.name, Stage.TENSOR, program), thresholds(program)
-        splits = observed_splits(program)
+        splits, sizes = observed_splits(program), norm_rows(program)
 
         def emit(node: Node, operands: list[Node]) -> Node:
             writer = Writer(builder, node.loc)
@@ -49,6 +50,8 @@ class Expand:
                 return _compare(writer, node, operands, found.get(node))
             if node.op == "tree_ensemble" and node.type.secret:
                 return expand_trees(writer, node, operands[0], splits.get(node), self.products)
+            if node.op == "layer_norm" and node.type.secret:
+                return _layer_norm(writer, node, operands, sizes.get(node))
             if role_of(node) is Role.JOINT and node.type.secret:
                 return rule_for(RULES, node, self.name)(writer, node, operands)
             return builder.copy(node, operands)
@@ -169,14 +172,23 @@ def _softmax(w: Writer, node: Node, operands: list[Node]) -> Node:
     return _gathered(w, w.op("softmax_rows", rows, **attrs), np.argsort(places.ravel()), shape_of(node))
 
 
-def _layer_norm(w: Writer, node: Node, operands: list[Node]) -> Node:
+def _layer_norm(w: Writer, node: Node, operands: list[Node], sizes: Array | None) -> Node:
+    """(x - mean) / sqrt(variance + eps), times weight, plus bias; variances are divided by `sizes` before the inverse root.
+
+    The numbers that this takes join the linear maps around the inverse root.
+    """
     (x,) = operands
     rank = len(shape_of(x))
     axes = tuple(range(rank - node.attrs["rank"], rank))
     centred = w.op("sub", x, w.op("mean", x, axes=axes, keepdims=True))
     variance = w.op("mean", w.op("mul", centred, centred), axes=axes, keepdims=True)
     bounds = {key: node.attrs[key] + node.attrs["eps"] for key in ("low", "high") if key in node.attrs}
-    inverse = w.op("rsqrt", w.op("add", variance, _number(w, node.attrs["eps"])), **bounds)
+    variance = w.op("add", variance, _number(w, node.attrs["eps"]))
+    if sizes is None or bounds:
+        inverse = w.op("rsqrt", variance, **bounds)
+    else:
+        inverse = w.op("rsqrt", w.op("mul", variance, w.constant(1.0 / sizes, "sizes")))
+        inverse = w.op("mul", inverse, w.constant(1.0 / np.sqrt(sizes), "sizes"))
     if "weight" in node.attrs:
         # Applied before the product: there the weight joins the linear map of the centring.
         centred = w.op("mul", centred, w.op("constant", value=node.attrs["weight"]))
@@ -186,7 +198,8 @@ def _layer_norm(w: Writer, node: Node, operands: list[Node]) -> Node:
     return made
 
 
-# The expansion of each op with the role JOINT, except comparisons and ensembles of trees, which depend on samples.
+# The expansion of each op with the role JOINT, except comparisons, ensembles of trees and layer norms, which depend on
+# samples.
 RULES: Mapping[str, Callable[[Writer, Node, list[Node]], Node]] = {
     "maximum": _extreme(1.0),
     "minimum": _extreme(-1.0),
@@ -197,5 +210,4 @@ RULES: Mapping[str, Callable[[Writer, Node, list[Node]], Node]] = {
     "argmax": _argmax,
     "softmax": _softmax,
     "max_pool": _max_pool,
-    "layer_norm": _layer_norm,
 }

@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +29,8 @@ _FEW_ENTRIES = 1 << 12
 _MATMUL_ENTRIES = 4_000_000
 # A matrix product of two run-time values with more elementwise products than this stays one op, with its own packing.
 _FEW_PRODUCTS = 1 << 12
+# A way with this many times as many turns as the other one is not taken (`_stack_of_products`).
+_MANY_TURNS = 4
 # The most elementwise products for a matrix product of a plain and an encrypted value, or of stacks of matrices.
 _MAX_PRODUCTS = 1 << 16
 # Ops that give their names to the merged map (conv1+bn1), in preference to ops that only move elements.
@@ -37,14 +40,20 @@ _FEW_NAMES = 2
 
 @dataclass(slots=True)
 class _Form:
-    """A tensor as a sum of matrices times flattened bases, plus a flat offset."""
+    """A tensor as a sum of matrices times flattened bases, plus a flat offset.
+
+    `named`: the locations of the ops that name the map, in order; if there are none, `at` names it.
+    `taken`: for each element the index of the sum's element that it is, in row-major order; None where all are in order.
+    Several moves of the elements of a map in Kronecker form are put together before the map is moved: together they may
+    move channels and places independently, so that it keeps this form.
+    """
 
     shape: tuple[int, ...]
     terms: dict[Node, Any]
     offset: Array | None
     at: Location
-    # The locations of the ops that name the map, in order; if there are none, `at` names it.
     named: tuple[Location, ...] = ()
+    taken: Array | None = None
 
     @property
     def size(self) -> int:
@@ -93,6 +102,11 @@ def _product(matrix: Any, inner: Any) -> Any:
         size = inner.shape[0]
         if inner.shape == (size, size) and size == inner.nnz and _is_diagonal(inner):
             return _kept(matrix.scaled(columns=inner.data))
+        index = _index(inner) if inner.shape == (size, size) else None
+        if index is not None and np.unique(index).size == size:
+            found = matrix.columns_taken(np.argsort(index))
+            if found is not None:
+                return found
     matrix = _general(matrix)
     rows, cols = matrix.shape
     if rows == cols == matrix.nnz and _is_diagonal(matrix):
@@ -106,11 +120,21 @@ def _product(matrix: Any, inner: Any) -> Any:
 
 
 def _sum(left: Any, right: Any) -> Any:
+    left, right = (_like(own, other) for own, other in ((left, right), (right, left)))
     if isinstance(left, KroneckerMatrix) and isinstance(right, KroneckerMatrix):
         found = left.plus(right)
         if found is not None:
             return _kept(found)
     return _general(left) + _general(right)
+
+
+def _like(matrix: Any, other: Any) -> Any:
+    """An identity in the Kronecker form of the other matrix, any other matrix unchanged."""
+    sign = _identity_sign(matrix) if isinstance(other, KroneckerMatrix) else 0
+    if not sign or isinstance(matrix, KroneckerMatrix):
+        return matrix
+    channels, places = other.weights.shape[1], other.places[0].shape[0]
+    return KroneckerMatrix(sign * np.eye(channels)[np.newaxis], (identity_places(places),))
 
 
 def _is_diagonal(matrix: Any) -> bool:
@@ -150,7 +174,62 @@ def _work(matrix: Any, operand: _Form) -> float:
 
 def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
     """The form with another shape of the same size."""
-    return _Form(shape, form.terms, form.offset, form.at, form.named)
+    return _Form(shape, form.terms, form.offset, form.at, form.named, form.taken)
+
+
+def _index(matrix: Any) -> Array | None:
+    """The index of the operand's element that each element of the result is; None if the map does more than that."""
+    general = _general(matrix)
+    copies = (np.diff(general.indptr) == 1).all() and (general.data == 1.0).all()
+    return general.indices.astype(np.int64) if copies else None
+
+
+def _copies_one(form: _Form) -> bool:
+    """Whether each element of a form is an element of one base."""
+    return (
+        len(form.terms) == 1
+        and form.offset is None
+        and all(_index(matrix) is not None for matrix in form.terms.values())
+    )
+
+
+def _turns_by_column(rows: int, inner: int, columns: int, left: _Form) -> bool:
+    """Whether a stack of products has a turn for each column, rather than for each inner index.
+
+    In attention, turns are best over tokens, which all heads' features share: over the columns of the scores, and over the
+    inner indices of the product with the values, whose left side is a softmax. Many more turns are never worth it.
+    """
+    if max(columns, inner) > _MANY_TURNS * min(columns, inner):
+        return columns < inner
+    if (rows == columns) != (rows == inner):
+        return rows == columns
+    return not _copies_one(left)
+
+
+def _in_kronecker_form(form: _Form) -> bool:
+    return any(isinstance(matrix, KroneckerMatrix) for matrix in form.terms.values())
+
+
+def _settled(form: _Form) -> _Form:
+    """The form with its elements in order."""
+    if form.taken is None:
+        return form
+    if form.taken.size == form.size and np.array_equal(form.taken, np.arange(_rows_of(form))):
+        return _Form(form.shape, form.terms, form.offset, form.at, form.named)
+    terms = {base: _rows_taken(matrix, form.taken, form.shape) for base, matrix in form.terms.items()}
+    offset = None if form.offset is None else form.offset[form.taken]
+    return _Form(form.shape, terms, offset, form.at, form.named)
+
+
+def _rows_of(form: _Form) -> int:
+    """The elements of the sum that a form's terms and offset make."""
+    return next((matrix.shape[0] for matrix in form.terms.values()), form.size)
+
+
+def _rows_taken(matrix: Any, index: Array, shape: tuple[int, ...]) -> Any:
+    """The map to these elements of a map's result, as a tensor of that shape."""
+    found = matrix.rows_taken(index, shape) if isinstance(matrix, KroneckerMatrix) else None
+    return _product(gather_matrix(index, matrix.shape[0]), matrix) if found is None else found
 
 
 def _few(names: tuple[Location, ...]) -> tuple[Location, ...]:
@@ -190,7 +269,10 @@ class _Fuser:
         }
 
     def _nonlinear(self, node: Node) -> bool:
-        return OPS[node.op].linear is None and node.op not in ("constant", "input") and not self._by_constant(node)
+        if self._by_constant(node) or (node.op == "matmul" and self._stacked(node)):
+            # A stack of products reads its operands in an order of its own.
+            return False
+        return OPS[node.op].linear is None and node.op not in ("constant", "input")
 
     @staticmethod
     def _by_constant(node: Node) -> bool:
@@ -212,7 +294,7 @@ class _Fuser:
     def _anchor(self, form: _Form) -> _Form:
         """The form as a node of its own, so that it is not expanded again."""
         if not form.terms:
-            return form
+            return _settled(form)
         return self._base(self._materialize(form))
 
     def _form(self, node: Node) -> _Form:
@@ -222,8 +304,11 @@ class _Fuser:
             value = self.builder.context.array(node.attrs["value"]).astype(np.float64)
             return _Form(shape_of(node), {}, value.ravel(), node.loc)
         operands = [self.forms[operand] for operand in node.inputs]
+        if node.op == "matmul" and all(operand.terms for operand in operands) and self._stacked(node):
+            return self._stack_of_products(node, operands)
         if OPS[node.op].linear is not None:
             return self._linear(node, operands)
+        operands = [_settled(operand) for operand in operands]
         if node.op in ("mul", "matmul") and any(not operand.terms for operand in operands):
             return self._scaled(node, operands) if node.op == "mul" else self._matmul(node, operands)
         if node.op == "matmul":
@@ -236,7 +321,17 @@ class _Fuser:
         spec = OPS[node.op]
         assert spec.linear is not None
         matrices, bias = spec.linear([operand.type for operand in node.inputs], node.attrs, self.builder.context)
-        return self._combine(node, operands, matrices, bias)
+        if len(operands) == 1 and bias is None and (operands[0].taken is not None or _in_kronecker_form(operands[0])):
+            (operand,), index = operands, _index(matrices[0])
+            if index is not None:
+                return self._moved(node, operand, index, shape_of(node))
+        return self._combine(node, [_settled(operand) for operand in operands], matrices, bias)
+
+    @staticmethod
+    def _moved(node: Node, operand: _Form, index: Array, shape: tuple[int, ...]) -> _Form:
+        """The elements of a form with these indices, as a tensor of that shape."""
+        taken = index if operand.taken is None else operand.taken[index]
+        return _Form(shape, operand.terms, operand.offset, node.loc, operand.named, taken)
 
     def _combine(self, node: Node, operands: list[_Form], matrices: list[Any], bias: Array | None) -> _Form:
         terms: dict[Node, Any] = {}
@@ -346,6 +441,68 @@ class _Fuser:
         )
         return _Form(shape_of(node), {product: total}, None, node.loc, (node.loc,))
 
+    @staticmethod
+    def _stacked(node: Node) -> bool:
+        """Whether the node is a large stack of matrix products."""
+        shapes = [shape_of(operand) for operand in node.inputs]
+        if not node.type.secret or min(map(len, shapes)) < 2:
+            return False
+        *stack, rows, columns = shape_of(node)
+        return math.prod(stack) > 1 and math.prod(stack) * rows * shapes[0][-1] * columns > _FEW_PRODUCTS
+
+    def _stack_of_products(self, node: Node, operands: list[_Form]) -> _Form:
+        """A stack of matrix products by turns: in each, elements of all matrices meet those that are some places further.
+
+        With a turn for each column, element (k, s, i) of turn r is left (s, i, k) times right (s, k, i + r), and its sum
+        over k is element (s, i, i + r) of the result. With a turn for each inner index, element (j, s, i) is left
+        (s, i, i + r) times right (s, i + r, j), and the sum of all turns is element (s, i, j). A turn is one product for all
+        matrices (in attention, for all heads).
+        """
+        *stack, rows, columns = shape_of(node)
+        inner, count = shape_of(node.inputs[0])[-1], math.prod(stack)
+        left, right = (
+            np.broadcast_to(np.arange(form.size).reshape(form.shape), (*stack, *form.shape[-2:])).reshape(
+                count, *form.shape[-2:]
+            )
+            for form in operands
+        )
+        by_column = _turns_by_column(rows, inner, columns, operands[0])
+        turns, lanes = (columns, inner) if by_column else (inner, columns)
+        lane, matrix, row, turn = (
+            np.arange(lanes)[:, None, None],
+            np.arange(count)[:, None],
+            np.arange(rows),
+            np.arange(turns),
+        )
+        shape = (lanes, count, rows)
+        # The operand that is moved in each turn is brought into this order by a map of its own.
+        index = right[matrix, lane, turn] if by_column else right[matrix, turn, lane]
+        moving = self._base(self._materialize(self._moved(node, operands[1], index.ravel(), index.shape)))
+        if by_column:
+            first = self._materialize(self._moved(node, operands[0], left[matrix, row, lane].ravel(), shape))
+        else:
+            source = operands[0] if _copies_one(operands[0]) else self._base(self._materialize(operands[0]))
+        products = []
+        for number in range(turns):
+            other = (row + number) % turns
+            index = np.broadcast_to((lane * count + matrix) * turns + other, shape).ravel()
+            second = self._materialize(self._moved(node, moving, index, shape))
+            if not by_column:
+                index = np.broadcast_to(left[matrix, row, other], shape).ravel()
+                first = self._materialize(self._moved(node, source, index, shape))
+            products.append(self.builder.op("mul", (first, second), node.loc))
+        elements = np.arange(math.prod(shape))
+        if not by_column:
+            total = functools.reduce(lambda a, b: self.builder.op("add", (a, b), node.loc), products)
+            index = elements.reshape(shape).transpose(1, 2, 0).ravel()
+            return self._moved(node, self._base(total), index, shape_of(node))
+        terms: dict[Node, Any] = {}
+        for number, product in enumerate(products):
+            to = np.broadcast_to((matrix * rows + row) * columns + (row + number) % turns, shape).ravel()
+            ones = np.ones(elements.size), (to, elements)
+            terms[product] = scipy.sparse.csr_array(ones, shape=(size_of(node), elements.size))
+        return _Form(shape_of(node), terms, None, node.loc, (node.loc,))
+
     def _whole_product(self, node: Node, operands: list[_Form]) -> _Form:
         """A product of two matrices as one op; a transposed operand is replaced by its original."""
         read = [self._untransposed(form) for form in operands]
@@ -403,6 +560,7 @@ class _Fuser:
 
     def _materialize(self, form: _Form) -> Node:
         """A node for the form: one `affine` for all proper matrices, plain sums for unchanged bases."""
+        form = _settled(form)
         builder, loc = self.builder, form.loc
         plain = {base: m for base, m in form.terms.items() if not base.type.secret}
         if plain and len(plain) < len(form.terms):

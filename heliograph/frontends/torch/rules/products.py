@@ -64,37 +64,14 @@ def _secret_product(call: Call, left: Value, right: Value) -> Value:
     return Value(call.reshaped(made, (*stack, *kept)))
 
 
-# A stack of products of two encrypted matrices with more products of elements than this is split; each matrix product
-# is then packed by itself (passes/packing/products/matrix_products.py).
-_FEW_PRODUCTS = 1 << 12
-
-
 def product_of_nodes(call: Call, left: Node, right: Node) -> Node:
-    """left @ right with numpy's meaning; a large stack of products as one op for each."""
-    shapes = [tuple(node.type.shape) for node in (left, right)]  # type: ignore[union-attr]
-    if min(map(len, shapes)) < 2 or max(map(len, shapes)) < 3:
-        return call.emit("matmul", left, right)
+    """left @ right with numpy's meaning; a stack of one product is a product of two matrices."""
+    shapes = [shape_of(node) for node in (left, right)]
     stack = np.broadcast_shapes(shapes[0][:-2], shapes[1][:-2])
-    count, (rows, inner), columns = math.prod(stack), shapes[0][-2:], shapes[1][-1]
-    if count * rows * inner * columns <= _FEW_PRODUCTS:
+    if not stack or math.prod(stack) > 1:
         return call.emit("matmul", left, right)
-    parts = []
-    for place in np.ndindex(*stack):
-        pair = [_matrix_at(call, node, shape, place) for node, shape in zip((left, right), shapes, strict=True)]
-        made = call.emit("matmul", *pair)
-        parts.append(call.reshaped(made, (1, rows, columns)))
-    joined = parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=0)
-    return call.reshaped(joined, (*stack, rows, columns))
-
-
-def _matrix_at(call: Call, node: Node, shape: tuple[int, ...], place: tuple[int, ...]) -> Node:
-    """One matrix of a stack, at that place of the shape to which the stack is broadcast."""
-    outer = shape[:-2]
-    own = [0 if size == 1 else at for size, at in zip(outer, place[len(place) - len(outer) :], strict=True)]
-    if math.prod(outer) > 1:
-        starts, stops = (*own, 0, 0), (*(at + 1 for at in own), *shape[-2:])
-        node = call.emit("slice", node, starts=starts, stops=stops, steps=(1,) * len(shape))
-    return call.reshaped(node, shape[-2:])
+    made = call.emit("matmul", *(call.reshaped(node, shape_of(node)[-2:]) for node in (left, right)))
+    return call.reshaped(made, (*stack, *shape_of(made)))
 
 
 @rule("aten.matmul", "aten.mm", "aten._sparse_mm", "aten.bmm", "aten.mv", "aten.dot", "aten.linalg_matmul")
