@@ -190,7 +190,7 @@ def encrypted_figures(found: Mapping[str, Any], made: Compiled, say: Any) -> dic
     }
 
 
-def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray:
+def simulate(folder: Path, test: Sequence[Any], count: int, say: Any) -> np.ndarray:
     """The simulator's scores of the first `count` images; each is kept as soon as it is there."""
     records = Records(folder / "simulated.jsonl")
     missing = [number for number in range(count) if records.find(image=number) is None]
@@ -203,13 +203,20 @@ def simulate(folder: Path, test: np.ndarray, count: int, say: Any) -> np.ndarray
 
 
 def run_encrypted(
-    images: np.ndarray, folder: Path, threads: int, backend: str = "native", *more: object
+    images: np.ndarray | Mapping[str, np.ndarray],
+    folder: Path,
+    threads: int,
+    backend: str = "native",
+    *more: object,
 ) -> dict[str, Any]:
-    """What `encrypted_images.py` found: an entry for each image, and the figures of all; `more` are its last arguments."""
-    np.save(folder / "images.npy", images)
-    found: dict[str, Any] = apart(
-        "encrypted_images:main", folder, len(images), threads, backend, *more, threads=threads
-    )
+    """What `encrypted_images.py` found: an entry for each image, and the figures of all; `more` are its last arguments.
+
+    A network of several inputs takes an array for each, by name.
+    """
+    arrays = images if isinstance(images, Mapping) else {"x": images}
+    np.savez(folder / "images.npz", **arrays)
+    count = len(next(iter(arrays.values())))
+    found: dict[str, Any] = apart("encrypted_images:main", folder, count, threads, backend, *more, threads=threads)
     return found
 
 

@@ -38,20 +38,28 @@ def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
     return client
 
 
+def inputs(path: Path) -> list[Any]:
+    """The samples of a file with an array for each input: arrays, or for several inputs dicts."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    rows = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
+    return [next(iter(row.values())) for row in rows] if len(arrays) == 1 else rows
+
+
 def main(
     place: str, count: int, threads: int, backend: str = "native", cache_bytes: int = PLAINTEXT_CACHE_BYTES
 ) -> dict[str, Any]:
     """Run what is missing of the first `count` images, and give the figures of all. The process keeps to `threads` cores.
 
-    The folder has `artifact.helio` and `images.npy`. The client's key, the evaluation keys and every image's result are
-    written there as they are finished; a run that was stopped goes on where it stood.
+    The folder has `artifact.helio` and `images.npz`, an array for each input. The client's key, the evaluation keys and
+    every image's result are written there as they are finished; a run that was stopped goes on where it stood.
     """
     # Beside OpenMP's threads there is one that encodes plaintexts ahead. Both come later and inherit this; what numpy
     # made already, where there are several, has no part in the homomorphic work.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     folder = Path(place)
     artifact = hg.Artifact.load(folder / "artifact.helio")
-    images = np.load(folder / "images.npy", allow_pickle=False)
+    images = inputs(folder / "images.npz")
     records = Records(folder / f"encrypted-{backend}-{threads}.jsonl")
     missing = [number for number in range(count) if records.find(image=number) is None]
     if missing or records.find(image="floor") is None:
@@ -84,7 +92,7 @@ def main(
     }
 
 
-def run(client: hg.Client, server: hg.Server, image: np.ndarray) -> dict[str, Any]:
+def run(client: hg.Client, server: hg.Server, image: Any) -> dict[str, Any]:
     """One image's entry."""
     load = os.getloadavg()[0]
     encrypted = client.encrypt(image)

@@ -15,6 +15,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import sys
@@ -149,6 +150,32 @@ def adult(originals: Sequence[bytes]) -> Arrays:
     return found
 
 
+_INTENTS = (
+    "AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "RateBook", "SearchCreativeWork", "SearchScreeningEvent",
+)  # fmt: skip
+
+
+def utterances(originals: Sequence[bytes]) -> Arrays:
+    """SNIPS: the sentences of each intent's full training file, then those of each intent's validation file, as tests."""
+    found: Arrays = {"label_names": np.array(_INTENTS)}
+    for part, files in (("train", originals[: len(_INTENTS)]), ("test", originals[len(_INTENTS) :])):
+        texts, labels = [], []
+        for label, (intent, content) in enumerate(zip(_INTENTS, files, strict=True)):
+            for entry in json.loads(_text(content))[intent]:
+                texts.append("".join(piece["text"] for piece in entry["data"]).strip())
+                labels.append(label)
+        found[f"x_{part}"], found[f"y_{part}"] = np.array(texts), np.array(labels, dtype=np.uint8)
+    return found
+
+
+def _text(content: bytes) -> str:
+    """The text of a file in UTF-8 or, as some of these are, in Latin-1."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
 IDX = (
     "train-images-idx3-ubyte.gz",
     "train-labels-idx1-ubyte.gz",
@@ -158,6 +185,7 @@ IDX = (
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion"
 _RESNETS = "https://github.com/akamaster/pytorch_resnet_cifar10/raw/d5489e8/pretrained_models"
+_SNIPS = "https://github.com/snipsco/nlu-benchmark/raw/master/2017-06-custom-intent-engines"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 
 SOURCES = {
@@ -166,6 +194,13 @@ SOURCES = {
     "cifar10_subset.npz": Source(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), cifar10),
     "cifar10_resnet20_akamaster.npz": Source((f"{_RESNETS}/resnet20-12fca82f.th",), resnet),
     "cifar10_resnet32_akamaster.npz": Source((f"{_RESNETS}/resnet32-d509ac18.th",), resnet),
+    "snips_utterances.npz": Source(
+        (
+            *(f"{_SNIPS}/{intent}/train_{intent}_full.json" for intent in _INTENTS),
+            *(f"{_SNIPS}/{intent}/validate_{intent}.json" for intent in _INTENTS),
+        ),
+        utterances,
+    ),
     "adult.npz": Source((f"{_UCI}/adult.data", f"{_UCI}/adult.test"), adult),
 }
 

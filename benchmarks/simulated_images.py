@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ _loaded: hg.Artifact
 
 
 def simulated(
-    artifact: Path, images: np.ndarray, numbers: Iterable[int]
+    artifact: Path, images: Sequence[Any], numbers: Iterable[int]
 ) -> Generator[tuple[int, list[float]], None, None]:
     """The number and the scores of each of the images with these numbers, as they are finished.
 
@@ -38,6 +39,6 @@ def _load(path: Path) -> None:
     _loaded = hg.Artifact.load(path)
 
 
-def _scores(number: int, image: np.ndarray) -> list[float]:
+def _scores(number: int, image: Any) -> list[float]:
     scores: list[float] = np.asarray(hg.simulate(_loaded, image, seed=number)).tolist()
     return scores

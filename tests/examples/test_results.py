@@ -46,7 +46,7 @@ def folder(compiled: tuple[hg.Artifact, hg.Program, np.ndarray], tmp_path: Path)
     """What `encrypted_images.py` begins with."""
     artifact, _, images = compiled
     artifact.save(tmp_path / "artifact.helio")
-    np.save(tmp_path / "images.npy", images)
+    np.savez(tmp_path / "images.npz", x=images)
     return tmp_path
 
 

@@ -20,6 +20,8 @@ from heliograph.machine import in_threads
 
 # The numbers of values that are gathered at once, or multiplied by sparse matrices, when a map is applied.
 _GATHERED, _MULTIPLIED = 1 << 18, 1 << 20
+# With so few places, a product for each sample would be slow.
+_FEW_PLACES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,6 +155,8 @@ class KroneckerMatrix(Matrix):
         # (terms, out, in) as (out, terms * in): one product for all taps.
         flat = np.ascontiguousarray(self.weights.transpose(1, 0, 2).reshape(out, terms * own))
         taps = [_tap(place) for place in self.places]
+        if terms == 1 and rows <= _FEW_PLACES and taps[0] is not None and np.array_equal(taps[0], np.arange(columns)):
+            return self._of_channels(x)
         others = {t: self.places[t].csr() for t, tap in enumerate(taps) if tap is None}
         result = np.empty((count, out, rows), dtype=np.result_type(x, np.float64))
         # Products with sparse matrices are dear to begin.
@@ -176,6 +180,22 @@ class KroneckerMatrix(Matrix):
 
         in_threads(some, -(-count // step), step * terms * own * rows)
         return result.reshape(count, out * rows)
+
+    def _of_channels(self, x: Array) -> Array:
+        """`apply` of a map that mixes channels alone: one product for many places of many samples."""
+        _, out, own = self.weights.shape
+        count, places = x.shape[0], self.places[0].shape[0]
+        made = np.empty((count, out, places), dtype=np.result_type(x, np.float64))
+        step = max(1, _MULTIPLIED // ((out + own) * places))
+
+        def some(number: int) -> None:
+            part = x[number * step : (number + 1) * step].reshape(-1, own, places)
+            columns = part.transpose(1, 0, 2).reshape(own, -1)
+            product = (self.weights[0] @ columns).reshape(out, -1, places)
+            made[number * step : (number + 1) * step] = product.transpose(1, 0, 2)
+
+        in_threads(some, -(-count // step), step * own * places)
+        return made.reshape(count, out * places)
 
     def apply_to_constant(self, x: Array) -> Array:
         """The map of one vector, (columns,) to (rows,), by sums whose order does not depend on the processor."""

@@ -42,7 +42,9 @@ def _linear_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> 
 
 
 def _linear(values: Sequence[Array], a: Attrs, context: Context) -> Array:
-    out = values[0] @ context.array(a["weight"]).T
+    # One product for all tokens: numpy multiplies stacks of matrices one by one.
+    weight, x = context.array(a["weight"]), values[0]
+    out = (x.reshape(-1, x.shape[-1]) @ weight.T).reshape(*x.shape[:-1], weight.shape[0])
     return out + context.array(a["bias"]) if "bias" in a else out
 
 

