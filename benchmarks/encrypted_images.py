@@ -38,12 +38,10 @@ def the_client(artifact: hg.Artifact, path: Path) -> hg.Client:
     return client
 
 
-def inputs(path: Path) -> list[Any]:
-    """The samples of a file with an array for each input: arrays, or for several inputs dicts."""
+def inputs(path: Path) -> list[tuple[Any, ...]]:
+    """The samples of a file with an array for each input, in the order of the inputs."""
     with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    rows = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
-    return [next(iter(row.values())) for row in rows] if len(arrays) == 1 else rows
+        return list(zip(*(file[name] for name in file.files), strict=True))
 
 
 def main(
@@ -75,7 +73,7 @@ def main(
                 records.add({"image": number, "first": number == missing[0], **entry})
                 print(f"image {number + 1} of {count}: {entry['seconds']:.1f} s", flush=True)
             if records.find(image="floor") is None:
-                records.add({"image": "floor", **floor(server, client.encrypt(images[0]))})
+                records.add({"image": "floor", **floor(server, client.encrypt(*images[0]))})
     entries = [entry for number in range(count) if (entry := records.find(image=number))]
     # The first image of a process encodes the plaintexts.
     later = [entry["seconds"] for entry in entries if not entry["first"]]
@@ -92,10 +90,10 @@ def main(
     }
 
 
-def run(client: hg.Client, server: hg.Server, image: Any) -> dict[str, Any]:
+def run(client: hg.Client, server: hg.Server, image: tuple[Any, ...]) -> dict[str, Any]:
     """One image's entry."""
     load = os.getloadavg()[0]
-    encrypted = client.encrypt(image)
+    encrypted = client.encrypt(*image)
     begun = time.perf_counter()
     output = server.run(encrypted)
     seconds = time.perf_counter() - begun

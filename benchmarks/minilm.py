@@ -139,7 +139,7 @@ def measured(run: Run) -> dict[str, Any]:
     }
     with np.load(place / "test.npz", allow_pickle=False) as file:
         test = Sentences(**{name: file[name] for name in file.files})
-    asked = [dict(zip(Sentences._fields, row, strict=True)) for row in zip(*test, strict=True)]
+    asked = list(zip(*test, strict=True))
     if given.simulated:
         rows = deep_network.simulate(place, asked, given.simulated, run.say)
         near = cosines(rows, exact[: len(rows)])

@@ -19,7 +19,8 @@ _loaded: hg.Artifact
 def simulated(
     artifact: Path, images: Sequence[Any], numbers: Iterable[int]
 ) -> Generator[tuple[int, list[float]], None, None]:
-    """The number and the scores of each of the images with these numbers, as they are finished.
+    """The number and the scores of each of the images with these numbers, as they are finished; an image is an array, or a
+    tuple of them for several inputs.
 
     Closed before its end, it waits for the images that are being simulated, and begins no other.
     """
@@ -40,5 +41,6 @@ def _load(path: Path) -> None:
 
 
 def _scores(number: int, image: Any) -> list[float]:
-    scores: list[float] = np.asarray(hg.simulate(_loaded, image, seed=number)).tolist()
+    inputs = image if isinstance(image, tuple) else (image,)
+    scores: list[float] = np.asarray(hg.simulate(_loaded, *inputs, seed=number)).tolist()
     return scores

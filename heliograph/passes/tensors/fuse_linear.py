@@ -179,6 +179,8 @@ def _expanded(form: _Form, shape: tuple[int, ...]) -> _Form:
 
 def _index(matrix: Any) -> Array | None:
     """The index of the operand's element that each element of the result is; None if the map does more than that."""
+    if matrix.nnz != matrix.shape[0]:
+        return None
     general = _general(matrix)
     copies = (np.diff(general.indptr) == 1).all() and (general.data == 1.0).all()
     return general.indices.astype(np.int64) if copies else None
