@@ -20,6 +20,7 @@ from heliograph.frontends.torch.check import compared, mixes
 from heliograph.frontends.torch.difference import Reading
 from heliograph.frontends.torch.graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch.inputs.arguments import Arguments, Inputs
+from heliograph.frontends.torch.inputs.covers import as_flags, as_numbers, with_covers
 from heliograph.frontends.torch.inputs.examples import (
     EXAMPLE,
     SAMPLES,
@@ -31,7 +32,6 @@ from heliograph.frontends.torch.inputs.examples import (
     readable,
     tensor_inputs,
 )
-from heliograph.frontends.torch.inputs.masks import with_masks
 from heliograph.frontends.torch.inputs.reach import Reach
 from heliograph.frontends.torch.inputs.tokens import NUMBERS, RENORMS, Tokens, as_number, numbers_in, token_call
 from heliograph.frontends.torch.refusals import (
@@ -221,6 +221,8 @@ def _trace(
             start=start,
             any_batch=module is not None,
             allowed=inputs.allowed,
+            flags=inputs.flags,
+            softened=tracer.softened,
         )
 
     try:
@@ -267,7 +269,12 @@ def _exported(
     first = first_samples(model, calibration)
     examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    # Truth values stay what they are: a mask of numbers would be added.
+    whole = {
+        place
+        for place, tensor in enumerate(examples.tensors)
+        if not tensor.is_floating_point() and tensor.dtype != torch.bool
+    }
     if any(tensor.is_complex() for tensor in examples.tensors):
         whole = set()
     made = None
@@ -346,6 +353,7 @@ class _Tracer:
         # The result of each call of the graph.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
+        self.softened: dict[str, int] = {}
         self.reach = Reach(self.builder)
 
     # ------------------------------------------------------------------ calls
@@ -394,6 +402,8 @@ class _Tracer:
                 why="there is nothing to encrypt in it",
                 hint="return it from your own code, and leave it out of the model's outputs",
             )
+        if value.cover is not None:
+            value = as_numbers(self._call_at(node), value)
         if value.hidden is not None and not value.hidden.finite:
             raise UnsupportedError(
                 f"output {name!r} holds minus infinity",
@@ -463,6 +473,8 @@ class _Tracer:
     def _fused(self, fused: Fused) -> str | None:
         """The name of the activation that replaces several calls; None where they are better left alone."""
         source = self.values[fused.source]
+        if isinstance(source, Value) and source.cover is not None:
+            return None
         reaches = fused.pieces and isinstance(source, Value)
         # As far from 0 as samples and ranges show.
         return fused.name(self.values, self.reach.size(source.node) if reaches else 0.0)
@@ -530,7 +542,7 @@ class _Tracer:
                 f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
             ) from None
         try:
-            return with_dtypes(with_masks(call, rule, args, kwargs), result)
+            return as_flags(call, args, kwargs, with_dtypes(with_covers(call, rule, args, kwargs), result))
         except NoRule:
             raise unsupported(node, loc) from None
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
@@ -542,6 +554,7 @@ class _Tracer:
         loc = loc or self.location(node)
         call = Call(self.builder, self.names, loc, op_name(target), user_name(target), result, target)
         call.entries, call.finals, call.reach, call.node = self.entries, self.finals, self.reach, node
+        call.softened = self.softened
         return call
 
     def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:

@@ -302,7 +302,7 @@ def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
 def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Value):
         return x
-    if changes_in(call.result.dtype, x):
+    if changes_in(call.result.dtype, x) and not x.flag:
         raise call.refuse(
             f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
             "keep the values floating point; compare with x > threshold, and round on the client after decryption; columns "
