@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.execution.interface import columns_of
-from heliograph.frontends.torch.check import compared, mixes
+from heliograph.frontends.torch.check import compared, mixes, rows_of
 from heliograph.frontends.torch.difference import Reading
 from heliograph.frontends.torch.graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch.inputs.arguments import Arguments, Inputs
@@ -269,12 +269,11 @@ def _exported(
     first = first_samples(model, calibration)
     examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    # Truth values stay what they are: a mask of numbers would be added.
-    whole = {
-        place
-        for place, tensor in enumerate(examples.tensors)
-        if not tensor.is_floating_point() and tensor.dtype != torch.bool
-    }
+    whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    truths = {place for place in whole if examples.tensors[place].dtype == torch.bool}
+    if truths and _runs(model, examples):
+        # The model takes truth values: as numbers, a mask would be added to scores.
+        whole -= truths
     if any(tensor.is_complex() for tensor in examples.tensors):
         whole = set()
     made = None
@@ -292,6 +291,15 @@ def _exported(
     except ProgramError:
         # Messages about the samples refer to them as they were given.
         return examples, *(made or _of_one(model, examples, caller))
+
+
+def _runs(model: torch.nn.Module, examples: Example) -> bool:
+    """Whether the model runs on the example as it is."""
+    try:
+        rows_of(model, examples, examples.tensors)
+    except Exception:
+        return False
+    return True
 
 
 def _of_one(model: torch.nn.Module, examples: Example, caller: Location) -> tuple[Example, ExportedProgram]:

@@ -214,7 +214,8 @@ class Arguments:
                 why="programs compute with real numbers, and no table is looked up at these whole numbers",
                 hint=said(
                     "give floating-point values: {example_input}.float(); what chooses rows of a table is looked up on the "
-                    "client, and the model is given the vectors"
+                    "client, and the model is given the vectors; a mask of zeros and ones needs {calibration} samples, or "
+                    "its {input_range=(0, 1)}"
                 ),
             )
 

@@ -386,9 +386,11 @@ def settled(call: Call, x: Value, axis: int) -> Value:
     cover = x.cover
     if cover is None:
         return x
-    bare = cover.bare if isinstance(cover.bare, Value) else Value(call.constant_node(cover.bare.double()))
-    excess = None if cover.low > 0 else _excess(call, bare, cover.places, axis)
     finite = abs(cover.low) <= -LOWEST
+    if cover.low > 0:
+        return as_numbers(call, x)
+    bare = cover.bare if isinstance(cover.bare, Value) else Value(call.constant_node(cover.bare.double()))
+    excess = _excess(call, bare, cover.places, axis)
     if excess is None:
         if finite:
             return as_numbers(call, x)

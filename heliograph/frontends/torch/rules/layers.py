@@ -305,8 +305,11 @@ def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if changes_in(call.result.dtype, x) and not x.flag:
         raise call.refuse(
             f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
-            "keep the values floating point; compare with x > threshold, and round on the client after decryption; columns "
-            "that are ids are given as an input of whole numbers of their own",
+            "an input of zeros and ones, a mask, is known by calibration samples of zeros and ones alone, or by its type "
+            "torch.bool; other values: compare with x > threshold"
+            if call.result.dtype == torch.bool
+            else "keep the values floating point; compare with x > threshold, and round on the client after decryption; "
+            "columns that are ids are given as an input of whole numbers of their own",
         )
     return Value(x.node)
 
