@@ -172,7 +172,7 @@ def token_call(call: Call, args: Any, kwargs: Any) -> Any:
         return _one_hot(call, args[0], int(args[1]) if len(args) > 1 else -1)
     if short in ("index", "index_select", "take") and not isinstance(args[0], Tokens):
         return _indexed(call, short, args)
-    if short == "gather" and not any(parts(args[0], Tokens | Value | Unknown)) and isinstance(args[2], Tokens):
+    if short == "gather" and isinstance(args[0], torch.Tensor) and isinstance(args[2], Tokens):
         return _gathered(args[0], int(args[1]), args[2])
     if short in _FRESH:
         first = next(parts((args, kwargs), Tokens))
