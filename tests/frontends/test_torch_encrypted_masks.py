@@ -93,6 +93,7 @@ WAYS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "written where 0": lambda s, m: soft(s.masked_fill(over_keys(m) == 0, -math.inf)),
     "written where not": lambda s, m: soft(s.masked_fill(~over_keys(m).bool(), -math.inf)),
     "written, lowest": lambda s, m: soft(s.masked_fill(torch.logical_not(over_keys(m).bool()), LOWEST)),
+    "written, transformers 4": lambda s, m: soft(s.masked_fill((over_keys(m) == 0).expand_as(s), LOWEST)),
     "chosen above 0": lambda s, m: soft(torch.where(over_keys(m) > 0, s, LOWEST)),
     "chosen not 0": lambda s, m: soft(torch.where(over_keys(m) != 0, s, torch.tensor(-math.inf))),
     "chosen zeros, then added": lambda s, m: soft(s + torch.where(over_keys(m).bool(), 0.0, -math.inf)),
@@ -305,6 +306,8 @@ def test_what_is_not_a_mask_is_no_mask() -> None:
     text = refused(module("product"), calibration=(rows(20), masks(20) * 0.5))
     assert "not known to be 0 or 1" in text
     assert "zeros and ones" in refused(module("attention"), calibration=(rows(20), masks(20) * 0.5))
+    text = refused(module("chosen above 0"), calibration=(rows(20), masks(20) * 0.5))
+    assert "a number that stands for one" in text
 
 
 def test_only_a_softmax_reads_a_huge_number() -> None:
@@ -328,6 +331,21 @@ def test_keywords_beyond_those_that_forward_names() -> None:
     samples = rows(4)
     program = trace(Keywords(), {"x": samples[:2], "factor": 3.0}, calibration={"x": samples})
     np.testing.assert_allclose(answers(program, x=samples)[0], 3 * samples.double().numpy())
+
+
+class Outputs(dict[str, torch.Tensor]):
+    """What a model returns, in a type of its own; torch is not told the names of its parts."""
+
+
+torch.utils._pytree.register_pytree_node(
+    Outputs, lambda one: (list(one.values()), list(one)), lambda parts, names: Outputs(zip(names, parts, strict=True))
+)
+
+
+def test_outputs_of_a_type_that_torch_has_no_names_for() -> None:
+    model = Fn(lambda x: Outputs(last=x * 2, pooled=x.mean(1)))
+    program = trace(model, calibration=rows(4))
+    assert program.output_names == ("last", "pooled")
 
 
 def test_known_entries_are_gathered_at_whole_numbers() -> None:

@@ -7,7 +7,7 @@ import copy
 import inspect
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -335,6 +335,17 @@ def _name(model: Any, exported: ExportedProgram) -> str:
     return "program"
 
 
+def _paths(tree: Any) -> list[tuple[Any, ...]]:
+    """The keys and places that lead to each leaf of nested mappings and sequences."""
+    if isinstance(tree, Mapping):
+        parts = list(tree.items())
+    elif isinstance(tree, list | tuple):
+        parts = list(enumerate(tree))
+    else:
+        return [()]
+    return [(key, *path) for key, part in parts for path in _paths(part)]
+
+
 # ---------------------------------------------------------------------------------------------- the walk
 
 
@@ -428,8 +439,13 @@ class _Tracer:
 
         spec = self.exported.call_spec.out_spec
         tree = pytree.tree_unflatten(list(range(count)), spec) if spec is not None else list(range(count))
+        try:
+            paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+        except ValueError:
+            # A type that is registered without the names of its parts, as the outputs of transformers 4.
+            paths = _paths(tree)
         names = []
-        for path, _ in pytree.tree_flatten_with_path(tree)[0]:
+        for path in paths:
             parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
             name = ".".join(parts)
             names.append(name if name and not name[0].isdigit() else f"y{name}")

@@ -32,8 +32,8 @@ DEPTH = 12.0
 DEEP = 40.0
 # Numbers from this on may stand for a mask; smaller ones are numbers of the program, as a score may be as large.
 _HUGE = 1e3
-# Nothing but a mask is multiplied by such a number.
-_NEVER = 1e30
+# Nothing but a mask is multiplied by such a number, or chosen to be one.
+NEVER = 1e30
 # Scores that differ by more than this are given to no softmax.
 _WIDEST = 1e4
 # Numbers in place of huge ones end in this fraction, so that they are not merged with a constant of the model, which has
@@ -42,6 +42,7 @@ _FRACTION = 1 / 1024
 _NAME = "hidden_places"
 
 _LOGICAL = frozenset({"index", "index_select", "repeat", "tile", "expand_as", "view_as", "reshape_as", "broadcast_to"})
+_LIKE = frozenset({"expand_as", "view_as", "reshape_as", "type_as"})
 _SPLITS = frozenset({"split", "split_with_sizes", "chunk", "unbind"})
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 _FRESH = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
@@ -58,7 +59,8 @@ def _short(call: Call) -> str:
 
 def as_flags(call: Call, args: Any, kwargs: Any, made: Any) -> Any:
     """A rule's result, marked where all of its elements are 0 or 1 because those of its operands are."""
-    values = list(parts((args, kwargs), Value))
+    # Of others these take the shape or the type alone.
+    values = list(parts(args[:1] if _short(call) in _LIKE else (args, kwargs), Value))
     if not values or not all(value.flag for value in values) or not _keeps_flags(call, args, kwargs):
         return made
     if isinstance(made, list | tuple):
@@ -144,7 +146,7 @@ def times_huge(call: Call, x: Any, y: Any) -> Value | None:
             continue
         if value.flag:
             return _covered(call, torch.zeros(call.shape), value, size, filled=False)
-        if abs(size) >= _NEVER:
+        if abs(size) >= NEVER:
             raise call.refuse(
                 f"it multiplies an encrypted value by {size:.3g}, as masks are made, and it is not known to be 0 or 1",
                 "give calibration samples whose masks hold zeros and ones alone, or the mask as truth values (torch.bool)",

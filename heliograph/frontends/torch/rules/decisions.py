@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from heliograph.frontends.torch.inputs.covers import chosen_under
+from heliograph.frontends.torch.inputs.covers import NEVER, chosen_under
 from heliograph.frontends.torch.inputs.masks import HIDES, LOWEST, filled, floored
 from heliograph.frontends.torch.source import leaf_module
 from heliograph.frontends.torch.values import (
@@ -250,9 +250,10 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
         return under
     for operand in (x, y):
         known = torch.as_tensor(operand) if is_number(operand) else operand
-        if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):
+        if isinstance(known, torch.Tensor) and not bool((known.double().abs() < NEVER).all()):
             raise call.refuse(
-                "it chooses an infinite value where the choice depends on an input, or not in places alone",
+                "it chooses an infinite value (or a number that stands for one) where the choice depends on an input, or "
+                "not in places alone",
                 _BELOW if leaf_module(call.node) != "MultiheadAttention" else _PADDING,
             )
     return chosen()
