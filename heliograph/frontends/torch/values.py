@@ -65,7 +65,8 @@ class Value:
     dtype: torch's dtype; the tracer sets it on a rule's result. A truth value is the number 0 or 1.
     hidden: the mask of scores (torch/inputs/masks.py).
     cover: the encrypted mask of scores; the node is then without it.
-    flag: whether each element is exactly 0 or 1, as computed from inputs of zeros and ones alone.
+    flag: whether each element is 0 or 1, as computed from inputs of zeros and ones alone.
+    soft: whether such an input is one of real numbers, whose samples are zeros and ones: a client may give it others.
     """
 
     node: Node
@@ -73,6 +74,12 @@ class Value:
     hidden: Hidden | None = None
     cover: Cover | None = None
     flag: bool = False
+    soft: bool = False
+
+    @property
+    def exact_flag(self) -> bool:
+        """Whether no client can give other numbers than 0 and 1."""
+        return self.flag and not self.soft
 
     @property
     def shape(self) -> tuple[int, ...]:

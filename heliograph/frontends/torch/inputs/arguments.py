@@ -238,7 +238,8 @@ class Arguments:
             shape = tuple(node.meta["val"].shape)
             op = "reshape" if shape[0] == 1 else "broadcast"
             repeated = self.builder.op(op, (made,), loc, shape=shape)
-            return Value(repeated, node.meta["val"].dtype, flag=node in self.flags)
+            dtype = node.meta["val"].dtype
+            return Value(repeated, dtype, flag=node in self.flags, soft=dtype.is_floating_point)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
         if spec.kind.name in _TENSORS:

@@ -63,9 +63,10 @@ def as_flags(call: Call, args: Any, kwargs: Any, made: Any) -> Any:
     values = list(parts(args[:1] if _short(call) in _LIKE else (args, kwargs), Value))
     if not values or not all(value.flag for value in values) or not _keeps_flags(call, args, kwargs):
         return made
+    soft = any(value.soft for value in values)
     if isinstance(made, list | tuple):
-        return [replace(one, flag=True) if isinstance(one, Value) else one for one in made]
-    return replace(made, flag=True) if isinstance(made, Value) and made.cover is None else made
+        return [replace(one, flag=True, soft=soft) if isinstance(one, Value) else one for one in made]
+    return replace(made, flag=True, soft=soft) if isinstance(made, Value) and made.cover is None else made
 
 
 def _keeps_flags(call: Call, args: Any, kwargs: Any) -> bool:
@@ -94,14 +95,15 @@ def _all_in(operand: Any, numbers: tuple[int, ...]) -> bool:
 
 def opposite(call: Call, flag: Value) -> Value:
     """1 where the flag is 0, and 0 where it is 1."""
-    return replace(elementwise(call, "sub", 1, flag), dtype=flag.dtype, flag=True)
+    return replace(elementwise(call, "sub", 1, flag), dtype=flag.dtype, flag=True, soft=flag.soft)
 
 
 def _either(call: Call, x: Value, y: Value) -> Value:
     if x.node is y.node:
         return x
     both = elementwise(call, "mul", x, y)
-    return replace(elementwise(call, "sub", elementwise(call, "add", x, y), both), dtype=x.dtype, flag=True)
+    total = elementwise(call, "sub", elementwise(call, "add", x, y), both)
+    return replace(total, dtype=x.dtype, flag=True, soft=x.soft or y.soft)
 
 
 # ---------------------------------------------------------------------------------------------- where masks begin
@@ -112,7 +114,7 @@ def chosen_under(call: Call, condition: Any, x: Any, y: Any) -> Value | None:
 
     None in all other cases.
     """
-    if not isinstance(condition, Value) or not condition.flag:
+    if not isinstance(condition, Value) or not condition.exact_flag:
         return None
     for number, other, holds in ((x, y, True), (y, x, False)):
         low = _low(number)
@@ -327,7 +329,7 @@ def _chosen(call: Call, rule: Callable[..., Any], condition: Any, x: Any, y: Any
     cover = mine.cover if isinstance(mine, Value) else None
     if cover is None or (isinstance(other, Value) and other.cover is not None):
         return None
-    if isinstance(condition, Value) and not condition.flag:
+    if isinstance(condition, Value) and not condition.exact_flag:
         return None
     low = _low(other)
     if isinstance(condition, Value):

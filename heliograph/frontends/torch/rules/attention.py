@@ -113,7 +113,7 @@ def attention(
 ) -> Value:
     if dropout_p:
         raise call.refuse(f"dropout_p={dropout_p:g} draws random numbers", "give dropout_p=0.0 in evaluation")
-    if isinstance(attn_mask, Value) and attn_mask.dtype == torch.bool and not attn_mask.flag:
+    if isinstance(attn_mask, Value) and attn_mask.dtype == torch.bool and not attn_mask.exact_flag:
         raise call.refuse(
             "its mask depends on an encrypted input",
             "use a mask that is the same for all inputs, or leave the masked places out of keys and values",
@@ -143,7 +143,7 @@ def attention(
 def _masked(call: Call, scores: Any, mask: Any, dtype: torch.dtype) -> Any:
     if mask is None:
         return scores
-    if isinstance(mask, Value) and mask.flag and mask.dtype == torch.bool:
+    if isinstance(mask, Value) and mask.exact_flag and mask.dtype == torch.bool:
         return under(call, scores, opposite(call, mask), -math.inf)
     if isinstance(mask, Value) and mask.cover is not None:
         return plus(call, scores, mask)

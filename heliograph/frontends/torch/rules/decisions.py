@@ -68,7 +68,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def _is_flag(operand: Any) -> bool:
     """Whether an operand is 0 or 1: a truth value in torch, or one that was converted to numbers."""
     return isinstance(operand, Value) and (
-        operand.flag or operand.dtype == torch.bool or operand.node.op in COMPARISONS
+        operand.exact_flag or operand.dtype == torch.bool or operand.node.op in COMPARISONS
     )
 
 
@@ -160,7 +160,7 @@ def minimum(call: Call, x: Any, other: Any) -> Value:
 def _flag(call: Call, operand: Any) -> Operand:
     """The operand as 0 and 1; only a truth value in torch needs no comparison for that."""
     if isinstance(operand, Value):
-        if operand.dtype != torch.bool and not operand.flag:
+        if operand.dtype != torch.bool and not operand.exact_flag:
             raise call.refuse(
                 f"it takes {operand.dtype} values as true or false", "compare first, for example x > threshold"
             )

@@ -302,11 +302,11 @@ def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
 def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Value):
         return x
-    if changes_in(call.result.dtype, x) and not x.flag:
+    if changes_in(call.result.dtype, x) and not x.exact_flag:
         raise call.refuse(
             f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
-            "an input of zeros and ones, a mask, is known by calibration samples of zeros and ones alone, or by its type "
-            "torch.bool; other values: compare with x > threshold"
+            "give a mask of zeros and ones as whole numbers or truth values (torch.int64, torch.bool); compare other values: "
+            "x > threshold"
             if call.result.dtype == torch.bool
             else "keep the values floating point; compare with x > threshold, and round on the client after decryption; "
             "columns that are ids are given as an input of whole numbers of their own",
