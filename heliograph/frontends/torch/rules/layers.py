@@ -305,8 +305,8 @@ def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if changes_in(call.result.dtype, x) and not x.exact_flag:
         raise call.refuse(
             f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
-            "give a mask of zeros and ones as whole numbers or truth values (torch.int64, torch.bool); compare other values: "
-            "x > threshold"
+            "give a mask of zeros and ones as whole numbers or truth values (torch.int64, torch.bool); compare other "
+            "values: x > threshold"
             if call.result.dtype == torch.bool
             else "keep the values floating point; compare with x > threshold, and round on the client after decryption; "
             "columns that are ids are given as an input of whole numbers of their own",
