@@ -13,6 +13,7 @@ import io
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch.utils import _pytree as pytree
 from heliograph.errors import ProgramError, UnsupportedError, said
 from heliograph.frontends.torch.difference import Difference, Reading, fed, first_difference
 from heliograph.frontends.torch.graph import export, unchanged
+from heliograph.frontends.torch.inputs.covers import DEEP, DEPTH
 from heliograph.frontends.torch.inputs.examples import Example
 from heliograph.frontends.torch.refusals import APART, keeps_state
 from heliograph.frontends.torch.rules.attention import fast_path_hint
@@ -43,6 +45,8 @@ _SMALLEST = 1e-2
 _DECIDED = 1e-2
 # How far, as a share, and how often a sample is moved to see whether its answer is a tie.
 _MOVED, _MOVES = 1e-4, 4
+# What encrypted masks leave of hidden places may change outputs by this many times their weight, and by this at most.
+_LEFT, _MOST_LEFT = 10.0, 1e-2
 
 
 def compared(reading: Reading, samples: Sequence[Array]) -> Comparison:
@@ -51,7 +55,21 @@ def compared(reading: Reading, samples: Sequence[Array]) -> Comparison:
     Raises an UnsupportedError where they differ, with the output, how far, on which sample, and the first operation that
     differs; a ProgramError where the module gives no number, or does not run.
     """
-    return _Comparing(reading, samples).done()
+    if not reading.softened:
+        return _Comparing(reading, samples).done()
+    # Whether the model was read rightly is seen without what finite numbers leave of hidden places.
+    deep = replace(reading, program=_deepened(reading.program, reading), wide=_deepened(reading.wide, reading))
+    comparing = _Comparing(deep, samples)
+    found = comparing.done()
+    left = comparing.left_of_hidden(reading)
+    return Comparison.seen(found.samples, found.difference + left, found.ties)
+
+
+def _deepened(program: Program, reading: Reading) -> Program:
+    """The program with lower numbers in the places that encrypted masks hide."""
+    held = {name: program.constants.get(name) for name in reading.softened}
+    lower = {name: number - (DEEP - DEPTH) for name, number in held.items() if isinstance(number, np.ndarray)}
+    return replace(program, constants={**program.constants, **lower})
 
 
 def compared_with(program: Program, module: torch.nn.Module, samples: Sequence[torch.Tensor]) -> Comparison:
@@ -112,7 +130,10 @@ def mixes(reading: Reading) -> Mixes | None:
         return None
     try:
         samples = _invented(
-            reading.program.inputs, [tensor.detach().cpu() for tensor in reading.example.tensors], reading.allowed
+            reading.program.inputs,
+            [tensor.detach().cpu() for tensor in reading.example.tensors],
+            reading.allowed,
+            reading.flags,
         )
         places = [place % _INVENTED for place in range(_INVENTED if size == 1 else size)]
         part = [tensor[places] for tensor in samples]
@@ -196,15 +217,18 @@ def _called(module: torch.nn.Module, example: Example, samples: Sequence[torch.T
 
 
 def _invented(
-    inputs: Sequence[Node], known: Sequence[torch.Tensor], allowed: Mapping[str, Array]
+    inputs: Sequence[Node], known: Sequence[torch.Tensor], allowed: Mapping[str, Array], flags: frozenset[str]
 ) -> list[torch.Tensor]:
-    """Samples like the known ones, within the ranges of the inputs; random class numbers."""
+    """Samples like the known ones, within the ranges of the inputs; random class numbers; masks as they are, and of ones."""
     random = torch.Generator().manual_seed(0)
     made = []
     for node, tensor in zip(inputs, known, strict=True):
         first = tensor[torch.arange(_INVENTED) % tensor.shape[0]]
         classes, low, high = (node.attrs.get(name) for name in ("classes", "low", "high"))
-        if classes:
+        if node.attrs["name"] in flags:
+            found = first.clone()
+            found[: _INVENTED // 2] = 1
+        elif classes:
             rows = torch.from_numpy(allowed[node.attrs["name"]]).double()
             drawn = torch.multinomial(rows, _INVENTED, replacement=True, generator=random)
             found = drawn.t().reshape(first.shape)
@@ -263,7 +287,7 @@ class _Comparing:
         ]
         if len(self.numbers) < _FEWEST:
             known = known or [tensor[:1] for tensor in self.example]
-            more = _invented(reading.program.inputs, known, reading.allowed)
+            more = _invented(reading.program.inputs, known, reading.allowed, reading.flags)
             known = [torch.cat(pair) for pair in zip(known, more, strict=True)]
         self.samples = known
         self.count = int(known[0].shape[0])
@@ -345,11 +369,32 @@ class _Comparing:
         yield (0,)
         yield (self.count - 1,)
 
+    def left_of_hidden(self, reading: Reading) -> float:
+        """The largest difference that hidden places make in the outputs of the program itself, as a share.
+
+        In a row of n places they have at most n exp(-DEPTH) of the weight of the visible ones. An UnsupportedError is
+        raised where an output differs by more than _LEFT times the sum over all rows' lengths, or by _MOST_LEFT.
+        """
+        deep = self._program_rows(self.samples)
+        ours = self._program_rows(self.samples, reading.program)
+        share = min(_LEFT * math.exp(-DEPTH) * sum(reading.softened.values()), _MOST_LEFT)
+        largest = _difference(ours, deep, np.ones(self.count, dtype=bool))
+        if _off(ours, deep, max(share, self.share)).any():
+            raise UnsupportedError(
+                "places that an encrypted mask hides change the outputs",
+                where=reading.start,
+                why=f"a finite number leaves them up to exp(-{DEPTH:g}) of the weight of a visible place, and outputs "
+                f"differ by {largest:.2g} of the largest; {share:.2g} is allowed",
+                hint="use a number of your own in place of the huge one, for example scores - 30.0 * (1 - mask), which is "
+                "kept as it is",
+            )
+        return largest
+
     # ------------------------------------------------------------------ running both
 
-    def _program_rows(self, samples: Sequence[torch.Tensor]) -> list[Array]:
+    def _program_rows(self, samples: Sequence[torch.Tensor], program: Program | None = None) -> list[Array]:
         """The program's outputs, a row of numbers for each sample and output, finished as on the client."""
-        program = self.reading.program
+        program = program or self.reading.program
         found = interpret_batch(program, *fed(program, samples))
         specs = program.interface.outputs or (None,) * len(found)
         done = [out if spec is None else spec.finished(out) for out, spec in zip(found, specs, strict=True)]
@@ -417,8 +462,8 @@ class _Comparing:
             return False
         for _ in range(_MOVES):
             moved = [tensor.clone() for tensor in part]
-            for tensor in moved:
-                if tensor.is_floating_point():
+            for tensor, node in zip(moved, self.reading.program.inputs, strict=True):
+                if tensor.is_floating_point() and node.attrs["name"] not in self.reading.flags:
                     noise = torch.randn(tensor[row].shape, generator=random, dtype=torch.float64)
                     size = float(tensor[row].double().abs().max()) if tensor[row].numel() else 0.0
                     share = max(_MOVED, 4.0 * torch.finfo(tensor.dtype).eps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ class Reading:
     any_batch: whether the module may be run on batches of any size.
     allowed: for each input of whole numbers that are looked up, by its name: the numbers that each of its elements may
         be, (elements, classes).
+    flags: the names of the inputs of zeros and ones.
+    softened: for each constant that stands for a huge number in a mask, by its name: the places of the rows that it is
+        written to.
     """
 
     module: torch.nn.Module
@@ -55,6 +58,8 @@ class Reading:
     start: Location
     any_batch: bool
     allowed: Mapping[str, Array]
+    flags: frozenset[str] = frozenset()
+    softened: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -186,7 +191,7 @@ def _in_program(reading: Reading, samples: Sequence[torch.Tensor], row: int, sha
             continue
         ours, theirs = known[value.node], theirs.detach().double()
         alone, other = ours[0], theirs.numpy()
-        if value.hidden is not None:
+        if value.hidden is not None or value.cover is not None:
             continue
         if alone.shape != other.shape:
             return Difference(

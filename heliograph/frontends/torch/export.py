@@ -7,7 +7,7 @@ import copy
 import inspect
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,11 @@ from torch.export import ExportedProgram
 
 from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.execution.interface import columns_of
-from heliograph.frontends.torch.check import compared, mixes
+from heliograph.frontends.torch.check import compared, mixes, rows_of
 from heliograph.frontends.torch.difference import Reading
 from heliograph.frontends.torch.graph import all_nodes, chooses, depending, draws, export, functional, quiet
 from heliograph.frontends.torch.inputs.arguments import Arguments, Inputs
+from heliograph.frontends.torch.inputs.covers import as_flags, as_numbers, with_covers
 from heliograph.frontends.torch.inputs.examples import (
     EXAMPLE,
     SAMPLES,
@@ -31,7 +32,6 @@ from heliograph.frontends.torch.inputs.examples import (
     readable,
     tensor_inputs,
 )
-from heliograph.frontends.torch.inputs.masks import with_masks
 from heliograph.frontends.torch.inputs.reach import Reach
 from heliograph.frontends.torch.inputs.tokens import NUMBERS, RENORMS, Tokens, as_number, numbers_in, token_call
 from heliograph.frontends.torch.refusals import (
@@ -221,6 +221,8 @@ def _trace(
             start=start,
             any_batch=module is not None,
             allowed=inputs.allowed,
+            flags=inputs.flags,
+            softened=tracer.softened,
         )
 
     try:
@@ -268,6 +270,10 @@ def _exported(
     examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    truths = {place for place in whole if examples.tensors[place].dtype == torch.bool}
+    if truths and _runs(model, examples):
+        # The model takes truth values: as numbers, a mask would be added to scores.
+        whole -= truths
     if any(tensor.is_complex() for tensor in examples.tensors):
         whole = set()
     made = None
@@ -285,6 +291,15 @@ def _exported(
     except ProgramError:
         # Messages about the samples refer to them as they were given.
         return examples, *(made or _of_one(model, examples, caller))
+
+
+def _runs(model: torch.nn.Module, examples: Example) -> bool:
+    """Whether the model runs on the example as it is."""
+    try:
+        rows_of(model, examples, examples.tensors)
+    except Exception:
+        return False
+    return True
 
 
 def _of_one(model: torch.nn.Module, examples: Example, caller: Location) -> tuple[Example, ExportedProgram]:
@@ -320,6 +335,17 @@ def _name(model: Any, exported: ExportedProgram) -> str:
     return "program"
 
 
+def _paths(tree: Any) -> list[tuple[Any, ...]]:
+    """The keys and places that lead to each leaf of nested mappings and sequences."""
+    if isinstance(tree, Mapping):
+        parts = list(tree.items())
+    elif isinstance(tree, list | tuple):
+        parts = list(enumerate(tree))
+    else:
+        return [()]
+    return [(key, *path) for key, part in parts for path in _paths(part)]
+
+
 # ---------------------------------------------------------------------------------------------- the walk
 
 
@@ -346,6 +372,7 @@ class _Tracer:
         # The result of each call of the graph.
         self.values: dict[Any, Any] = {}
         self.finals: dict[Node, tuple[str, Node, int]] = {}
+        self.softened: dict[str, int] = {}
         self.reach = Reach(self.builder)
 
     # ------------------------------------------------------------------ calls
@@ -394,6 +421,8 @@ class _Tracer:
                 why="there is nothing to encrypt in it",
                 hint="return it from your own code, and leave it out of the model's outputs",
             )
+        if value.cover is not None:
+            value = as_numbers(self._call_at(node), value)
         if value.hidden is not None and not value.hidden.finite:
             raise UnsupportedError(
                 f"output {name!r} holds minus infinity",
@@ -410,8 +439,13 @@ class _Tracer:
 
         spec = self.exported.call_spec.out_spec
         tree = pytree.tree_unflatten(list(range(count)), spec) if spec is not None else list(range(count))
+        try:
+            paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+        except ValueError:
+            # A type that is registered without the names of its parts, as the outputs of transformers 4.
+            paths = _paths(tree)
         names = []
-        for path, _ in pytree.tree_flatten_with_path(tree)[0]:
+        for path in paths:
             parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
             name = ".".join(parts)
             names.append(name if name and not name[0].isdigit() else f"y{name}")
@@ -463,6 +497,8 @@ class _Tracer:
     def _fused(self, fused: Fused) -> str | None:
         """The name of the activation that replaces several calls; None where they are better left alone."""
         source = self.values[fused.source]
+        if isinstance(source, Value) and source.cover is not None:
+            return None
         reaches = fused.pieces and isinstance(source, Value)
         # As far from 0 as samples and ranges show.
         return fused.name(self.values, self.reach.size(source.node) if reaches else 0.0)
@@ -530,7 +566,7 @@ class _Tracer:
                 f"{name} is called in a form that has no rule: {error}", "use its ordinary form"
             ) from None
         try:
-            return with_dtypes(with_masks(call, rule, args, kwargs), result)
+            return as_flags(call, args, kwargs, with_dtypes(with_covers(call, rule, args, kwargs), result))
         except NoRule:
             raise unsupported(node, loc) from None
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
@@ -542,6 +578,7 @@ class _Tracer:
         loc = loc or self.location(node)
         call = Call(self.builder, self.names, loc, op_name(target), user_name(target), result, target)
         call.entries, call.finals, call.reach, call.node = self.entries, self.finals, self.reach, node
+        call.softened = self.softened
         return call
 
     def _with_tokens(self, node: Any, args: Any, kwargs: Any) -> Any:

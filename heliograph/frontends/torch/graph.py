@@ -167,6 +167,14 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         or "data-dependent" in str(error).lower()
     ):
         return data_dependent(where, f"torch.export stopped there: {first}"[:300])
+    if "need to register a pytree" in str(error):
+        return UnsupportedError(
+            "the model returns a type of its own",
+            where=where,
+            why=f"{kind}: {first}"[:300],
+            hint="return tensors, or a tuple, list or dict of them; a model of transformers that returns a cache: "
+            "model.config.use_cache = False",
+        )
     held = {example.dtype for example in examples.tensors}
     weights = {parameter.dtype for parameter in model.parameters()}
     if held - weights and weights and "type" in first:
@@ -206,11 +214,6 @@ _STOPPED = (
         UNCOUNTED,
         "torch.nn.functional.one_hot is called without num_classes",
         "give the number of classes: F.one_hot(x.argmax(1), num_classes=4)",
-    ),
-    (
-        "need to register a pytree",
-        "the model returns a type of its own",
-        "return tensors, or a tuple, list or dict of them",
     ),
     (
         "aten.equal",

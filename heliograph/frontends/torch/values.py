@@ -42,17 +42,44 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Cover:
+    """A low number in places that an encrypted 0/1 input decides (torch/inputs/covers.py).
+
+    bare: the value without it.
+    places: 1 where the number is and 0 elsewhere; its shape broadcasts to the value's.
+    low: the number; minus infinity where it is not one number any more.
+    filled: whether it replaces the score, rather than being added to it.
+    """
+
+    bare: Value | torch.Tensor
+    places: Value
+    low: float
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """A tensor that depends on an input.
 
     node: with all of torch's axes.
     dtype: torch's dtype; the tracer sets it on a rule's result. A truth value is the number 0 or 1.
     hidden: the mask of scores (torch/inputs/masks.py).
+    cover: the encrypted mask of scores; the node is then without it.
+    flag: whether each element is 0 or 1, as computed from inputs of zeros and ones alone.
+    soft: whether such an input is one of real numbers, whose samples are zeros and ones: a client may give it others.
     """
 
     node: Node
     dtype: torch.dtype = torch.float64
     hidden: Hidden | None = None
+    cover: Cover | None = None
+    flag: bool = False
+    soft: bool = False
+
+    @property
+    def exact_flag(self) -> bool:
+        """Whether no client can give other numbers than 0 and 1."""
+        return self.flag and not self.soft
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,6 +163,8 @@ class Call:
         self.entries: set[Node] = set()
         # For each node that is a softmax (or its logarithm): which of the two, its operand, and the axis.
         self.finals: dict[Node, tuple[str, Node, int]] = {}
+        # For each finite number in place of a huge one (torch/inputs/covers.py), by its name: the places of a line.
+        self.softened: dict[str, int] = {}
         # The possible values, for rules that decide by them.
         self.reach = Reach(builder)
 

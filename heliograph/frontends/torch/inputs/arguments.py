@@ -36,6 +36,7 @@ class Inputs:
     samples: the same in the form that the model takes: class numbers are not yet one-hot vectors.
     allowed: for each input of whole numbers that are looked up, by its name: the numbers that each of its elements may
         be, (elements, classes).
+    flags: the names of the inputs of zeros and ones.
     """
 
     arguments: list[Any]
@@ -43,6 +44,7 @@ class Inputs:
     calibration: tuple[Array, ...]
     samples: tuple[Array, ...]
     allowed: Mapping[str, Array]
+    flags: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class Arguments:
     paths: dict[Any, str] = field(default_factory=dict, init=False)
     # Inputs of whole numbers that index rows of tables, with the numbers that they may hold.
     allowed: dict[Any, Allowed] = field(default_factory=dict, init=False)
+    # Inputs of zeros and ones alone.
+    flags: set[Any] = field(default_factory=set, init=False)
     sources: Sources = field(default_factory=lambda: Sources((), ()), init=False)
 
     def __post_init__(self) -> None:
@@ -112,18 +116,32 @@ class Arguments:
         calibration = samples_of(self.module, self.exported, calibration, names, self.caller)
         samples = calibration_arrays(calibration, names, bare, self.caller)
         self._survey(placeholders, specs, users, samples, shapes[0][0])
-        for node in users:
-            self._check_whole_numbers(node)
         arrays = self._one_hot(users, samples)
         for position, node in enumerate(users):
             if node in self.allowed:
                 bare[position] = (*bare[position], self.allowed[node].classes)
-        bounds = ranges(input_range, arrays, names, self.caller)
+        truths = [node.meta["val"].dtype == torch.bool and node not in self.allowed for node in users]
+        bounds = ranges(input_range, arrays, names, self.caller, truths)
+        self._find_flags(users, samples, bounds)
+        for node in users:
+            self._check_whole_numbers(node)
         arguments = [
             self._argument(node, spec, users, bare, bounds) for node, spec in zip(placeholders, specs, strict=True)
         ]
         allowed = {str(node.name): one.places for node, one in self.allowed.items()}
-        return Inputs(arguments, shapes[0][0], arrays, samples, allowed)
+        flags = frozenset(str(node.name) for node in self.flags)
+        return Inputs(arguments, shapes[0][0], arrays, samples, allowed, flags)
+
+    def _find_flags(self, users: Sequence[Any], samples: Sequence[Array], bounds: Sequence[Any]) -> None:
+        """Find the inputs of zeros and ones: by their type, their samples, or the range of whole numbers."""
+        for position, node in enumerate(users):
+            dtype = node.meta["val"].dtype
+            if node in self.allowed or bounds[position] not in (None, (0.0, 1.0)):
+                continue
+            seen = bool(samples) and bool(np.isin(samples[position], (0, 1)).all())
+            whole = not samples and bounds[position] is not None and not dtype.is_floating_point
+            if dtype == torch.bool or seen or whole:
+                self.flags.add(node)
 
     def _survey(
         self, placeholders: list[Any], specs: Any, users: list[Any], samples: Sequence[Array], batch: int
@@ -187,6 +205,7 @@ class Arguments:
             not value.is_floating_point()
             and value.dtype is not torch.bool
             and node not in self.allowed
+            and node not in self.flags
             and not _becomes_floating(node)
         ):
             raise UnsupportedError(
@@ -195,7 +214,8 @@ class Arguments:
                 why="programs compute with real numbers, and no table is looked up at these whole numbers",
                 hint=said(
                     "give floating-point values: {example_input}.float(); what chooses rows of a table is looked up on the "
-                    "client, and the model is given the vectors"
+                    "client, and the model is given the vectors; a mask of zeros and ones needs {calibration} samples, or "
+                    "its {input_range=(0, 1)}"
                 ),
             )
 
@@ -217,7 +237,9 @@ class Arguments:
             # One sample, repeated to the number for which the graph is made.
             shape = tuple(node.meta["val"].shape)
             op = "reshape" if shape[0] == 1 else "broadcast"
-            return Value(self.builder.op(op, (made,), loc, shape=shape), node.meta["val"].dtype)
+            repeated = self.builder.op(op, (made,), loc, shape=shape)
+            dtype = node.meta["val"].dtype
+            return Value(repeated, dtype, flag=node in self.flags, soft=dtype.is_floating_point)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
         if spec.kind.name in _TENSORS:

@@ -98,9 +98,16 @@ def _missing_axis(samples: tuple[int, ...], shape: tuple[int, ...]) -> str:
 
 
 def ranges(
-    input_range: Any, calibration: Sequence[Array], names: Sequence[str], where: Location
+    input_range: Any,
+    calibration: Sequence[Array],
+    names: Sequence[str],
+    where: Location,
+    truths: Sequence[bool] = (),
 ) -> list[tuple[float, float] | None]:
-    """The interval of each input: declared, or seen in the samples, or None; samples must lie in a declared one."""
+    """The interval of each input: declared, or seen in the samples, or None; samples must lie in a declared one.
+
+    `truths` says of each input whether it holds truth values, whose interval is known.
+    """
     single = len(names) == 1
     declared: list[Any]
     if single and isinstance(input_range, list | tuple | np.ndarray) and len(input_range) == 2:
@@ -121,6 +128,8 @@ def ranges(
             if samples is not None:
                 _check_inside(name, samples, bounds, where)
             result.append(bounds)
+        elif position < len(truths) and truths[position]:
+            result.append((0.0, 1.0))
         elif samples is not None:
             low, high = float(samples.min()), float(samples.max())
             if low == high:

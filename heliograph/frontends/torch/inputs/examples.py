@@ -193,9 +193,16 @@ def first_samples(model: torch.nn.Module, samples: Any) -> Any:
 
 def _call(model: torch.nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments."""
-    parameters = list(inspect.signature(model.forward).parameters)
-    if isinstance(given, Mapping) and parameters and set(given) <= set(parameters):
-        return (), {name: _known(given[name]) for name in parameters if name in given}
+    signature = inspect.signature(model.forward).parameters
+    parameters = list(signature)
+    if isinstance(given, Mapping) and parameters:
+        more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.values())
+        if set(given) <= set(parameters) or (more and set(given) & set(parameters)):
+            order = [
+                *(name for name in parameters if name in given),
+                *(name for name in given if name not in parameters),
+            ]
+            return (), {name: _known(given[name]) for name in order}
     if isinstance(given, list | tuple):
         return tuple(_known(item) for item in given), {}
     return (_known(given),), {}

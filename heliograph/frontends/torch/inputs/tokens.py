@@ -172,6 +172,8 @@ def token_call(call: Call, args: Any, kwargs: Any) -> Any:
         return _one_hot(call, args[0], int(args[1]) if len(args) > 1 else -1)
     if short in ("index", "index_select", "take") and not isinstance(args[0], Tokens):
         return _indexed(call, short, args)
+    if short == "gather" and isinstance(args[0], torch.Tensor) and isinstance(args[2], Tokens):
+        return _gathered(args[0], int(args[1]), args[2])
     if short in _FRESH:
         first = next(parts((args, kwargs), Tokens))
         one = Tokens(first.sources, first.places, first.values[:1])
@@ -342,6 +344,16 @@ def _rows(table: torch.Tensor, places: torch.Tensor, wraps: bool) -> torch.Tenso
     inside = (places >= 0) & (places < height)
     found = table[places.clamp(0, height - 1)]
     return torch.where(inside.reshape(*inside.shape, *(1,) * (table.ndim - 1)), found, torch.zeros_like(found))
+
+
+def _gathered(table: torch.Tensor, dim: int, tokens: Tokens) -> Any:
+    """`torch.gather` of a known table: along that axis, each element takes the entry at its number."""
+    height, values = table.shape[dim], tokens.values.long()
+    if tokens.sources.reads is not None:
+        tokens.sources.reads.append(Read(tokens.places, values, height, wraps=False))
+    inside = (values >= 0) & (values < height)
+    found = torch.stack([table.detach().gather(dim, each) for each in values.clamp(0, height - 1)])
+    return _made(tokens.sources, tokens.places, torch.where(inside, found, torch.zeros_like(found)))
 
 
 def _one_hot(call: Call, tokens: Any, classes: int) -> Any:

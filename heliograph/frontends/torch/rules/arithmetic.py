@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from heliograph import functions
+from heliograph.frontends.torch.inputs.covers import times_huge
 from heliograph.frontends.torch.inputs.masks import added, hidden_places, summed
 from heliograph.frontends.torch.rules.decisions import either
 from heliograph.frontends.torch.rules.statistics import inverse_length
@@ -78,7 +79,8 @@ def mul(call: Call, x: Any, other: Any) -> Value:
     if is_number(other) and other == 1:
         # torch writes 1 / x as the reciprocal times 1.
         return Value(x.node)
-    return elementwise(call, "mul", x, other)
+    made = times_huge(call, x, other)
+    return elementwise(call, "mul", x, other) if made is None else made
 
 
 @rule("aten.div", "aten.divide", "aten.true_divide")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from heliograph.frontends.torch.inputs.covers import opposite, plus, settled, under
 from heliograph.frontends.torch.inputs.examples import Example
 from heliograph.frontends.torch.inputs.masks import added, hidden_places, hiding, shown
 from heliograph.frontends.torch.rules.products import matmul
@@ -112,7 +113,7 @@ def attention(
 ) -> Value:
     if dropout_p:
         raise call.refuse(f"dropout_p={dropout_p:g} draws random numbers", "give dropout_p=0.0 in evaluation")
-    if isinstance(attn_mask, Value) and attn_mask.dtype == torch.bool:
+    if isinstance(attn_mask, Value) and attn_mask.dtype == torch.bool and not attn_mask.exact_flag:
         raise call.refuse(
             "its mask depends on an encrypted input",
             "use a mask that is the same for all inputs, or leave the masked places out of keys and values",
@@ -134,13 +135,18 @@ def attention(
     if isinstance(scores, torch.Tensor):
         shares = torch.softmax(scores, -1)
         return _times(call, torch.where(shares.isnan(), 0.0, shares), value)  # type: ignore[no-any-return]
-    weights = Value(_softmax(call, scores, len(scores.shape) - 1, zeros=True))
+    axis = len(scores.shape) - 1
+    weights = Value(_softmax(call, settled(call, scores, axis), axis, zeros=True))
     return _times(call, weights, value)  # type: ignore[no-any-return]
 
 
 def _masked(call: Call, scores: Any, mask: Any, dtype: torch.dtype) -> Any:
     if mask is None:
         return scores
+    if isinstance(mask, Value) and mask.exact_flag and mask.dtype == torch.bool:
+        return under(call, scores, opposite(call, mask), -math.inf)
+    if isinstance(mask, Value) and mask.cover is not None:
+        return plus(call, scores, mask)
     if isinstance(scores, torch.Tensor):
         if isinstance(mask, Value):
             return elementwise(call, "add", scores, mask)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from heliograph.frontends.torch.inputs.covers import NEVER, chosen_under
 from heliograph.frontends.torch.inputs.masks import HIDES, LOWEST, filled, floored
 from heliograph.frontends.torch.source import leaf_module
 from heliograph.frontends.torch.values import (
@@ -66,7 +67,9 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _is_flag(operand: Any) -> bool:
     """Whether an operand is 0 or 1: a truth value in torch, or one that was converted to numbers."""
-    return isinstance(operand, Value) and (operand.dtype == torch.bool or operand.node.op in COMPARISONS)
+    return isinstance(operand, Value) and (
+        operand.exact_flag or operand.dtype == torch.bool or operand.node.op in COMPARISONS
+    )
 
 
 def _compared_flags(call: Call, name: str, x: Any, other: Any) -> Any:
@@ -157,7 +160,7 @@ def minimum(call: Call, x: Any, other: Any) -> Value:
 def _flag(call: Call, operand: Any) -> Operand:
     """The operand as 0 and 1; only a truth value in torch needs no comparison for that."""
     if isinstance(operand, Value):
-        if operand.dtype != torch.bool:
+        if operand.dtype != torch.bool and not operand.exact_flag:
             raise call.refuse(
                 f"it takes {operand.dtype} values as true or false", "compare first, for example x > threshold"
             )
@@ -242,11 +245,15 @@ def _chosen(call: Call, condition: Any, x: Any, y: Any) -> Value:
                 numbers = torch.as_tensor(number, dtype=call.result.dtype)
                 if bool((numbers <= HIDES).all()):
                     return filled(call, value, places, numbers, chosen)
+    under = chosen_under(call, condition, x, y)
+    if under is not None:
+        return under
     for operand in (x, y):
         known = torch.as_tensor(operand) if is_number(operand) else operand
-        if isinstance(known, torch.Tensor) and not bool(torch.isfinite(known).all()):
+        if isinstance(known, torch.Tensor) and not bool((known.double().abs() < NEVER).all()):
             raise call.refuse(
-                "it chooses an infinite value where the choice depends on an input, or not in places alone",
+                "it chooses an infinite value (or a number that stands for one) where the choice depends on an input, or "
+                "not in places alone",
                 _BELOW if leaf_module(call.node) != "MultiheadAttention" else _PADDING,
             )
     return chosen()

@@ -302,11 +302,14 @@ def same(call: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
 def convert(call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Value):
         return x
-    if changes_in(call.result.dtype, x):
+    if changes_in(call.result.dtype, x) and not x.exact_flag:
         raise call.refuse(
             f"it turns {x.dtype} into {call.result.dtype}, which rounds, compares or wraps an encrypted value around",
-            "keep the values floating point; compare with x > threshold, and round on the client after decryption; columns "
-            "that are ids are given as an input of whole numbers of their own",
+            "give a mask of zeros and ones as whole numbers or truth values (torch.int64, torch.bool); compare other "
+            "values: x > threshold"
+            if call.result.dtype == torch.bool
+            else "keep the values floating point; compare with x > threshold, and round on the client after decryption; "
+            "columns that are ids are given as an input of whole numbers of their own",
         )
     return Value(x.node)
 

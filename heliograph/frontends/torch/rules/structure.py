@@ -256,6 +256,11 @@ def index(call: Call, x: Any, indices: Sequence[Any]) -> Any:
     if any(isinstance(place, Value) for _, place in used) or not isinstance(x, Value):
         raise call.refuse("the index or mask depends on an input", _BY_PLACE)
     if len(used) != 1 or used[0][1].ndim != 1:
+        if not x.dtype.is_floating_point:
+            # A choice of elements, whatever their type.
+            order = torch.arange(math.prod(x.shape)).reshape(x.shape)
+            places = call.target(order, indices).numpy()
+            return Value(moved(call, x.node, places, places.shape))
         return by_matrix(call, (x, indices), {})
     dim, place = used[0]
     if place.dtype == torch.bool:
