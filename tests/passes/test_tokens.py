@@ -14,6 +14,9 @@ from heliograph.interpret import interpret_many
 from heliograph.ir import Builder, Node, Program, Stage, shape_of
 from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
 from heliograph.passes.base import apply
+from heliograph.passes.packing.choose_layouts import candidate_layouts, group_values
+from heliograph.passes.polynomials.approximate import Approximate
+from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.passes.ranges.norm_rows import norm_rows
 from heliograph.passes.tensors.channels_first import ChannelsFirst
 from heliograph.passes.tensors.fuse_linear import FuseLinear
@@ -180,3 +183,22 @@ def test_rows_of_a_layer_norm_are_divided_by_their_own_sizes() -> None:
 
 def test_rows_of_one_size_share_an_interval() -> None:
     assert norm_rows(normed(1.0)[0]) == {}
+
+
+def test_a_matrix_may_have_its_columns_outside() -> None:
+    fused = linear_passes(program(lambda b, x: layer(b, x, 24), (16, 24)))[-1].program
+    polynomial = apply(Approximate(), fused)
+    groups = group_values(polynomial)
+    layouts = candidate_layouts(polynomial, groups, 1 << 12)[groups.of[polynomial.inputs[0]]]
+    turned = np.arange(16)[:, None] + 16 * np.arange(24)
+    assert any(np.array_equal(layout.places(), turned.ravel()) for layout in layouts)
+
+
+def test_an_inverse_is_not_fitted_nearer_to_zero_than_samples_are_likely_to_come() -> None:
+    traced, _ = normed(1.0)
+    fused = linear_passes(traced)[-1].program
+    seen = Calibrate().run(fused)
+    root = next(node for node in fused.nodes if node.op == "rsqrt")
+    least = seen[root.inputs[0]].low
+    entry = next(entry for entry in observe(fused, hg.Options()).known.ranges if entry.function == "rsqrt")
+    assert least / 8 * 0.99 <= entry.low <= least / 2 * 1.01
