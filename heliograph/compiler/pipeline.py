@@ -32,7 +32,7 @@ from heliograph.passes.polynomials.approximate import Approximate
 from heliograph.passes.polynomials.approximation import Approximations
 from heliograph.passes.polynomials.fold_scaling import FoldScaling
 from heliograph.passes.ranges.output_ranges import Flood, OutputRanges
-from heliograph.passes.tensors.channels_first import ChannelsFirst
+from heliograph.passes.tensors.channels_first import ChannelsFirst, has_tokens
 from heliograph.passes.tensors.compose_relu import ComposeReLU
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.fuse_linear import FuseLinear
@@ -103,7 +103,8 @@ def linear_passes(program: Program, errors: Mapping[str, float] | None = None, p
     that of `Expand`.
     """
     composed = (ComposeReLU(errors),) if errors else ()
-    return run((Simplify(), Expand(products), ChannelsFirst(), *composed, FuseLinear()), program)
+    tokens = (ChannelsFirst(),) if has_tokens(program) else ()
+    return run((Simplify(), Expand(products), *tokens, *composed, FuseLinear()), program)
 
 
 def polynomial_passes(table: Approximations, name: str = Approximate.name) -> Trail:

@@ -169,7 +169,7 @@ def test_real_numbers_are_not_compared_as_zeros_and_ones(name: str) -> None:
     """A client may give any number, and torch would then compare it."""
     with pytest.raises(UnsupportedError) as caught:
         trace(module(name), calibration=(rows(20), masks(20, torch.float64)))
-    assert "torch.bool" in str(caught.value) or "depends on an encrypted input" in str(caught.value)
+    assert any(words in str(caught.value) for words in ("torch.bool", "an encrypted input", "equal up to a gap"))
 
 
 def test_a_comparison_of_real_numbers_stays_one() -> None:

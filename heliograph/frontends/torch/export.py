@@ -175,6 +175,7 @@ def _trace(
     if isinstance(model, ExportedProgram):
         exported = model
         given = examples = example_in(exported)
+        whole: frozenset[int] = frozenset()
         start = caller
     elif isinstance(model, torch.nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         raise ProgramError(
@@ -183,7 +184,7 @@ def _trace(
             hint="trace the module itself, before torch.jit.script or torch.jit.trace",
         )
     elif isinstance(model, torch.nn.Module):
-        given, examples, exported = _exported(model, example_input, calibration, caller)
+        given, examples, exported, whole = _exported(model, example_input, calibration, caller)
         start = forward_location(model) or caller
     else:
         raise ProgramError(
@@ -198,7 +199,7 @@ def _trace(
         graph = decomposed(graph, depending)
     tracer = _Tracer(graph, called, caller, start, module)
     tracer.logits = outputs == "logits"
-    arguments = Arguments(graph, tracer.builder, tracer.names, frozenset(plain), caller, start, module)
+    arguments = Arguments(graph, tracer.builder, tracer.names, frozenset(plain), caller, start, module, whole)
     inputs = arguments.read(example_input if module is None else None, given, input_range, calibration)
     runs = module
     if runs is None:
@@ -258,18 +259,20 @@ def _trace(
 
 def _exported(
     model: torch.nn.Module, example_input: Any, calibration: Any, caller: Location
-) -> tuple[Example, Example, ExportedProgram]:
-    """The example, the part of it with which the graph was made, and the graph.
+) -> tuple[Example, Example, ExportedProgram, frozenset[int]]:
+    """The example, the part of it with which the graph was made, the graph, and the places of tensors of whole numbers or
+    truth values among those of the example as it was given.
 
     Samples of whole numbers that choose nothing (pixels) are floating-point.
     """
     if example_input is not None:
         examples = example_of(model, example_input)
-        return examples, *_of_one(model, examples, caller)
+        return examples, *_of_one(model, examples, caller), frozenset()
     first = first_samples(model, calibration)
     examples = example_of(model, first, EXAMPLE if first is None else SAMPLES)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     whole = {place for place, tensor in enumerate(examples.tensors) if not tensor.is_floating_point()}
+    as_given = frozenset(whole)
     truths = {place for place in whole if examples.tensors[place].dtype == torch.bool}
     if truths and _runs(model, examples):
         # The model takes truth values: as numbers, a mask would be added to scores.
@@ -284,13 +287,13 @@ def _exported(
         if not whole:
             raise
     if not whole and made is not None:
-        return examples, *made
+        return examples, *made, as_given
     numbers = floating(examples, whole, dtype)
     try:
-        return numbers, *_of_one(model, numbers, caller)
+        return numbers, *_of_one(model, numbers, caller), as_given
     except ProgramError:
         # Messages about the samples refer to them as they were given.
-        return examples, *(made or _of_one(model, examples, caller))
+        return examples, *(made or _of_one(model, examples, caller)), as_given
 
 
 def _runs(model: torch.nn.Module, examples: Example) -> bool:

@@ -28,9 +28,12 @@ class ChannelsFirst:
     makes: ClassVar[Stage] = Stage.TENSOR
 
     def run(self, program: Program) -> Program:
-        if not any(_by_token(node) for node in program.nodes):
-            return program
         return _Turner(Builder(program.name, Stage.TENSOR, program)).run(program)
+
+
+def has_tokens(program: Program) -> bool:
+    """Whether the pass would change a program."""
+    return any(_by_token(node) for node in program.nodes)
 
 
 def _by_token(node: Node) -> bool:

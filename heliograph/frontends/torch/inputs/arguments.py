@@ -52,7 +52,8 @@ class Arguments:
     """Turns the placeholders of an exported program into inputs of `builder` and tensors with names.
 
     `plain` names inputs that the server supplies; `caller` is the user's call of `trace`, `start` the line of the
-    model; `module` is the model, if there is one.
+    model; `module` is the model, if there is one; `whole` has the places of inputs that were given as whole numbers or
+    truth values, although the graph may have been made with real numbers.
     """
 
     exported: ExportedProgram
@@ -62,6 +63,7 @@ class Arguments:
     caller: Location
     start: Location
     module: torch.nn.Module | None
+    whole: frozenset[int]
     # Shared weights have several paths; the first one that the module lists is the name.
     paths: dict[Any, str] = field(default_factory=dict, init=False)
     # Inputs of whole numbers that index rows of tables, with the numbers that they may hold.
@@ -239,7 +241,8 @@ class Arguments:
             op = "reshape" if shape[0] == 1 else "broadcast"
             repeated = self.builder.op(op, (made,), loc, shape=shape)
             dtype = node.meta["val"].dtype
-            return Value(repeated, dtype, flag=node in self.flags, soft=dtype.is_floating_point)
+            soft = dtype.is_floating_point and position not in self.whole
+            return Value(repeated, dtype, flag=node in self.flags, soft=soft)
         if spec.kind.name == "USER_INPUT":
             return getattr(spec.arg, "value", None)
         if spec.kind.name in _TENSORS:
