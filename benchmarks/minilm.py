@@ -131,6 +131,7 @@ def measured(run: Run) -> dict[str, Any]:
     place, exact, report = Path(found.pop("place")), np.array(found.pop("exact")), found.pop("report")
     run.say(f"polynomials: cosine {found['cosine_median']:.4f} in the median, {found['cosine_worst']:.4f} at worst")
     result: dict[str, Any] = {
+        **dict.fromkeys(COLUMNS),
         **found,
         "predicted_seconds": report["predicted_ms"] / 1e3,
         **{name: report[name] for name in deep_network.REPORTED},
