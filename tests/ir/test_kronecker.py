@@ -14,8 +14,8 @@ from heliograph.compiler.pipeline import linear_passes
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage
 from heliograph.ir.constants import Constants, same
-from heliograph.ir.maps.gather import gather_map, gather_matrix
-from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
+from heliograph.ir.maps.gather import gather_matrix
+from heliograph.ir.maps.kronecker import KroneckerMatrix, gather_map, identity_places
 from heliograph.ir.node import constant_digest
 from heliograph.ir.ops.table import OPS
 from heliograph.ir.text import parse_program, print_program

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from heliograph.ir.maps.kronecker import moved
 from heliograph.ir.node import Array
 
 
@@ -22,13 +19,3 @@ def gather_matrix(index: Array, columns: int, weights: Array | None = None) -> A
     rows = np.flatnonzero(flat >= 0)
     data = np.ones(rows.size) if weights is None else weights.ravel()[rows]
     return scipy.sparse.csr_array((data, (rows, flat[rows])), shape=(flat.size, columns))
-
-
-def gather_map(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Any:
-    """The same for a tensor of that shape; in the small form if it moves channels and places independently."""
-    columns = math.prod(shape)
-    flat = np.asarray(index).ravel()
-    if flat.size == columns and (flat == np.arange(columns)).all():
-        return gather_matrix(flat, columns)
-    found = moved(flat, shape, out_shape)
-    return gather_matrix(flat, columns) if found is None else found

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
 
+from heliograph.ir.maps.gather import gather_matrix
 from heliograph.ir.node import Array, Matrix, SparseMatrix
 from heliograph.machine import in_threads
 
@@ -353,7 +354,14 @@ def _split(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> tupl
 
 
 def _selection(index: Array, columns: int) -> SparseMatrix:
-    """The map whose result i is operand `index[i]`; -1 gives zero."""
-    rows = np.flatnonzero(index >= 0)
-    entries = (np.ones(rows.size), (rows, index[rows]))
-    return SparseMatrix.of(scipy.sparse.csr_array(entries, shape=(index.size, columns)))
+    return SparseMatrix.of(gather_matrix(index, columns))
+
+
+def gather_map(index: Array, shape: Sequence[int], out_shape: Sequence[int]) -> Any:
+    """`gather_matrix` for a tensor of that shape; in the small form if it moves channels and places independently."""
+    columns = math.prod(shape)
+    flat = np.asarray(index).ravel()
+    if flat.size == columns and (flat == np.arange(columns)).all():
+        return gather_matrix(flat, columns)
+    found = moved(flat, shape, out_shape)
+    return gather_matrix(flat, columns) if found is None else found

@@ -14,8 +14,7 @@ import scipy.sparse
 
 from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import check_series
-from heliograph.ir.maps.gather import gather_map
-from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places
+from heliograph.ir.maps.kronecker import KroneckerMatrix, gather_map, identity_places
 from heliograph.ir.node import Array, Matrix, Node, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.ops.bounds import WIDEN, product_bounds, square_bounds
 from heliograph.ir.ops.slots.rules import slotwise

@@ -17,8 +17,8 @@ import scipy.sparse
 from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
 from heliograph.ir.location import joined
-from heliograph.ir.maps.gather import gather_map, gather_matrix
-from heliograph.ir.maps.kronecker import KroneckerMatrix, identity_places, of_channels
+from heliograph.ir.maps.gather import gather_matrix
+from heliograph.ir.maps.kronecker import KroneckerMatrix, gather_map, identity_places, of_channels
 from heliograph.ir.ops.table import OPS
 
 # A product of two maps with more entries than this is kept as two maps: one level more, but it fits in memory.
@@ -43,7 +43,8 @@ class _Form:
     """A tensor as a sum of matrices times flattened bases, plus a flat offset.
 
     `named`: the locations of the ops that name the map, in order; if there are none, `at` names it.
-    `taken`: for each element the index of the sum's element that it is, in row-major order; None where all are in order.
+    `taken`: for each element the index of the sum's element that it is, in row-major order; None where all are in order, and
+    for a constant.
     Several moves of the elements of a map in Kronecker form are put together before the map is moved: together they may
     move channels and places independently, so that it keeps this form.
     """
@@ -216,16 +217,12 @@ def _settled(form: _Form) -> _Form:
     """The form with its elements in order."""
     if form.taken is None:
         return form
-    if form.taken.size == form.size and np.array_equal(form.taken, np.arange(_rows_of(form))):
+    size = next(iter(form.terms.values())).shape[0]
+    if np.array_equal(form.taken, np.arange(size)):
         return _Form(form.shape, form.terms, form.offset, form.at, form.named)
     terms = {base: _rows_taken(matrix, form.taken, form.shape) for base, matrix in form.terms.items()}
     offset = None if form.offset is None else form.offset[form.taken]
     return _Form(form.shape, terms, offset, form.at, form.named)
-
-
-def _rows_of(form: _Form) -> int:
-    """The elements of the sum that a form's terms and offset make."""
-    return next((matrix.shape[0] for matrix in form.terms.values()), form.size)
 
 
 def _rows_taken(matrix: Any, index: Array, shape: tuple[int, ...]) -> Any:
@@ -296,7 +293,7 @@ class _Fuser:
     def _anchor(self, form: _Form) -> _Form:
         """The form as a node of its own, so that it is not expanded again."""
         if not form.terms:
-            return _settled(form)
+            return form
         return self._base(self._materialize(form))
 
     def _form(self, node: Node) -> _Form:

@@ -158,11 +158,9 @@ def times_huge(call: Call, x: Any, y: Any) -> Value | None:
 
 def under(call: Call, scores: Any, places: Value, low: float, filled: bool = True) -> Value:
     """The scores with that number in these places."""
-    if not isinstance(scores, Value):
+    cover = scores.cover if isinstance(scores, Value) else None
+    if cover is None:
         return _covered(call, scores, places, low, filled)
-    if scores.cover is None:
-        return _covered(call, scores, places, low, filled)
-    cover = scores.cover
     same = low == cover.low and filled and cover.filled
     return _covered(call, cover.bare, _either(call, cover.places, places), low if same else -math.inf, filled)
 

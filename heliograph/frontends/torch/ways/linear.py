@@ -21,8 +21,7 @@ from torch.utils import _pytree as pytree
 
 from heliograph.frontends.torch.values import Call, NoRule, Value, rule
 from heliograph.ir import Array, Node, SparseMatrix, shape_of
-from heliograph.ir.maps.gather import gather_map
-from heliograph.ir.maps.kronecker import KroneckerMatrix
+from heliograph.ir.maps.kronecker import KroneckerMatrix, gather_map
 from heliograph.ir.node import Matrix
 
 # Ops without a rule of their own that are linear in any one operand, or in all encrypted operands together.
