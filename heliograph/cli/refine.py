@@ -30,7 +30,7 @@ _CALIBRATION = 512
     cls=SectionedCommand,
     sections={
         "Data": ("samples", "calibration", "input_range", "augment"),
-        "Training": ("epochs", "rounds", "rate", "batch_size", "seed"),
+        "Training": ("epochs", "rounds", "rate", "batch_size", "seed", "price", "classes"),
         "Files": ("output", "force"),
         **COMPILER_SECTIONS,
     },
@@ -64,6 +64,18 @@ _CALIBRATION = 512
 )
 @click.option("--rate", type=float, default=None, help="Learning rate (default: 0.0005).")
 @click.option("--batch-size", type=int, default=None, help="Samples in a step (default: 128).")
+@click.option(
+    "--price",
+    type=float,
+    default=None,
+    help="Weight of the levels that softmax, roots and quotients take (default: 0.1).",
+)
+@click.option(
+    "--classes/--values",
+    "classes",
+    default=None,
+    help="Outputs are class scores, or numbers whose errors count (default: one vector is class scores).",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of the samples.")
 @click.option(
     "--augment",
@@ -84,6 +96,8 @@ def refine_command(
     rounds: int,
     rate: float | None,
     batch_size: int | None,
+    price: float | None,
+    classes: bool | None,
     seed: int,
     augment: str | None,
     force: bool,
@@ -103,7 +117,7 @@ def refine_command(
     from heliograph.tools.refine import refine
 
     options = chosen_options(given)
-    known = {"rate": rate, "batch": batch_size, "seed": seed}
+    known = {"rate": rate, "batch": batch_size, "price": price, "classes": classes, "seed": seed}
     training = Training(**{name: value for name, value in known.items() if value is not None})  # type: ignore[arg-type]
     function = None if augment is None else load_object(augment, called=lambda value: False)
     with progress_bar(quiet) as progress:
@@ -199,11 +213,16 @@ def _write(program: Program, path: Path) -> Path | None:
 def _table(found: Refined) -> str:
     """The rounds, one a line."""
     lines = [f"{'round':<7}{'degrees':<28}{'predicted':>11}{'before':>9}{'after':>9}{'epochs':>8}{'minutes':>9}"]
+    ranged = any(each.range_levels[0] for each in found.rounds)
+    if ranged:
+        lines[0] += f"{'range levels':>14}"
     for number, each in enumerate(found.rounds, 1):
         degrees = sorted(each.degrees.values())
         counts = ", ".join(f"{degrees.count(degree)} x {degree}" for degree in dict.fromkeys(degrees))
         time = "" if each.predicted_ms is None else f"{each.predicted_ms / 1e3:.2f} s"
         line = f"{number:<7}{counts:<28}{time:>11}{each.before:>9.1%}{each.agreement:>9.1%}"
-        lines.append(f"{line}{len(each.epochs):>8}{each.seconds / 60:>9.1f}{'' if each.kept else '  undone'}")
+        line += f"{len(each.epochs):>8}{each.seconds / 60:>9.1f}"
+        line += "{:>7} to {:>3}".format(*each.range_levels) if ranged else ""
+        lines.append(f"{line}{'' if each.kept else '  undone'}")
     lines.append(f"agreement with the float network on {found.samples_apart} held-out samples: {found.agreement:.1%}")
     return "\n".join(lines)

@@ -20,15 +20,18 @@ from heliograph.passes.base import apply
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.simplify import Simplify
 
+# Expanded only where a function inside them becomes one polynomial.
+_WHOLE = ("softmax", "layer_norm")
+
 
 def approximate(program: Program, options: Options | None = None) -> Program:
     """The tensor program with its activations replaced by the polynomials that `compile` would choose.
 
     Convolutions and other layers stay as they are. A polynomial with a range for each unit is written between a
     division and a product by the unit sizes. Functions that need a composition of polynomials (sign, softmax, ...)
-    stay, and so does a ReLU of a value that is never negative. `to_torch(approximate(program, options))` is a module
-    for training, which can recover the loss of the approximation. `compile` takes the result like any program, and
-    keeps its polynomials on their intervals.
+    stay, layer norms too, and so does a ReLU of a value that is never negative. `to_torch(approximate(program,
+    options))` is a module for training, which can recover the loss of the approximation. `compile` takes the result
+    like any program, and keeps its polynomials on their intervals.
     """
     require_program(program, "approximate")
     if program.stage is not Stage.TENSOR:
@@ -38,7 +41,12 @@ def approximate(program: Program, options: Options | None = None) -> Program:
         )
     options = options or Options()
     chosen = _by_activation(observe(fused_program(program, options), options).known.write())
-    program = apply(Expand(), apply(Simplify(), program))
+    layers = {layer for layer, _ in chosen}
+
+    def kept(node: Node) -> bool:
+        return node.op in _WHOLE and node.loc.layer not in layers
+
+    program = apply(Expand(kept=kept), apply(Simplify(), program))
     builder = Builder(program.name, Stage.TENSOR, program)
 
     def emit(node: Node, operands: list[Node]) -> Node:

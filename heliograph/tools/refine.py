@@ -25,6 +25,7 @@ from heliograph.ir import Array, Builder, ConstantName, Node, Program, shape_of
 from heliograph.ir.analysis.depth import depth_of_degree
 from heliograph.passes.degrees.allocate_degrees import Point
 from heliograph.passes.polynomials.squares import fits_a_square
+from heliograph.tools.range_levels import range_bits, range_levels, range_prices
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from heliograph.frontends.torch.training.distill import Augment, Distilled, Epoch, Training
     from heliograph.frontends.torch.training.modules import ProgramModule
 
-# Training starts from polynomials that hardly change the network, on the observed ranges plus a small margin.
+# Training starts from polynomials that hardly change the network: of this degree, or the highest that is asked for, on the
+# observed ranges plus a small margin.
 _START_DEGREE, _START_MARGIN = 15, 0.1
 # Half an interval is this many standard deviations, plus this many per degree. The fit is weighted with a normal density
 # this much wider than the observed one, plus a floor of a thousandth of its peak.
@@ -59,8 +61,15 @@ Allocate: TypeAlias = "Callable[[Program, Options], Sequence[Point]]"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of training: the degrees, their predicted time if they were allocated, and the agreement with the float
-    network on held-out samples, before and after training.
+    """One round of training.
+
+    `degrees`: by layer.
+    `predicted_ms`: the predicted time of these degrees, if they were allocated.
+    `before`, `agreement`: the agreement with the float network on held-out samples before and after training.
+    `epochs`: the passes, in order.
+    `range_levels`: the levels of softmax, exp, roots, quotients and layer norms by their ranges on samples, before and
+        after.
+    `kept`: whether the round was not undone.
     """
 
     degrees: Mapping[str, int]
@@ -69,6 +78,7 @@ class Round:
     agreement: float
     epochs: tuple[Epoch, ...]
     seconds: float
+    range_levels: tuple[int, int]
     kept: bool = True
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +166,8 @@ def refine(
     loss = options.accuracy_loss if accuracy_loss is None else accuracy_loss
     if progress is not None:
         progress("approximating", 0, 0)
-    refiner = _Refiner(program, arrays, options, training, augment, progress or (lambda stage, done, total: None))
+    report = progress or (lambda stage, done, total: None)
+    refiner = _Refiner(program, arrays, options, training, augment, report, _most(given))
     if checkpoint is not None:
         refiner.keep(Path(checkpoint), given)
     try:
@@ -248,6 +259,14 @@ def _by_layer(program: Program, degrees: Any) -> dict[str, int]:
     return dict(Options(degrees=table).degrees)  # type: ignore[arg-type]
 
 
+def _most(degrees: Any) -> int:
+    """The highest of the degrees that are asked for."""
+    listed = (
+        degrees.values() if isinstance(degrees, Mapping) else degrees if isinstance(degrees, Sequence) else [degrees]
+    )
+    return max((degree for degree in listed if isinstance(degree, int)), default=0)
+
+
 class _Refiner:
     """The current network and the results of its rounds."""
 
@@ -259,6 +278,7 @@ class _Refiner:
         training: Training,
         augment: Augment | None,
         progress: Progress,
+        most: int,
     ) -> None:
         import torch
 
@@ -270,7 +290,7 @@ class _Refiner:
         self.teacher = to_torch(program)
         start = replace(
             options,
-            degree=_START_DEGREE,
+            degree=max(_START_DEGREE, most),
             degrees={},
             target_error=None,
             allocate=None,
@@ -331,6 +351,7 @@ class _Refiner:
         running = self.saved.get("running") if number == len(finished) else None
         measured = [part[:_CALIBRATION] for part in self.samples]
         lowered, rest = _lowered(self.program, degrees, reaches(self.module, measured, held=True))
+        bits = range_bits(self.module, measured)
         module = to_torch(lowered, train_coefficients=True)
         stage = f"round {number + 1}"
 
@@ -350,6 +371,7 @@ class _Refiner:
                 self.apart,
                 replace(self.training, seed=self.training.seed + number),
                 fading=[None if each is None else torch.from_numpy(each).float() for each in rest],
+                prices=range_prices(self.module, bits),
                 augment=self.augment,
                 progress=lambda step, steps: self.progress(stage, step, steps),
                 checkpoint=save if self.checkpoint is not None else None,
@@ -363,6 +385,7 @@ class _Refiner:
             done.agreement,
             tuple(done.epochs),
             time.perf_counter() - begun,
+            (sum(range_levels(module, bits)), sum(range_levels(module, range_bits(module, measured)))),
         )
         self.states.append(_state_of(done))
         self.rounds.append(made)

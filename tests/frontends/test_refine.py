@@ -20,7 +20,7 @@ from heliograph.compiler.pipeline import front_passes
 from heliograph.errors import ProgramError
 from heliograph.frontends.torch.training.distill import Judge, Training, reaches
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Program
+from heliograph.ir import Builder, Program, Stage
 from heliograph.tools.refine import refine
 
 DIGITS = (load_digits().images[:, None] / 16).astype(np.float32)
@@ -236,3 +236,69 @@ def test_allocations_are_the_compilers_where_none_are_given(program: Program) ->
     if len(times) == 2:
         assert times[1] <= 0.8 * times[0]
     assert set(refined.degrees) == {"2", "4", "7"}
+
+
+class Attention(nn.Module):
+    """Digits of eight rows as tokens: one layer of attention with wide scores, a layer norm, a GELU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed, self.norm = nn.Linear(8, 24), nn.LayerNorm(8)
+        self.up, self.down, self.head = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.mixed(x).chunk(3, -1)
+        x = self.norm(x + torch.softmax(4.0 * q @ k.transpose(-1, -2), -1) @ v)
+        return self.head((x + self.down(F.gelu(self.up(x)))).flatten(1))
+
+
+@pytest.fixture(scope="module")
+def attention() -> Program:
+    torch.manual_seed(0)
+    model = Attention()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.from_numpy(TRAIN[:800, 0])), LABELS[:800]).backward()
+        optimizer.step()
+    return hg.trace(model.eval(), torch.from_numpy(TRAIN[:1, 0]), calibration=TRAIN[:300, 0])
+
+
+def test_ranges_of_softmax_and_layer_norms_become_narrow(attention: Program) -> None:
+    rows = TRAIN[:, 0]
+    found = {
+        price: refine(attention, rows, degrees=7, epochs=6, training=Training(price=price, rate=3e-3))
+        for price in (0.0, 1.0)
+    }
+    before, after = found[1.0].rounds[0].range_levels
+    print(found[0.0].rounds[0].range_levels, before, after, found[0.0].agreement, found[1.0].agreement)
+    assert found[0.0].rounds[0].range_levels[0] == before
+    assert after <= before - 3
+    assert after <= found[0.0].rounds[0].range_levels[1] - 3
+    assert found[1.0].agreement > 0.95
+    kept = [
+        node.op for node in found[1.0].program.nodes if node.op in ("softmax", "layer_norm", "poly", "softmax_rows")
+    ]
+    assert kept == ["softmax", "layer_norm", "poly"]
+    wanted = interpret_batch(attention, TEST[:, 0])[0].argmax(1)
+    assert (interpret_batch(found[1.0].program, TEST[:, 0])[0].argmax(1) == wanted).mean() > 0.93
+    levels = {
+        price: hg.compile(each.program, hg.Options(security_bits=None)).report.to_dict()["levels"]
+        for price, each in found.items()
+    }
+    assert levels[1.0] <= levels[0.0] - 3
+
+
+def test_outputs_that_are_numbers(attention: Program) -> None:
+    rows = TRAIN[:400, 0]
+    made = refine(attention, rows, degrees=7, epochs=1, training=Training(classes=False))
+    # The explained share of the variance, not a share of 50 samples.
+    assert 0.8 < made.before < 1.0
+    assert made.before * made.samples_apart % 1 > 1e-6
+    summed = Builder("sum", Stage.TENSOR)
+    x = summed.input("x", shape=(8, 8), low=-1.0, high=1.0)
+    one = summed.finish({"y": summed.op("sum", (summed.op("gelu", (x,)),), axes=(0, 1), keepdims=False)})
+    with pytest.raises(ProgramError, match="no class scores"):
+        refine(one, rows, degrees=3, epochs=1, training=Training(classes=True))
+    with pytest.raises(ProgramError, match="a weight is at least 0"):
+        Training(price=-1.0)

@@ -32,9 +32,11 @@ class Expand:
     `tree_ensemble` by simpler ops.
 
     `products`: trees become products along their paths (passes/tensors/tree_products.py).
+    `kept`: says of a node whether it stays as it is.
     """
 
     products: bool = False
+    kept: Callable[[Node], bool] | None = None
 
     name: ClassVar[str] = "expand"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -46,6 +48,8 @@ class Expand:
 
         def emit(node: Node, operands: list[Node]) -> Node:
             writer = Writer(builder, node.loc)
+            if self.kept is not None and self.kept(node):
+                return builder.copy(node, operands)
             if node.op in COMPARISONS and node.type.secret:
                 return _compare(writer, node, operands, found.get(node))
             if node.op == "tree_ensemble" and node.type.secret:

@@ -64,6 +64,9 @@ class Training:
     features: weight of the relative squared error of the activations' inputs, beside the error of the outputs.
     penalty: weight of log(1 + excess) (ProgramModule.range_excesses), summed over the polynomials; the mean over the
         samples of a batch, in the last part of the training the sum.
+    price: what all of the network's levels are worth, as an agreement: with 0.1, one level of a hundred is worth a
+        thousandth. Softmax, exp, roots, quotients and layer norms give up levels by narrower ranges.
+    classes: whether outputs are class scores; with None, one vector of several numbers is.
     fade: the share of the training over which the terms beyond the low degrees fade.
     clip: bound on the norm of a step's gradient.
     seed: for the order of the samples and for the numbers that `augment` draws from torch.
@@ -75,6 +78,8 @@ class Training:
     temperature: float = 2.0
     features: float = 1.0
     penalty: float = 0.1
+    price: float = 0.1
+    classes: bool | None = None
     fade: float = 0.15
     clip: float = 5.0
     seed: int = 0
@@ -87,6 +92,9 @@ class Training:
         for name in ("rate", "temperature", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ProgramError(f"{name}={getattr(self, name)!r} cannot be used", why="it is a positive number")
+        for name in ("features", "penalty", "price"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ProgramError(f"{name}={getattr(self, name)!r} cannot be used", why="a weight is at least 0")
         if not 0 <= self.fade <= 1:
             raise ProgramError(f"fade={self.fade!r} cannot be used", why="it is a share of the training")
 
@@ -129,6 +137,7 @@ def distil(
     training: Training,
     *,
     fading: Sequence[Tensor | None] = (),
+    prices: Sequence[float] = (),
     augment: Augment | None = None,
     progress: Callable[[int, int], None] | None = None,
     checkpoint: Callable[[dict[str, Any]], None] | None = None,
@@ -137,12 +146,13 @@ def distil(
     """Train the student to agree with the teacher; it is left in eval mode, in the best state.
 
     `samples` and `apart` (held out from training) have a tensor for each input, (samples, ...). `fading` has, for each
-    polynomial of the student, coefficients of any degree that are added in the beginning. `augment` gets the tensors of
+    polynomial of the student, coefficients of any degree that are added in the beginning; `prices`, for each function of
+    `student.ranged`, the price of a bit of its range. `augment` gets the tensors of
     a batch and returns them changed; its draws from torch are seeded. `progress(step, steps)` is called after every
     step. `checkpoint` gets, after every epoch, the argument for `resume`. The same seed and number of threads give the
     same state. On Ctrl-C the best state so far is kept. A ProgramError if the loss is no longer a number.
     """
-    run = _Run(student, teacher, samples, apart, training, fading, augment)
+    run = _Run(student, teacher, samples, apart, training, fading, augment, prices)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         if resume is None:
@@ -166,33 +176,48 @@ def distil(
 class Judge:
     """The quality of a module on samples, by comparison with the teacher, whose outputs on them are kept."""
 
-    def __init__(self, student: nn.Module, teacher: nn.Module, samples: Sequence[Tensor], training: Training) -> None:
+    def __init__(
+        self,
+        student: nn.Module,
+        teacher: nn.Module,
+        samples: Sequence[Tensor],
+        training: Training,
+        prices: Sequence[float] = (),
+    ) -> None:
         self.student, self.temperature = student, training.temperature
+        self.prices = [training.price * price for price in prices]
         batch = min(training.batch, len(samples[0]))
         self.parts = [[each[i : i + batch] for each in samples] for i in range(0, len(samples[0]), batch)]
         teacher.eval()
         with torch.no_grad():
             self.wanted = [_outputs(teacher, part)[0] for part in self.parts]
-        self.classes = _are_scores(self.wanted)
+        self.classes = _are_scores(self.wanted, training.classes)
         self.count = sum(len(part[0]) for part in self.parts)
 
     def look(self) -> tuple[float, float, float]:
-        """The student's score (the agreement less the cost of samples that diverge), minus its loss, and its agreement;
-        the student is left in eval mode.
+        """The student's score (the agreement less the cost of samples that diverge and the price of ranges), minus its loss,
+        and its agreement; the student is left in eval mode.
         """
         self.student.eval()
+        ranged: list[Any] = self.student.ranged if self.prices else []  # type: ignore[assignment]
+        for step in ranged:
+            step.train()
+        bits = [torch.tensor(-math.inf)] * len(self.prices)
         losses, agreed, diverged = [], 0.0, 0
         with torch.no_grad(), watched(self.student) as reached:
             for part, wanted in zip(self.parts, self.wanted, strict=True):
                 found, _ = _outputs(self.student, part)
                 losses.append(float(self.loss(found, wanted)) * len(part[0]))
                 diverged += int((_diverged(found, wanted) | (reached() > TOO_FAR)).sum())
+                bits = [torch.maximum(old, step.bits) for old, step in zip(bits, ranged, strict=True)]
                 if self.classes:
                     agreed += float((found[0].argmax(1) == wanted[0].argmax(1)).sum())
+        self.student.eval()
         loss = sum(losses) / self.count
         loss = loss if math.isfinite(loss) else math.inf
         agreement = agreed / self.count if self.classes else max(0.0, 1.0 - loss)
-        return agreement - _DIVERGED * diverged / self.count, -loss, agreement
+        price = sum(price * float(each.nan_to_num(math.inf)) for price, each in zip(self.prices, bits, strict=True))
+        return agreement - _DIVERGED * diverged / self.count - price, -loss, agreement
 
     def loss(self, found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
         """Cross entropy in excess of the teacher's own, in units of a temperature of 1; or relative squared errors."""
@@ -215,6 +240,7 @@ class _Run:
         training: Training,
         fading: Sequence[Tensor | None],
         augment: Augment | None,
+        prices: Sequence[float] = (),
     ) -> None:
         self.student, self.teacher, self.training, self.augment = student, teacher.eval(), training, augment
         self.samples = list(samples)
@@ -236,7 +262,7 @@ class _Run:
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, list(rates), total_steps=self.total + 1, pct_start=_WARM_UP, cycle_momentum=False
         )
-        self.judge = Judge(student, self.teacher, apart, training)
+        self.judge = Judge(student, self.teacher, apart, training, prices)
         self.best = (-math.inf, -math.inf, 0.0)
         self.result = Distilled(0.0, 0.0, {})
 
@@ -325,6 +351,8 @@ class _Run:
         for excess in self.student.range_excesses():
             # In logarithms, so that one outlying sample or layer does not drown out the others.
             loss = loss + weight * torch.log1p(excess).mean()
+        for price, step in zip(self.judge.prices, self.student.ranged if self.judge.prices else (), strict=True):
+            loss = loss + price * step.bits  # type: ignore[operator]
         for left, right in zip(own, theirs, strict=True):
             loss = loss + self.training.features / len(own) * _relative(left, right)
         self.optimizer.zero_grad()
@@ -478,9 +506,17 @@ def _relative(found: Tensor, wanted: Tensor) -> Tensor:
     return F.mse_loss(found, wanted) / wanted.var(correction=0).clamp_min(1e-12)
 
 
-def _are_scores(wanted: Sequence[Sequence[Tensor]]) -> bool:
-    """Whether the outputs are one vector of class scores for each sample."""
-    return len(wanted[0]) == 1 and wanted[0][0].ndim == 2 and wanted[0][0].shape[1] > 1
+def _are_scores(wanted: Sequence[Sequence[Tensor]], told: bool | None) -> bool:
+    """Whether the outputs are one vector of class scores for each sample: as told, where they can be."""
+    possible = len(wanted[0]) == 1 and wanted[0][0].ndim == 2 and wanted[0][0].shape[1] > 1
+    if told and not possible:
+        shapes = ", ".join(str(tuple(each.shape[1:])) for each in wanted[0])
+        raise ProgramError(
+            "classes=True cannot be used",
+            why=f"outputs of shapes {shapes} are no class scores",
+            hint="leave it out",
+        )
+    return possible if told is None else told
 
 
 @dataclass(frozen=True, slots=True)

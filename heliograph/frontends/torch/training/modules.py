@@ -37,7 +37,8 @@ def to_torch(
 ) -> ProgramModule:
     """A module in eval mode that computes what a tensor or polynomial program computes, batch axis in front.
 
-    Weights of linear, convolution and norm layers and entries of sparse maps are parameters of that `dtype`. The
+    Weights of linear, convolution and norm layers and entries of sparse maps are parameters of that `dtype`; maps that
+    only take elements are not. The
     polynomials' coefficients are parameters with `train_coefficients` (separate for each polynomial), otherwise
     buffers. Any other constant that several ops read stays one tensor.
 
@@ -65,6 +66,8 @@ class _Step(nn.Module):
         self.op, self.layer, self.attrs, self.run = node.op, node.loc.layer, dict(node.attrs), run
         # For a polynomial in training mode: each sample's sum of squared excesses.
         self.excess: Tensor | None = None
+        # For a function of `ranged` in training mode: the bits of its operand's range on the batch (`_BITS`).
+        self.bits: Tensor | None = None
         # Training clamps a polynomial's argument to `outer` times its interval, and penalises it beyond `inner` times.
         self.inner, self.outer = INNER, 1.0
         # Added to a polynomial's coefficients, (degree + 1,) for any higher degree; training fades it out.
@@ -74,6 +77,8 @@ class _Step(nn.Module):
         self.ranks = [len(operand.type.shape) for operand in node.inputs if isinstance(operand.type, TensorType)]
 
     def forward(self, *operands: Tensor) -> Tensor:
+        if self.training and self.op in _BITS:
+            self.bits = _BITS[self.op](self, operands)
         return self.run(self, operands)
 
     def constant(self, name: str) -> Tensor | None:
@@ -161,7 +166,7 @@ class ProgramModule(nn.Module):
         """Training or eval mode; resets the sum of `range_penalty`."""
         for step in self.modules():
             if isinstance(step, _Step):
-                step.excess = None
+                step.excess = step.bits = None
         return super().train(mode)
 
     def range_penalty(self) -> Tensor:
@@ -180,8 +185,19 @@ class ProgramModule(nn.Module):
     @property
     def polynomials(self) -> list[_Step]:
         """The polynomials in program order."""
+        return [step for step in self._steps() if step.op == "poly"]
+
+    @property
+    def ranged(self) -> list[_Step]:
+        """The functions that take more levels on a wider range (softmax, exp, roots, quotients, layer norms), in program
+        order. After a forward pass in training mode each has `bits`, the logarithm of its operand's range on the batch:
+        of half the width for softmax and exp, of the largest number over the smallest for the others.
+        """
+        return [step for step in self._steps() if step.op in _BITS]
+
+    def _steps(self) -> list[_Step]:
         steps = [self.get_submodule(path) for _, path, _ in self._plan]
-        return [step for step in steps if isinstance(step, _Step) and step.op == "poly"]
+        return [step for step in steps if isinstance(step, _Step)]
 
     @property
     def norms(self) -> list[_Step]:
@@ -274,9 +290,15 @@ def _hold_matrix(
     step: _Step, place: int, program: Program, name: Any, dtype: torch.dtype, shared: dict[Any, Tensor]
 ) -> None:
     matrix = program.linear_map(name).sparse()
+    # A map that only takes elements is structure, not weights.
+    takes = bool((matrix.data == 1.0).all() and (np.diff(matrix.indptr) <= 1).all())
     if str(name) not in shared:
-        shared[str(name)] = nn.Parameter(torch.from_numpy(matrix.data.copy()).to(dtype))
-    step.register_parameter(f"values{place}", shared[str(name)])  # type: ignore[arg-type]
+        values = torch.from_numpy(matrix.data.copy()).to(dtype)
+        shared[str(name)] = values if takes else nn.Parameter(values)
+    if takes:
+        step.register_buffer(f"values{place}", shared[str(name)])
+    else:
+        step.register_parameter(f"values{place}", shared[str(name)])  # type: ignore[arg-type]
     step.register_buffer(f"starts{place}", torch.from_numpy(matrix.indptr.astype(np.int64)))
     step.register_buffer(f"columns{place}", torch.from_numpy(matrix.indices.astype(np.int64)))
 
@@ -402,6 +424,46 @@ def _batch_norm(step: _Step, operands: Any) -> Tensor:
 def _layer_norm(step: _Step, operands: Any) -> Tensor:
     shape = list(step.shape[len(step.shape) - step.attrs["rank"] :])
     return F.layer_norm(operands[0], shape, step.constant("weight"), step.constant("bias"), step.attrs["eps"])
+
+
+# ---------------------------------------------------------------------------------------------- ranges
+
+
+def _ends(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of a range: the means of the lowest and of the highest eighth of the samples' own ends, so that more than
+    one sample has a gradient.
+    """
+    flat, few = x.flatten(1), max(1, len(x) // 8)
+    lows, highs = flat.amin(1), flat.amax(1)
+    return lows.topk(few, largest=False).values.mean(), highs.topk(few).values.mean()
+
+
+def _width_bits(x: Tensor) -> Tensor:
+    low, high = _ends(x)
+    return torch.log2(((high - low) / 2).clamp_min(_LEAST))
+
+
+def _ratio_bits(x: Tensor, by_row: bool = False) -> Tensor:
+    logarithms = torch.log2(x.abs().clamp_min(_LEAST))
+    if by_row:
+        # Rows are divided by their own sizes (passes/ranges/norm_rows.py).
+        logarithms = logarithms - logarithms.mean(0, keepdim=True)
+    low, high = _ends(logarithms)
+    return high - low
+
+
+def _norm_bits(step: _Step, operands: Any) -> Tensor:
+    axes = list(range(-step.attrs["rank"], 0))
+    return _ratio_bits(operands[0].var(axes, correction=0) + step.attrs["eps"], by_row=True)
+
+
+_LEAST = 1e-30
+_BITS: Mapping[str, Callable[[_Step, Any], Tensor]] = {
+    **dict.fromkeys(("softmax", "softmax_rows", "exp"), lambda step, operands: _width_bits(operands[0])),
+    **dict.fromkeys(("reciprocal", "sqrt", "rsqrt"), lambda step, operands: _ratio_bits(operands[0])),
+    "div": lambda step, operands: _ratio_bits(operands[1]),
+    "layer_norm": _norm_bits,
+}
 
 
 @_rule("poly")
