@@ -88,6 +88,8 @@ WAYS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "product, -10000": lambda s, m: soft(s + (1 - over_keys(m).float()) * -10000.0),
     "product, then a scale": lambda s, m: soft((s + (1 - over_keys(m).float()) * -1e9) / math.sqrt(4)),
     "subtracted": lambda s, m: soft(s - 1e9 * (1 - over_keys(m).float())),
+    "less one": lambda s, m: soft(s + (over_keys(m).float() - 1) * 1e9),
+    "less one, divided": lambda s, m: soft(s + 1e4 * (over_keys(m).float() - 1.0) / math.sqrt(2)),
     "negated": lambda s, m: soft(s + -((1 - over_keys(m).float()) * 1e9)),
     "expanded, transformers 4": lambda s, m: soft(s + inverted(m)),
     "expanded, bounded below": lambda s, m: soft(torch.max(s + inverted(m), torch.tensor(LOWEST))),

@@ -58,8 +58,15 @@ def _short(call: Call) -> str:
 
 
 def as_flags(call: Call, args: Any, kwargs: Any, made: Any) -> Any:
-    """A rule's result, marked where all of its elements are 0 or 1 because those of its operands are."""
+    """A rule's result, marked where all of its elements are 0 or 1 because those of its operands are.
+
+    A mask less 1, which masks are made of, has -1 where the mask is 0 as its cover.
+    """
     # Of others these take the shape or the type alone.
+    if _short(call) in ("sub", "subtract") and len(args) == 2 and not kwargs and _all_in(args[1], (1,)):
+        mask = args[0]
+        if isinstance(mask, Value) and mask.flag and mask.cover is None:
+            return replace(_covered(call, torch.zeros(call.shape), opposite(call, mask), -1.0, False), dtype=made.dtype)
     values = list(parts(args[:1] if _short(call) in _LIKE else (args, kwargs), Value))
     if not values or not all(value.flag for value in values) or not _keeps_flags(call, args, kwargs):
         return made
