@@ -1,9 +1,10 @@
 """The complete table of operations: every module that reads it imports it from here.
 
-Ops of a user's model are in `tensors.py`, `layers.py`, `activations.py` and `functions.py`, ops that cost only
-rotations in `rows.py`, products of encrypted matrices in `matrices.py`. CKKS operations are in `slots/`: `vectors.py`,
-`plain.py` (with plaintexts), `transforms.py` (linear maps), `levels.py`, `bootstraps.py` and `stacks.py`. An op is one
-`OpSpec` in one of these files; the verifier, the text format, the interpreter and the property tests read the table.
+Ops of a user's model are in `tensors.py`, `structure.py`, `polynomials.py`, `layers.py`, `activations.py` and
+`functions.py`, ops that cost only rotations in `rows.py`, products of encrypted matrices in `matrices.py`. CKKS
+operations are in `slots/`: `vectors.py`, `plain.py` (with plaintexts), `transforms.py` (linear maps), `levels.py`,
+`bootstraps.py` and `stacks.py`. An op is one `OpSpec` in one of these files; the verifier, the text format, the
+interpreter and the property tests read the table.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from heliograph.ir.ops import activations as activation_ops
 from heliograph.ir.ops import functions as function_ops
 from heliograph.ir.ops import layers as layer_ops
 from heliograph.ir.ops import matrices as matrix_ops
+from heliograph.ir.ops import polynomials as polynomial_ops
 from heliograph.ir.ops import rows as row_ops
+from heliograph.ir.ops import structure as structure_ops
 from heliograph.ir.ops import tensors as tensor_ops
 from heliograph.ir.ops import trees as tree_ops
 from heliograph.ir.ops.slots import bootstraps as bootstrap_ops
@@ -88,12 +91,14 @@ __all__ = [
     "level_ops",
     "matrix_ops",
     "plain_ops",
+    "polynomial_ops",
     "role_of",
     "row_ops",
     "rules_of",
     "slot_ops",
     "spec_of",
     "stack_ops",
+    "structure_ops",
     "tensor_ops",
     "transform_ops",
     "tree_ops",
