@@ -10,7 +10,7 @@ import pytest
 
 import heliograph as hg
 from heliograph.ckks.noise import bootstrap_error
-from heliograph.compiler.planning import planner
+from heliograph.compiler.planning import bootstrapped, chain_plans, planner
 from heliograph.compiler.planning.placements import Choice
 from heliograph.compiler.planning.plan import Refusal
 from heliograph.errors import PlanningError
@@ -33,7 +33,7 @@ class Search:
         # What lowering raises and finishing returns, where something is given.
         self.refuses: Any = lambda choice: None
         self.coarse: Any = lambda choice: None
-        choices, lower, finish = planner.choices, planner._lowered, planner._Fitting._finished
+        choices, lower, finish = bootstrapped.choices, bootstrapped._lowered, bootstrapped._Fitting._finished
 
         def placed(*given: Any) -> Any:
             made = choices(*given)
@@ -51,9 +51,9 @@ class Search:
             refusal = self.coarse(lowered.choice)
             return finish(fitting, lowered, *given) if refusal is None else refusal
 
-        monkeypatch.setattr(planner, "choices", placed)
-        monkeypatch.setattr(planner, "_lowered", lowered)
-        monkeypatch.setattr(planner._Fitting, "_finished", finished)
+        monkeypatch.setattr(bootstrapped, "choices", placed)
+        monkeypatch.setattr(bootstrapped, "_lowered", lowered)
+        monkeypatch.setattr(bootstrapped._Fitting, "_finished", finished)
 
 
 @pytest.fixture
@@ -82,7 +82,8 @@ def test_where_one_placement_is_a_level_short_others_with_other_room_are_tried(s
 def test_coarse_bootstraps_end_the_comparison_at_the_first_plan(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "wanted_fastest", lambda *given: True)
+    for module in (planner, bootstrapped):
+        monkeypatch.setattr(module, "wanted_fastest", lambda *given: True)
     error, refused = bootstrap_error, []
 
     def coarse(choice: Choice) -> Refusal | None:
@@ -118,7 +119,7 @@ def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
     search: Search, monkeypatch: pytest.MonkeyPatch, excess: float, share: float
 ) -> None:
     """A chain of one bit more is among them where little is missing, though it errs by a little more than half as much."""
-    finish, simulate = planner._Fitting._finished, planner.simulated
+    finish, simulate = bootstrapped._Fitting._finished, chain_plans.simulated
     tolerance: list[float] = []
     served: list[float] = []
 
@@ -134,8 +135,8 @@ def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
         # Only the first plan is refused.
         return found if served else replace(found, error=excess * tolerance[0])
 
-    monkeypatch.setattr(planner._Fitting, "_finished", finished)
-    monkeypatch.setattr(planner, "simulated", simulated)
+    monkeypatch.setattr(bootstrapped._Fitting, "_finished", finished)
+    monkeypatch.setattr(chain_plans, "simulated", simulated)
     compiled(**SECURE)
     first, *others = (choice.error for choice in search.finished)
     assert served == [pytest.approx(share * first)]

@@ -25,7 +25,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
-from heliograph.compiler.planning import planner
+from heliograph.compiler.planning import chain_plans
 from heliograph.compiler.planning.chains import candidates
 from heliograph.compiler.planning.plan import AmplifiedError, least_ms, run_ms
 from heliograph.errors import HeliographError, PlanningError, ProgramError, SecurityError, UnsupportedError
@@ -87,7 +87,7 @@ PASSES = (
 
 def test_errors_that_carry_a_value_away_ask_for_a_finer_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    found = planner.simulated
+    found = chain_plans.simulated
 
     def amplified(program: Program, *given: Any) -> Any:
         seen.append(program.ring.scale_bits)
@@ -95,7 +95,7 @@ def test_errors_that_carry_a_value_away_ask_for_a_finer_scale(monkeypatch: pytes
             raise AmplifiedError("mul gives NaN or infinity")
         return found(program, *given)
 
-    monkeypatch.setattr(planner, "simulated", amplified)
+    monkeypatch.setattr(chain_plans, "simulated", amplified)
     made = compile(program_of(mlp, 8))
     assert made.ring.scale_bits >= 40
     assert seen[0] < 40

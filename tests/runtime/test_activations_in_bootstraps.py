@@ -25,7 +25,7 @@ from heliograph.ckks.costs import BUILT_IN
 from heliograph.ckks.noise import series_std
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.trigonometric import levels_deeper
-from heliograph.compiler.planning import planner
+from heliograph.compiler.planning import bootstrapped, planner
 from heliograph.compiler.planning.plan import Refusal, run_ms
 from heliograph.errors import ProgramError, RangeError, VerifyError
 from heliograph.execution.walk import node_calls
@@ -240,9 +240,10 @@ def test_a_deep_program_is_faster_with_it() -> None:
 
 
 def test_it_does_so_where_the_fastest_plan_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "wanted_fastest", lambda *given: True)
+    for module in (planner, bootstrapped):
+        monkeypatch.setattr(module, "wanted_fastest", lambda *given: True)
     # Each plan is written out before plans are compared, whatever their number.
-    monkeypatch.setattr(planner, "_COMPARED", 4)
+    monkeypatch.setattr(bootstrapped, "_COMPARED", 4)
     fastest = hg.compile(twelve(), TWELVE)
     figures = fastest.report.figures
     assert figures.bootstrapping is not None

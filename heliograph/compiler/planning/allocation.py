@@ -23,9 +23,10 @@ from heliograph.ckks.ring import Ring
 from heliograph.compiler.arguments import require_program
 from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import linear_passes, polynomial_passes, scaled, unproved_pack_passes
+from heliograph.compiler.planning.bootstrapped import size_margin
 from heliograph.compiler.planning.chains import bootstrapping_rings, candidates, log_rings, longest, lower_parts
 from heliograph.compiler.planning.plan import pack_samples, sample_inputs
-from heliograph.compiler.planning.planner import reach_of, size_margin
+from heliograph.compiler.planning.planner import reach_of
 from heliograph.compiler.reporting.bill import class_agreement
 from heliograph.compiler.reporting.held_out import apart_of, approximate_pass, setting_of
 from heliograph.errors import PlanningError, ProgramError, said
