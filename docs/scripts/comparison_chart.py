@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "docs/images/resnet20.svg"
-WIDTH, LEFT, RIGHT, STEP, BAR = 900.0, 275.0, 90.0, 34.0, 22.0
+WIDTH, LEFT, RIGHT, STEP, BAR = 640.0, 288.0, 100.0, 40.0, 24.0
 
 
 def rows(readme: str) -> list[tuple[str, float, str]]:
@@ -47,20 +47,20 @@ def chart(systems: list[tuple[str, float, str]]) -> str:
     for place, (name, seconds, threads) in enumerate(systems):
         y = top + STEP * place
         colour = "#2c6fbb" if place == 0 else "#9fb0c2"
-        body.append(f'<text x="{LEFT - 12:g}" y="{y + 16:g}" text-anchor="end" fill="#1f2933">{escape(name)}</text>')
+        body.append(f'<text x="{LEFT - 12:g}" y="{y + 17:g}" text-anchor="end" fill="#1f2933">{escape(name)}</text>')
         body.append(
             f'<rect x="{LEFT:g}" y="{y:g}" width="{across(seconds) - LEFT:.1f}" height="{BAR:g}" fill="{colour}"/>'
         )
         label = f"{seconds:,g} s"
         if threads.split(":")[0].isdigit():
             count = threads.split(":")[0]
-            label += f", {count} thread{'s' * (count != '1')}"
-        body.append(f'<text x="{across(seconds) + 8:.1f}" y="{y + 16:g}" fill="#1f2933">{escape(label)}</text>')
-    title = "One encrypted image through ResNet-20 on a CPU, as published; logarithmic"
-    body.append(f'<text x="{LEFT:g}" y="18" fill="#1f2933" font-weight="600">{title}</text>')
+            label += f" ({count})"
+        body.append(f'<text x="{across(seconds) + 8:.1f}" y="{y + 17:g}" fill="#1f2933">{escape(label)}</text>')
+    title = "An encrypted image through ResNet-20: seconds (threads)"
+    body.append(f'<text x="12" y="20" fill="#1f2933" font-weight="600">{title}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" width="{WIDTH:g}" height="{height:g}" '
-        'font-family="system-ui, Segoe UI, Roboto, DejaVu Sans, sans-serif" font-size="13" role="img" '
+        'font-family="system-ui, Segoe UI, Roboto, DejaVu Sans, sans-serif" font-size="14" role="img" '
         f'aria-label="{title}">\n' + "\n".join(body) + "\n</svg>\n"
     )
 

@@ -19,11 +19,13 @@ _HEAD = """# Errors
 Every error of Heliograph is a `HeliographError`: one sentence that says *what* is wrong, after the place where it is, then
 `why:` and `try:` where there is more to say. This page is made from the sources. Search it for words of the message that do
 not depend on your program; `{...}` stands for a part that does. An empty column means that the message says it all, or that
-cause and advice are written for each case.
+advice is written for each case. Classes with many errors are divided by the room of the package that raises them.
 
 Catch the base class, or one of these:
 
 """
+
+_MANY = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,23 @@ def page() -> str:
         f"| `{name}` | `{base}` | {_docstring(text)} |" for name, (base, text) in classes.items() if not _inner(name)
     ]
     for kind in sorted({error.kind for error in errors if not _inner(error.kind)}):
-        lines += ["", f"## {kind}", "", "| what | try | from |", "|---|---|---|"]
-        lines += [
-            f"| {_cell(error.what)} | {_cell(error.hint)} | `{error.module}` |"
-            for error in errors
-            if error.kind == kind
-        ]
+        lines += ["", f"## {kind}"]
+        ours = [error for error in errors if error.kind == kind]
+        # Many errors of one class are put together by the room of the package that raises them.
+        rooms = {error: _room(error.module) if len(ours) > _MANY else "" for error in ours}
+        for room in sorted(set(rooms.values())):
+            lines += ["", f"### {kind}: {room}"] if room else []
+            lines += ["", '<div class="errors" markdown>', "", "| what | try |", "|---|---|"]
+            texts = {(error.what, error.hint): None for error in ours if rooms[error] == room}
+            lines += [f"| {_cell(what)} | {_cell(hint)} |" for what, hint in texts]
+            lines += ["", "</div>"]
     return "\n".join(lines) + "\n"
+
+
+def _room(module: str) -> str:
+    """The room of a module; of front ends, which of them."""
+    room, *rest = module.removesuffix(".py").split("/")
+    return f"{room}/{rest[0]}" if room == "frontends" and len(rest) > 1 else room
 
 
 def _inner(name: str) -> bool:

@@ -1,10 +1,11 @@
-"""The operations of the IR as Markdown: every op of every stage, from the table that the compiler reads.
+"""Operations as Markdown: those of PyTorch by how they are read, and every op of the IR, from the tables in use.
 
 `python docs/scripts/op_pages.py` prints it; the site has it as operations.md.
 """
 
 from __future__ import annotations
 
+from heliograph.frontends.torch.coverage import coverage
 from heliograph.ir import Stage
 from heliograph.ir.ops.table import OPS, OpSpec
 
@@ -13,7 +14,14 @@ _HEAD = """# Operations
 Every operation of a program, by the first stage in which it may stand. A program goes through the stages in this order:
 `tensor` (what a model computes), `polynomial` (without functions that are no polynomials), `packed` (vectors of slots),
 `managed` (levels and scales are set), `executable` (what the runtime runs). `heliograph inspect --stage STAGE` prints one;
-`heliograph explain NAME` prints a row of this page. Attributes that end in `?` may be missing.
+`heliograph explain NAME` prints a row of this page. Attributes that end in `?` may be missing. At the end are the
+[operations of PyTorch](#operations-of-pytorch).
+"""
+_TORCH = """
+## Operations of PyTorch
+
+How `hg.trace` reads them ([models from PyTorch](pytorch.md#how-operations-are-read)). Operations in no list are written by
+torch with others, and tried again; `heliograph inspect --ops` has those of your version of torch too.
 """
 _TITLES = {
     Stage.TENSOR: "Tensors",
@@ -36,7 +44,7 @@ def page() -> str:
         parts += [
             f"| `{spec.name}` | {' | '.join(map(_cell, _cells(spec)))} |" for spec in sorted(rows, key=lambda s: s.name)
         ]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, _TORCH, coverage().table()]) + "\n"
 
 
 def _first(spec: OpSpec) -> Stage:

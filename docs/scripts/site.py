@@ -24,6 +24,8 @@ OUTSIDE = {
 }
 MADE = {"errors.md": error_index.page, "commands.md": command_pages.page, "operations.md": op_pages.page}
 
+# The first page has no table of contents beside it: its program needs the width.
+_WIDE = "---\nhide:\n  - toc\n---\n\n"
 _SOURCE = re.compile(r'(?<=\ssrc=")(?![a-z]+:)([^"#]+)()(?=")')
 _NOTEBOOK_LINK = re.compile(r'(?<=\shref=")(?![a-z]+:)([^"#]+)\.md(?=[#"])')
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
@@ -32,7 +34,8 @@ _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are not files in docs/."""
     for source, name in OUTSIDE.items():
-        files.append(File.generated(config, name, content=relinked((ROOT / source).read_text(), source)))
+        text = relinked((ROOT / source).read_text(), source)
+        files.append(File.generated(config, name, content=_WIDE + text if name == "index.md" else text))
     for name, page in MADE.items():
         files.append(File.generated(config, name, content=page()))
     return files

@@ -35,7 +35,7 @@ class Coverage:
         return "\n\n".join(parts)
 
     def table(self) -> str:
-        """The table in docs/pytorch.md: all but the ops that torch decomposes, which differ between its versions."""
+        """The table of the page of operations: all but the ops that torch decomposes, which differ between its versions."""
         lines = ["| way | operations |", "|---|---|"]
         for title, names in self.sections():
             if names is not self.decomposed:
