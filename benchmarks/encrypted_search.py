@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 import numpy as np
-from harness import Run, benchmark, option
+from harness import Run, apart, benchmark, option
 
 from heliograph.tools.measure import peak_rss_bytes
 
@@ -142,8 +142,8 @@ def measured(name: str, queries: int) -> dict[str, Any]:
     columns={
         "entries": "", "answer": "", "vectors": "", "seconds": "s", "floor_s": "s", "predicted_s": "s", "client_ms": "ms",
         "agreement": "", "undecided": "", "error": "", "index_bytes": "bytes", "sent_bytes": "bytes",
-        "answer_bytes": "bytes", "key_bytes": "bytes", "compile_s": "s", "keygen_s": "s", "encrypt_s": "s", "peak_rss_bytes": "bytes", "ring_dim": "",
-        "levels": "",
+        "answer_bytes": "bytes", "key_bytes": "bytes", "compile_s": "s", "keygen_s": "s", "encrypt_s": "s",
+        "peak_rss_bytes": "bytes", "ring_dim": "", "levels": "",
     },
     memory_gb=7,
     minutes=10,
