@@ -9,6 +9,7 @@ it can compute the vectors themselves. The server may instead decide which entry
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
@@ -42,6 +43,8 @@ _READ = {
     kind.format(name): (answer, metric)
     for (answer, kind), (metric, name) in itertools.product(_KINDS.items(), _UNITS.items())
 }
+# What follows the unit if the vectors are encrypted.
+_SIZES = re.compile(r"; (\d+) entries of (\d+) components$")
 # The smallest difference of cosines that a server tells apart unless another is given.
 _GAP = 0.02
 # Cosines come with an error; a decision is accurate a little beyond them.
@@ -117,16 +120,13 @@ def search_index(
     if samples is not None:
         queries = _queries(samples, rows.shape[1], metric)
     elif decides:
-        # Beyond random ones, which are all far from the rows.
-        random = np.random.default_rng(0)
-        queries = random.normal(size=(_QUERIES, rows.shape[1]))
-        queries = bound * (_unit(queries, "query") if metric == "cosine" else queries / np.abs(queries).max())
+        queries = _near(_stand_in(rows.shape) if encrypted else rows, bound, metric)
     if gap is None and decides and samples is None:
         gap = _GAP
     decision = _Decision(answer, metric, threshold, gap)
-    builder = Builder(name, Stage.TENSOR)
+    builder, chosen = Builder(name, Stage.TENSOR), options or Options()
     if encrypted:
-        blocks = Blocks.of(*rows.shape, decides)
+        blocks = Blocks.of(len(rows), rows.shape[1], decides, chosen.log_ring)
         scores = blocks.scores(builder, bound, 1.0 if metric == "cosine" else power_above(float(np.abs(rows).max())))
     else:
         query = builder.input("query", shape=rows.shape[1:], low=-bound, high=bound)
@@ -137,14 +137,14 @@ def search_index(
     if queries is not None:
         program = _calibrated(program, queries, blocks if encrypted else None)
     unit = _KINDS[answer].format(_UNITS[metric])
-    if len(made) > 1:
-        # The last block ends in rows of zeros.
-        unit += f", {len(rows)} entries"
+    if encrypted:
+        # Shapes do not tell: the last block ends in rows of zeros, and a ciphertext may have several components of a row.
+        unit += f"; {len(rows)} entries of {rows.shape[1]} components"
     specs = [TensorSpec(each, shape_of(node), unit=unit) for each, node in outputs.items()]
     if names is not None:
         specs = _named(specs, [str(each) for each in names], len(rows))
     program = replace(program, interface=replace(program.interface, outputs=tuple(specs)))
-    return compile_program(program, options or Options())
+    return compile_program(program, chosen)
 
 
 def encrypt_index(client: Client, vectors: Any) -> EncryptedInput:
@@ -165,7 +165,7 @@ def encrypt_index(client: Client, vectors: Any) -> EncryptedInput:
         raise ProgramError(
             f"the vectors have shape {rows.shape}", why=f"the index is for {(made.entries, made.blocks.components)}"
         )
-    return client.encrypt_some(**dict(made.blocks.inputs(_unit(rows, "row") if made.metric == "cosine" else rows)))
+    return client.encrypt_some(**dict(made.blocks.values(_unit(rows, "row") if made.metric == "cosine" else rows)))
 
 
 def search(server: Evaluates, client: Client, query: Any, k: int | None = None) -> Any:
@@ -316,12 +316,26 @@ def _calibrated(program: Program, queries: Array, blocks: Blocks | None) -> Prog
     """The program with queries on which it is simulated; an encrypted index takes random vectors in place of its own."""
     if blocks is None:
         return replace(program, calibration=(queries,))
-    queries = queries[:2]
-    random = np.random.default_rng(1).normal(size=(blocks.entries, blocks.components))
-    index = dict(blocks.inputs(_unit(random, "row")))
+    queries, index = queries[:2], dict(blocks.values(_stand_in((blocks.entries, blocks.components))))
     values = {"query": np.stack([blocks.query(query) for query in queries])}
     values |= {name: np.repeat(own[np.newaxis], len(queries), axis=0) for name, own in index.items()}
     return replace(program, calibration=tuple(values[node.attrs["name"]] for node in program.inputs))
+
+
+def _stand_in(shape: tuple[int, ...]) -> Array:
+    """Random vectors in place of encrypted ones."""
+    return _unit(np.random.default_rng(1).normal(size=shape), "row")
+
+
+def _near(rows: Array, bound: float, metric: Metric) -> Array:
+    """Queries near some rows: their decisions are clear."""
+    random = np.random.default_rng(0)
+    noise = _unit(random.normal(size=(_QUERIES, rows.shape[1])), "query")
+    chosen = rows[random.integers(len(rows), size=_QUERIES)]
+    # Rows of zeros have no direction.
+    chosen = chosen / np.maximum(np.linalg.norm(chosen, axis=1, keepdims=True), np.finfo(float).tiny)
+    queries = _unit(chosen + 0.3 * noise, "query")
+    return queries if metric == "cosine" else bound * queries / np.abs(queries).max()
 
 
 def _named(specs: list[TensorSpec], names: list[str], entries: int) -> list[TensorSpec]:
@@ -355,16 +369,15 @@ class _Made:
     def of(client: Client) -> _Made:
         """The index of a client; a ProgramError if its artifact is none."""
         outputs = tuple(client.public.outputs)
-        unit, _, count = (outputs[0].unit or "").partition(", ")
+        unit, *sizes = _SIZES.split(outputs[0].unit or "")
         if unit not in _READ:
             raise ProgramError(f"{client.public.name} is no index", hint="make one with search_index")
         answer, metric = _READ[unit]
-        entries = int(count.removesuffix(" entries")) if count else sum(spec.shape[0] for spec in outputs)
-        given = {spec.name: spec for spec in client.public.given}
-        turns, blocks = sum(each.startswith("index_0_") for each in given), None
-        if turns:
-            blocks = Blocks(entries, turns, given["query"].shape[0])
-        return _Made(outputs, answer, metric, entries, blocks)
+        if not sizes:
+            return _Made(outputs, answer, metric, sum(spec.shape[0] for spec in outputs), None)
+        (slots,) = (spec.shape[0] for spec in client.public.given if spec.name == "query")
+        blocks = Blocks(int(sizes[0]), int(sizes[1]), slots)
+        return _Made(outputs, answer, metric, blocks.entries, blocks)
 
     def labels(self) -> list[str] | None:
         """The names of the entries."""

@@ -36,6 +36,18 @@ def parts(made: hg.Artifact, rows: np.ndarray) -> tuple[hg.Client, hg.Server]:
     return owner, hg.Server(made, owner.evaluation_keys(), allow_insecure=True, kept=kept)
 
 
+class Noting:
+    """A server whose last answer can be read."""
+
+    def __init__(self, server: hg.Server) -> None:
+        self._server = server
+        self.output: Any = None
+
+    def run(self, encrypted: Any) -> Any:
+        self.output = self._server.run(encrypted)
+        return self.output
+
+
 @functools.cache
 def deciding(answer: Any, encrypted: bool) -> hg.Artifact:
     threshold = 0.8 if answer == "matches" else None
@@ -51,17 +63,31 @@ def deciding(answer: Any, encrypted: bool) -> hg.Artifact:
 
 
 @pytest.mark.parametrize(
-    ("entries", "components", "slots"),
-    [(100, 24, 128), (100, 16, 128), (1, 3, 8), (9000, 16, 4096), (9000, 24, 4096), (2, 1, 2), (4096, 16, 4096)],
+    ("entries", "components", "log_ring", "slots", "ciphertexts"),
+    [
+        # Several components of a row in a ciphertext: all of them, or 121 slots a copy.
+        (100, 24, None, 4096, 1),
+        (100, 24, 10, 512, 6),
+        (100, 16, 11, 1024, 2),
+        (5, 3, None, 4096, 1),
+        # One in each.
+        (9000, 16, None, 4096, 3 * 16),
+        (9000, 24, None, 4096, 3 * 24),
+        (4096, 16, None, 4096, 16),
+        (100, 24, 8, 128, 24),
+        (2, 1, None, 2, 1),
+    ],
 )
-def test_blocks_give_the_scores(entries: int, components: int, slots: int) -> None:
+def test_blocks_give_the_scores(
+    entries: int, components: int, log_ring: int | None, slots: int, ciphertexts: int
+) -> None:
     random = np.random.default_rng(1)
     vectors, query = random.normal(size=(entries, components)), random.normal(size=components)
-    blocks = Blocks.of(entries, components, False)
-    assert blocks.slots == slots
+    blocks = Blocks.of(entries, components, False, log_ring)
+    assert (blocks.slots, len(blocks.inputs)) == (slots, ciphertexts)
     builder = Builder("index", Stage.TENSOR)
     program = builder.finish(blocks.scores(builder, 9.0, 9.0))
-    values = {"query": blocks.query(query), **dict(blocks.inputs(vectors))}
+    values = {"query": blocks.query(query), **dict(blocks.values(vectors))}
     found = interpret_many(program, [values[node.attrs["name"]][np.newaxis] for node in program.inputs])
     scores = np.concatenate([each[0] for each in found])
     assert len(scores) == blocks.count * blocks.rows
@@ -82,7 +108,7 @@ def test_hits_of_an_encrypted_index_are_those_of_the_clear() -> None:
     assert other.fingerprint == made.fingerprint
     queries = 40.0 * (rows[[3, 99]] + 0.2)
     with server:
-        asked = owner.encrypt_some(query=np.zeros(128))
+        asked = owner.encrypt_some(query=np.zeros(512))
         assert len(asked.names()) == 1
         found = hg.search(server, owner, queries, 5)
         with pytest.raises(hg.WireError, match="lack query"):
@@ -119,15 +145,9 @@ def test_the_server_decides(answer: Any, encrypted: bool) -> None:
     with hg.Server(made, owner.evaluation_keys(), allow_insecure=True, kept=kept) as server:
         found = hg.search(server, owner, near)
         far = hg.search(server, owner, -ROWS.mean(axis=0))
-        decided = owner.decrypt(
-            server.run(
-                owner.encrypt_some(
-                    query=near[0] / np.linalg.norm(near[0])
-                    if not encrypted
-                    else np.resize(near[0] / np.linalg.norm(near[0]), 16)
-                )
-            )
-        )
+        noting = Noting(server)
+        hg.search(noting, owner, near[0])
+        decided = owner.decrypt(noting.output)
     for query, hits in zip(near, found, strict=True):
         exact = cosine(ROWS, query)
         # What is decided lies within 2^-5 of 0 or 1; entries within the gap of the threshold may be hits or not.
