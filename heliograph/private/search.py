@@ -47,13 +47,15 @@ _READ = {
 _SIZES = re.compile(r"; (\d+) entries of (\d+) components$")
 # The smallest difference of cosines that a server tells apart unless another is given.
 _GAP = 0.02
+# The least precision of the scores of encrypted vectors.
+_SCORE_BITS = 14.0
 # Cosines come with an error; a decision is accurate a little beyond them.
 _ROOM = 2.0**-7
 # The most entries of which a server finds the nearest: it compares all pairs of them (docs/search.md).
-_MOST_COMPARED = 128
+_MOST_COMPARED = 300
 # A decision above this is a hit.
 _HIT = 0.5
-# Decisions are simulated on this many queries unless samples are given.
+# Decisions and encrypted vectors are simulated on this many queries unless samples are given.
 _QUERIES = 8
 
 
@@ -119,12 +121,15 @@ def search_index(
     queries = None
     if samples is not None:
         queries = _queries(samples, rows.shape[1], metric)
-    elif decides:
+    elif decides or encrypted:
         queries = _near(_stand_in(rows.shape) if encrypted else rows, bound, metric)
     if gap is None and decides and samples is None:
         gap = _GAP
     decision = _Decision(answer, metric, threshold, gap)
     builder, chosen = Builder(name, Stage.TENSOR), options or Options()
+    if encrypted and not decides:
+        # Scores are ranked, and products of two encrypted values lose more than maps do.
+        chosen = replace(chosen, precision_bits=max(chosen.precision_bits, _SCORE_BITS))
     if encrypted:
         blocks = Blocks.of(len(rows), rows.shape[1], decides, chosen.log_ring)
         scores = blocks.scores(builder, bound, 1.0 if metric == "cosine" else power_above(float(np.abs(rows).max())))
