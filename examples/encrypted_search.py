@@ -1,4 +1,4 @@
-"""Private search in vectors that are encrypted too: their owner stores them on a server that reads neither them nor questions.
+"""Private search in encrypted vectors: their owner stores them on a server that reads neither them nor questions.
 
 The vectors are embeddings of sentences (SNIPS utterances by all-MiniLM-L6-v2). The second index lets the server decide
 which entries are near enough, so that whoever decrypts an answer learns these alone.
