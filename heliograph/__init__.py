@@ -27,6 +27,7 @@ _PUBLIC: dict[str, str] = {
     "Private": "heliograph.private.model",
     "load_client": "heliograph.private.model",
     "Hit": "heliograph.private.search",
+    "encrypt_index": "heliograph.private.search",
     "search": "heliograph.private.search",
     "search_index": "heliograph.private.search",
     "trace": "heliograph.frontends.torch.export",
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
     from heliograph.private.model import Private as Private
     from heliograph.private.model import load_client as load_client
     from heliograph.private.search import Hit as Hit
+    from heliograph.private.search import encrypt_index as encrypt_index
     from heliograph.private.search import search as search
     from heliograph.private.search import search_index as search_index
     from heliograph.report.explain import Recorder as Recorder

@@ -29,6 +29,18 @@ def search() -> None:
     "--metric", type=click.Choice(["cosine", "dot"]), default="cosine", show_default=True, help="What scores measure."
 )
 @click.option("--largest", type=float, default=None, help="For dot: the largest size of a component of a query.")
+@click.option(
+    "--answer",
+    type=click.Choice(["scores", "top1", "matches"]),
+    default="scores",
+    show_default=True,
+    help="What clients learn: all scores, the nearest entry, or the entries above the threshold.",
+)
+@click.option("--threshold", type=float, default=None, help="For matches: the score that entries must exceed.")
+@click.option("--gap", type=float, default=None, help="For top1 and matches: the smallest difference to tell apart.")
+@click.option(
+    "--encrypted", is_flag=True, help="Leave the vectors out: they come encrypted (heliograph search encrypt)."
+)
 @force_option
 @output_options
 def build(
@@ -38,6 +50,10 @@ def build(
     names: str | None,
     metric: Any,
     largest: float | None,
+    answer: Any,
+    threshold: float | None,
+    gap: float | None,
+    encrypted: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -45,18 +61,58 @@ def build(
     """Make an index of the rows of VECTORS.npy.
 
     Then serve it (heliograph serve), or evaluate queries here. The server sees no query; clients see the scores of all
-    vectors, and with enough queries could compute the vectors.
+    vectors, and with enough queries could compute the vectors. With --encrypted the server sees no vector either.
     """
     from heliograph.private.search import search_index
 
     refuse_overwriting(output, public, force=force)
     listed = None if names is None else _lines(names)
-    made = search_index(_array(vectors), names=listed, metric=metric, largest=largest, name=Path(output).stem)
+    made = search_index(
+        _array(vectors),
+        names=listed,
+        metric=metric,
+        largest=largest,
+        answer=answer,
+        threshold=threshold,
+        gap=gap,
+        encrypted=encrypted,
+        name=Path(output).stem,
+    )
     made.save(output)
     if public is not None:
         made.public().save(public)
     values = {"index": output, "public": public, **made.report.to_dict()["predicted"]}
     emit(f"{output}\n{made.report}", values, as_json=as_json, quiet=quiet)
+
+
+@search.command("encrypt")
+@click.argument("key")
+@click.argument("vectors", metavar="VECTORS.npy")
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write the encrypted vectors.")
+@PASSPHRASE_FILE
+@insecure_option
+@force_option
+@output_options
+def encrypt(
+    key: str,
+    vectors: str,
+    output: str,
+    passphrase_file: str | None,
+    insecure: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Encrypt the rows of VECTORS.npy for an index that was built with --encrypted.
+
+    The file is for the server: heliograph serve INDEX --kept NAME=FILE.
+    """
+    from heliograph.private.search import encrypt_index
+
+    refuse_overwriting(output, force=force)
+    client, _ = load_client(key, passphrase_file, insecure)
+    encrypt_index(client, _array(vectors)).save(output)
+    emit(output, {"kept": output, "bytes": Path(output).stat().st_size}, as_json=as_json, quiet=quiet)
 
 
 @search.command()
@@ -66,7 +122,13 @@ def build(
 @click.option("--url", default=None, metavar="URL", help="The server that serves the index.")
 @click.option("--token-file", default=None, metavar="FILE", help="The file with the server's token, with --url.")
 @click.option("--index", default=None, metavar="FILE", help="The index itself, to search here, without a server.")
-@click.option("-k", default=10, show_default=True, type=click.IntRange(min=1), help="Hits of each query.")
+@click.option("--kept", default=None, metavar="FILE", help="The encrypted vectors of the index, with --index.")
+@click.option(
+    "-k",
+    default=None,
+    type=click.IntRange(min=1),
+    help="Hits of each query (default: 10, or all that the server found).",
+)
 @PASSPHRASE_FILE
 @insecure_option
 @output_options
@@ -77,7 +139,8 @@ def query(
     url: str | None,
     token_file: str | None,
     index: str | None,
-    k: int,
+    kept: str | None,
+    k: int | None,
     passphrase_file: str | None,
     insecure: bool,
     as_json: bool,
@@ -91,14 +154,18 @@ def query(
     from heliograph.private.search import search
     from heliograph.runtime.server.server import Server
     from heliograph.runtime.wire.keyfolder import load_keys
+    from heliograph.runtime.wire.messages import EncryptedInput
     from heliograph.serving.remote.server import RemoteServer
 
     if (url is None) == (index is None) or (url is None) != (token_file is None):
         raise ProgramError("a query goes to a server or to an index", hint="--url and --token-file, or --index")
+    if kept is not None and index is None:
+        raise ProgramError("a server over HTTP has the encrypted vectors itself", hint="--kept goes with --index")
     client, _ = load_client(key, passphrase_file, insecure)
     evaluation, vectors = load_keys(keys), _array(query)
     if index is not None:
-        with Server(Artifact.load(index), evaluation, allow_insecure=insecure) as server:
+        own = None if kept is None else EncryptedInput.load(kept)
+        with Server(Artifact.load(index), evaluation, allow_insecure=insecure, kept=own) as server:
             found = search(server, client, vectors, k)
     else:
         assert url is not None

@@ -34,7 +34,17 @@ _DATA = click.option(
     "serve",
     cls=SectionedCommand,
     sections={
-        "The service": ("data", "plain", "workers", "engine", "memory_bytes", "backend", "plaintexts", "insecure"),
+        "The service": (
+            "data",
+            "plain",
+            "kept",
+            "workers",
+            "engine",
+            "memory_bytes",
+            "backend",
+            "plaintexts",
+            "insecure",
+        ),
         "Network": ("listen", "tls_cert", "tls_key", "plain_http"),
         "Browsers": ("origins", "demo"),
         "Limits": ("tenant_bytes", "keys_days", "result_days", "connections", "address_connections"),
@@ -71,6 +81,13 @@ _DATA = click.option(
     multiple=True,
     metavar="NAME=FILE",
     help="Values of the unencrypted inputs of artifact NAME. Repeatable.",
+)
+@click.option(
+    "--kept",
+    "kept",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Encrypted inputs of artifact NAME that stay here, such as an encrypted index. Repeatable.",
 )
 @click.option(
     "--backend",
@@ -134,6 +151,7 @@ def serve_command(
     engine: str,
     memory_bytes: int | None,
     plain: tuple[str, ...],
+    kept: tuple[str, ...],
     backend: str | None,
     plaintexts: str | None,
     tls_cert: str | None,
@@ -160,8 +178,9 @@ def serve_command(
     from heliograph.serving.run import Listening, serve
     from heliograph.serving.site import SiteSettings
 
-    if strange := [each for each in plain if "=" not in each]:
-        raise click.BadParameter(f"{strange[0]!r} is not NAME=FILE", param_hint="--plain")
+    for flag, texts in (("--plain", plain), ("--kept", kept)):
+        if strange := [each for each in texts if "=" not in each]:
+            raise click.BadParameter(f"{strange[0]!r} is not NAME=FILE", param_hint=flag)
     given = {
         "tenant_bytes": tenant_bytes,
         "keys_s": None if keys_days is None else keys_days * 86_400,
@@ -176,6 +195,7 @@ def serve_command(
         engine=engine,
         memory_bytes=memory_bytes,
         plain=dict(each.split("=", 1) for each in plain),
+        kept=dict(each.split("=", 1) for each in kept),
         backend=backend,
         plaintexts=None if plaintexts is None else Path(plaintexts),
         allow_insecure=insecure,

@@ -43,6 +43,7 @@ class SiteSettings:
     """The settings of a server.
 
     `memory_bytes`: the memory of all workers together, by default four fifths of the machine's free memory.
+    `kept`: files of encrypted inputs that stay with the server (`Server(kept=...)`), by the name of the artifact.
     `plaintexts`: the folder in which workers keep encoded plaintexts.
     `origins`: the origins of other servers whose pages may use this one.
     `demo`: the folder of the package in JavaScript, whose example page is then at /demo/.
@@ -54,6 +55,7 @@ class SiteSettings:
     engine: str = "local"
     memory_bytes: int | None = None
     plain: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
     allow_insecure: bool = False
     plaintexts: Path | None = None
@@ -85,6 +87,7 @@ class Site:
             settings.artifacts,
             self.worker_bytes,
             plain=settings.plain,
+            kept=settings.kept,
             backend=settings.backend,
             plaintexts=settings.plaintexts,
             allow_insecure=settings.allow_insecure,
@@ -98,6 +101,7 @@ class Site:
             home=str(settings.root.resolve()),
             paths=self.catalog.paths,
             plain={name: str(Path(path).resolve()) for name, path in settings.plain.items()},
+            kept={name: str(Path(path).resolve()) for name, path in settings.kept.items()},
             worker_bytes=self.worker_bytes,
             backend=settings.backend,
             allow_insecure=settings.allow_insecure,

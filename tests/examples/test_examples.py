@@ -76,6 +76,7 @@ ADULT, SNIPS = folder() / "adult.npz", folder() / "snips_minilm_l6_features.npz"
         *("iris_mlp", "cnn_from_pytorch", "slot_program", "own_function", "two_secrets"),
         pytest.param("adult_trees", marks=pytest.mark.skipif(not ADULT.exists(), reason=absent(ADULT))),
         pytest.param("search", marks=pytest.mark.skipif(not SNIPS.exists(), reason=absent(SNIPS))),
+        pytest.param("encrypted_search", marks=pytest.mark.skipif(not SNIPS.exists(), reason=absent(SNIPS))),
     ],
 )
 def test_example_prints_what_the_docs_say(name: str) -> None:

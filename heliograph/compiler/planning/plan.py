@@ -170,7 +170,8 @@ def pack_samples(program: Program, inputs: Sequence[Array]) -> Mapping[Node, Arr
 
 def one_sample(program: Program, samples: Sequence[Array], position: int) -> list[Array]:
     """One sample of each input; secret inputs of a batched program keep a sample axis of length one."""
-    secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batch_of(program) > 1}
+    batched = batch_of(program) > 1
+    secret = {node.attrs["name"] for node in program.inputs if node.type.secret and batched}
     names = dict.fromkeys(node.attrs["name"] for node in program.inputs)
     return [
         array[position : position + 1] if name in secret else array[position]

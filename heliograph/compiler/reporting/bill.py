@@ -20,6 +20,7 @@ from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Matrix, Program, Stage
 from heliograph.ir.analysis.depth import critical_depth, node_depth
 from heliograph.ir.analysis.loss import has_classes
+from heliograph.ir.ops.functions import COMPARISONS
 from heliograph.ir.ops.table import OPS
 from heliograph.passes.polynomials.approximate import degrees_by_layer
 from heliograph.records import LARGEST
@@ -159,12 +160,13 @@ def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequen
     """The number of samples with the same class, that is with the largest output at the same place.
 
     None if the outputs are not class scores (`ir/analysis/loss.has_classes`). Class numbers as outputs are rounded and
-    compared.
+    compared, and so are the results of a comparison, all of which must agree.
     """
     if source.stage is not Stage.TENSOR or len(exact) != 1 or not exact[0].shape[0]:
         return None
     rows, others = exact[0], approximate[0]
-    if source.outputs[0].attrs.get("index") and source.outputs[0].op == "argmax":
+    output = source.outputs[0]
+    if (output.attrs.get("index") and output.op == "argmax") or output.op in COMPARISONS:
         same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
     elif has_classes(source):
         same = rows.reshape(len(rows), -1).argmax(axis=1) == others.reshape(len(rows), -1).argmax(axis=1)

@@ -66,6 +66,9 @@ class Server:
     the artifact's fingerprint (gigabytes for a deep network). The next server maps it and encodes nothing. It contains
     the weights, as the artifact does.
 
+    `kept` has encrypted inputs that stay with the server, such as the vectors of an encrypted index
+    (`Client.encrypt_some`): the inputs of a run then leave these out.
+
     Use it as a context manager, or call `close`, to remove its keys from the process; the garbage collector does this
     too.
 
@@ -85,6 +88,7 @@ class Server:
         check_memory: bool = True,
         mapped: bool = False,
         plaintexts: str | Path | None = None,
+        kept: EncryptedInput | None = None,
     ) -> None:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
@@ -96,6 +100,9 @@ class Server:
         if not is_name(keys.client):
             raise WireError("the evaluation keys have no valid client name")
         check_transforms(artifact.program, artifact.ring)
+        if kept is not None:
+            kept.check(artifact.fingerprint, keys.client)
+            kept.check_names([name for name in _given_names(artifact) if name in set(kept.names())])
         if key_bytes is not None and not isinstance(keys, KeyFolder):
             raise ProgramError(
                 "keys that are in one file or in memory cannot be loaded by need",
@@ -122,6 +129,7 @@ class Server:
         self._fingerprint = artifact.fingerprint
         self.trace = Trace()
         self._cache_bytes = cache_bytes
+        self._kept = kept
         self._parts: dict[frozenset[str], ServerEvaluator] = {}
         self._backend = make_backend(backend, artifact, keys, bound, mapped, plaintexts)
         self._close = weakref.finalize(self, self._backend.release)
@@ -297,7 +305,12 @@ class Server:
         from_before = self.artifact.program.interface.carried_inputs
         secret = [node for node in program.inputs if node.type.secret]
         given = [node for node in secret if node.attrs["name"] not in from_before]
-        found = self._read(encrypted, given, given)
+        kept = frozenset() if self._kept is None else frozenset(self._kept.names())
+        own = [node for node in given if _object_name(node) not in kept]
+        found = self._read(encrypted, own, own)
+        if self._kept is not None:
+            known = [node for node in self.artifact.program.inputs if _object_name(node) in kept]
+            found |= self._read(self._kept, known, [node for node in given if _object_name(node) in kept])
         if carried is not None:
             every = [node for node in self.artifact.program.inputs if node.attrs["name"] in from_before]
             found |= self._read(carried, every, [node for node in secret if node.attrs["name"] in from_before])
@@ -362,6 +375,13 @@ def require_server(artifact: Artifact, *, folder: bool = False, cache_bytes: int
     else:
         held = planned["evaluation_keys"] + planned["sent_keys"]
     require_memory(planned["working"] + held + planned["loading"], f"the server of {artifact.name!r}", _hint(folder))
+
+
+def _given_names(artifact: Artifact) -> list[str]:
+    """The names of the ciphertexts that a client sends."""
+    from_before = artifact.program.interface.carried_inputs
+    secret = [node for node in artifact.program.inputs if node.type.secret]
+    return [_object_name(node) for node in secret if node.attrs["name"] not in from_before]
 
 
 def _object_name(node: Node) -> str:

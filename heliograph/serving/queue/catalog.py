@@ -14,6 +14,7 @@ from heliograph.execution.key_use import key_use
 from heliograph.execution.memory import BASE_BYTES, PLAINTEXT_CACHE_BYTES, memory_bytes
 from heliograph.runtime.security import require_security
 from heliograph.runtime.server.server import given_inputs
+from heliograph.runtime.wire.messages import EncryptedInput
 from heliograph.serving.queue.plaintexts import require_plaintexts
 from heliograph.serving.refusals import nothing_there
 from heliograph.serving.remote.records import ArtifactRecord
@@ -82,7 +83,8 @@ class Catalog:
     """The artifacts of a server by their fingerprints.
 
     Raises ProgramError if two artifacts are the same, if plain inputs of one are missing or do not fit its declaration,
-    or if its backend keeps no `plaintexts` in a folder; SecurityError for an artifact without security unless
+    if plain or kept inputs are given for none, WireError if kept inputs are of another artifact; ProgramError too
+    if its backend keeps no `plaintexts` in a folder; SecurityError for an artifact without security unless
     `allow_insecure` is given.
     """
 
@@ -92,6 +94,7 @@ class Catalog:
         worker_bytes: int,
         *,
         plain: Mapping[str, str] | None = None,
+        kept: Mapping[str, str] | None = None,
         backend: str | None = None,
         plaintexts: Path | None = None,
         allow_insecure: bool = False,
@@ -103,14 +106,17 @@ class Catalog:
             artifact = Artifact.load(path)
             require_security(artifact, allow_insecure=allow_insecure, for_whom=f"serving {path}")
             _require_servable(artifact, path, given)
+            if kept is not None and artifact.name in kept:
+                EncryptedInput.load(kept[artifact.name]).check(artifact.fingerprint)
             if plaintexts is not None:
                 require_plaintexts(plaintexts, backend, artifact)
             if artifact.fingerprint in self._served:
                 raise ProgramError(f"{path} is the same artifact as {self._served[artifact.fingerprint].path}")
             self._served[artifact.fingerprint] = _served(Path(path).resolve(), artifact, worker_bytes)
             names.add(artifact.name)
-        if strange := sorted(set(given) - names):
-            raise ProgramError(f"plain inputs are given for {strange[0]!r}, which is not served")
+        for kind, of in (("plain", given), ("kept", kept or {})):
+            if strange := sorted(set(of) - names):
+                raise ProgramError(f"{kind} inputs are given for {strange[0]!r}, which is not served")
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())

@@ -40,6 +40,8 @@ class Work:
     allow_insecure: bool = False
     # The workers' folder of encoded plaintexts, if they keep any.
     plaintexts: str | None = None
+    # Files of encrypted inputs that stay with the server, by the name of the artifact.
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from heliograph.runtime.native.plaintext_file import PlaintextFileError
 from heliograph.runtime.server.backends import backend_name
 from heliograph.runtime.server.server import Server, given_inputs
 from heliograph.runtime.wire.keyfolder import KeyFolder
+from heliograph.runtime.wire.messages import EncryptedInput
 from heliograph.serving.logs import log
 from heliograph.serving.queue.catalog import Room, cache_bytes, room
 from heliograph.serving.work.engine import Work
 
 
 class OwnFilesError(HeliographError):
-    """An artifact or plain inputs of the operator cannot be used; the text is for the operator, not for clients."""
+    """An artifact, or plain or kept inputs, cannot be used; the text is for the operator, not for clients."""
 
 
 class Holding:
@@ -32,7 +33,7 @@ class Holding:
     """
 
     def __init__(self, work: Work) -> None:
-        self._paths, self._plain, self._bytes = work.paths, work.plain, work.worker_bytes
+        self._paths, self._plain, self._kept, self._bytes = work.paths, work.plain, work.kept, work.worker_bytes
         self._backend, self._allow_insecure, self._plaintexts = work.backend, work.allow_insecure, work.plaintexts
         self._artifacts: dict[str, Artifact] = {}
         self._servers: OrderedDict[str, tuple[Server, int]] = OrderedDict()
@@ -78,6 +79,10 @@ class Holding:
 
     def _made(self, artifact: Artifact, path: Path, taken: Room) -> Server:
         mapped = backend_name(self._backend) == NATIVE
+        kept = None
+        if artifact.name in self._kept:
+            with raised_as(OwnFilesError):
+                kept = EncryptedInput.load(self._kept[artifact.name])
         while True:
             try:
                 return Server(
@@ -89,6 +94,7 @@ class Holding:
                     allow_insecure=self._allow_insecure,
                     mapped=mapped,
                     plaintexts=self._plaintexts,
+                    kept=kept,
                 )
             except TooLittleDiskError as error:
                 log("unmapped", text=error.what)

@@ -147,6 +147,7 @@ class RayWorker:
                 work,
                 paths={name: str(self._local(path)) for name, path in work.paths.items()},
                 plain={name: str(self._local(path)) for name, path in work.plain.items()},
+                kept={name: str(self._local(path)) for name, path in work.kept.items()},
                 plaintexts=None if work.plaintexts is None else str(self._local(work.plaintexts)),
             )
         )
@@ -218,9 +219,11 @@ class _Actor:
             plain = {name: f"plain/{_whole_mark(Path(path))}{Path(path).suffix}" for name, path in work.plain.items()}
             self._send({paths[name]: Path(path) for name, path in work.paths.items()})
             self._send({plain[name]: Path(path) for name, path in work.plain.items()})
+            kept = {name: f"kept/{_whole_mark(Path(path))}" for name, path in work.kept.items()}
+            self._send({kept[name]: Path(path) for name, path in work.kept.items()})
             # Each machine has its own plaintexts, which its workers share.
             own = None if work.plaintexts is None else "plaintexts"
-            work = replace(work, paths=paths, plain=plain, plaintexts=own)
+            work = replace(work, paths=paths, plain=plain, kept=kept, plaintexts=own)
         self._call("prepare", work)
 
     def begin(self, task: Task) -> None:
