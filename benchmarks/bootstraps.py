@@ -143,7 +143,8 @@ def theirs(given: argparse.Namespace, slots: int) -> dict[str, Any]:
     parameters.SetRingDim(1 << given.log_ring)
     parameters.SetScalingTechnique(getattr(openfhe, given.scaling))
     parameters.SetScalingModSize(given.scale_bits)
-    parameters.SetFirstModSize(60)
+    # Its bootstrap wants the first prime at most 8 bits above the others.
+    parameters.SetFirstModSize(min(60, given.scale_bits + 8))
     parameters.SetNumLargeDigits(given.digits)
     parameters.SetMultiplicativeDepth(depth)
     context = openfhe.GenCryptoContext(parameters)
