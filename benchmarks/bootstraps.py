@@ -6,6 +6,8 @@ import heliograph as hg  # first: it sets OpenMP's waiting policy
 
 import argparse
 import functools
+import json
+import math
 import secrets
 import statistics
 import tempfile
@@ -51,36 +53,67 @@ def program(ring: Ring, slots: int, count: int, lower: tuple[Ring, ...] = ()) ->
     return level_passes(PairBootstraps(ring).run(made), ring, hg.Options(), 0, lower)[-1].program
 
 
-def timed(refresh: Callable[[np.ndarray], tuple[float, np.ndarray]], shape: tuple[int, ...], repeats: int) -> Any:
-    """(median of the seconds, deviation of the error in bits) of `refresh`, which returns seconds and what comes back."""
-    seconds, errors = [], []
+class Clock:
+    """Seconds by the clock, and of all cores, since it was made."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        return time.perf_counter() - self._begun[0], time.process_time() - self._begun[1]
+
+
+def timed(
+    refresh: Callable[[np.ndarray], tuple[tuple[float, float], np.ndarray]], shape: tuple[int, ...], repeats: int
+) -> dict[str, Any]:
+    """Median and each of the seconds of `refresh`, and the deviation of its error in bits.
+
+    `refresh` returns what it took (`Clock.read`) and what comes back.
+    """
+    took, errors = [], []
     for number in range(repeats):
         x = np.random.default_rng(number).uniform(-1, 1, shape)
-        took, found = refresh(x)
-        seconds.append(took)
+        spent, found = refresh(x)
+        took.append(spent)
         errors.append(found - x)
-    return statistics.median(seconds), float(np.log2(np.std(errors)))
+    return {
+        "seconds": statistics.median(clock for clock, _ in took),
+        "each_s": took,
+        "error_bits": float(np.log2(np.std(errors))),
+    }
+
+
+def log_pq(context: Any) -> float:
+    """The bits of the largest modulus of an OpenFHE context: of its chain, and of the special primes of its digits."""
+    text = library().Serialize(context, library().JSON)
+    cc = json.loads(text)["value0"]["ptr_wrapper"]["data"]["cc"]["ptr_wrapper"]["data"]["value0"]
+    chain = cc["value0"]["value0"]["elp"]["ptr_wrapper"]["data"]["p"]
+    bits = [math.log2(prime["ptr_wrapper"]["data"]["value0"]["cm"]["v"]) for prime in chain]
+    towers = -(-len(bits) // cc["dnum"])
+    largest = max(sum(bits[start : start + towers]) for start in range(0, len(bits), towers))
+    return sum(bits) + math.ceil(largest / cc["ab"]) * float(cc["ab"])
 
 
 def ours(ring: Ring, slots: int, count: int, repeats: int, lower: tuple[Ring, ...]) -> dict[str, Any]:
     """Bootstraps of one value or of two at once, as programs on our kernels."""
     made, cryptor, table = program(ring, slots, count, lower), Cryptor(ring), KeyTable()
     assert paired_slots(made) == ((slots,) if count > 1 else ())
-    keys = program_keys(made)
+    keys, making = program_keys(made), Clock()
     for key in keys:
         table[place_of(key)] = read_key(cryptor.evaluation_key_bytes(key), key, cryptor.tag)
+    keys_s, keys_cpu_s = making.read()
     evaluator = NativeEvaluator(made, tables_of(made), table, {}, PLAINTEXT_CACHE_BYTES)
     evaluator.prepare()
 
-    def refresh(x: np.ndarray) -> tuple[float, np.ndarray]:
+    def refresh(x: np.ndarray) -> tuple[tuple[float, float], np.ndarray]:
         inputs: dict[Any, Any] = {}
         for node, vector in pack_inputs(made, list(x)).items():
             level = node.attrs["level"]
             data = cryptor.encrypted_bytes(vector[0], level, node.attrs["log_scale"])
             inputs[node] = read_ciphertext(data, ring, level, cryptor.tag, "it")
-        begun = time.perf_counter()
+        clock = Clock()
         outputs, _ = execute(made, evaluator, inputs)
-        took = time.perf_counter() - begun
+        took = clock.read()
         clear = [
             cryptor.decrypted(evaluator.residues(output), node.type.log_scale)[0]  # type: ignore[union-attr]
             for output, node in zip(outputs, made.outputs, strict=True)
@@ -88,10 +121,11 @@ def ours(ring: Ring, slots: int, count: int, repeats: int, lower: tuple[Ring, ..
         return took, np.array(clear)[:, :slots]
 
     here = lower[0] if lower else ring
-    seconds, bits = timed(refresh, (count, slots), repeats)
+    figures = timed(refresh, (count, slots), repeats)
     return {
-        "ring_dim": ring.ring_dim, "log_pq": here.log_pq, "scale_bits": ring.scale_bits, "seconds": seconds,
-        "error_bits": bits, "error_bits_predicted": float(np.log2(noise.bootstrap_std(here))),
+        "ring_dim": ring.ring_dim, "log_pq": here.log_pq, "scale_bits": ring.scale_bits,
+        **figures, "keys_s": keys_s, "keys_cpu_s": keys_cpu_s,
+        "error_bits_predicted": float(np.log2(noise.bootstrap_std(here))),
         "seconds_predicted": bootstrap_ms(here, slots, BUILT_IN, paired=count > 1) / 1e3,
         "levels_left": here.bootstrap_level - here.bootstrap_input_level, "keys": len(keys),
         "key_bytes": sum(key.bytes for key in keys),
@@ -109,30 +143,34 @@ def theirs(given: argparse.Namespace, slots: int) -> dict[str, Any]:
     parameters.SetRingDim(1 << given.log_ring)
     parameters.SetScalingTechnique(getattr(openfhe, given.scaling))
     parameters.SetScalingModSize(given.scale_bits)
-    parameters.SetFirstModSize(60)
-    parameters.SetNumLargeDigits(DIGITS)
+    # Its bootstrap wants the first prime at most 8 bits above the others.
+    parameters.SetFirstModSize(min(60, given.scale_bits + 8))
+    parameters.SetNumLargeDigits(given.digits)
     parameters.SetMultiplicativeDepth(depth)
     context = openfhe.GenCryptoContext(parameters)
     for feature in ("PKE", "KEYSWITCH", "LEVELEDSHE", "ADVANCEDSHE", "FHE"):
         context.Enable(getattr(openfhe, feature))
+    modulus = log_pq(context)
     context.EvalBootstrapSetup(budget, [0, 0], slots)
+    making = Clock()
     pair = context.KeyGen()
     context.EvalMultKeyGen(pair.secretKey)
     context.EvalBootstrapKeyGen(pair.secretKey, slots)
+    keys_s, keys_cpu_s = making.read()
     left: list[int] = []
 
-    def refresh(x: np.ndarray) -> tuple[float, np.ndarray]:
+    def refresh(x: np.ndarray) -> tuple[tuple[float, float], np.ndarray]:
         plain = context.MakeCKKSPackedPlaintext(x, 1, depth - 1, None, slots)
         encrypted = context.Encrypt(pair.publicKey, plain)
-        begun = time.perf_counter()
+        clock = Clock()
         fresh = context.EvalBootstrap(encrypted)
-        took = time.perf_counter() - begun
+        took = clock.read()
         left.append(depth - fresh.GetLevel() - (fresh.GetNoiseScaleDeg() - 1))
         found = context.Decrypt(fresh, pair.secretKey)
         found.SetLength(slots)
         return took, np.array(found.GetRealPackedValue())
 
-    seconds, bits = timed(refresh, (slots,), given.repeats)
+    figures = timed(refresh, (slots,), given.repeats)
     name = pair.secretKey.GetKeyTag()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / tag
@@ -143,8 +181,8 @@ def theirs(given: argparse.Namespace, slots: int) -> dict[str, Any]:
     count = len(context.GetExistingEvalAutomorphismKeyIndices(name)) + 1
     context.ClearStaticMapsAndVectors()
     return {
-        "ring_dim": 1 << given.log_ring, "levels": depth,
-        "scale_bits": given.scale_bits, "seconds": seconds, "error_bits": bits, "levels_left": min(left),
+        "ring_dim": 1 << given.log_ring, "log_pq": modulus, "levels": depth, "scale_bits": given.scale_bits,
+        **figures, "keys_s": keys_s, "keys_cpu_s": keys_cpu_s, "levels_left": min(left),
         "keys": count, "key_bytes": size,
     }  # fmt: skip
 
@@ -158,6 +196,7 @@ def theirs(given: argparse.Namespace, slots: int) -> dict[str, Any]:
     option("--shorter", type=int, nargs="+", default=[], help="also in lower parts of this many levels less"),
     option("--scale-bits", type=int, default=55, help="of OpenFHE's chain"),
     option("--levels-left", type=int, default=6, help="after OpenFHE's bootstrap"),
+    option("--digits", type=int, default=DIGITS, help="of OpenFHE's keys"),
     option("--scaling", choices=("FIXEDMANUAL", "FLEXIBLEAUTO"), default="FIXEDMANUAL"),
     option("--dense", action="store_true", help="OpenFHE's without a sparse secret"),
     columns={

@@ -3,13 +3,17 @@
 `tables.md` has the form of each table. A table stands in its page between `<!-- table NAME -->` and `<!-- /table -->`. Each
 figure is the newest that `records/` has for its row: a later record of the same key takes the place of an earlier one,
 field by field. A table of figures that is not measured here says so in a comment before it: `<!-- figures: WHY -->`.
+
+On the pages of LEDGER each number with a unit in a paragraph has its record too, named in a comment before the paragraph,
+`<!-- records: batch {"images": 1} -->`, or stands in one with its source, `<!-- figures: 86.1 %: Phoenix, table 1 -->`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +21,7 @@ from harness import HERE, RECORDS, ROOT, Records
 
 FORMS = HERE / "tables.md"
 PAGES = ("README.md", "docs/*.md")
+LEDGER = ("README.md", "docs/comparison.md")
 
 _BEGIN, _END = "<!-- table {} -->", "<!-- /table -->"
 _MARKED = re.compile(r"<!-- table (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
@@ -24,6 +29,12 @@ _MARKED = re.compile(r"<!-- table (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
 _FIELD = re.compile(r"\{(\w+)(?:/([\de.]+))?(?::([^}~]*))?(?:~([^}]*))?\}")
 # A figure that a machine or a run decides: a decimal, a percentage, or a number with a unit.
 _FIGURE = re.compile(r"\d\.\d|\d(?:\.\d+)? ?(?:%|ms\b|s\b|min\b|h\b|[kMG]?B\b)")
+# A number with a unit in text, and the comments that say where it is from.
+_CLAIM = re.compile(r"(\d[\d,]*(?:\.\d+)?) ?(?:%|(?:ms|s|seconds|min|minutes|h|hours|[kMG]B)\b)")
+_RECORDS = re.compile(r"<!-- records: (\w+) (\{.*?\}) -->")
+_NAMED = re.compile(r"<!-- figures: (.+?) -->")
+# What a figure is told in: as it is, thousands to thousands of millions of it, hundredths, thousandths.
+_SCALES = (1, 1e3, 1e6, 1e9, 1e-2, 1e-3)
 _TIME = re.compile(r"\d ?(?:ms|s|seconds|minutes|min|hours|h)\b")
 
 
@@ -167,7 +178,71 @@ def unmarked(page: str, text: str) -> list[str]:
 
 def prose(page: str, text: str) -> list[str]:
     """Lines of text with a time in them, which no record has."""
-    return [f"{page}:{number}: {line.strip()}" for number, line, _ in outside(text) if _TIME.search(line)]
+    lines = ((number, line) for number, line, _ in outside(text) if not line.startswith("<!--"))
+    return [f"{page}:{number}: {line.strip()}" for number, line in lines if _TIME.search(line)]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The numbers and texts of what a record holds."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from leaves(each)
+    elif value is not None and not isinstance(value, bool):
+        yield value
+
+
+def recorded(number: str, name: str, key: Mapping[str, Any]) -> bool:
+    """Whether a number as it is written is a value, rounded, of a record with at least this key."""
+    wanted, digits = float(number.replace(",", "")), len(number.partition(".")[2])
+    entries = Records(RECORDS / f"{name}.jsonl").entries
+    for entry in (each for each in entries if key.items() <= {**each["key"], **each.get("settings", {})}.items()):
+        for value in leaves(entry["values"]):
+            if isinstance(value, str):
+                if re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d.,]*\d)", value):
+                    return True
+            elif any(round(value / scale, digits) == wanted for scale in _SCALES):
+                return True
+    return False
+
+
+def unnamed(page: str, text: str) -> list[str]:
+    """Numbers with a unit, in paragraphs, that no record named before them has and no comment says whose they are."""
+    found, sources, named, begun = [], [], "", False
+    for number, line, _ in outside(text):
+        if line.startswith("<!--"):
+            if begun:
+                sources, named, begun = [], "", False
+            sources += [(each[1], json.loads(each[2])) for each in _RECORDS.finditer(line)]
+            named += "".join(each[1] for each in _NAMED.finditer(line))
+            continue
+        if not line.strip():
+            sources, named, begun = [], "", False
+            continue
+        begun = True
+        if line.startswith("|"):
+            continue
+        for claim in _CLAIM.finditer(re.sub(r"`[^`]*`", "", line)):
+            if claim[1] not in re.findall(r"\d[\d,]*(?:\.\d+)?", named) and not any(
+                recorded(claim[1], name, key) for name, key in sources
+            ):
+                found.append(f"{page}:{number}: no record and no source is named for {claim[0]!r}")
+    return found
+
+
+def compared(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Rows of the comparison that are neither published, with a source, nor made of values of the records that they name."""
+    found = []
+    for entry in entries:
+        values, what = entry["values"], f"comparison.jsonl, {entry['key']}"
+        if entry.get("source") == "published":
+            if not values.get("source"):
+                found.append(f"{what}: no source")
+            continue
+        figures = " ".join(str(values[name]) for name in ("seconds", "memory", "keys", "upload") if name in values)
+        for number in re.findall(r"\d[\d,]*(?:\.\d+)?", figures):
+            if not any(recorded(number, name, key) for name, key in entry.get("records", ())):
+                found.append(f"{what}: no record that it names has {number}")
+    return found
 
 
 def problems() -> list[str]:
@@ -176,6 +251,7 @@ def problems() -> list[str]:
     for page, text in pages().items():
         used |= {match[1] for match in _MARKED.finditer(text)}
         found += unmarked(page, text)
+        found += unnamed(page, text) if page in LEDGER else []
         try:
             wanted = written(page, text, known)
         except TableError as error:
@@ -188,6 +264,7 @@ def problems() -> list[str]:
         else:
             if text != wanted:
                 found.append(f"{page}: rows of a table are not those of the records")
+    found += compared(Records(RECORDS / "comparison.jsonl").entries)
     return found + [f"{known[name].page}: the table {name} is nowhere" for name in known if name not in used]
 
 

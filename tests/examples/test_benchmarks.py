@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -283,6 +285,101 @@ def test_a_table_of_figures_needs_a_marker(pages: Path, capsys: pytest.CaptureFi
     page.write_text(WRITTEN.partition("<!-- table two -->")[0])
     assert tables.main(check=True, lines=False) == 1
     assert "the table two is nowhere" in capsys.readouterr().err
+
+
+def test_a_claim_names_its_record_or_its_source(
+    pages: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tables, "LEDGER", ("docs/page.md",))
+    page = pages / "docs" / "page.md"
+
+    def said(paragraph: str) -> str:
+        page.write_text(WRITTEN.replace("Text of 3 s.", paragraph))
+        status = tables.main(check=True, lines=False)
+        told = capsys.readouterr().err
+        assert bool(told) == bool(status)
+        return told
+
+    named = '<!-- records: made {"network": "net", "n": 1} -->\n'
+    assert "docs/page.md:10: no record and no source is named for '3 s'" in said("Text of 3 s.")
+    # 1.25 s and 2,000,000 bytes: rounded, and in another unit.
+    assert said(named + "It takes 1.2 s and 2 MB\nin `3 s` of code.") == ""
+    assert "'1.3 s'" in said(named + "It takes 1.3 s.")
+    # Of another key, of a text, of a share.
+    assert "'1.2 s'" in said(named.replace("1}", "1000}") + "It takes 1.2 s.")
+    assert said(named.replace("1}", "1000}") + "It takes 2.50 s.") == ""
+    assert said('<!-- records: made {"network": "a"} -->\nRight: 84.5 %.') == ""
+    assert "'50 s'" in said(named.replace("1}", "1000}") + "It takes 50 s.")
+    # A comment is for the paragraph after it alone.
+    assert "'1.2 s'" in said(named + "Text.\n\nIt takes 1.2 s.")
+    assert said(named + "<!-- figures: 7 s: a paper, table 2 -->\nIt takes 1.2 s, theirs 7 s.") == ""
+    assert "'8 s'" in said(named + "<!-- figures: 7 s: a paper, table 2 -->\nIt takes 8 s.")
+
+
+def test_a_row_of_the_comparison_is_published_or_recorded(pages: Path) -> None:
+    row = {"key": {"system": "ours"}, "values": {"seconds": "1.2; 2.50", "threads": 99}}
+    assert len(tables.compared([row])) == 2
+    assert tables.compared([{**row, "records": [["made", {"network": "net"}]]}]) == []
+    assert len(tables.compared([{**row, "records": [["made", {"network": "net", "n": 1}]]}])) == 1
+    published = {"key": {"system": "theirs"}, "source": "published", "values": {"seconds": 7}}
+    assert len(tables.compared([published])) == 1
+    assert tables.compared([{**published, "values": {"seconds": 7, "source": "a paper, table 2"}}]) == []
+
+
+def test_peers_secrets_are_judged_by_the_table_for_their_kind() -> None:
+    import peers
+
+    def judged(log_ring: int, log_q: float, weight: int | None) -> bool:
+        return peers.judged({"log_ring": log_ring, "log_q": log_q, "weight": weight})[0]
+
+    assert judged(16, 1747, None)
+    assert not judged(16, 1748, None)
+    assert judged(16, 1481, 192)
+    assert not judged(16, 1515, 192)
+    # A weight between two of the table is judged by the smaller one.
+    assert not judged(16, 1500, 255)
+    dense, sparse = ({"log_ring": 15, "log_q": bits, "weight": weight} for bits, weight in ((860, None), (170, 32)))
+    assert peers.security([dense])["security"] == "dense: 860 of 868"
+    found = peers.security([dense, sparse])
+    assert not found["secure"]
+    assert found["security"] == "**below 128**: dense: 860 of 868; h = 32: 170 of 164"
+
+
+def test_plans_by_diagonals_multiply() -> None:
+    sys.path.insert(0, str(harness.HERE / "peers"))
+    import diagonals
+
+    rng = np.random.default_rng(0)
+    for rows, columns in ((10, 128), (100, 100), (3, 5), (1, 8)):
+        weights, x = rng.normal(size=(rows, columns)), rng.normal(size=columns)
+        plan = diagonals.planned(weights)
+        slots = diagonals.spread(x, plan.period, 2 * plan.period)
+        turned = [np.roll(slots, -step) for step in range(plan.baby)]
+        total = sum(
+            np.roll(sum(each * np.tile(vector, 2) for each, vector in zip(turned, vectors, strict=True)), -amount)
+            for amount, vectors in plan.giants
+        )
+        for amount in plan.folds:
+            total = total + np.roll(total, -amount)
+        np.testing.assert_allclose(total[:rows], weights @ x, atol=1e-12)
+        used = {*range(1, plan.baby), *plan.folds, *(amount for amount, _ in plan.giants)} - {0}
+        assert plan.rotations == used
+
+
+def test_a_peers_job_that_takes_too_much_is_a_row(tmp_path: Path) -> None:
+    import peers
+
+    def watched(code: str, minutes: float = 1, memory_gb: float = 1) -> dict[str, object]:
+        return peers.watched([sys.executable, "-c", code], os.environ, minutes, memory_gb)
+
+    stage = json.dumps({"stage": "keys", "values": {"keys_s": 2}})
+    told = f"print({stage!r}, flush=True)\n"
+    late = watched(told + "import time; time.sleep(60)", minutes=0.02)
+    assert late["keys_s"] == 2
+    assert "minutes; it had told `keys`" in str(late["failed"])
+    assert "GB after `keys`" in str(watched(told + "x = b'1' * 400_000_000; input()", memory_gb=0.2)["failed"])
+    assert watched(told + "raise SystemExit('no such key')")["failed"] == "ended with 1 after `keys`: no such key"
+    assert watched(told.replace('"keys"', '"done"'))["failed"] is None
 
 
 def test_times_in_text_are_told(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
