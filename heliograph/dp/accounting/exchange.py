@@ -12,19 +12,22 @@ from typing import Any
 
 from heliograph.dp.batches import FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import Composition
+from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import (
     Approximate,
+    DiscreteGaussian,
     DiscreteLaplace,
     Gaussian,
     Laplace,
     Mechanism,
+    MixtureGaussian,
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
 )
 from heliograph.errors import UnsupportedError, WireError
 
-Get = Callable[[str], Any]
+Get = Callable[..., Any]
 
 
 def _response(get: Get) -> Mechanism:
@@ -44,9 +47,38 @@ def _laplace(get: Get) -> Mechanism:
     return Laplace(1 / scale)
 
 
+def _discrete_gaussian(get: Get) -> Mechanism:
+    # An integer vector of norm 1 moves one number, so that more dimensions change nothing; of other norms they do.
+    if get("sensitivity") != 1 and get("dimension", 0) != 1:
+        raise WireError("only one dimension, or sensitivity 1, is accounted for", where="DiscreteGaussianDpEvent")
+    return DiscreteGaussian(get("sigma"), get("sensitivity"))
+
+
+def _tree(get: Get) -> Mechanism:
+    # A record is in one tree, in one leaf: it moves the sums on the way to the root, each a Gaussian release.
+    counts, noise = get("step_counts"), get("noise_multiplier")
+    counts = counts if isinstance(counts, list | tuple) else [counts]
+    if not counts or any(isinstance(each, bool) or not isinstance(each, int) or each < 1 for each in counts):
+        raise WireError(f"step_counts = {counts!r} are not counts", where="SingleEpochTreeAggregationDpEvent")
+    return _together([(Gaussian(noise), max(counts).bit_length())])
+
+
+def _together(gaussians: list[tuple[Gaussian, int]]) -> Gaussian:
+    """One Gaussian for Gaussians on the same records, its multiplier rounded down."""
+    precision = math.fsum(count / mechanism.noise_multiplier**2 for mechanism, count in gaussians)
+    exact = len(gaussians) == 1 and gaussians[0][1] == 1
+    return gaussians[0][0] if exact else Gaussian(math.sqrt(1 / precision) * (1 - 1e-15))
+
+
 _SIMPLE: dict[str, Callable[[Get], Mechanism]] = {
     "GaussianDpEvent": lambda get: Gaussian(get("noise_multiplier")),
     "LaplaceDpEvent": _laplace,
+    "DiscreteGaussianDpEvent": _discrete_gaussian,
+    "SingleEpochTreeAggregationDpEvent": _tree,
+    "ZCDpEvent": lambda get: Zcdp(get("rho"), get("xi", 0.0)),
+    "MixtureOfGaussiansDpEvent": lambda get: MixtureGaussian(
+        get("standard_deviation"), tuple(get("sensitivities")), tuple(get("sampling_probs"))
+    ),
     "DiscreteLaplaceDpEvent": lambda get: DiscreteLaplace(get("noise_parameter"), get("sensitivity")),
     "EpsilonDeltaDpEvent": lambda get: Approximate(get("epsilon"), get("delta")),
     "RandomizedResponseDpEvent": _response,
@@ -99,8 +131,9 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
     if depth > 50:
         raise WireError("events are nested too deep", where=where)
 
-    def get(key: str) -> Any:
+    def get(key: str, otherwise: Any = None) -> Any:
         value = event.get(key) if isinstance(event, dict) else getattr(event, key, None)
+        value = otherwise if value is None else value
         if value is None:
             raise WireError(f"the event has no {key}", where=where)
         return value
@@ -136,11 +169,12 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
             return []
         p = get("sampling_probability")
         mechanism, count = inner[0]
-        if len(inner) == 1 and count == 1 and isinstance(mechanism, Gaussian):
-            return [(SampledGaussian(p, mechanism.noise_multiplier), 1)]
+        gaussians = [(each, times) for each, times in inner if isinstance(each, Gaussian) and times]
+        if gaussians and len(gaussians) == len(inner):
+            return [(SampledGaussian(p, _together(gaussians).noise_multiplier), 1)]
         if len(inner) == 1 and count == 1 and isinstance(mechanism, Laplace):
             return [(SampledLaplace(p, mechanism.epsilon), 1)]
-        raise WireError("only one Gaussian or Laplace mechanism can be Poisson-sampled", where=where)
+        raise WireError("only Gaussians, or one Laplace mechanism, can be Poisson-sampled", where=where)
     raise WireError(
         f"the event {str(kind)[:60]!r} is not accounted for",
         where=where,
@@ -177,9 +211,14 @@ def dp_accounting_event(composition: Composition | Mechanism) -> Any:
             return [built(each) for each in value]
         if not isinstance(value, dict):
             return value
-        return getattr(dp_event, value["class_name"])(
-            **{key: built(each) for key, each in value.items() if key != "class_name"}
-        )
+        kind = getattr(dp_event, value["class_name"], None)
+        if kind is None:
+            raise UnsupportedError(
+                f"this dp-accounting has no {value['class_name']}",
+                where="dp_accounting_event",
+                hint="use a newer one, or take `to_event`, which needs nothing",
+            )
+        return kind(**{key: built(each) for key, each in value.items() if key != "class_name"})
 
     return built(to_event(composition))
 
@@ -222,6 +261,19 @@ def _event_of(mechanism: Mechanism) -> dict[str, Any]:
     if isinstance(mechanism, DiscreteLaplace):
         return _made(
             "DiscreteLaplaceDpEvent", noise_parameter=mechanism.epsilon, sensitivity=int(mechanism.sensitivity)
+        )
+    if isinstance(mechanism, DiscreteGaussian):
+        return _made(
+            "DiscreteGaussianDpEvent", sigma=mechanism.sigma, sensitivity=float(mechanism.sensitivity), dimension=1
+        )
+    if isinstance(mechanism, Zcdp):
+        return _made("ZCDpEvent", rho=mechanism.rho, xi=mechanism.xi)
+    if isinstance(mechanism, MixtureGaussian):
+        return _made(
+            "MixtureOfGaussiansDpEvent",
+            standard_deviation=mechanism.standard_deviation,
+            sensitivities=list(mechanism.sensitivities),
+            sampling_probs=list(mechanism.probabilities),
         )
     if isinstance(mechanism, RandomizedResponse):
         k = int(mechanism.categories)
