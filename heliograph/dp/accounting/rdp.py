@@ -97,8 +97,10 @@ def _moment_bound(part: Part, theta: float) -> float:
         return float(np.logaddexp(often + _moment_bound(part.first, theta), rare + _moment_bound(part.other, theta)))
     if isinstance(part, ExchangedPart):
         # Moments are convex in the pair: at most the mean of that of no record and that of two records that are there.
-        moved = 2 * theta * (theta + 1) * part.mu**2
-        return float(np.logaddexp(math.log1p(-part.p), math.log(part.p) + moved)) + 1e-9
+        # And B is at least 1 - p times the law without a record.
+        rest, moved = math.log1p(-part.p), math.log(part.p) + 2 * theta * (theta + 1) * part.mu**2
+        added = _sampled_gaussian(part.p, part.mu, theta, "remove") - theta * rest
+        return min(float(np.logaddexp(rest, moved)), added) + 1e-9
     if isinstance(part, SampledPart) and isinstance(part.base, GaussianBase) and part.remove:
         return _sampled_gaussian(part.p, part.base.mu, theta, "remove") + 1e-9
     if isinstance(part, MixturePart) and part.remove:
