@@ -70,16 +70,16 @@ class TruncatedGaussian(_Bounded):
         # Cut samples of all records, of all but one, and those others' samples that leave a place.
         cut = float(binom.sf(self.most, self.records, self.p))
         full = float(binom.sf(self.most - 1, self.records - 1, self.p))
+        free = float(binom.cdf(self.most - 1, self.records - 1, self.p))
         if side == "below":
-            free = float(binom.cdf(self.most - 1, self.records - 1, self.p))
             kept = self.p * free + cut * self.most / self.records
             return SampledGaussian(min(kept * (1 - 1e-9), self.p), self.noise_multiplier) * count
         if not full:
             return SampledGaussian(self.p, self.noise_multiplier) * count
         taken = min(cut * self.most / self.records / full * (1 + 1e-9), self.p)
-        if full == 1.0:
+        if not free:
             return self._moved(taken) * count
-        return TruncatedPair(self.p, self.noise_multiplier, full, taken, self.relation == "zero_out") * count
+        return TruncatedPair(self.p, self.noise_multiplier, free, full, taken, self.relation == "zero_out") * count
 
     def _moved(self, taken: float) -> Mechanism:
         """The pair of a record that takes another's place, with a probability."""
@@ -251,13 +251,15 @@ def _joined(p: float, noise_multiplier: float) -> Mechanism:
 
 @dataclass(frozen=True)
 class TruncatedPair(Mechanism):
-    """Above a cut Poisson sample: one sees with probability `full` that the others leave no place for the record.
+    """Above a cut Poisson sample: one sees whether the others leave a place for the record.
 
-    With a place it joins with probability p, else it takes another's with probability `taken`, a sensitivity of 2.
+    With a place, with probability `free`, it joins with probability p; else, with probability `full`, it takes another's
+    with probability `taken`, a sensitivity of 2.
     """
 
     p: float
     noise_multiplier: float
+    free: float
     full: float
     taken: float
     nulled_record: bool
@@ -270,7 +272,7 @@ class TruncatedPair(Mechanism):
         assert moved.part is not None
         # Probabilities of scipy's binomial law are right to 1e-9. Unseen mass is that of numbers below any double.
         atoms = Atoms(moved.atoms.loss, moved.atoms.a * self.full, 2e-9)
-        return Pair(atoms, EitherPart(free, moved.part, self.full, 1e-9), 0.0, 1e-300)
+        return Pair(atoms, EitherPart((free, moved.part), (self.free, self.full), 1e-9), 0.0, 1e-300)
 
 
 @dataclass(frozen=True)

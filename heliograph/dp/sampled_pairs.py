@@ -211,45 +211,41 @@ class JoinedPart(_ByLoss):
 
 @dataclass(frozen=True, eq=False)
 class EitherPart(_ByLoss):
-    """The first of two pairs, or with a probability the other, and one sees which."""
+    """One of two pairs, each with its probability, and one sees which."""
 
-    first: Part
-    other: Part
-    probability: float
+    parts: tuple[Part, Part]
+    shares: tuple[float, float]
     error: float
-    """Of the probability, relative to it."""
+    """Of the smaller probability, relative to it; the other's is as large."""
 
     @property
     def low(self) -> float:
-        return min(self.first.low, self.other.low)
+        return min(part.low for part in self.parts)
 
     @property
     def high(self) -> float:
-        return max(self.first.high, self.other.high)
+        return max(part.high for part in self.parts)
 
     def edge_error(self, size: float) -> float:
-        return max(self.first.edge_error(size), self.other.edge_error(size))
+        return max(part.edge_error(size) for part in self.parts)
 
     def cells(self, x: Array) -> Cells:
-        rare, often = self.probability, 1 - self.probability
-        each = [part.cells(_edges(part, x)) for part in (self.first, self.other)]
-        slack = self.error * rare + 4 * UNIT
-        masses = [often * one + rare * two for one, two in ((each[0].a, each[1].a), (each[0].b, each[1].b))]
-        errors = [
-            often * cells[0] + rare * cells[1] + slack * (cells[2] + cells[3])
-            for cells in (
-                (each[0].a_error, each[1].a_error, each[0].a, each[1].a),
-                (each[0].b_error, each[1].b_error, each[0].b, each[1].b),
-            )
-        ]
-        return Cells(masses[0], masses[1], errors[0], errors[1])
+        slack = self.error * min(self.shares) + 4 * UNIT
+        sums = [np.zeros(x.size - 1) for _ in range(4)]
+        for part, share in zip(self.parts, self.shares, strict=True):
+            cells = part.cells(_edges(part, x))
+            for at, mass, error in ((0, cells.a, cells.a_error), (1, cells.b, cells.b_error)):
+                sums[at] += share * mass
+                sums[at + 2] += share * error + slack * mass
+        return Cells(*sums)
 
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
-        # The rare pair's tails may be cut where its own share of the mass is left.
-        share = math.log(max(self.probability, 1e-300))
-        one = self.first.loss_range(log_bottom, log_top)
-        two = self.other.loss_range(min(log_bottom - share, -0.7), min(log_top - share, -0.7))
-        return min(one[0], two[0]), max(one[1], two[1])
+        # Each pair's tails may be cut where its own share of the mass is left.
+        ends = []
+        for part, share in zip(self.parts, self.shares, strict=True):
+            cuts = (min(each - math.log(max(share, 1e-300)), -0.7) for each in (log_bottom, log_top))
+            ends.append(part.loss_range(*cuts))
+        return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def _edges(part: Part, loss: Array) -> Array:

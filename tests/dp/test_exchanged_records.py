@@ -214,7 +214,7 @@ def test_cut_samples_near_their_mean_have_a_bracket() -> None:
 def test_an_observer_who_sees_the_choice_has_the_mean_of_both() -> None:
     p, s, full, taken, e = 0.3, 1.2, 0.4, 0.2, 0.5
     first, other = SampledGaussian(p, s).pair("remove").part, SampledGaussian(taken, s / 2).pair("remove").part
-    part = EitherPart(first, other, full, 0.0)
+    part = EitherPart((first, other), (1 - full, full), 0.0)
     nodes = np.linspace(-3, 8, 4001)
     cells = part.cells(np.concatenate(([-np.inf], nodes, [np.inf])))
     above = np.concatenate((nodes, [np.inf])) > e

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from heliograph.dp.batches import FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
@@ -70,21 +71,44 @@ def _together(gaussians: list[tuple[Gaussian, int]]) -> Gaussian:
     return gaussians[0][0] if exact else Gaussian(math.sqrt(1 / precision) * (1 - 1e-15))
 
 
+# Events whose fields are those of a mechanism: the event, the mechanism, and its name for each field.
+_PLAIN: tuple[tuple[str, type[Mechanism], dict[str, str]], ...] = (
+    ("GaussianDpEvent", Gaussian, {"noise_multiplier": "noise_multiplier"}),
+    ("DiscreteLaplaceDpEvent", DiscreteLaplace, {"noise_parameter": "epsilon", "sensitivity": "sensitivity"}),
+    ("EpsilonDeltaDpEvent", Approximate, {"epsilon": "epsilon", "delta": "delta"}),
+    ("ZCDpEvent", Zcdp, {"rho": "rho", "xi": "xi"}),
+    (
+        "MixtureOfGaussiansDpEvent",
+        MixtureGaussian,
+        {
+            "standard_deviation": "standard_deviation",
+            "sensitivities": "sensitivities",
+            "sampling_probs": "probabilities",
+        },
+    ),
+    (
+        "TruncatedSubsampledGaussianDpEvent",
+        TruncatedGaussian,
+        {
+            "dataset_size": "records",
+            "sampling_probability": "p",
+            "truncated_batch_size": "most",
+            "noise_multiplier": "noise_multiplier",
+        },
+    ),
+)
+
+
+def _plain(kind: type[Mechanism], names: dict[str, str], get: Get) -> Mechanism:
+    return kind(**{name: get(field, 0.0 if field == "xi" else None) for field, name in names.items()})
+
+
 _SIMPLE: dict[str, Callable[[Get], Mechanism]] = {
-    "GaussianDpEvent": lambda get: Gaussian(get("noise_multiplier")),
-    "LaplaceDpEvent": _laplace,
+    **{event: partial(_plain, kind, names) for event, kind, names in _PLAIN},
     "DiscreteGaussianDpEvent": _discrete_gaussian,
-    "SingleEpochTreeAggregationDpEvent": _tree,
-    "ZCDpEvent": lambda get: Zcdp(get("rho"), get("xi", 0.0)),
-    "MixtureOfGaussiansDpEvent": lambda get: MixtureGaussian(
-        get("standard_deviation"), tuple(get("sensitivities")), tuple(get("sampling_probs"))
-    ),
-    "DiscreteLaplaceDpEvent": lambda get: DiscreteLaplace(get("noise_parameter"), get("sensitivity")),
-    "EpsilonDeltaDpEvent": lambda get: Approximate(get("epsilon"), get("delta")),
+    "LaplaceDpEvent": _laplace,
     "RandomizedResponseDpEvent": _response,
-    "TruncatedSubsampledGaussianDpEvent": lambda get: TruncatedGaussian(
-        get("sampling_probability"), get("noise_multiplier"), get("truncated_batch_size"), get("dataset_size")
-    ),
+    "SingleEpochTreeAggregationDpEvent": _tree,
 }
 _KNOWN = (
     *(name.removesuffix("DpEvent") for name in _SIMPLE),
@@ -247,8 +271,12 @@ def _repeated(event: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def _event_of(mechanism: Mechanism) -> dict[str, Any]:
-    if isinstance(mechanism, Gaussian):
-        return _made("GaussianDpEvent", noise_multiplier=mechanism.noise_multiplier)
+    for event, kind, names in _PLAIN:
+        if type(mechanism) is kind:
+            values = {field: getattr(mechanism, name) for field, name in names.items()}
+            return _made(
+                event, **{key: list(each) if isinstance(each, tuple) else each for key, each in values.items()}
+            )
     if isinstance(mechanism, Laplace):
         return _made("LaplaceDpEvent", noise_multiplier=1 / mechanism.epsilon)
     if isinstance(mechanism, SampledGaussian):
@@ -258,37 +286,14 @@ def _event_of(mechanism: Mechanism) -> dict[str, Any]:
         return _made(
             "PoissonSampledDpEvent", sampling_probability=mechanism.p, event=_event_of(Laplace(mechanism.epsilon))
         )
-    if isinstance(mechanism, DiscreteLaplace):
-        return _made(
-            "DiscreteLaplaceDpEvent", noise_parameter=mechanism.epsilon, sensitivity=int(mechanism.sensitivity)
-        )
     if isinstance(mechanism, DiscreteGaussian):
         return _made(
             "DiscreteGaussianDpEvent", sigma=mechanism.sigma, sensitivity=float(mechanism.sensitivity), dimension=1
-        )
-    if isinstance(mechanism, Zcdp):
-        return _made("ZCDpEvent", rho=mechanism.rho, xi=mechanism.xi)
-    if isinstance(mechanism, MixtureGaussian):
-        return _made(
-            "MixtureOfGaussiansDpEvent",
-            standard_deviation=mechanism.standard_deviation,
-            sensitivities=list(mechanism.sensitivities),
-            sampling_probs=list(mechanism.probabilities),
         )
     if isinstance(mechanism, RandomizedResponse):
         k = int(mechanism.categories)
         return _made(
             "RandomizedResponseDpEvent", noise_parameter=k / (math.expm1(mechanism.epsilon) + k), num_buckets=k
-        )
-    if isinstance(mechanism, Approximate):
-        return _made("EpsilonDeltaDpEvent", epsilon=mechanism.epsilon, delta=mechanism.delta)
-    if isinstance(mechanism, TruncatedGaussian):
-        return _made(
-            "TruncatedSubsampledGaussianDpEvent",
-            dataset_size=int(mechanism.records),
-            sampling_probability=mechanism.p,
-            truncated_batch_size=int(mechanism.most),
-            noise_multiplier=mechanism.noise_multiplier,
         )
     if isinstance(mechanism, FixedSizeGaussian | WithReplacementGaussian):
         how = "Without" if isinstance(mechanism, FixedSizeGaussian) else "With"

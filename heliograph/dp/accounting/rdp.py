@@ -93,8 +93,10 @@ def _moment_bound(part: Part, theta: float) -> float:
     if isinstance(part, JoinedPart):
         return _moment_bound(part.above, theta)
     if isinstance(part, EitherPart):
-        rare, often = math.log(part.probability * (1 + part.error)), math.log1p(-part.probability * (1 - part.error))
-        return float(np.logaddexp(often + _moment_bound(part.first, theta), rare + _moment_bound(part.other, theta)))
+        first, other = (
+            math.log(share) + _moment_bound(each, theta) for each, share in zip(part.parts, part.shares, strict=True)
+        )
+        return float(np.logaddexp(first, other)) + part.error
     if isinstance(part, ExchangedPart):
         # Moments are convex in the pair: at most the mean of that of no record and that of two records that are there.
         # And B is at least 1 - p times the law without a record.
