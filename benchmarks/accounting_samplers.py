@@ -24,7 +24,7 @@ from harness import Run
 from heliograph.dp.accounting import delta_at, epsilon_at
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Mechanism
+from heliograph.dp.mechanisms import Mechanism, SampledGaussian
 
 Law = list[tuple[float, float]]
 GRADIENTS = (-1.0, 0.0, 0.5, 1.0)
@@ -220,9 +220,25 @@ def beside_dp_accounting(run: Run) -> None:
             "add_remove",
             {"": lambda most=most: added_to(events.TruncatedSubsampledGaussianDpEvent(60_000, 0.01, most, 1.0))},  # type: ignore[misc]
         )
-        for most in (800, 765, 600)
+        for most in (800, 765, 700, 600)
     ]
     cases += [
+        (
+            "truncated Poisson, at most 600, a record that adds nothing",
+            TruncatedGaussian(0.01, 1.0, 600, 60_000),
+            "zero_out",
+            {},
+        ),
+        (
+            "Poisson, a record replaced",
+            SampledGaussian(0.01, 1.0),
+            "replace",
+            {
+                "": lambda: theirs(
+                    repeated(events.PoissonSampledDpEvent(0.01, events.GaussianDpEvent(1.0))), "REPLACE_ONE", at
+                )
+            },
+        ),
         (
             "fixed size, added or removed",
             fixed,
@@ -268,7 +284,7 @@ def beside_dp_accounting(run: Run) -> None:
                     texts.append(f"{type(error).__name__}: {str(error)[:80]}")
             return {
                 "here": f"[{found.lower:.4f}, {found.upper:.4f}]",
-                "dp_accounting": ", ".join(texts),
+                "dp_accounting": ", ".join(texts) or "-",
                 "seconds": seconds,
                 "dp_accounting_seconds": time.perf_counter() - began,
             }

@@ -35,6 +35,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "smallest_noise",
     ),
     "heliograph.dp.composition": ("Composition",),
+    "heliograph.dp.concentrated": ("Zcdp",),
     "heliograph.dp.language": ("parse",),
     "heliograph.dp.mechanisms": (
         "Approximate",
@@ -42,6 +43,7 @@ _PUBLIC: dict[str, tuple[str, ...]] = {
         "DiscreteLaplace",
         "Gaussian",
         "Laplace",
+        "MixtureGaussian",
         "Pure",
         "RandomizedResponse",
         "SampledGaussian",
@@ -77,12 +79,14 @@ if TYPE_CHECKING:
     from heliograph.dp.calibrate import noise_multiplier as noise_multiplier
     from heliograph.dp.calibrate import smallest_noise as smallest_noise
     from heliograph.dp.composition import Composition as Composition
+    from heliograph.dp.concentrated import Zcdp as Zcdp
     from heliograph.dp.language import parse as parse
     from heliograph.dp.mechanisms import Approximate as Approximate
     from heliograph.dp.mechanisms import DiscreteGaussian as DiscreteGaussian
     from heliograph.dp.mechanisms import DiscreteLaplace as DiscreteLaplace
     from heliograph.dp.mechanisms import Gaussian as Gaussian
     from heliograph.dp.mechanisms import Laplace as Laplace
+    from heliograph.dp.mechanisms import MixtureGaussian as MixtureGaussian
     from heliograph.dp.mechanisms import Pure as Pure
     from heliograph.dp.mechanisms import RandomizedResponse as RandomizedResponse
     from heliograph.dp.mechanisms import SampledGaussian as SampledGaussian

@@ -19,8 +19,8 @@ from scipy.stats import binom
 from heliograph.dp.allocation import allocated_pair
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Direction, Gaussian, Mechanism, SampledGaussian, Side, _check_integer
-from heliograph.dp.pairs import NO_ATOMS, GaussianBase, Pair, SampledPart
-from heliograph.dp.sampled_pairs import MixturePart, joined_pair
+from heliograph.dp.pairs import NO_ATOMS, Atoms, GaussianBase, Pair, SampledPart
+from heliograph.dp.sampled_pairs import EitherPart, MixturePart, joined_pair
 from heliograph.errors import ProgramError
 
 _MOST = 10**9
@@ -50,14 +50,9 @@ class _Bounded(Mechanism):
 class TruncatedGaussian(_Bounded):
     """A step of DP-SGD on a Poisson sample cut to at most `most` records: a batch never outgrows its memory.
 
-    From a larger sample some records are left out, chosen without looking at them. `records` is the largest number of
-    records of either data set. Batches differ from Poisson samples with probability at most P(Binomial(records, p) >
-    most), which bounds the total variation of a step; the total variation of a composition adds up, from both sides
-    (coupling; Chua et al. 2024, Scalable DP-SGD: shuffling vs. Poisson subsampling, theorem 4.1 has the upper side).
-
-    If much is cut off, another bound from above holds: given the coins and the order of all other records, the batch is
-    the same without the record, or the record joins it, or replaces a record that is then known. So a step is a sampled
-    Gaussian with probability p at most and sensitivity 2 at most, by joint convexity.
+    From a larger sample some records are left out, chosen without looking at them. `records` is the number of records of
+    the larger data set. Above, the pair is that of an observer who also sees whether `most` or more of the others were
+    sampled (P18, test_no_data_set_is_above_the_bound); below, that of records of which all but one add nothing.
     """
 
     p: float
@@ -72,14 +67,23 @@ class TruncatedGaussian(_Bounded):
         self._sizes("most", "records")
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
-        return SampledGaussian(self.p, self.noise_multiplier) * count
+        # Cut samples of all records, of all but one, and those others' samples that leave a place.
+        cut = float(binom.sf(self.most, self.records, self.p))
+        full = float(binom.sf(self.most - 1, self.records - 1, self.p))
+        free = float(binom.cdf(self.most - 1, self.records - 1, self.p))
+        if side == "below":
+            kept = self.p * free + cut * self.most / self.records
+            return SampledGaussian(min(kept * (1 - 1e-9), self.p), self.noise_multiplier) * count
+        if not full:
+            return SampledGaussian(self.p, self.noise_multiplier) * count
+        taken = min(cut * self.most / self.records / full * (1 + 1e-9), self.p)
+        if not free:
+            return self._moved(taken) * count
+        return TruncatedPair(self.p, self.noise_multiplier, free, full, taken, self.relation == "zero_out") * count
 
-    def displaced(self, count: int) -> Composition:
-        return _sampled(self.p, self.noise_multiplier / 2) * count
-
-    @property
-    def distance(self) -> float:
-        return float(binom.sf(self.most, self.records, self.p)) * (1 + 1e-9) + 1e-300
+    def _moved(self, taken: float) -> Mechanism:
+        """The pair of a record that takes another's place, with a probability."""
+        return _sampled(taken, self.noise_multiplier / 2)
 
     def nulled(self) -> TruncatedNulled:
         return TruncatedNulled(self.p, self.noise_multiplier, self.most, self.records)
@@ -89,17 +93,16 @@ class TruncatedGaussian(_Bounded):
 class TruncatedNulled(TruncatedGaussian):
     """A step on a cut Poisson sample of `records` records, where one of them may add nothing in its place.
 
-    Without the cut, a record that adds nothing is one that is not sampled: the same distance holds. With it, given the
-    coins and the order of the others, the batch is as without the record (not sampled, or cut again), or the record, or
-    its null, is in the place of a known one. All three sums are within 2 of each other: the pair of a replaced record of
-    batches of one size, with probability p, bounds it.
+    Where a place is left, a record that adds nothing is one that is not sampled. Where none is, the record, or its null,
+    takes the place of a known one: all three sums are within 2 of each other, as of a replaced record of batches of one
+    size (P18, test_no_record_that_adds_nothing_is_above_the_bound).
     """
 
     name = "truncated_nulled"
     relation = "zero_out"
 
-    def displaced(self, count: int) -> Composition:
-        return _joined(self.p, self.noise_multiplier / 2) * count
+    def _moved(self, taken: float) -> Mechanism:
+        return _joined(taken, self.noise_multiplier / 2)
 
     def nulled(self) -> TruncatedNulled:
         return self
@@ -247,6 +250,32 @@ def _joined(p: float, noise_multiplier: float) -> Mechanism:
 
 
 @dataclass(frozen=True)
+class TruncatedPair(Mechanism):
+    """Above a cut Poisson sample: one sees whether the others leave a place for the record.
+
+    With a place, with probability `free`, it joins with probability p; else, with probability `full`, it takes another's
+    with probability `taken`, a sensitivity of 2.
+    """
+
+    p: float
+    noise_multiplier: float
+    free: float
+    full: float
+    taken: float
+    nulled_record: bool
+    name: ClassVar[str] = "truncated_pair"
+
+    def pair(self, direction: Direction) -> Pair:
+        base = GaussianBase(1 / self.noise_multiplier)
+        free = SampledPart(base, self.p, direction == "remove")
+        moved = (_joined if self.nulled_record else _sampled)(self.taken, self.noise_multiplier / 2).pair(direction)
+        assert moved.part is not None
+        # Probabilities of scipy's binomial law are right to 1e-9. Unseen mass is that of numbers below any double.
+        atoms = Atoms(moved.atoms.loss, moved.atoms.a * self.full, 2e-9)
+        return Pair(atoms, EitherPart((free, moved.part), (self.free, self.full), 1e-9), 0.0, 1e-300)
+
+
+@dataclass(frozen=True)
 class _JoinedGaussian(Mechanism):
     """Losses above 0 of the sampled Gaussian in direction remove, below 0 in direction add."""
 
@@ -329,5 +358,6 @@ __all__ = [
     "FixedSizeReplaced",
     "TruncatedGaussian",
     "TruncatedNulled",
+    "TruncatedPair",
     "WithReplacementGaussian",
 ]

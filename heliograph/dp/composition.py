@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import (
     Gaussian,
     Laplace,
@@ -109,16 +110,23 @@ class Composition:
         return "replace" if known == {"replace"} else asked
 
     def simplified(self) -> Composition:
-        """The same composition with p = 0 left out and p = 1 not sampled."""
+        """The same composition with p = 0 left out, p = 1 not sampled, and all of zCDP added up."""
         items: list[tuple[Mechanism, int]] = []
+        concentrated = [(m, count) for m, count in self.items if isinstance(m, Zcdp) and count]
         for mechanism, count in self.items:
             if isinstance(mechanism, SampledGaussian) and mechanism.p == 1.0:
                 mechanism = Gaussian(mechanism.noise_multiplier)
             elif isinstance(mechanism, SampledLaplace) and mechanism.p == 1.0:
                 mechanism = Laplace(mechanism.epsilon)
             sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
-            if count and not (sampled and mechanism.arguments()["p"] == 0.0):
+            left_out = (sampled and mechanism.arguments()["p"] == 0.0) or isinstance(mechanism, Zcdp)
+            if count and not left_out:
                 items.append((mechanism, count))
+        if concentrated:
+            # Sums are rounded up; of one kind, the count says as much.
+            rho, xi = (math.fsum(getattr(m, name) * count for m, count in concentrated) for name in ("rho", "xi"))
+            one = concentrated if len(concentrated) == 1 else [(Zcdp(rho * (1 + 1e-15), xi * (1 + 1e-15)), 1)]
+            items += one
         return Composition(tuple(items))
 
     def bounded(self, side: Side, delta: float) -> Composition:
@@ -128,21 +136,6 @@ class Composition:
             found = mechanism.bounded(side, count, delta)
             whole = whole + (Composition(((mechanism, count),)) if found is None else found)
         return whole.simplified()
-
-    @property
-    def distance(self) -> float:
-        """A bound on the total variation between this composition and the one that bounds it."""
-        return math.fsum(count * mechanism.distance for mechanism, count in self.items)
-
-    def displaced(self) -> Composition | None:
-        """Mechanisms that bound this composition from above without the distance; None if one has no such bound."""
-        whole = Composition()
-        for mechanism, count in self.items:
-            found = mechanism.displaced(count) if mechanism.distance else Composition(((mechanism, count),))
-            if found is None:
-                return None
-            whole = whole + found
-        return whole
 
     def with_sensitivity(self, factor: float) -> Composition:
         """The composition of Gaussians whose sensitivity is `factor` times as large, with counts kept.

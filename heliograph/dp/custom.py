@@ -49,9 +49,6 @@ class Table(Mechanism):
     def pair(self, direction: Direction) -> Pair:
         return _table_pair(self.upper, self.lower) if direction == "remove" else _table_pair(self.lower, self.upper)
 
-    def text(self) -> str:
-        return f"table(upper={list(self.upper)!r}, lower={list(self.lower)!r})"
-
 
 @lru_cache(maxsize=64)
 def _table_pair(a: tuple[float, ...], b: tuple[float, ...]) -> Pair:
@@ -234,9 +231,6 @@ class Profile(Mechanism):
 
     def pair(self, direction: Direction) -> Pair:
         return _profile_pair(self.epsilons, self.deltas)
-
-    def text(self) -> str:
-        return f"profile(epsilons={list(self.epsilons)!r}, deltas={list(self.deltas)!r})"
 
 
 @lru_cache(maxsize=64)

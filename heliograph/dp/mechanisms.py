@@ -13,11 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from heliograph.dp.pairs import Atoms, Pair, atomic_pair, gaussian_pair, laplace_pair
+from heliograph.dp.pairs import NO_ATOMS, Atoms, Pair, atomic_pair, gaussian_pair, laplace_pair
+from heliograph.dp.sampled_pairs import MixturePart, exchanged_pair
 from heliograph.errors import ProgramError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ DIRECTIONS: tuple[Direction, Direction] = ("add", "remove")
 _SMALLEST_P = 1e-12
 _EPSILON_RANGE = (1e-9, 1e4)
 _NOISE_RANGE = (1e-3, 1e9)
+_MOST_COMPONENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -88,28 +90,14 @@ class Mechanism(ABC):
         """
         return None
 
-    @property
-    def distance(self) -> float:
-        """A bound on the total variation between one run and the mechanism that `bounded` returns, on any data set.
-
-        If the latter is (e, d)-private, this one is (e, d + (1 + exp(e)) distance)-private, and vice versa.
-        """
-        return 0.0
-
-    def displaced(self, count: int) -> Composition | None:
-        """If there is a `distance`: mechanisms with pairs that bound `count` runs from above without it; else None.
-
-        This bound is wider if the distance is small, and still a bound if it is not.
-        """
-        return None
-
-    def arguments(self) -> dict[str, float]:
+    def arguments(self) -> dict[str, Any]:
         """The parameters by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def text(self) -> str:
         """The mechanism in the expression language; parsing it gives an equal record."""
-        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.arguments().items())})"
+        shown = {key: list(value) if isinstance(value, tuple) else value for key, value in self.arguments().items()}
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 
     def __mul__(self, count: int) -> Composition:
         from heliograph.dp.composition import Composition
@@ -195,6 +183,63 @@ class SampledGaussian(Mechanism):
 
     def pair(self, direction: Direction) -> Pair:
         return _gaussian_pair(1 / self.noise_multiplier, self.p, direction == "remove")
+
+    def replaced(self) -> Mechanism:
+        if 0 < self.p < 1:
+            return SampledReplaced(self.p, self.noise_multiplier)
+        return Gaussian(self.noise_multiplier / 2) if self.p else self
+
+
+@dataclass(frozen=True)
+class SampledReplaced(Mechanism):
+    """A step of DP-SGD on a Poisson sample, for data sets with one record replaced by another (P24).
+
+    The pair is (1-p) N(0) + p N(1) against (1-p) N(0) + p N(-1), in either direction: a record and its opposite.
+    """
+
+    p: float
+    noise_multiplier: float
+    name = "sampled_replaced"
+    symmetric = True
+    relation = "replace"
+
+    def pair(self, direction: Direction) -> Pair:
+        return _exchanged_pair(self.p, 1 / self.noise_multiplier)
+
+    def replaced(self) -> SampledReplaced:
+        return self
+
+
+@dataclass(frozen=True)
+class MixtureGaussian(Mechanism):
+    """Gaussian noise on a sum to which a record adds a vector of random length (P20).
+
+    `sensitivities` are the lengths (at least 0), `probabilities` theirs (adding up to 1 within 1e-9, by which they are
+    divided), drawn whatever the data; the noise has standard deviation `standard_deviation`.
+    """
+
+    standard_deviation: float
+    sensitivities: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    name = "mixture_gaussian"
+    absent_is_null = True
+
+    def __post_init__(self) -> None:
+        for name in ("sensitivities", "probabilities"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        self._check_noise("standard_deviation")
+        sizes, shares = self.sensitivities, self.probabilities
+        if len(sizes) != len(shares) or not 1 <= len(sizes) <= _MOST_COMPONENTS:
+            raise ProgramError(f"sensitivities need as many probabilities, at most {_MOST_COMPONENTS}", where=self.name)
+        if any(not 0 <= size <= 1e3 * self.standard_deviation for size in sizes) or any(not p >= 0 for p in shares):
+            raise ProgramError("sensitivities lie in [0, 1000 deviations], probabilities in [0, 1]", where=self.name)
+        if not abs(math.fsum(shares) - 1) <= 1e-9:
+            raise ProgramError(
+                f"probabilities add up to {math.fsum(shares)!r}", where=self.name, why="they are all there are"
+            )
+
+    def pair(self, direction: Direction) -> Pair:
+        return _mixture_pair(self.standard_deviation, self.sensitivities, self.probabilities, direction == "remove")
 
 
 @dataclass(frozen=True)
@@ -372,6 +417,19 @@ def _check_integer(record: Mechanism, name: str, high: int) -> None:
 
 _gaussian_pair = lru_cache(maxsize=4096)(gaussian_pair)
 _laplace_pair = lru_cache(maxsize=4096)(laplace_pair)
+_exchanged_pair = lru_cache(maxsize=4096)(exchanged_pair)
+
+
+@lru_cache(maxsize=256)
+def _mixture_pair(deviation: float, sizes: tuple[float, ...], shares: tuple[float, ...], remove: bool) -> Pair:
+    total, weights = math.fsum(shares), dict[float, float]()
+    for size, share in sorted(zip(sizes, shares, strict=True)):
+        weights[size / deviation] = weights.get(size / deviation, 0.0) + share / total
+    shifts = np.array([shift for shift, weight in weights.items() if weight > 0])
+    masses = np.array([weight for weight in weights.values() if weight > 0])
+    if not shifts[-1] > 0:
+        return Pair(Atoms(np.zeros(1), np.ones(1)), None)
+    return Pair(NO_ATOMS, MixturePart(masses, shifts, remove))
 
 
 @lru_cache(maxsize=8)
@@ -419,11 +477,13 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Mechanism",
+    "MixtureGaussian",
     "Neighboring",
     "Pure",
     "RandomizedResponse",
     "SampledGaussian",
     "SampledLaplace",
+    "SampledReplaced",
     "Side",
     "atomic_pair",
 ]

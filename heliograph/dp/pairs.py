@@ -119,8 +119,8 @@ def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
     """
     x = _clean(x)
     tail = ndtr(-np.abs(x))
-    # Beyond 37 the tail is denormal or zero: the floor makes up for the lost relative accuracy.
-    error = _NDTR_UNITS * UNIT * (1 + np.minimum(x * x, 2000.0)) * tail + 1e-300
+    # Beyond 37.5 the tail is denormal, or given as zero though it may be 6e-311: the floor makes up for that.
+    error = _NDTR_UNITS * UNIT * (1 + np.minimum(x * x, 2000.0)) * tail + 1e-310
     if place is not None:
         # The density is at most (|x| + 1) times the tail.
         error = error + 2 * UNIT * np.minimum(np.abs(place), 1e150) * (np.minimum(np.abs(x), 50.0) + 1) * tail
@@ -207,8 +207,9 @@ class LaplaceBase:
         b = np.exp(-self.epsilon * x[:-1]) * width
         a = np.exp(-self.epsilon * (1 - x[1:])) * width
         relative = UNIT * (8 + 4 * self.epsilon)
-        # A cell's width is a difference of numbers of size one: an absolute error in x, times the density.
-        slack = 2 * UNIT * self.epsilon
+        # A cell's width is a difference of numbers of size one: an absolute error in x, times the density. Where both are
+        # the same end the cell is empty, and its error would count as infinite loss.
+        slack = np.where(x[1:] > x[:-1], 2 * UNIT * self.epsilon, 0.0)
         return Cells(
             a,
             b,
@@ -303,10 +304,10 @@ class SampledPart:
             return self.low, self.high
         if self.remove:
             bottom = self.base.x_range(log_bottom)[0]
-            # The shifted component has only p of the mass: its tail may be cut that much earlier.
-            top = self.base.x_range(min(log_top - np.log(self.p), -0.7))[1]
-            if self.p < 1.0:
-                top = max(top, -self.base.x_range(log_top)[0])
+            # The shifted component has only p of the mass: its tail may be cut that much earlier, or all of it.
+            top = -self.base.x_range(log_top)[0] if self.p < 1.0 else -np.inf
+            if np.log(self.p) > log_top:
+                top = max(top, self.base.x_range(min(log_top - np.log(self.p), -0.7))[1])
         else:
             bottom, top = self.base.x_range(log_bottom)[0], -self.base.x_range(log_top)[0]
         ends = self.loss(np.array([bottom, top]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -144,25 +144,25 @@ def _ask(
     above, below = simple.bounded("above", near), simple.bounded("below", near)
     symmetric = all(mechanism.symmetric for mechanism, _ in (*above, *below))
     end = time.thread_time() + tolerance.seconds
-    for number, direction in enumerate(DIRECTIONS):
+    ask = chosen.epsilon if quantity == "epsilon" else chosen.delta
+
+    def asked_of(bound: Composition, direction: Direction, share: float) -> Estimate:
+        """The method's estimate for mechanisms with pairs, in a share of the seconds that are left."""
+        return ask(bound, direction, given, replace(tolerance, seconds=max(share * (end - time.thread_time()), 0.0)))
+
+    # The worse direction comes first in most cases; time that it leaves unused goes to the other.
+    for number, direction in enumerate(reversed(DIRECTIONS)):
         if symmetric and directions:
             # Both directions have the same pair, so one result serves both.
             directions[direction] = next(iter(directions.values()))
             continue
-        # Time that one direction leaves unused goes to the other.
-        own = time.thread_time() + (end - time.thread_time()) / (1 if symmetric else len(DIRECTIONS) - number)
-        asked_of = _Asked(chosen, quantity, direction, tolerance, simple.distance, own)
-        one_pair = below == above and not simple.distance
-        if one_pair or side != "below":
-            found = asked_of.upper(above, given)
-        if not one_pair and side != "above":
-            lower_too = asked_of.lower(below, given)
-            found = lower_too if side == "below" else _joined(lower_too, found)
-        if side != "below" and simple.distance and not _narrow(found, quantity, tolerance):
-            displaced = simple.displaced()
-            if displaced is not None:
-                found = _capped(found, asked_of.plain(displaced.bounded("above", near), given))
-        directions[direction] = found
+        turns = 1 if symmetric else len(DIRECTIONS) - number
+        if below == above or side is not None:
+            directions[direction] = asked_of(below if side == "below" else above, direction, 1 / turns)
+        else:
+            upper_too = asked_of(above, direction, 1 / (2 * turns))
+            directions[direction] = _joined(asked_of(below, direction, 1 / (2 * turns - 1)), upper_too)
+    directions = {name: directions[name] for name in DIRECTIONS}
     worst: Direction = max(DIRECTIONS, key=lambda name: (directions[name].estimate, name == "remove"))
     lowers = [each.lower for each in directions.values() if each.lower is not None]
     uppers = [each.upper for each in directions.values() if each.upper is not None]
@@ -199,81 +199,12 @@ def _ask(
     )
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A query in one direction, for mechanisms at total variation `distance` from mechanisms with pairs."""
-
-    accountant: Accountant
-    quantity: str
-    direction: Direction
-    tolerance: Tolerance
-    distance: float
-    end: float
-    """Of the thread's processor time: what is asked later has less of it."""
-
-    def plain(self, composition: Composition, given: float) -> Estimate:
-        """The accountant's estimate for mechanisms with pairs."""
-        ask = self.accountant.epsilon if self.quantity == "epsilon" else self.accountant.delta
-        left = replace(self.tolerance, seconds=max(self.end - time.thread_time(), 0.0))
-        return ask(composition, self.direction, given, left)
-
-    def _apart(self, epsilon: float) -> float:
-        # Outputs of either data set may be that far off: the distance enters both sides of P <= e^epsilon Q + delta.
-        return self.distance * (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-12)
-
-    def upper(self, composition: Composition, given: float) -> Estimate:
-        """The accountant's estimate, with the upper bound widened by the distance."""
-        found = self.plain(composition, given)
-        if not self.distance or found.upper is None:
-            return found
-        if self.quantity == "delta":
-            return Estimate(found.lower, found.estimate, min(found.upper + self._apart(given), 1.0))
-        epsilon = found.upper
-        for _ in range(40):
-            left = given - self._apart(epsilon)
-            if not math.isfinite(epsilon) or left < 1e-300:
-                return Estimate(found.lower, math.inf, math.inf)
-            again = self.plain(composition, left)
-            assert again.upper is not None
-            if again.upper <= epsilon:
-                return Estimate(found.lower, epsilon, epsilon)
-            # Try a slightly larger epsilon: either the next bound is at most this, or the search continues.
-            epsilon = again.upper + 0.25 * self.tolerance.for_epsilon(again.upper)
-        return Estimate(found.lower, math.inf, math.inf)
-
-    def lower(self, composition: Composition, given: float) -> Estimate:
-        """The accountant's estimate, with the lower bound widened by the distance."""
-        found = self.plain(composition, given)
-        if not self.distance or found.lower is None:
-            return found
-        if self.quantity == "delta":
-            return Estimate(max(found.lower - self._apart(given), 0.0), found.estimate, found.upper)
-        # The effect of the distance grows with epsilon: its value at found.lower covers every smaller epsilon as well.
-        more = given + self._apart(found.lower)
-        again = self.plain(composition, more) if more < 1 else Estimate(0.0, 0.0, None)
-        return Estimate(again.lower, again.estimate, found.upper)
-
-
 def _joined(below: Estimate, above: Estimate) -> Estimate:
     """An estimate with the lower bound of one and the upper bound of the other."""
     if below.lower is None or above.upper is None:
         return Estimate(below.lower, above.estimate, above.upper)
     middle = above.upper if math.isinf(above.upper) else (below.lower + above.upper) / 2
     return Estimate(below.lower, middle, above.upper)
-
-
-def _narrow(found: Estimate, quantity: str, tolerance: Tolerance) -> bool:
-    if found.lower is None or found.upper is None:
-        return False
-    allowed = tolerance.for_epsilon(found.lower) if quantity == "epsilon" else tolerance.delta_share * found.lower
-    return found.upper - found.lower <= allowed
-
-
-def _capped(found: Estimate, other: Estimate) -> Estimate:
-    """The estimate with the lower of two upper bounds."""
-    if found.upper is None or other.upper is None or other.upper >= found.upper:
-        return found
-    return _joined(found, other)
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:

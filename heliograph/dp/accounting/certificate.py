@@ -34,8 +34,6 @@ from heliograph.files import write_file
 
 FORMAT = "heliograph-privacy-certificate"
 VERSION = 1
-# An upper bound is raised by this share at first, and this many times at most.
-_RAISE, _RAISES = 1e-5, 12
 
 _DEFINITION = (
     "Neighbours differ by one record. In direction remove the data set of A has it and that of B has not, in direction"
@@ -126,7 +124,6 @@ def certificate(
         raise ProgramError(
             "this bracket is not proved", where="certificate", why=found.reason, hint="use mechanisms of a formula"
         )
-    relation = whole.relation(neighboring)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -134,32 +131,11 @@ def certificate(
         "neighboring_relation": found.neighboring,
         "delta": delta,
         "directions": {
-            name: [
-                json_number(found.directions[name].lower),
-                json_number(_checkable(whole, found, name, delta, relation)),
-            ]
+            name: [json_number(found.directions[name].lower), json_number(found.directions[name].upper)]
             for name in DIRECTIONS
         },
-        **_described(whole, relation, delta),
+        **_described(whole, whole.relation(neighboring), delta),
     }
-
-
-def _checkable(
-    whole: Composition, found: Bracket, name: Direction, delta: float, neighboring: Neighboring
-) -> float | None:
-    """The upper bound of a direction, raised until the checker proves it.
-
-    Where the exact mechanism is some distance away, epsilon is searched on other meshes than delta is checked on: the bounds
-    differ by more than rounding.
-    """
-    upper = found.directions[name].upper
-    if upper is None or not whole.distance:
-        return upper
-    for step in range(_RAISES):
-        raised: float = upper * (1 + (2**step - 1) * _RAISE)
-        if judge(whole, raised, delta, "upper", neighboring=neighboring, direction=name)[0] == "holds":
-            return raised
-    return upper
 
 
 def _described(whole: Composition, neighboring: Neighboring, delta: float) -> dict[str, Any]:
@@ -173,7 +149,7 @@ def _described(whole: Composition, neighboring: Neighboring, delta: float) -> di
         side: [{"pair": mechanism.text(), "count": count} for mechanism, count in under.bounded(side, delta)]
         for side in ("above", "below")
     }
-    return {"event": event, "pairs": sides, "distance": under.distance, "definition": _DEFINITION}
+    return {"event": event, "pairs": sides, "definition": _DEFINITION}
 
 
 def write_certificate(path: str | Path, value: dict[str, Any]) -> None:
@@ -267,9 +243,6 @@ def judge(
                 return "holds", ""
             if found.upper < at * (1 - slack):
                 return "refuted", f"delta at {epsilon!r} is at most {found.upper!r}, below {at!r}"
-        if not bracket.reached and composition.distance:
-            # No finer mesh closes what the distance leaves open.
-            break
     return "undecided", f"delta at {epsilon!r} lies in [{found.lower!r}, {found.upper!r}]; {at!r} is claimed"
 
 

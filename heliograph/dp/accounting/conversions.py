@@ -14,6 +14,7 @@ from scipy.optimize import minimize_scalar
 from heliograph.dp.accounting.accountant import check_delta, epsilon_at
 from heliograph.dp.accounting.filters import divergence
 from heliograph.dp.accounting.rdp import conversion
+from heliograph.dp.batches import TruncatedPair
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import (
     Gaussian,
@@ -35,15 +36,11 @@ def zcdp(composition: Composition | Mechanism) -> tuple[float, float]:
     Raises UnsupportedError for mechanisms without a known finite rho.
     """
     asked = Composition.of(composition)
-    # Total variation bounds no Renyi divergence: where there is a distance, only the bound without it is one.
-    above = asked.displaced() if asked.distance else asked
-    if above is None:
-        raise UnsupportedError("no finite rho is known for this composition", where=asked.text())
-    whole = above.bounded("above", 1e-10)
+    whole = asked.bounded("above", 1e-10)
     upper = math.fsum(count * _zcdp_above(mechanism) for mechanism, count in whole)
     orders = [1 + 10 ** (k / 4) for k in range(-12, 13)]
     lower = 0.0
-    tight = not asked.distance and asked.bounded("below", 1e-10) == whole
+    tight = asked.bounded("below", 1e-10) == whole
     if tight:
         # `divergence` is tight to 1e-12 for these mechanisms, from above.
         for order in orders:
@@ -59,6 +56,9 @@ def _zcdp_above(mechanism: Mechanism) -> float:
         return 1 / (2 * mechanism.noise_multiplier**2)
     if isinstance(mechanism, Pure | RandomizedResponse | Laplace | SampledLaplace):
         return mechanism.epsilon**2 / 2
+    if isinstance(mechanism, TruncatedPair):
+        # Of the two pairs between which it chooses, the one with twice the sensitivity has the larger.
+        return 2 / mechanism.noise_multiplier**2
     raise UnsupportedError(
         f"no finite rho is known for {mechanism.name}",
         where="zcdp",

@@ -341,6 +341,6 @@ def combine(
     entry = 2 * (float(error.sum()) + transform * float(size.sum())) / length + math.exp(-54.0)
     lost = -math.expm1(log_finite) if log_finite > -np.inf else 1.0
     # A law that was rounded up may have a total mass slightly above one; one that was rounded down, slightly below.
-    above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-300 if lost > 0 else 0.0)
+    above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-305 if lost > 0 else 0.0)
     below = max(lost * math.exp(min(log_total, 0.0)) * (1 - 1e-9) - 1e-250, 0.0)
     return Composed(step, values, theta, log_scale, origin, entry, relative, above, below, low, high, need, shift)

@@ -264,11 +264,9 @@ def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array,
     # If a merged loss misses its node, either the whole lattice moves down by the miss or the mass falls one node.
     gaps = np.diff(nodes, prepend=nodes[0] - step)
     shift = _cheapest_shift(miss, a_sure * gaps, spare)
-    mass = a_sure
-    for i in np.flatnonzero(miss > shift):  # ascending, so that no mass is moved twice
-        if i > 0:
-            mass[i - 1] += mass[i]
-        mass[i] = 0.0
+    fallen = np.where(miss > shift, a_sure, 0.0)
+    mass = a_sure - fallen
+    mass[:-1] += fallen[1:]
     return mass, shift + error
 
 

@@ -23,6 +23,7 @@ from heliograph.dp.mechanisms import (
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
+    SampledReplaced,
 )
 from heliograph.errors import UnsupportedError
 
@@ -129,6 +130,8 @@ def _curve(composition: Composition, direction: Direction) -> Curve | None:
         mechanism = items[0][0]
         if isinstance(mechanism, SampledGaussian) and 0 < mechanism.p < 1:
             return _sampled_gaussian(mpf(mechanism.p), 1 / mpf(mechanism.noise_multiplier), direction)
+        if isinstance(mechanism, SampledReplaced):
+            return _exchanged(mpf(mechanism.p), 1 / mpf(mechanism.noise_multiplier))
         if isinstance(mechanism, Laplace):
             return _laplace(mpf(1), mpf(mechanism.epsilon), "remove")
         if isinstance(mechanism, SampledLaplace) and 0 < mechanism.p < 1:
@@ -166,6 +169,17 @@ def _sampled_gaussian(p: mpf, mu: mpf, direction: Direction) -> Curve:
         return still - mpmath.exp(e) * ((1 - p) * still + p * shifted)
 
     return remove if direction == "remove" else add
+
+
+def _exchanged(p: mpf, mu: mpf) -> Curve:
+    def curve(e: mpf) -> mpf:
+        # The loss exceeds e right of x, as in `sampled_pairs.ExchangedPart`.
+        k = (1 - p) / p * mpmath.exp(mu * mu / 2)
+        x = (e / 2 + mpmath.asinh(k * mpmath.sinh(e / 2))) / mu
+        still, there, opposite = mpmath.ncdf(-x), mpmath.ncdf(mu - x), mpmath.ncdf(-mu - x)
+        return (1 - p) * still + p * there - mpmath.exp(e) * ((1 - p) * still + p * opposite)
+
+    return curve
 
 
 def _laplace(p: mpf, scale_epsilon: mpf, direction: Direction) -> Curve:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from heliograph.dp.batches import FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import Composition
+from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import (
     Approximate,
+    DiscreteGaussian,
     DiscreteLaplace,
     Gaussian,
     Laplace,
     Mechanism,
+    MixtureGaussian,
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
 )
 from heliograph.errors import UnsupportedError, WireError
 
-Get = Callable[[str], Any]
+Get = Callable[..., Any]
 
 
 def _response(get: Get) -> Mechanism:
@@ -44,15 +48,67 @@ def _laplace(get: Get) -> Mechanism:
     return Laplace(1 / scale)
 
 
-_SIMPLE: dict[str, Callable[[Get], Mechanism]] = {
-    "GaussianDpEvent": lambda get: Gaussian(get("noise_multiplier")),
-    "LaplaceDpEvent": _laplace,
-    "DiscreteLaplaceDpEvent": lambda get: DiscreteLaplace(get("noise_parameter"), get("sensitivity")),
-    "EpsilonDeltaDpEvent": lambda get: Approximate(get("epsilon"), get("delta")),
-    "RandomizedResponseDpEvent": _response,
-    "TruncatedSubsampledGaussianDpEvent": lambda get: TruncatedGaussian(
-        get("sampling_probability"), get("noise_multiplier"), get("truncated_batch_size"), get("dataset_size")
+def _discrete_gaussian(get: Get) -> Mechanism:
+    # An integer vector of norm 1 moves one number, so that more dimensions change nothing; of other norms they do.
+    if get("sensitivity") != 1 and get("dimension", 0) != 1:
+        raise WireError("only one dimension, or sensitivity 1, is accounted for", where="DiscreteGaussianDpEvent")
+    return DiscreteGaussian(get("sigma"), get("sensitivity"))
+
+
+def _tree(get: Get) -> Mechanism:
+    # A record is in one tree, in one leaf: it moves the sums on the way to the root, each a Gaussian release.
+    counts, noise = get("step_counts"), get("noise_multiplier")
+    counts = counts if isinstance(counts, list | tuple) else [counts]
+    if not counts or any(isinstance(each, bool) or not isinstance(each, int) or each < 1 for each in counts):
+        raise WireError(f"step_counts = {counts!r} are not counts", where="SingleEpochTreeAggregationDpEvent")
+    return _together([(Gaussian(noise), max(counts).bit_length())])
+
+
+def _together(gaussians: list[tuple[Gaussian, int]]) -> Gaussian:
+    """One Gaussian for Gaussians on the same records, its multiplier rounded down."""
+    precision = math.fsum(count / mechanism.noise_multiplier**2 for mechanism, count in gaussians)
+    exact = len(gaussians) == 1 and gaussians[0][1] == 1
+    return gaussians[0][0] if exact else Gaussian(math.sqrt(1 / precision) * (1 - 1e-15))
+
+
+# Events whose fields are those of a mechanism: the event, the mechanism, and its name for each field.
+_PLAIN: tuple[tuple[str, type[Mechanism], dict[str, str]], ...] = (
+    ("GaussianDpEvent", Gaussian, {"noise_multiplier": "noise_multiplier"}),
+    ("DiscreteLaplaceDpEvent", DiscreteLaplace, {"noise_parameter": "epsilon", "sensitivity": "sensitivity"}),
+    ("EpsilonDeltaDpEvent", Approximate, {"epsilon": "epsilon", "delta": "delta"}),
+    ("ZCDpEvent", Zcdp, {"rho": "rho", "xi": "xi"}),
+    (
+        "MixtureOfGaussiansDpEvent",
+        MixtureGaussian,
+        {
+            "standard_deviation": "standard_deviation",
+            "sensitivities": "sensitivities",
+            "sampling_probs": "probabilities",
+        },
     ),
+    (
+        "TruncatedSubsampledGaussianDpEvent",
+        TruncatedGaussian,
+        {
+            "dataset_size": "records",
+            "sampling_probability": "p",
+            "truncated_batch_size": "most",
+            "noise_multiplier": "noise_multiplier",
+        },
+    ),
+)
+
+
+def _plain(kind: type[Mechanism], names: dict[str, str], get: Get) -> Mechanism:
+    return kind(**{name: get(field, 0.0 if field == "xi" else None) for field, name in names.items()})
+
+
+_SIMPLE: dict[str, Callable[[Get], Mechanism]] = {
+    **{event: partial(_plain, kind, names) for event, kind, names in _PLAIN},
+    "DiscreteGaussianDpEvent": _discrete_gaussian,
+    "LaplaceDpEvent": _laplace,
+    "RandomizedResponseDpEvent": _response,
+    "SingleEpochTreeAggregationDpEvent": _tree,
 }
 _KNOWN = (
     *(name.removesuffix("DpEvent") for name in _SIMPLE),
@@ -99,8 +155,9 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
     if depth > 50:
         raise WireError("events are nested too deep", where=where)
 
-    def get(key: str) -> Any:
+    def get(key: str, otherwise: Any = None) -> Any:
         value = event.get(key) if isinstance(event, dict) else getattr(event, key, None)
+        value = otherwise if value is None else value
         if value is None:
             raise WireError(f"the event has no {key}", where=where)
         return value
@@ -136,11 +193,12 @@ def _event(event: Any, where: str, depth: int) -> list[tuple[Mechanism, int]]:
             return []
         p = get("sampling_probability")
         mechanism, count = inner[0]
-        if len(inner) == 1 and count == 1 and isinstance(mechanism, Gaussian):
-            return [(SampledGaussian(p, mechanism.noise_multiplier), 1)]
+        gaussians = [(each, times) for each, times in inner if isinstance(each, Gaussian) and times]
+        if gaussians and len(gaussians) == len(inner):
+            return [(SampledGaussian(p, _together(gaussians).noise_multiplier), 1)]
         if len(inner) == 1 and count == 1 and isinstance(mechanism, Laplace):
             return [(SampledLaplace(p, mechanism.epsilon), 1)]
-        raise WireError("only one Gaussian or Laplace mechanism can be Poisson-sampled", where=where)
+        raise WireError("only Gaussians, or one Laplace mechanism, can be Poisson-sampled", where=where)
     raise WireError(
         f"the event {str(kind)[:60]!r} is not accounted for",
         where=where,
@@ -177,9 +235,14 @@ def dp_accounting_event(composition: Composition | Mechanism) -> Any:
             return [built(each) for each in value]
         if not isinstance(value, dict):
             return value
-        return getattr(dp_event, value["class_name"])(
-            **{key: built(each) for key, each in value.items() if key != "class_name"}
-        )
+        kind = getattr(dp_event, value["class_name"], None)
+        if kind is None:
+            raise UnsupportedError(
+                f"this dp-accounting has no {value['class_name']}",
+                where="dp_accounting_event",
+                hint="use a newer one, or take `to_event`, which needs nothing",
+            )
+        return kind(**{key: built(each) for key, each in value.items() if key != "class_name"})
 
     return built(to_event(composition))
 
@@ -208,8 +271,12 @@ def _repeated(event: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def _event_of(mechanism: Mechanism) -> dict[str, Any]:
-    if isinstance(mechanism, Gaussian):
-        return _made("GaussianDpEvent", noise_multiplier=mechanism.noise_multiplier)
+    for event, kind, names in _PLAIN:
+        if type(mechanism) is kind:
+            values = {field: getattr(mechanism, name) for field, name in names.items()}
+            return _made(
+                event, **{key: list(each) if isinstance(each, tuple) else each for key, each in values.items()}
+            )
     if isinstance(mechanism, Laplace):
         return _made("LaplaceDpEvent", noise_multiplier=1 / mechanism.epsilon)
     if isinstance(mechanism, SampledGaussian):
@@ -219,24 +286,14 @@ def _event_of(mechanism: Mechanism) -> dict[str, Any]:
         return _made(
             "PoissonSampledDpEvent", sampling_probability=mechanism.p, event=_event_of(Laplace(mechanism.epsilon))
         )
-    if isinstance(mechanism, DiscreteLaplace):
+    if isinstance(mechanism, DiscreteGaussian):
         return _made(
-            "DiscreteLaplaceDpEvent", noise_parameter=mechanism.epsilon, sensitivity=int(mechanism.sensitivity)
+            "DiscreteGaussianDpEvent", sigma=mechanism.sigma, sensitivity=float(mechanism.sensitivity), dimension=1
         )
     if isinstance(mechanism, RandomizedResponse):
         k = int(mechanism.categories)
         return _made(
             "RandomizedResponseDpEvent", noise_parameter=k / (math.expm1(mechanism.epsilon) + k), num_buckets=k
-        )
-    if isinstance(mechanism, Approximate):
-        return _made("EpsilonDeltaDpEvent", epsilon=mechanism.epsilon, delta=mechanism.delta)
-    if isinstance(mechanism, TruncatedGaussian):
-        return _made(
-            "TruncatedSubsampledGaussianDpEvent",
-            dataset_size=int(mechanism.records),
-            sampling_probability=mechanism.p,
-            truncated_batch_size=int(mechanism.most),
-            noise_multiplier=mechanism.noise_multiplier,
         )
     if isinstance(mechanism, FixedSizeGaussian | WithReplacementGaussian):
         how = "Without" if isinstance(mechanism, FixedSizeGaussian) else "With"

@@ -18,6 +18,7 @@ import numpy as np
 from heliograph.dp.accounting.accountant import check_delta, check_epsilon
 from heliograph.dp.accounting.rdp import conversion, epsilon_bound, log_moment, lost_mass
 from heliograph.dp.composition import Composition
+from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import DIRECTIONS, Mechanism, Neighboring
 from heliograph.errors import BudgetError, PlanningError, ProgramError
 
@@ -44,9 +45,9 @@ def _charge(mechanism: Mechanism, count: int, neighboring: Neighboring) -> Mecha
 def divergence(mechanism: Mechanism, order: float) -> float:
     """The Renyi divergence of an order > 1, the larger of both neighbouring directions; an upper bound."""
     theta = order - 1
-    parts = mechanism.displaced(1) if mechanism.distance else mechanism.bounded("above", 1, 1e-10)
-    if parts is None and mechanism.distance:
-        return math.inf
+    if isinstance(mechanism, Zcdp):
+        return mechanism.xi + mechanism.rho * order
+    parts = mechanism.bounded("above", 1, 1e-10)
     if parts is not None:
         return math.fsum(count * divergence(part, order) for part, count in parts)
     # Lost mass below 1e-200 is only the cut-off of a table, and negligible for every delta that is accepted here.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -19,6 +19,7 @@ from scipy.optimize import minimize_scalar
 from heliograph.dp.accounting import convolve
 from heliograph.dp.accounting.convolve import Composed, Terms, TooLongError
 from heliograph.dp.accounting.discretize import (
+    Lattice,
     Mesh,
     TooFineError,
     least_step,
@@ -41,6 +42,10 @@ _FIRST_LENGTH = 1 << 20
 
 _SEARCHED = 16
 """Of no more kinds than these the best offsets are searched for."""
+_LARGEST_LOSS = 4.0
+"""-log of the largest share of delta that tails may lose."""
+_ROUGH = 1 << 15
+"""Nodes that are enough to find a tilt."""
 _CANDIDATES = 1 << 18
 """Steps that are tried for one on which all atoms lie; their phases cover all that finer ones would."""
 _WIDEN = 1e-12
@@ -90,9 +95,10 @@ def lattice_gap(pair: Pair) -> float:
     return gap if np.all(np.abs(ratios - np.round(ratios)) <= 1e-9 * ratios) and gap > 0 else 0.0
 
 
-def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
+def _aligned(pairs: PairTerms, step: float, goal: float, *, leading: bool = False) -> float:
     """A step of at most about the wanted one that puts the atoms of the pairs on nodes, as nearly as possible.
 
+    If only those of the `leading` pair are asked for, it is the coarsest such step.
     Atoms that lie closer together than the step force no finer one than needed to round them away at a tenth of the
     goal: down by at most their span (the first is put on a node), or by a step, in each of their runs.
     """
@@ -110,7 +116,7 @@ def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
         return step
     lead, _, _ = max(gaps, key=lambda entry: entry[0] * entry[1] * entry[2])
     fewest = max(math.ceil(lead / step), 1)
-    if len(gaps) == 1:
+    if leading or len(gaps) == 1:
         return lead / fewest
     candidates = lead / np.arange(fewest, min(2 * fewest + 64, fewest + _CANDIDATES))
     # Atoms that miss a node are rounded down by the miss, in each of their steps.
@@ -125,9 +131,15 @@ def _aligned(pairs: PairTerms, step: float, goal: float) -> float:
     return float(candidates[best])
 
 
-def _lattices(pairs: PairTerms, meshes: Sequence[Mesh], log_tail: float, goal: float) -> tuple[Terms, Terms]:
+def _log_tail(pairs: PairTerms, count: int, log_lost: float) -> float:
+    """log of a tail of one of `count` losses, where all tails of the composition together have e^log_lost."""
+    return log_lost - math.log(count * len(pairs))
+
+
+def _lattices(pairs: PairTerms, meshes: Sequence[Mesh], log_lost: float, goal: float) -> tuple[Terms, Terms]:
     above, below = [], []
     for (pair, count), mesh in zip(pairs, meshes, strict=True):
+        log_tail = _log_tail(pairs, count, log_lost)
         above.append((pessimistic(pair, mesh, offset_for(pair, mesh.step), log_tail), count))
         spare = goal / (100 * count * len(pairs))
         # Finding the best offset takes about a dozen discretizations, which is too slow for many kinds of mechanism.
@@ -187,10 +199,11 @@ def _meshes(terms: Terms, law: Composed, epsilon: float, step: float, goal: floa
     return meshes
 
 
-def _first_step(pairs: PairTerms, log_tail: float) -> float:
+def _first_step(pairs: PairTerms, log_lost: float) -> float:
     """A mesh coarse enough to be cheap: some thousand nodes over the widest loss."""
     widest = 0.0
-    for pair, _ in pairs:
+    for pair, count in pairs:
+        log_tail = _log_tail(pairs, count, log_lost)
         if pair.part is not None:
             low, high = pair.part.loss_range(max(log_tail, -60.0), log_tail)
             widest = max(widest, high - low)
@@ -200,7 +213,8 @@ def _first_step(pairs: PairTerms, log_tail: float) -> float:
 
 
 def saddle_for_delta(terms: Terms, log_delta: float) -> tuple[float, float]:
-    """The tilt at which the Renyi bound on epsilon is least, and that bound (of the lattice law)."""
+    """The tilt at which the Renyi bound on epsilon is least, and that bound (of the lattice law, roughly)."""
+    terms = [(_rough(lattice), count) for lattice, count in terms]
 
     def bound(log_theta: float) -> float:
         theta = math.exp(log_theta)
@@ -214,6 +228,17 @@ def saddle_for_delta(terms: Terms, log_delta: float) -> tuple[float, float]:
     left, right = grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]
     found = minimize_scalar(bound, bounds=(left, right), method="bounded", options={"xatol": 0.02})
     return math.exp(float(found.x)), float(min(found.fun, values[best]))
+
+
+def _rough(lattice: Lattice) -> Lattice:
+    """A law of far fewer nodes for the search of a tilt: neighbouring nodes put together."""
+    block = -(-lattice.mass.size // _ROUGH)
+    if block == 1:
+        return lattice
+    starts = np.arange(0, lattice.mass.size, block)
+    mass = np.add.reduceat(lattice.mass, starts)
+    mean = np.add.reduceat(lattice.mass * lattice.index, starts) / np.maximum(mass, 1e-300)
+    return replace(lattice, index=np.round(mean).astype(np.int64), mass=mass)
 
 
 def saddle_for_epsilon(terms: Terms, epsilon: float, start: float) -> float:
@@ -335,9 +360,10 @@ def epsilon_interval(
     if any(pair.infinite >= 1 for pair, _ in pairs):
         return Interval(0.0, math.inf)
     spare = max(delta - lost, 1e-15 * delta)
-    log_tail = math.log(spare) - math.log(steps) - 12.0
     log_spare = math.log(spare)
-    step = _aligned(pairs, _first_step(pairs, log_tail), tolerance)
+    # A share s of delta that tails lose moves epsilon by about s / theta.
+    log_lost = log_spare - _LARGEST_LOSS
+    step = _aligned(pairs, _first_step(pairs, log_lost), tolerance)
     meshes = [Mesh(step)] * len(pairs)
     # Beyond the sum of the largest losses, delta is the mass of infinite loss.
     unsure = any(pair.unsure for pair, _ in pairs)
@@ -347,17 +373,18 @@ def epsilon_interval(
     earlier = (math.nan, math.nan)
     for _ in range(_ROUNDS):
         try:
-            above, below = _lattices(pairs, meshes, log_tail, tolerance)
-            if math.isnan(theta):
-                theta, epsilon = saddle_for_delta(above, log_spare)
-                epsilon = max(epsilon, 0.0)
-                theta = max(theta, 1e-6)
+            above, below = _lattices(pairs, meshes, log_lost, tolerance)
+            # Rounding on a coarse mesh moves the saddle, and with it epsilon: both are sought again on every one.
+            theta, bound = saddle_for_delta(above, log_spare)
+            theta = max(theta, 1e-6)
+            if not best.lower <= bound <= best.upper or not best.width < 0.1 * best.upper:
+                epsilon = min(max(bound, 0.0), best.upper)
             longest = convolve.MAX_LENGTH if read else _FIRST_LENGTH
             upper, lower, law = _read(above, below, delta, epsilon, theta, longest)
             theta = law.theta
         except (TooFineError, TooLongError) as error:
             if not read:
-                step *= _coarser(error)
+                step = _coarser(pairs, step, error, tolerance)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
@@ -368,6 +395,7 @@ def epsilon_interval(
             break
         middle = (best.lower + best.upper) / 2
         epsilon = middle if best.lower > best.upper / 2 else best.upper if math.isfinite(best.upper) else best.lower
+        log_lost = log_spare - min(max(-math.log(0.1 * goal * theta + 1e-300), _LARGEST_LOSS), 12.0)
         order = _order(earlier, (step, best.width))
         earlier = (step, best.width)
         shrink = 0.85 * (goal / best.width) ** (1 / order) if math.isfinite(best.width) else 0.1
@@ -392,8 +420,8 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
     lost = known.upper
     if any(pair.infinite >= 1 for pair, _ in pairs):
         return Interval(known.lower, 1.0)
-    log_tail = -50.0 - math.log(steps)
-    step = _aligned(pairs, _first_step(pairs, log_tail), relative / 2)
+    log_lost = -50.0
+    step = _aligned(pairs, _first_step(pairs, log_lost), relative / 2)
     meshes = [Mesh(step)] * len(pairs)
     # No finite loss exceeds the sum of the largest, so finite losses contribute at most 1 - e^(epsilon - sum).
     beyond = -math.expm1(min(epsilon - _most(pairs), 0.0)) * (1 + _WIDEN)
@@ -405,23 +433,23 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
     read = False
     for _ in range(_ROUNDS):
         try:
-            above, below = _lattices(pairs, meshes, log_tail, 1e-4 / (1 + theta))
+            above, below = _lattices(pairs, meshes, log_lost, 1e-4 / (1 + theta))
             theta = saddle_for_epsilon(above, epsilon, theta)
             total, _, variance = convolve.tilted_moments(above, theta)
             if math.isnan(log_delta):
                 log_delta = (
                     total - theta * epsilon - math.log(1 + theta * math.sqrt(2 * math.pi * variance) * (1 + theta))
                 )
-                wanted = max(log_delta, math.log(lost) - 12.0 if lost > 0 else -np.inf) - math.log(steps) - 12.0
-                if wanted < log_tail and wanted > -1e5:
-                    log_tail = wanted
+                wanted = max(log_delta, math.log(lost) - 12.0 if lost > 0 else -np.inf) - 12.0
+                if -1e5 < wanted < log_lost:
+                    log_lost = wanted
                     continue
             longest = convolve.MAX_LENGTH if read else _FIRST_LENGTH
             law = convolve.compose(above, theta, epsilon, log_delta, longest=longest)
             other = convolve.compose(below, theta, epsilon, log_delta, longest=longest)
         except (TooFineError, TooLongError) as error:
             if not read:
-                step *= _coarser(error)
+                step = _coarser(pairs, step, error, relative / 2)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
             break
@@ -472,10 +500,12 @@ def _order(earlier: tuple[float, float], now: tuple[float, float]) -> float:
     return min(max(math.log(width / narrower) / math.log(step / finer), 1.0), 2.0)
 
 
-def _coarser(error: TooFineError | TooLongError) -> float:
-    """The factor by which a first mesh is too fine."""
+def _coarser(pairs: PairTerms, step: float, error: TooFineError | TooLongError, goal: float) -> float:
+    """A coarser step in place of a first one that is too fine; one that has the atoms on nodes if there is one."""
     nodes = error.nodes if isinstance(error, TooLongError) else math.inf
-    return max(2.0, 1.5 * nodes / _FIRST_LENGTH) if math.isfinite(nodes) else 4.0
+    wanted = step * (max(2.0, 1.5 * nodes / _FIRST_LENGTH) if math.isfinite(nodes) else 4.0)
+    aligned = _aligned(pairs, wanted, goal, leading=True)
+    return aligned if aligned > 1.5 * step else wanted
 
 
 def _read(

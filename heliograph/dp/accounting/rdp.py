@@ -21,7 +21,7 @@ from heliograph.dp.accounting.result import Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Direction, Gaussian, Laplace, Mechanism, SampledGaussian
 from heliograph.dp.pairs import GaussianBase, Pair, Part, SampledPart
-from heliograph.dp.sampled_pairs import JoinedPart, MixturePart
+from heliograph.dp.sampled_pairs import EitherPart, ExchangedPart, JoinedPart, MixturePart
 
 _SLACK = 1e-12
 """Added to every moment, relative and absolute, for the round-off of its evaluation."""
@@ -92,6 +92,17 @@ def _moment_bound(part: Part, theta: float) -> float:
     """An upper bound on the log-moment of an unbounded part; infinite where none is known."""
     if isinstance(part, JoinedPart):
         return _moment_bound(part.above, theta)
+    if isinstance(part, EitherPart):
+        first, other = (
+            math.log(share) + _moment_bound(each, theta) for each, share in zip(part.parts, part.shares, strict=True)
+        )
+        return float(np.logaddexp(first, other)) + part.error
+    if isinstance(part, ExchangedPart):
+        # Moments are convex in the pair: at most the mean of that of no record and that of two records that are there.
+        # And B is at least 1 - p times the law without a record.
+        rest, moved = math.log1p(-part.p), math.log(part.p) + 2 * theta * (theta + 1) * part.mu**2
+        added = _sampled_gaussian(part.p, part.mu, theta, "remove") - theta * rest
+        return min(float(np.logaddexp(rest, moved)), added) + 1e-9
     if isinstance(part, SampledPart) and isinstance(part.base, GaussianBase) and part.remove:
         return _sampled_gaussian(part.p, part.base.mu, theta, "remove") + 1e-9
     if isinstance(part, MixturePart) and part.remove:

@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput
 
 from heliograph.dp.batches import AllocatedGaussian, FixedSizeGaussian, TruncatedGaussian, WithReplacementGaussian
 from heliograph.dp.composition import MAX_STEPS, Composition
+from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.custom import Profile, Table
 from heliograph.dp.mechanisms import (
     Approximate,
@@ -22,6 +23,7 @@ from heliograph.dp.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
+    MixtureGaussian,
     Pure,
     RandomizedResponse,
     SampledGaussian,
@@ -44,6 +46,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
         FixedSizeGaussian,
         Gaussian,
         Laplace,
+        MixtureGaussian,
         Profile,
         Pure,
         RandomizedResponse,
@@ -52,6 +55,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
         Table,
         TruncatedGaussian,
         WithReplacementGaussian,
+        Zcdp,
     )
 }
 
@@ -246,7 +250,7 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
             )
         if str(key) in given:
             raise ProgramError(f"the parameter {key} is given twice", where=_where(key))
-        given[str(key)] = _value(kind, value)
+        given[str(key)] = _value(kind, str(known[str(key)].type).startswith("tuple"), value)
         places[str(key)] = key
     missing = [key for key, field in known.items() if key not in given and field.default is field.default_factory]
     if missing:
@@ -264,16 +268,16 @@ def _mechanism(node: Tree[Token]) -> Mechanism:
         ) from None
 
 
-def _value(kind: type[Mechanism], node: Any) -> Any:
+def _value(kind: type[Mechanism], listed: bool, node: Any) -> Any:
     child = node.children[0]
     if isinstance(child, Token):
-        if kind in (Table, Profile):
+        if listed:
             raise ProgramError(f"a {kind.name} takes lists of numbers", where=_where(child), hint="upper=[0.6, 0.4]")
         value = _float(child)
         return (
             int(value) if value.is_integer() and abs(value) < 1e15 and "." not in child and "e" not in child else value
         )
-    if kind not in (Table, Profile):
+    if not listed:
         raise ProgramError("a list where a number belongs", where=_where(node))
     if len(child.children) > _MAX_LIST:
         raise ProgramError(f"a list of {len(child.children)}", where=_where(node), why=f"at most {_MAX_LIST} entries")
