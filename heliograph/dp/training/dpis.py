@@ -2,12 +2,12 @@
 
 An epoch: the norms that were computed in neither of the last two epochs are computed at the current parameters (without
 materialising gradients): recomputing all would cost most of what a step costs, and the estimate is unbiased whatever
-they are; if clipping adapts, K* = sum of min(norm, C*) is released and sets C; K' = sum of min(norm, C) is released, and
-K~ is K' clamped to (b C, N~ C]; the noise sigma_G is chosen. A step: record i is sampled with probability b norm_i / K~ (see `sampling.ImportanceSampler`) and adds (K~/N~)
-g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by b. Given the past and all other records' coins, one
-record is in the sum with probability at most b C / K~, with a vector of norm K~/N~ in a fixed direction: a sampled
-Gaussian with that probability and multiplier sigma_G N~ C / K~. Given the same, its norm in a norm sum is a number in
-[0, C] by its own coins.
+they are; if clipping adapts, K* = sum of min(norm, C*) is released and sets C; K' = sum of min(norm, C) is released,
+and K~ is K' clamped to (b C, N~ C]; the noise sigma_G is chosen. A step: record i is sampled with probability b norm_i
+/ K~ (see `sampling.ImportanceSampler`) and adds (K~/N~) g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by
+b. Given the past and all other records' coins, one record is in the sum with probability at most b C / K~, with a
+vector of norm K~/N~ in a fixed direction: a sampled Gaussian with that probability and multiplier sigma_G N~ C / K~.
+Given the same, its norm in a norm sum is a number in [0, C] by its own coins.
 
 Differences from the paper: the norm sums are over all records, not over a sample (whose sensitivity is C / p_K, which
 the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, from the same
