@@ -1,4 +1,4 @@
-"""Audits that measure the mechanism of DP-SGD and DPIS: honest runs by seeds, runs with less noise, and what is not measured."""
+"""Audits that measure the mechanism of DP-SGD and DPIS: honest runs by seeds, broken ones, and what is not measured."""
 
 from __future__ import annotations
 

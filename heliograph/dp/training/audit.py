@@ -139,8 +139,8 @@ def audit_training(
 
     `kind` is the kind of canaries: `gradients` unless `canaries`, (inputs, targets), are given. Without these, canaries
     of the kind `records` are made from the training set (`make_canaries`). There are `count` of them; for `gradients`,
-    at most as many as the module has parameters, beside 64 of crowds. Half of `guesses` (default: half of the canaries) are the highest
-    scores, guessed in; the other half are the lowest, guessed out.
+    at most as many as the module has parameters, beside 64 of crowds. Half of `guesses` (default: half of the canaries)
+    are the highest scores, guessed in; the other half are the lowest, guessed out.
     """
     if (kind or ("gradients" if canaries is None else "records")) == "gradients":
         return _audit_gradients(build, train_set, count, guesses, confidence, seed)
