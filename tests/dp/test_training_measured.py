@@ -18,7 +18,7 @@ from heliograph.dp.training.audit import TrainingAudit  # noqa: E402
 from heliograph.dp.training.noise import GaussianNoise  # noqa: E402
 
 RECORDS, FEATURES = 200, 150
-SEEDS = 10
+SEEDS = 6
 
 
 def audited(seed: int = 0, scale: float = 1.0, kind: Any = "gradients", **changes: Any) -> TrainingAudit:
