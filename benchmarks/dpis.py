@@ -10,6 +10,10 @@ norms. Times a step are those of the fastest run of each method, which other pro
 
     python benchmarks/dpis.py --datasets mnist fmnist imdb --methods sgd dp_sgd dpis planned band_mf opacus --epsilons 0.5 1
     python benchmarks/dpis.py --datasets mnist-small --methods sgd dp_sgd dpis band_mf --epsilons 1 4 --clock processor
+    python benchmarks/dpis.py --turns --datasets mnist fmnist imdb --epsilons 2
+
+`--turns` compares times alone: DP-SGD, DPIS and DPIS planned in one process, a step of each in turn. The time of an epoch is
+its first step, which has the pass over norms, and the median of its other steps for each of them.
 """
 
 from __future__ import annotations
@@ -80,11 +84,9 @@ class Counter:
         return counted
 
 
-def ours(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[nn.Module, dict[str, Any]]:
-    counter = Counter()
-    module = setting.model()
-    trainer = DPTrainer(
-        module,
+def made(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> DPTrainer:
+    return DPTrainer(
+        setting.model(),
         loss,
         setting.optimizer,
         (x, y),
@@ -103,8 +105,13 @@ def ours(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[n
             planned_norm_share=setting.planned_norm_share if job["method"] == "planned" else None,
         ),
     )
+
+
+def ours(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple[nn.Module, dict[str, Any]]:
+    counter = Counter()
+    trainer = made(setting, job, x, y)
     report = trainer.fit()
-    return module, {
+    return trainer.module, {
         "epsilon_lower": report.epsilon_lower,
         "epsilon_upper": report.epsilon_upper,
         "steps": report.steps,
@@ -227,6 +234,42 @@ def trained(job: dict[str, Any], clock: str) -> dict[str, Any]:
     return {**found, "accuracy": accuracy(module, x_test, y_test), "load_average": round(load, 2)}
 
 
+def turns(job: dict[str, Any], clock: str) -> dict[str, Any]:
+    """Seconds of whole runs of each method, a step of each in turn, in this process."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    setting = SETTINGS[job["dataset"]]
+    x, y, _, _ = setting.load(BUILD, job["records"])
+    now = time.process_time if clock == "processor" else time.perf_counter
+    trainers, rngs = {}, {}
+    for method in ("dp_sgd", "dpis", "planned"):
+        torch.manual_seed(job["seed"])
+        trainers[method] = made(setting, {**job, "method": method}, x, y)
+        rngs[method] = torch.get_rng_state()
+    loops = {method: trainer.steps() for method, trainer in trainers.items()}
+    spent: dict[str, list[float]] = {method: [] for method in trainers}
+    load, steps = os.getloadavg()[0], trainers["dp_sgd"].total_steps
+    for _ in range(steps):
+        for method, trainer in trainers.items():
+            torch.set_rng_state(rngs[method])
+            begun = now()
+            next(loops[method])
+            trainer.optimizer.step()
+            spent[method].append(now() - begun)
+            rngs[method] = torch.get_rng_state()
+    epoch = steps // job["epochs"]
+    found = {}
+    for method, seconds in spent.items():
+        epochs = [seconds[at : at + epoch] for at in range(0, steps, epoch)]
+        found[method] = sum(each[0] + (epoch - 1) * statistics.median(each[1:]) for each in epochs)
+    return {
+        **{f"{method}_ms": 1e3 * seconds / steps for method, seconds in found.items()},
+        **{f"{method}_over_dp_sgd": found[method] / found["dp_sgd"] for method in ("dpis", "planned")},
+        "steps": steps,
+        "load_average": round(load, 2),
+    }
+
+
 def spread(values: list[float]) -> str:
     """The mean in per cent, with the deviation where there are several."""
     deviation = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
@@ -305,6 +348,7 @@ def number(text: str) -> float:
     option("--seeds", type=int, default=1, selects=True, help="how many runs of each"),
     option("--epochs", type=int, selects=True, help="instead of each setting's own"),
     option("--records", type=int, default=10**9, dest="most", selects=True, help="at most this many training records"),
+    option("--turns", action="store_true", selects=True, help="times of DP-SGD and DPIS in turns, and nothing else"),
     option(
         "--clock", choices=("wall", "processor"), default="wall", help="of the seconds; the latter beside other work"
     ),
@@ -314,6 +358,13 @@ def number(text: str) -> float:
 )
 def dpis(run: Run) -> None:
     given, rows = run.options, []
+    for dataset in given.datasets if given.turns else ():
+        size, epochs = min(SETTINGS[dataset].size, given.most), given.epochs or SETTINGS[dataset].epochs
+        key = {"part": "turns", "data": f"{dataset}, {size:,}, {epochs}", "epsilon": given.epsilons[0]}
+        job = {"dataset": dataset, "epsilon": given.epsilons[0], "seed": 0, "epochs": epochs, "records": size}
+        run.row(key, partial(apart, "dpis:turns", job, given.clock, threads=1))
+    if given.turns:
+        return
     for dataset in given.datasets:
         for seed in range(given.seeds):
             for eps in given.epsilons:

@@ -92,7 +92,7 @@ _RUN = "run.json"
 @click.option(
     "--oversampling",
     type=float,
-    default=5.0,
+    default=2.0,
     show_default=True,
     help="dpis: factor by which a record's norm may grow before it is clipped.",
 )

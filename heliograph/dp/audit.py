@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta, binom, chi2, norm
+from scipy.optimize import minimize
+from scipy.stats import beta, binom, chi2
 
 from heliograph.errors import ProgramError
 
@@ -194,14 +195,14 @@ def one_run_bound(right: int, guesses: int, canaries: int, delta: float, confide
 class Measured:
     """Bounds on what a trainer does, as multiples of what is accounted; all hold at once with the confidence.
 
-    `probability` and `clipping` are None where they were not measured; an upper end of infinity means that there were too
-    few values to bound it.
+    `probability` and `clipping` are None where they were not measured.
     """
 
     noise: tuple[float, float]
     probability: tuple[float, float] | None
     clipping: tuple[float, float] | None
     samples: int
+    """Values of noise alone."""
     confidence: float
 
     @property
@@ -212,35 +213,112 @@ class Measured:
 
 
 def measure(
-    absent: Any, present: Any = (), noise: Any = 1.0, probability: Any = 1.0, *, confidence: float = 0.95
+    absent: Any,
+    crowds: Any = (),
+    size: int = 1,
+    noise: Any = 1.0,
+    probability: Any = 1.0,
+    length: Any = math.inf,
+    *,
+    confidence: float = 0.95,
 ) -> Measured:
-    """What a trainer does, from released sums at canaries whose gradients are one entry each, beyond any clipping bound.
+    """What a trainer does, from released sums at entries of no canary, and at entries of crowds of canaries.
 
-    `absent` are values of sums at entries of canaries outside the data, without the true records' part, divided by
-    the accounted standard deviation of the noise. `present` are those of canaries in the data, divided by the accounted
-    clipping bound; `noise` is the accounted noise multiplier, and `probability` the accounted inclusion probability, of
-    all of them or of each. The values must be independent. Bounds on the noise are those of the chi-square
-    distribution, exact for Gaussian noise; the others take means of the values and of their squares as normal, and are
-    left out where fewer than 200 inclusions are expected.
+    `absent` are values of sums at entries without canaries, less the true records' part, over the accounted standard
+    deviation of the noise. `crowds` are those at entries that are each the whole gradient of `size` canaries in the data,
+    over the accounted clipping bound and in the order of their release. `noise` is the accounted noise multiplier,
+    `probability` the accounted inclusion probability and `length` the gradients' length over the clipping bound, of all
+    crowds or of each; the first two may depend on earlier releases. Sums over many canaries show inclusions where the
+    noise would hide one; the means of crowds below the bound and far above it tell probability and bound apart.
+
+    Half of 1 - confidence is for the noise, by the chi-square distribution, exact for Gaussian noise. The other half is
+    for probability and bound, by a likelihood ratio (Wasserman, Ramdas, Balakrishnan 2020, Universal inference): what the
+    first half of the crowds makes most likely, q, is fixed before the second half is seen, whose likelihood under q is
+    above 1/a times its likelihood under the truth with probability at most a (Markov), however few crowds there are.
     """
     _check(0.0, confidence)
-    z, x = np.asarray(absent, dtype=np.float64).ravel(), np.asarray(present, dtype=np.float64).ravel()
+    z = np.asarray(absent, dtype=np.float64).ravel()
+    x = np.asarray(crowds, dtype=np.float64).ravel()
     if z.size < 1 or not (np.isfinite(z).all() and np.isfinite(x).all()):
         raise ProgramError("a measurement needs finite values at absent canaries", where="measure")
-    # Six ends share the confidence.
-    level = (1 - confidence) / 6
-    total = float(z @ z)
+    level, total = (1 - confidence) / 4, float(z @ z)
     low, high = (math.sqrt(total / float(chi2.ppf(q, z.size))) for q in (1 - level, level))
-    squares = np.broadcast_to(np.asarray(noise, dtype=np.float64), x.shape) ** 2
-    expected = float(np.broadcast_to(np.asarray(probability, dtype=np.float64), x.shape).sum())
-    if expected < 200:
+    if x.size < 4:
         return Measured((low, high), None, None, z.size, confidence)
-    width = float(norm.isf(level)) * math.sqrt(x.size) / expected
-    # Means are probability times bound, and probability times the bound's square besides the noise.
-    first, second = x.sum() / expected, ((x * x).sum() - np.array([high, low]) ** 2 * squares.sum()) / expected
-    a1, b1 = float(first - width * x.std()), float(first + width * x.std())
-    a2, b2 = float(second[0] - width * (x * x).std()), float(second[1] + width * (x * x).std())
-    a1, a2, b1, b2 = max(a1, 0.0), max(a2, 0.0), max(b1, 1e-300), max(b2, 1e-300)
-    clipping = (a2 / b1, b2 / a1 if a1 > 0 else math.inf)
-    share = (a1 * a1 / b2, b1 * b1 / a2 if a2 > 0 else math.inf)
-    return Measured((low, high), share, clipping, z.size, confidence)
+    each = [np.broadcast_to(np.asarray(v, dtype=np.float64), x.shape) for v in (noise, probability, length)]
+    half = x.size // 2
+    seen, unseen = (_Crowds(size, (low, high), x[at], *(v[at] for v in each)) for at in (np.s_[:half], np.s_[half:]))
+    least = unseen.likelihood(seen.likeliest()) + math.log((1 - confidence) / 2)
+    return Measured((low, high), unseen.ends(0, least), unseen.ends(1, least), z.size, confidence)
+
+
+_TRIED = np.log([0.5, 0.8, 1.0, 1.25, 2.0, 5.0])
+
+
+class _Crowds:
+    """The log-likelihood of crowds at (log probability, log bound, log noise), as multiples of what is accounted."""
+
+    def __init__(
+        self, size: int, ratio: tuple[float, float], x: Any, noise: Any, probability: Any, length: Any
+    ) -> None:
+        self.x, self.noise, self.size, self.length = x, noise, size, length
+        self.p, self.which = np.unique(probability, return_inverse=True)
+        self.counts = np.arange(size + 1)
+        largest = math.log((1 - 1e-12) / float(self.p.max()))
+        self.bounds = [(min(-12.0, largest - 1), largest), (-12.0, 12.0), tuple(map(math.log, ratio))]
+
+    def likelihood(self, point: Any) -> float:
+        """The log-likelihood at a point."""
+        return self._likelihood(point)[0]
+
+    def _likelihood(self, point: Any) -> tuple[float, Any]:
+        """The log-likelihood and its gradient."""
+        scale, bound, ratio = np.exp(point)
+        p = np.minimum(self.p * scale, 1.0)[:, None]
+        std, unit = (ratio * self.noise)[:, None], np.minimum(self.length, bound)[:, None]
+        away = (self.x[:, None] - unit * self.counts) / std
+        terms = binom.logpmf(self.counts, self.size, p)[self.which] - away**2 / 2
+        most = terms.max(axis=1, keepdims=True)
+        weights = np.exp(terms - most)
+        total = weights.sum(axis=1, keepdims=True)
+        weights /= total
+        moved = (away * weights) @ self.counts * np.where(self.length < bound, 0.0, bound) / std[:, 0]
+        likelier = (weights @ self.counts - (self.size * p)[self.which, 0]) / (1 - p)[self.which, 0]
+        gradient = [likelier.sum(), moved.sum(), float((weights * away**2).sum()) - len(self.x)]
+        return float((most + np.log(total) - np.log(std)).sum()), np.array(gradient)
+
+    def likeliest(self, held: int | None = None, value: float = 0.0, start: Any = None) -> Any:
+        """The point of largest likelihood, with one coordinate held at a value if it is named."""
+        if start is None:
+            start = max(([p, c, 0.0] for p in _TRIED for c in _TRIED), key=self.likelihood)
+        bounds = list(self.bounds)
+        if held is not None:
+            bounds[held] = (value, value)
+            start = [start[0] + start[1] - value if n == 1 - held else each for n, each in enumerate(start)]
+            start[held] = value
+        start = [min(max(each, a), b) for each, (a, b) in zip(start, bounds, strict=True)]
+
+        def less(point: Any) -> tuple[float, Any]:
+            found, gradient = self._likelihood(point)
+            return -found, -gradient
+
+        return minimize(less, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+
+    def ends(self, which: int, least: float) -> tuple[float, float]:
+        """The ends of a coordinate where some point has at least this likelihood."""
+        best, found = self.likeliest(), []
+
+        def inside(value: float) -> bool:
+            return self.likelihood(self.likeliest(which, value, best)) >= least
+
+        for end in self.bounds[which]:
+            near, step = float(best[which]), math.copysign(0.02, end - best[which])
+            # Walk outwards first: the region is small beside the bounds.
+            while abs(step) < abs(end - near) and inside(near + step):
+                near, step = near + step, 2 * step
+            far = near + step if abs(step) < abs(end - near) else end
+            while abs(far - near) > 1e-3:
+                middle = (near + far) / 2
+                near, far = (middle, far) if inside(middle) else (near, middle)
+            found.append(math.exp(far))
+        return found[0], found[1]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from heliograph.dp.accounting import epsilon_at
-from heliograph.dp.audit import clopper_pearson, many_runs, measure, one_run, one_run_bound, split
+from heliograph.dp.audit import _Crowds, clopper_pearson, many_runs, measure, one_run, one_run_bound, split
 from heliograph.dp.mechanisms import Gaussian
 from heliograph.errors import ProgramError
 
@@ -95,18 +96,50 @@ def test_bad_input_is_refused() -> None:
         one_run([1.0, 2.0], [True, False], guess_in=2, guess_out=1, delta=DELTA)
 
 
+def crowds(rng: Any, steps: int, size: int, *, clipping: float = 1.0, inclusion: float = 1.0) -> tuple[Any, Any]:
+    """Values of crowds below the bound and far above it, with probability 0.2 and noise 1; and their lengths."""
+    lengths = np.tile([0.9, 20.0], steps * 4)
+    there = rng.binomial(size, 0.2 * inclusion, size=lengths.size)
+    return np.minimum(lengths, clipping) * there + rng.normal(size=lengths.size), lengths
+
+
 def test_measurements_hold_with_their_confidence() -> None:
-    rng, wrong, runs = np.random.default_rng(6), 0, 200
+    rng, wrong, runs = np.random.default_rng(6), 0, 60
     for _ in range(runs):
-        present = (rng.random(4000) < 0.2) + 0.5 * rng.normal(size=4000)
-        found = measure(rng.normal(size=4000), present, noise=0.5, probability=0.2)
+        values, lengths = crowds(rng, 5, 12)
+        found = measure(rng.normal(size=2000), values, 12, 1.0, 0.2, lengths)
         assert found.probability is not None
         assert found.clipping is not None
         wrong += not all(low < 1 < high for low, high in (found.noise, found.probability, found.clipping))
-    # At most 5 % of the runs; the count is above 22 with probability 1e-4.
-    assert wrong <= 22
+    # At most 5 % of the runs; the count is above 10 with probability 2e-4.
+    assert wrong <= 10
     broken = measure(0.98 * rng.normal(size=35_000))
     assert broken.refuted
     assert broken.probability is None
     with pytest.raises(ProgramError):
         measure([])
+
+
+@pytest.mark.parametrize(("clipping", "inclusion"), [(1.1, 1.0), (1.0, 1.2), (1.1, 1 / 1.1)])
+def test_measurements_find_a_looser_bound_and_a_larger_probability(clipping: float, inclusion: float) -> None:
+    rng = np.random.default_rng(7)
+    values, lengths = crowds(rng, 100, 60, clipping=clipping, inclusion=inclusion)
+    found = measure(rng.normal(size=20_000), values, 60, 1.0, 0.2, lengths)
+    assert found.refuted
+    assert found.probability is not None
+    assert found.clipping is not None
+    assert found.probability[0] < inclusion < found.probability[1]
+    assert found.clipping[0] < clipping < found.clipping[1]
+    assert found.noise[0] < 1 < found.noise[1]
+
+
+def test_the_gradient_of_the_likelihood_is_that_of_differences() -> None:
+    rng = np.random.default_rng(8)
+    values, lengths = crowds(rng, 5, 12)
+    law = _Crowds(12, (0.9, 1.1), values, np.ones(40), np.full(40, 0.2), lengths)
+    # Below the length of the shorter crowds, above it, and in general.
+    for point in ([0.1, 0.2, 0.01], [-0.3, -0.4, 0.05], [0.0, 0.0, 0.0]):
+        found = law._likelihood(point)[1]
+        for n, step in enumerate(1e-6 * np.eye(3)):
+            difference = law.likelihood(np.array(point) + step) - law.likelihood(np.array(point) - step)
+            assert found[n] == pytest.approx(difference / 2e-6, rel=1e-4, abs=1e-3)

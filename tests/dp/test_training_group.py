@@ -204,7 +204,7 @@ def audit(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{where / 'meeting'}", rank=rank, world_size=2)
     found: dict[str, Any] = {f"{m}, {name}": audited(m, scale) for m in AUDITS for name, scale in BROKEN.items()}
     run = trainer("dp_sgd")
-    run.insert(Canaries(torch.tensor([rank]), 1.0))
+    run.insert(Canaries(torch.tensor([rank]), torch.ones(1)))
     try:
         run.fit()
     except ProgramError as error:

@@ -145,7 +145,7 @@ def test_importance_sampling_follows_the_current_norms_with_saturated_and_grown_
     assert chi_square(counts, trials, torch.nan_to_num(published)) < FALSE_ALARM
 
 
-def test_an_epoch_computes_the_norms_of_those_that_were_no_candidates_and_knows_those_of_the_others() -> None:
+def test_norms_are_computed_again_where_neither_of_the_last_two_epochs_computed_them() -> None:
     data = toy(40)
     steps = dpis_steps(data, GaussianNoise(seed=2), size=40.0, batch=6.0)
     computed: list[int] = []
@@ -160,24 +160,38 @@ def test_an_epoch_computes_the_norms_of_those_that_were_no_candidates_and_knows_
     assert sum(computed) == 40
     before = original(*data).double()
     torch.testing.assert_close(steps.sampler.known, before)
+    computed.clear()
+    steps.start_epoch(1)
+    assert not computed
+    torch.testing.assert_close(steps.sampler.known, before)
     for _ in range(4):
         steps.step()
-    seen = steps.sampler.seen.clone()
+    seen = steps.sampler.age == 0
     assert 0 < int(seen.sum()) < 40
     with torch.no_grad():
         steps.engine.module.weight.mul_(-3.0)  # type: ignore[operator, union-attr]
     now = original(*data).double()
     computed.clear()
-    steps.start_epoch(1)
+    steps.start_epoch(2)
     assert sum(computed) == int((~seen).sum())
     torch.testing.assert_close(steps.sampler.known, torch.where(seen, before, now))
-    assert not bool(steps.sampler.seen.any())
+    assert bool((steps.sampler.age == 1).all())
     # A candidate's norm is known from its step on, whether it was taken or not; no other's is.
     candidates = steps.sampler.candidates()
     steps.sampler.accept(candidates, torch.full((len(candidates),), 7.0))
     expected = torch.where(seen, before, now)
     expected[candidates] = 7.0
     torch.testing.assert_close(steps.sampler.known, expected)
+
+
+def test_a_planned_run_begins_with_all_norms_at_the_bound_and_computes_none() -> None:
+    steps = dpis_steps(toy(40), GaussianNoise(seed=2), size=40.0, batch=6.0, planned_norm_share=0.6)
+    steps.engine.norms = None  # type: ignore[assignment, method-assign]
+    steps.start_epoch(0)
+    bound = steps.epochs[-1].bound
+    assert bool((steps.sampler.kept == bound).all())
+    assert steps.epochs[-1].norm_total == pytest.approx(0.6 * 40 * bound)
+    assert not steps.releaser.books.ledger.releases
 
 
 @pytest.mark.parametrize("published", [False, True])
@@ -270,7 +284,7 @@ def test_norms_that_are_kept_from_an_epoch_add_at_most_the_bound_over_all_neighb
                         steps.engine.module.weight.mul_(-1.5)  # type: ignore[operator, union-attr]
                     now = steps.engine.norms(data[0][candidates], data[1][candidates])
                     steps.sampler.accept(candidates, now)
-                kept += int(steps.sampler.seen.sum())
+                kept += int((steps.sampler.age == 0).sum())
                 found.append(steps._last_norms())
             torch.testing.assert_close(found[0], found[1][:-1])
             sums = [float(each.clamp(max=bound).sum()) for each in found]
@@ -383,7 +397,8 @@ def test_trap_clipping_bounds_stay_in_the_public_range() -> None:
         steps = dpis_steps(data, Told(), size=20.0, batch=3.0, adapt_clipping=True, clip_range=(0.25, 2.0))
         steps.start_epoch(0)
         assert steps.epochs[0].bound == 0.5
-        steps.records = Records((data[0] * 0, data[1]), torch.device("cpu"))
+        # No record has a gradient: the released sums are what was told.
+        steps.sampler.known.zero_()
         steps.start_epoch(1)
         assert steps.epochs[1].bound == pytest.approx(expected)
         assert 3.0 * steps.epochs[1].bound < steps.epochs[1].norm_total

@@ -8,9 +8,10 @@ release. There are two kinds of canaries.
   than any clipping bound. They go through sampling, clipping, sum and noise like all records. A canary's score adds up,
   over the steps, the likelihood ratio of the release at its entry under the accounted mechanism; the sum of the true
   records there is subtracted, which an attacker who holds all other records can do (the guarantee gives their coins to
-  the attacker too). Guessing alone refutes noise that is many times too small. In DP-SGD the same sums at the entries
-  also measure the mechanism (`dp.audit.measure`): at absent canaries they are the noise, at present ones the inclusion
-  probability and the clipping bound besides (these two with Poisson samples only). DPIS and BandMF are not measured.
+  the attacker too). Guessing alone refutes noise that is many times too small. In DP-SGD and DPIS the same sums also
+  measure the mechanism (`dp.audit.measure`): at entries without canaries they are the noise; with Poisson samples and
+  DPIS, crowds of canaries that share an entry show the inclusion probability and the clipping bound. BandMF, whose
+  releases mix the sums of several steps, is not measured.
 - `records`: true inputs and targets, with gradients computed by the module. The score is the released sum along the
   canary's own gradient. It is weaker, but covers the computation of gradients too.
 
@@ -33,17 +34,20 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from heliograph.dp.accounting import Tolerance, epsilon_at
+from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.audit import Audit, Measured, measure, one_run, one_run_bound, split
 from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import Mechanism, SampledGaussian
-from heliograph.dp.training.budget import PlannedBudget
+from heliograph.dp.mechanisms import Gaussian, SampledGaussian
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.records import Canaries, Records
 from heliograph.dp.training.releases import Observer
 from heliograph.dp.training.report import PrivacyReport
 from heliograph.dp.training.trainer import DPTrainer
 from heliograph.errors import HeliographError, ProgramError
+
+_CROWDS, _CROWD, _SPARE = 64, 100, 4000
+"""Entries with crowds of canaries, the canaries of each, and further entries with none, at most."""
 
 Build = Callable[[object, Observer], DPTrainer]
 """Makes the trainer to audit on a training set, with an observer of its releases."""
@@ -98,7 +102,7 @@ class TrainingAudit:
             verdict += ": the mechanism is not the one that is accounted for"
         if not self.refuted and self.most < self.epsilon_upper:
             verdict += "; this audit had too few canaries or guesses to refute it by guessing"
-        measured = "the mechanism was not measured: that is for dp_sgd and canaries of the kind gradients\n"
+        measured = "the mechanism was not measured: that is for dp_sgd and dpis with canaries of the kind gradients\n"
         if self.measured is not None:
             measured = self._measured_words(self.measured)
         return (
@@ -135,8 +139,8 @@ def audit_training(
 
     `kind` is the kind of canaries: `gradients` unless `canaries`, (inputs, targets), are given. Without these, canaries
     of the kind `records` are made from the training set (`make_canaries`). There are `count` of them; for `gradients`,
-    at most as many as the module has parameters. Half of `guesses` (default: half of the canaries) are the highest
-    scores, guessed in; the other half are the lowest, guessed out.
+    at most as many as the module has parameters, beside 64 of crowds. Half of `guesses` (default: half of the canaries)
+    are the highest scores, guessed in; the other half are the lowest, guessed out.
     """
     if (kind or ("gradients" if canaries is None else "records")) == "gradients":
         return _audit_gradients(build, train_set, count, guesses, confidence, seed)
@@ -160,80 +164,92 @@ def _audit_gradients(
     build: Build, train_set: object, count: int, guesses: int | None, confidence: float, seed: int
 ) -> TrainingAudit:
     trainer: DPTrainer | None = None
-    scores: Tensor
-    everyone: Canaries
-    present: Canaries
     noises: list[Any] = []
-    inside: list[Any] = []
+    crowded: list[Any] = []
 
     def observe(name: str, value: Any) -> None:
         if name != "gradients":
             return
         assert trainer is not None
-        release = trainer.last_release
+        release, others = trainer.last_release, present.others
         assert release is not None
         assert release.sensitivity is not None
         assert release.noise_std is not None
-        p, std = release.sampling_probability or 1.0, release.noise_std
-        others = present.others if present.others is not None else 0.0
-        assert isinstance(others, Tensor | float)
-        seen = everyone.at_entries(value) - others
-        ratio = (seen - release.sensitivity / 2) * (release.sensitivity / std**2)
-        mixed = np.logaddexp(np.log1p(-p) if p < 1 else -np.inf, np.log(p) + ratio.numpy())
-        scores.add_(torch.from_numpy(mixed))
-        if trainer.settings.method != "dp_sgd":
+        p, std, bound = release.sampling_probability or 1.0, release.noise_std, release.sensitivity
+        seen = (everyone.at_entries(value) - (others if isinstance(others, Tensor) else 0.0)).numpy()
+        own = seen[:number]
+        ratio = (own - bound / 2) * (bound / std**2)
+        scores.add_(torch.from_numpy(np.logaddexp(np.log1p(-p) if p < 1 else -np.inf, np.log(p) + ratio)))
+        if trainer.settings.method == "band_mf":
             return
-        noises.append(seen.numpy()[~coins] / std)
+        noises.append(np.concatenate((own[~coins], seen[number : number + spare])) / std)
         if isinstance(release.mechanism, SampledGaussian):
-            values, ones = seen.numpy()[coins] / release.sensitivity, np.ones(int(coins.sum()))
-            inside.append((values, ones * (std / release.sensitivity), ones * p))
+            values = seen[number + spare :: _CROWD] / bound
+            crowded.append((values, *(np.full(len(values), each) for each in (std / bound, p)), long / bound))
 
     trainer = build(train_set, observe)
     sizes = sum(p.numel() for p in trainer.module.parameters() if p.requires_grad)
-    number = min(count, sizes)
-    if number < 1:
+    crowds = 0 if trainer.settings.sampler is not None else 2 * min(_CROWDS // 2, sizes // 8)
+    number = min(count, sizes - crowds)
+    spare = min(_SPARE, sizes - crowds - number)
+    if count < 1:
         raise ProgramError("an audit needs at least one canary", where="audit")
     rng = np.random.default_rng(seed)
     coins = rng.random(number) < 0.5
-    entries = torch.from_numpy(rng.choice(sizes, size=number, replace=False))
+    drawn = torch.from_numpy(rng.choice(sizes, size=number + spare + crowds, replace=False))
     scores = torch.zeros(number, dtype=torch.float64)
-    length = 20.0 * max(trainer.settings.clip_range)
-    everyone = Canaries(entries, length)
-    present = Canaries(entries, length, present=torch.from_numpy(np.flatnonzero(coins)))
+    # Far above every bound; every other crowd of DP-SGD is below the bound, which DPIS does not tell by its length.
+    lengths = torch.full((number + spare + crowds,), 20.0 * max(trainer.settings.clip_range), dtype=torch.float64)
+    if trainer.settings.method == "dp_sgd":
+        lengths[number + spare :: 2] = 0.9 * trainer.settings.max_grad_norm
+    long = lengths[number + spare :].numpy()
+    repeats = torch.ones(len(drawn), dtype=torch.long)
+    repeats[number + spare :] = _CROWD
+    entries, each = drawn.repeat_interleave(repeats), lengths.repeat_interleave(repeats)
+    there = torch.cat((torch.from_numpy(np.flatnonzero(coins)), torch.arange(number + spare, len(entries))))
+    everyone, present = Canaries(entries, each), Canaries(entries, each, present=there)
     trainer.insert(present)
     report = trainer.fit()
     found = _judged(report, scores, coins, guesses, confidence)
-    if not noises or coins.all():
+    if not any(map(len, noises)):
         return found
-    groups = [np.concatenate(each) for each in zip(*inside, strict=True)]
-    seen = measure(np.concatenate(noises), *groups, confidence=confidence)
+    values, *about = (np.concatenate(each) for each in zip(*crowded, strict=True)) if crowded else ((),)
+    seen = measure(np.concatenate(noises), values, _CROWD, *about, confidence=confidence)
     return replace(found, measured=seen, epsilon_worst=_worst(report, seen))
 
 
 def _worst(report: PrivacyReport, found: Measured) -> float | None:
-    """The epsilon of a plan of DP-SGD with its steps as they were measured, at the worst ends."""
+    """The epsilon of a plan, or at a filter's order of what was released, with the steps as they were measured, at the
+    worst ends."""
     probability = 1.0 if found.probability is None else found.probability[1]
     clipping = 1.0 if found.clipping is None else found.clipping[1]
-    assert isinstance(report.budget, PlannedBudget)
-    items: list[tuple[Mechanism, int]] = []
-    stage = report.size_stage
+    budget, stage = report.budget, report.size_stage
+
+    def changed(mechanism: Any) -> Any:
+        # Norm sums have noise of their own, which is not measured.
+        if isinstance(mechanism, Gaussian):
+            return mechanism
+        given = {"noise_multiplier": mechanism.noise_multiplier * found.noise[0] / clipping}
+        if isinstance(mechanism, SampledGaussian):
+            given["p"] = min(mechanism.p * probability, 1.0)
+        return replace(mechanism, **given)
+
     try:
-        for mechanism, count in report.budget.plan:
-            batches: Any = mechanism
-            changed = {"noise_multiplier": batches.noise_multiplier * found.noise[0] / clipping}
-            if isinstance(mechanism, SampledGaussian):
-                changed["p"] = min(mechanism.p * probability, 1.0)
-            items.append((replace(batches, **changed), count))
-        bracket = epsilon_at(
-            Composition(tuple(items)),
-            report.delta - (stage.delta if stage else 0.0),
-            tolerance=Tolerance(absolute=0.01, relative=0.01),
-            neighboring=report.settings.neighboring,
-        )
+        if isinstance(budget, RenyiFilter):
+            steps = report.ledger.composition.items if stage is None else report.ledger.composition.items[1:]
+            upper: float | None = budget.epsilon - budget.budget
+            upper += math.fsum(budget.cost(changed(mechanism), count) for mechanism, count in steps)
+        else:
+            upper = epsilon_at(
+                Composition(tuple((changed(mechanism), count) for mechanism, count in budget.plan)),
+                report.delta - (stage.delta if stage else 0.0),
+                tolerance=Tolerance(absolute=0.01, relative=0.01),
+                neighboring=report.settings.neighboring,
+            ).upper
     except HeliographError:
         # Such as the noise of random allocation, which is not accounted for below 0.3.
         return None
-    return None if bracket.upper is None else bracket.upper + (stage.epsilon if stage else 0.0)
+    return None if upper is None else upper + (stage.epsilon if stage else 0.0)
 
 
 def _numbers(ends: tuple[float, float] | None) -> list[Any] | None:

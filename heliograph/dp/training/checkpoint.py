@@ -29,7 +29,7 @@ from heliograph.dp.accounting.ledger import Ledger, Release
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import BINARY, exclusive, open_file, sync_folder
 
-_VERSION = 4
+_VERSION = 5
 
 
 class Checkpoint:

@@ -1,13 +1,13 @@
 """DPIS: importance-sampled DP-SGD (Wei et al. 2022), with every release accounted at its true sensitivity.
 
-An epoch: the norms of all records that were no candidates in the previous epoch are computed at the current parameters
-(without materialising gradients), so that no norm is older than an epoch; if clipping adapts, K* = sum of min(norm, C*)
-is released and sets C; K' = sum of min(norm, C) is released, and K~ is K' clamped to (b C, N~ C]; the noise sigma_G is
-chosen. A step: record i is sampled with probability b norm_i / K~ (see `sampling.ImportanceSampler`) and adds (K~/N~)
-g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by b. Given the past and all other records' coins, one
-record is in the sum with probability at most b C / K~, with a vector of norm K~/N~ in a fixed direction: a sampled
-Gaussian with that probability and multiplier sigma_G N~ C / K~. Given the same, its norm in a norm sum is a number in
-[0, C] by its own coins.
+An epoch: the norms that were computed in neither of the last two epochs are computed at the current parameters (without
+materialising gradients): recomputing all would cost most of what a step costs, and the estimate is unbiased whatever
+they are; if clipping adapts, K* = sum of min(norm, C*) is released and sets C; K' = sum of min(norm, C) is released,
+and K~ is K' clamped to (b C, N~ C]; the noise sigma_G is chosen. A step: record i is sampled with probability b norm_i
+/ K~ (see `sampling.ImportanceSampler`) and adds (K~/N~) g_i / norm_i; N(0, (sigma_G C)^2) is added, the sum divided by
+b. Given the past and all other records' coins, one record is in the sum with probability at most b C / K~, with a
+vector of norm K~/N~ in a fixed direction: a sampled Gaussian with that probability and multiplier sigma_G N~ C / K~.
+Given the same, its norm in a norm sum is a number in [0, C] by its own coins.
 
 Differences from the paper: the norm sums are over all records, not over a sample (whose sensitivity is C / p_K, which
 the paper's analysis leaves out); probabilities are capped; K* is taken at the start of the next epoch, from the same
@@ -150,18 +150,24 @@ class ImportanceSteps:
         self.epochs.append(Epoch(bound, norm_total, sigma, mechanism))
 
     def _last_norms(self) -> Tensor:
-        """The norm of every record: computed now or, for a candidate of the previous epoch, when it was a candidate.
+        """The last known norm of every record; those are computed now that were computed in neither of the last two epochs.
 
-        Each is a function of its own record, its own coins and earlier releases, as the norm sums require.
+        Each is a function of its own record, its own coins and earlier releases, as the norm sums require. A planned run
+        releases no norm sum: it begins with all norms at the bound, which makes every record a likely candidate.
         """
-        count, known = self.records.true_count, self.sampler.known
-        norms = torch.zeros(count, dtype=torch.float64) if not known.numel() else known[:count].clone()
-        due = torch.arange(count) if not known.numel() else torch.nonzero(~self.sampler.seen[:count]).flatten()
-        fresh = torch.zeros(len(due), dtype=torch.float64)
-        for at, pair in self.records.chunks(due, self.schedule.settings.physical_batch_size):
+        options, sampler, count = self.schedule.settings.dpis, self.sampler, self.records.true_count
+        norms, due = sampler.known[:count].clone(), sampler.age[:count] > 1
+        if not len(norms):
+            norms = torch.full((count,), self.schedule.settings.max_grad_norm, dtype=torch.float64)
+            due = torch.full((count,), options.planned_norm_share is None)
+        indices = torch.nonzero(due).flatten()
+        fresh = torch.zeros(len(indices), dtype=torch.float64)
+        for at, pair in self.records.chunks(indices, self.schedule.settings.physical_batch_size):
             fresh[at] = self.engine.norms(*pair).detach().cpu().double()
         self.records.group.add_up([fresh])
-        norms[due] = fresh
+        norms[indices] = fresh
+        if len(sampler.age):
+            sampler.age[indices] = 0
         # An audit's canaries have given norms, which follow the true ones.
         return norms if self.records.canaries is None else torch.cat([norms, self.records.canaries.norms()])
 

@@ -30,14 +30,14 @@ _trained: dict[int, tuple[weakref.ReferenceType[Any], int]] = {}
 
 @dataclass
 class Canaries:
-    """Records of an audit with given gradients: canary n's is `length` at entry `entries[n]` of all parameters.
+    """Records of an audit with given gradients: canary n's is `lengths[n]` at entry `entries[n]` of all parameters.
 
     They go through sampling, clipping and noise like all records; only their gradients are not computed. None resembles
     a true gradient, and two canaries with different entries do not interfere: an attacker sees each by itself.
     """
 
     entries: Tensor
-    length: float
+    lengths: Tensor
     present: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     """The numbers of those that are in the training set."""
     others: Tensor | None = None
@@ -48,7 +48,7 @@ class Canaries:
 
     def norms(self) -> Tensor:
         """The norms of the canaries in the training set."""
-        return torch.full((len(self.present),), self.length, dtype=torch.float64)
+        return self.lengths[self.present].double()
 
     def at_entries(self, values: list[Tensor]) -> Tensor:
         """The values of a vector, given in parts, at the entries."""
@@ -66,7 +66,8 @@ class Canaries:
             return
         sizes = [each.numel() for each in sums]
         added = torch.zeros(sum(sizes), dtype=torch.float64)
-        added.index_add_(0, self.entries[self.present[numbers]], weights(self.norms()[numbers]).double() * self.length)
+        lengths = self.norms()[numbers]
+        added.index_add_(0, self.entries[self.present[numbers]], weights(lengths).double() * lengths)
         for total, part in zip(sums, added.split(sizes), strict=True):
             total += part.view(total.shape).to(total)
 

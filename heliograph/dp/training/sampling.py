@@ -38,26 +38,28 @@ class ImportanceSampler:
         self.kept = torch.zeros(0, dtype=torch.float64)
         self.known = torch.zeros(0, dtype=torch.float64)
         """The norm that was last computed of each record, unclipped."""
-        self.seen = torch.zeros(0, dtype=torch.bool)
-        """Whose norm was computed after the epoch had begun."""
+        self.age = torch.zeros(0, dtype=torch.int8)
+        """How many epochs have begun since the norm of each record was computed."""
 
     def start(self, norms: Tensor, bound: float, norm_total: float) -> None:
-        """Begin an epoch: all records' norms, the clipping bound C and the released norm total K~ > b C."""
+        """Begin an epoch: all records' last norms, the clipping bound C and the released norm total K~ > b C."""
         if not self.batch_size * bound < norm_total:
             raise InternalError("K~ is not above b C", where="importance sampling")
         self.bound, self.norm_total = bound, norm_total
         self.known = norms.double()
-        self.seen = torch.zeros(norms.numel(), dtype=torch.bool)
+        if len(self.age) != len(norms):
+            self.age = torch.zeros(len(norms), dtype=torch.int8)
+        self.age += 1
         self.kept = self._proposal(norms)
 
     def state(self) -> dict[str, Tensor]:
         """The norms' part of a checkpoint: all of it is secret."""
-        return {"kept": self.kept, "known": self.known, "seen": self.seen}
+        return {"kept": self.kept, "known": self.known, "age": self.age}
 
     def restore(self, state: dict[str, Tensor], bound: float, norm_total: float) -> None:
         """Resume from `state` within an epoch of this bound and total."""
         self.bound, self.norm_total = bound, norm_total
-        self.kept, self.known, self.seen = state["kept"], state["known"], state["seen"]
+        self.kept, self.known, self.age = state["kept"], state["known"], state["age"]
 
     def _proposal(self, norms: Tensor) -> Tensor:
         kept = self.oversampling * _usable(norms).clamp(self.floor * self.bound, self.bound)
@@ -85,7 +87,7 @@ class ImportanceSampler:
         now = _usable(norms)
         self.kept[candidates] = self._proposal(now)
         self.known[candidates] = now
-        self.seen[candidates] = True
+        self.age[candidates] = 0
 
     def accept(self, candidates: Tensor, norms: Tensor) -> Tensor:
         """A mask of the accepted candidates, with coins of their own; their norms are kept."""

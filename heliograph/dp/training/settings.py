@@ -36,7 +36,7 @@ class ImportanceOptions:
         for each epoch, takes their place. Its noise is the noise of DP-SGD with batches of batch_size / share.
     """
 
-    oversampling: float = 5.0
+    oversampling: float = 2.0
     norm_floor: float = 0.01
     norm_noise: float = 0.02
     worst_case_share: float = 0.8

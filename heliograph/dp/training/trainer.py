@@ -424,7 +424,11 @@ class DPTrainer:
         """Check that all processes of the group have the same run, the same parameters and the same noise."""
         group = self._group
         shapes, canaries = [tuple(p.shape) for p in self._parameters], self._records.canaries
-        inserted = None if canaries is None else [canaries.entries.tolist(), canaries.present.tolist(), canaries.length]
+        inserted = (
+            None
+            if canaries is None
+            else [each.tolist() for each in (canaries.entries, canaries.present, canaries.lengths)]
+        )
         group.check_same(json.dumps([self.settings.to_json(), len(self._records), shapes, inserted]), "runs")
         group.agree([p.data for p in self._parameters])
         group.agree([b for b in self.module.buffers() if b.is_floating_point()])
