@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import (
     Gaussian,
     Laplace,
@@ -110,23 +109,24 @@ class Composition:
         return "replace" if known == {"replace"} else asked
 
     def simplified(self) -> Composition:
-        """The same composition with p = 0 left out, p = 1 not sampled, and all of zCDP added up."""
+        """The same composition with p = 0 left out, p = 1 not sampled, and what adds up (zCDP) added up."""
         items: list[tuple[Mechanism, int]] = []
-        concentrated = [(m, count) for m, count in self.items if isinstance(m, Zcdp) and count]
+        together: dict[type[Mechanism], list[tuple[Mechanism, int]]] = {}
         for mechanism, count in self.items:
             if isinstance(mechanism, SampledGaussian) and mechanism.p == 1.0:
                 mechanism = Gaussian(mechanism.noise_multiplier)
             elif isinstance(mechanism, SampledLaplace) and mechanism.p == 1.0:
                 mechanism = Laplace(mechanism.epsilon)
             sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
-            left_out = (sampled and mechanism.arguments()["p"] == 0.0) or isinstance(mechanism, Zcdp)
-            if count and not left_out:
+            if not count or (sampled and mechanism.arguments()["p"] == 0.0):
+                continue
+            if mechanism.adds_up:
+                together.setdefault(type(mechanism), []).append((mechanism, count))
+            else:
                 items.append((mechanism, count))
-        if concentrated:
-            # Sums are rounded up; of one kind, the count says as much.
-            rho, xi = (math.fsum(getattr(m, name) * count for m, count in concentrated) for name in ("rho", "xi"))
-            one = concentrated if len(concentrated) == 1 else [(Zcdp(rho * (1 + 1e-15), xi * (1 + 1e-15)), 1)]
-            items += one
+        for kind, found in together.items():
+            # Of equal ones, the count says as much.
+            items += found if len(found) == 1 else [(kind.added_up(found), 1)]
         return Composition(tuple(items))
 
     def bounded(self, side: Side, delta: float) -> Composition:

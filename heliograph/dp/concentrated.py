@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -36,10 +37,17 @@ class Zcdp(Mechanism):
     name = "zcdp"
     symmetric = True
     relation = None
+    adds_up = True
 
     def __post_init__(self) -> None:
         self._check("rho", 1e-12, 1e4, "the rho of one mechanism lies in [1e-12, 10,000]")
         self._check("xi", 0.0, 1e4, "the xi of one mechanism lies in [0, 10,000]")
+
+    @classmethod
+    def added_up(cls, items: Sequence[tuple[Zcdp, int]]) -> Zcdp:
+        # Rounded up.
+        rho, xi = (math.fsum(getattr(each, name) * count for each, count in items) for name in ("rho", "xi"))
+        return cls(rho * (1 + 1e-15), xi * (1 + 1e-15))
 
     def pair(self, direction: Direction) -> Pair:
         raise ProgramError("zcdp has no one pair", where=self.text(), hint="ask for epsilon or delta, or use `bounded`")

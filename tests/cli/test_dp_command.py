@@ -100,7 +100,7 @@ def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert code == 1
     assert "DOES NOT STAND" in out
     wide = {"name": "steps", "mechanism": "truncated_gaussian(p=0.01, noise_multiplier=1, most=600, records=60000)"}
-    path.write_text(json.dumps(data | {"epsilon_upper": 0.01, "releases": [wide | {"count": 1000}]}))
+    path.write_text(json.dumps(data | {"epsilon_upper": 5.0, "releases": [wide | {"count": 1000}]}))
     code, out, _ = run(capsys, "verify", str(path))
     assert code == 1
     assert "NOT PROVED, NOT REFUTED" in out

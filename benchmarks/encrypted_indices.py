@@ -151,13 +151,13 @@ def measured(name: str, queries: int) -> dict[str, Any]:
     memory_gb=7,
     minutes=10,
 )  # fmt: skip
-def encrypted_search(run: Run) -> None:
+def encrypted_indices(run: Run) -> None:
     for name in run.options.setting:
         run.row(
             {"setting": name, "queries": run.options.queries},
-            lambda each=name: apart("encrypted_search:measured", each, run.options.queries),
+            lambda each=name: apart("encrypted_indices:measured", each, run.options.queries),
         )
 
 
 if __name__ == "__main__":
-    encrypted_search.main()
+    encrypted_indices.main()
