@@ -237,8 +237,8 @@ def _worst(report: PrivacyReport, found: Measured) -> float | None:
     try:
         if isinstance(budget, RenyiFilter):
             steps = report.ledger.composition.items if stage is None else report.ledger.composition.items[1:]
-            upper: float | None = budget.epsilon - budget.budget
-            upper += math.fsum(budget.cost(changed(mechanism), count) for mechanism, count in steps)
+            costs = math.fsum(budget.cost(changed(mechanism), count) for mechanism, count in steps)
+            upper: float | None = budget.epsilon - budget.budget + costs
         else:
             upper = epsilon_at(
                 Composition(tuple((changed(mechanism), count) for mechanism, count in budget.plan)),
