@@ -250,6 +250,10 @@ def test_kept_inputs_belong_to_the_client_of_the_keys_and_to_the_program() -> No
     with pytest.raises(hg.WireError, match="keeps encrypted inputs, not str"):
         hg.Server(made, keys, allow_insecure=True, kept="vectors.kept")  # type: ignore[arg-type]
     owner, other = (hg.Client(made.public(), allow_insecure=True) for _ in range(2))
+    server = hg.Server(made, owner.evaluation_keys(), allow_insecure=True)
+    with server, pytest.raises(hg.WireError, match="lack index_0_0") as caught:
+        hg.search(server, owner, ROWS[0])
+    assert "give the server those that it keeps" in caught.value.hint
     kept = hg.encrypt_index(owner, ROWS)
     with pytest.raises(hg.WireError, match="client"):
         hg.Server(made, other.evaluation_keys(), allow_insecure=True, kept=kept)
