@@ -48,6 +48,7 @@ _PUBLIC: dict[str, str] = {
     "debug": "heliograph.tools.debug",
     "measure": "heliograph.tools.measure",
     "refine": "heliograph.tools.refine",
+    "Training": "heliograph.frontends.torch.training.distill",
     "tune": "heliograph.tools.tune",
     "Tuning": "heliograph.tools.tune",
     "export": "heliograph.tools.exports.export",
@@ -125,6 +126,7 @@ if TYPE_CHECKING:
     from heliograph.errors import WireError as WireError
     from heliograph.frontends.sklearn.program import from_sklearn as from_sklearn
     from heliograph.frontends.torch.export import trace as trace
+    from heliograph.frontends.torch.training.distill import Training as Training
     from heliograph.frontends.torch.training.modules import to_torch as to_torch
     from heliograph.frontends.trees.program import from_trees as from_trees
     from heliograph.ir import Program as Program

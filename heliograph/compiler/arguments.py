@@ -51,6 +51,14 @@ def program_of(model: Any, what: str, example_input: Any, calibration: Any, inpu
         from heliograph.frontends.torch.export import trace
 
         return trace(model, example_input, input_range=input_range, calibration=calibration)
+    if what == "Private":
+        kind = type(model)
+        raise ProgramError(
+            f"Private takes a trained model, a program or an artifact, not {kind.__module__}.{kind.__qualname__}",
+            hint="give the trained object, not its class"
+            if isinstance(model, type)
+            else "docs/private.md lists the models",
+        )
     require_program(model, what)
     return model  # type: ignore[no-any-return]
 

@@ -69,7 +69,11 @@ class Builder:
             if array.dtype.kind not in "fiub":
                 raise ProgramError(f"constant {name} has dtype {array.dtype}; real numbers are needed")
             if not np.isfinite(array).all():
-                raise ProgramError(f"constant {name} holds NaN or infinity")
+                raise ProgramError(
+                    f"constant {name} holds NaN or infinity",
+                    why="the numbers of a program are finite",
+                    hint="if these are weights, see whether the training diverged; give a state from before",
+                )
             stored = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
             stored.flags.writeable = False
         alike = self._given.setdefault(resemblance(stored), [])

@@ -54,10 +54,10 @@ _PAGE = """# {name}: a server and its clients
 
 On the server:
 
-    heliograph serve {server} --data data
     heliograph token alice --data data
+    heliograph serve {server} --data data
 
-On the client, with the folder `client` and the token that the second command printed:
+On the client, with the folder `client` and the token that the first command printed:
 
     import heliograph as hg
 
@@ -273,7 +273,10 @@ class Private:
 
     def _compiled(self, what: str) -> Artifact:
         if self.artifact is None:
-            raise ProgramError(f"{what} needs the compiled program, and this is the client's side of {self.name!r}")
+            raise ProgramError(
+                f"{what} needs the compiled program, and this is the client's side of {self.name!r}",
+                hint='ask the server with mode="encrypted"; whoever compiled the model has its report and the simulator',
+            )
         return self.artifact
 
     @property
@@ -330,7 +333,9 @@ class Private:
         program = self.program
         if program is None or program.stage is not Stage.TENSOR:
             raise ProgramError(
-                "the original model is not here", why="an artifact has only what runs encrypted", hint='mode="simulate"'
+                "the original model is not here",
+                why="an artifact has only what runs encrypted",
+                hint='mode="encrypted"' if self.artifact is None else 'mode="simulate"',
             )
         known = {spec.name: spec for spec in program.interface.inputs}
         specs = [
@@ -393,6 +398,12 @@ def _check_names(options: Mapping[str, Any]) -> None:
     own = [name for name in inspect.signature(Private.__init__).parameters if name not in ("self", "options")]
     known = [entry.name for entry in fields(Options)]
     for name in options:
+        if name in ("binned", "outputs"):
+            raise ProgramError(
+                f"Private takes no argument {name!r}",
+                why="it belongs to the reading of a model",
+                hint=f"read the model first: hg.Private(hg.from_sklearn(model, samples, {name}=...)), or from_trees",
+            )
         near = () if name in known else difflib.get_close_matches(name, [*own, *known], n=1)
         if near and near[0] in own:
             raise ProgramError(f"Private takes no argument {name!r}", hint=f"perhaps {near[0]!r} was meant")

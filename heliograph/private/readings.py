@@ -64,6 +64,14 @@ def score_of(spec: TensorSpec, found: Array, wanted: Array) -> float:
     if len(found) != len(wanted):
         raise ProgramError(f"there are {len(found)} samples and {len(wanted)} answers to compare them with")
     if spec.labels is not None or spec.unit == DECISION:
+        known = np.array([1, -1]) if spec.labels is None else classes_of(spec)
+        # In Python's sense: NumPy would turn numbers beside texts into texts.
+        if len(wanted) and not set(wanted.ravel().tolist()) & set(known.tolist()):
+            raise ProgramError(
+                f"none of the answers to compare with is a class: the first is {wanted.ravel()[0]!s:.60}",
+                why=f"the classes are {', '.join(str(label) for label in known[:8])}{', ...' if len(known) > 8 else ''}",
+                hint="give true classes as the model names them (classes_)",
+            )
         return float(np.mean(found == wanted))
     wanted = wanted.reshape(found.shape)
     rest = ((wanted - found) ** 2).sum(axis=0)

@@ -20,7 +20,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.artifact.wire import PublicSpec
 from heliograph.compiler.driver import compile as compile_program
 from heliograph.compiler.options import Options
-from heliograph.errors import ProgramError
+from heliograph.errors import ProgramError, RangeError
 from heliograph.execution.interface import plain_values, real_numbers
 from heliograph.ir import Array, Builder, Node, Program, Stage, shape_of
 from heliograph.ir.interface import TensorSpec
@@ -118,6 +118,7 @@ def search_index(
         raise ProgramError(f"an index does not answer {answer!r}", hint=f"one of {', '.join(_KINDS)}")
     decides = answer != "scores"
     _check_decision(rows, metric, answer, threshold, gap, samples, encrypted)
+    labels = None if names is None else _labels(names, len(rows))
     queries = None
     if samples is not None:
         queries = _queries(samples, rows.shape[1], metric)
@@ -125,14 +126,18 @@ def search_index(
         queries = _near(_stand_in(rows.shape) if encrypted else rows, bound, metric)
     if gap is None and decides and samples is None:
         gap = _GAP
-    decision = _Decision(answer, metric, threshold, gap)
+    size = 1.0 if metric == "cosine" else power_above(float(np.abs(rows).max()))
+    # Cosines by Cauchy and Schwarz: intervals know the components alone, and would be far wider. Dot products with vectors
+    # that are encrypted by their components, of which the largest alone is known; others by intervals.
+    most = 1.0 if metric == "cosine" else rows.shape[1] * bound * size if encrypted else None
+    decision = _Decision(answer, threshold, gap, most)
     builder, chosen = Builder(name, Stage.TENSOR), options or Options()
     if encrypted and not decides:
         # Scores are ranked, and products of two encrypted values lose more than maps do.
         chosen = replace(chosen, precision_bits=max(chosen.precision_bits, _SCORE_BITS))
     if encrypted:
         blocks = Blocks.of(len(rows), rows.shape[1], decides, chosen.log_ring)
-        scores = blocks.scores(builder, bound, 1.0 if metric == "cosine" else power_above(float(np.abs(rows).max())))
+        scores = blocks.scores(builder, bound, size)
     else:
         query = builder.input("query", shape=rows.shape[1:], low=-bound, high=bound)
         scores = [builder.op("linear", (query,), weight=builder.constant(rows, "vectors"))]
@@ -140,14 +145,14 @@ def search_index(
     outputs = {answer if len(made) == 1 else f"{answer}_{i}": node for i, node in enumerate(made)}
     program = builder.finish(outputs)
     if queries is not None:
-        program = _calibrated(program, queries, blocks if encrypted else None)
+        program = _calibrated(program, queries, blocks if encrypted else None, None if metric == "cosine" else size)
     unit = _KINDS[answer].format(_UNITS[metric])
     if encrypted:
         # Shapes do not tell: the last block ends in rows of zeros, and a ciphertext may have several components of a row.
         unit += f"; {len(rows)} entries of {rows.shape[1]} components"
     specs = [TensorSpec(each, shape_of(node), unit=unit) for each, node in outputs.items()]
-    if names is not None:
-        specs = _named(specs, [str(each) for each in names], len(rows))
+    if labels is not None:
+        specs = _named(specs, labels, len(rows))
     program = replace(program, interface=replace(program.interface, outputs=tuple(specs)))
     return compile_program(program, chosen)
 
@@ -187,8 +192,8 @@ def search(server: Evaluates, client: Client, query: Any, k: int | None = None) 
     component beyond the index's range.
     """
     made = _Made.of(client)
-    if k is not None and not k >= 1:
-        raise ProgramError(f"{k} hits of a query: at least one")
+    if k is not None and not (isinstance(k, (int, np.integer)) and not isinstance(k, bool) and k >= 1):
+        raise ProgramError(f"{k!r} hits of a query: a whole number, at least one")
     given = np.asarray(plain_values(query))
     rows = _rows(given[np.newaxis] if given.ndim == 1 else given, "a query")
     if made.metric == "cosine":
@@ -196,6 +201,14 @@ def search(server: Evaluates, client: Client, query: Any, k: int | None = None) 
     if made.blocks is not None and rows.shape[1] != made.blocks.components:
         raise ProgramError(f"a query of shape {rows.shape[1:]}: the index has {made.blocks.components} components")
     labels = made.labels()
+    bound = next(spec.high for spec in client.public.given if spec.name == "query")
+    if made.metric == "dot" and bound is not None and np.abs(rows).max() > bound:
+        place, column = np.unravel_index(int(np.abs(rows).argmax()), rows.shape)
+        raise RangeError(
+            f"query {place} has the component {rows[place, column]:g} (number {column})",
+            why=f"the components of this index's queries are {bound:g} at most",
+            hint="make the index with a larger one, search_index(..., largest=...), or scale the query and any threshold",
+        )
     found = []
     for row in rows:
         asked = row if made.blocks is None else made.blocks.query(row)
@@ -244,9 +257,30 @@ def _measured(rows: Array, metric: Metric, largest: float | None) -> tuple[Array
         if largest is not None:
             raise ProgramError("a largest component is for metric='dot'", why="under 'cosine' queries have length one")
         return _unit(rows, "row"), 1.0
+    _check_number(largest, "largest")
     if largest is None or not 0.0 < largest < np.inf:
         raise ProgramError("metric='dot' needs the largest component of a query", hint="search_index(..., largest=1.0)")
     return rows, float(largest)
+
+
+def _labels(names: Iterable[str], entries: int) -> list[str]:
+    """The names as texts, one for each entry; a ProgramError if they are not, or if one repeats."""
+    made = [str(each) for each in names]
+    if len(made) != entries:
+        raise ProgramError(f"an index of {entries} entries has {len(made)} names", hint="one for each row, in order")
+    first: dict[str, int] = {}
+    for place, each in enumerate(made):
+        if first.setdefault(each, place) != place:
+            raise ProgramError(
+                f"entries {first[each]} and {place} have one name, {each[:60]!r}",
+                hint="give different names, or none: hits have their places too",
+            )
+    return made
+
+
+def _check_number(value: object, name: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating))):
+        raise ProgramError(f"{name}={value!r} cannot be used", where="search_index", why="it is a number")
 
 
 def _check_decision(
@@ -259,6 +293,8 @@ def _check_decision(
     encrypted: bool,
 ) -> None:
     """Raise a ProgramError for what does not fit together."""
+    for number, what in ((threshold, "threshold"), (gap, "gap")):
+        _check_number(number, what)
     if (threshold is None) == (answer == "matches"):
         raise ProgramError(
             "an index with answer='matches', and no other, has a threshold",
@@ -296,19 +332,22 @@ def _queries(samples: Any, components: int, metric: Metric) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What the server decides over scores, and how closely."""
+    """What the server decides over scores, and how closely.
+
+    most: the largest size of a score, if it is known.
+    """
 
     answer: Answers
-    metric: Metric
     threshold: float | None
     gap: float | None
+    most: float | None
 
     def of(self, builder: Builder, scores: Node) -> Node:
         """The answer; the scores themselves if nothing is decided."""
         if self.answer == "scores":
             return scores
-        # By Cauchy and Schwarz. Intervals know the components alone, and would be far wider.
-        low, high = (-1.0 - _ROOM, 1.0 + _ROOM) if self.metric == "cosine" else (None, None)
+        most = None if self.most is None else self.most * (1.0 + _ROOM)
+        low, high = None if most is None else -most, most
         if self.threshold is None:
             return builder.op("argmax", (scores,), axis=0, gap=self.gap, low=low, high=high)
         if low is not None and high is not None:
@@ -317,11 +356,20 @@ class _Decision:
         return builder.op("gt", (scores, threshold), gap=self.gap, low=low, high=high)
 
 
-def _calibrated(program: Program, queries: Array, blocks: Blocks | None) -> Program:
-    """The program with queries on which it is simulated; an encrypted index takes random vectors in place of its own."""
+def _calibrated(program: Program, queries: Array, blocks: Blocks | None, size: float | None) -> Program:
+    """The program with queries on which it is simulated; an encrypted index takes random vectors in place of its own.
+
+    size: for dot products, the largest component of vectors that are encrypted.
+    """
     if blocks is None:
         return replace(program, calibration=(queries,))
-    queries, index = queries[:2], dict(blocks.values(_stand_in((blocks.entries, blocks.components))))
+    queries, rows = queries[:2], _stand_in((blocks.entries, blocks.components))
+    if size is not None:
+        # One score is the largest that there is: the ring has room for all.
+        rows *= size / np.abs(rows).max()
+        rows[0] = np.copysign(size, rows[0])
+        queries = np.stack([queries[0], np.copysign(np.abs(queries).max(), rows[0])])
+    index = dict(blocks.values(rows))
     values = {"query": np.stack([blocks.query(query) for query in queries])}
     values |= {name: np.repeat(own[np.newaxis], len(queries), axis=0) for name, own in index.items()}
     return replace(program, calibration=tuple(values[node.attrs["name"]] for node in program.inputs))
@@ -346,8 +394,6 @@ def _near(rows: Array, bound: float, metric: Metric) -> Array:
 def _named(specs: list[TensorSpec], names: list[str], entries: int) -> list[TensorSpec]:
     """The outputs with the names of their entries; rows that fill the last block get numbers that are no names."""
     if len(specs) > 1:
-        if len(names) != entries:
-            raise ProgramError(f"an index of {entries} entries has {len(names)} names")
         numbers = (text for i in itertools.count(entries) if (text := f"({i})") not in set(names))
         names += itertools.islice(numbers, sum(spec.shape[0] for spec in specs) - entries)
     ends = itertools.accumulate(spec.shape[0] for spec in specs)

@@ -135,9 +135,9 @@ def refine(
 ) -> Refined:
     """The program with polynomials of low degree, trained to reproduce its present outputs; no labels are needed.
 
-    `program` is the result of `trace` or `parse`, `samples` an array or tensor (a tuple of them for several inputs)
-    with a leading sample axis. Every eighth sample is held out to measure the result. If the program has no calibration
-    samples, the first samples are used.
+    `program` is the result of `trace` or `parse`, `samples` an array or tensor (for several inputs a tuple of them, or a
+    mapping from their names) with a leading sample axis. Every eighth sample is held out to measure the result. If the
+    program has no calibration samples, the first samples are used.
 
     With `degrees`, one for all activations or by layer (others have 15), there is one round. Without them, and without
     a degree in the options, each round takes the degrees that `allocate(program, options)` (by default from
@@ -145,9 +145,9 @@ def refine(
     end when one changes more than `accuracy_loss` of the classes (by default as in the options); that round is undone.
 
     `augment` gets the tensors of a batch and returns others like them; it should draw from torch, whose generator is
-    seeded. `training` has the other settings; `epochs` overrides its value. `progress(stage, done, total)` is called
-    after every step. `checkpoint` is a file that is written after every epoch; the same call resumes from it, and it is
-    removed at the end.
+    seeded. `training` has the other settings (`hg.Training`); `epochs` overrides its value. `progress(stage, done,
+    total)` is called after every step. `checkpoint` is a file that is written after every epoch; the same call resumes
+    from it, and it is removed at the end.
 
     On Ctrl-C the best state so far is returned. Raises ProgramError if the training diverges or there is nothing to
     refine.
@@ -209,6 +209,14 @@ def _descend(refiner: _Refiner, allocate: Allocate, rounds: int, loss: float) ->
 
 def _arrays(samples: Any, program: Program) -> tuple[Array, ...]:
     """The samples as float32 arrays, one for each input."""
+    names = [node.attrs["name"] for node in program.inputs]
+    if isinstance(samples, Mapping):
+        if set(samples) != set(names):
+            raise ProgramError(
+                f"samples are given for {', '.join(map(repr, samples))}",
+                why=f"the inputs are {', '.join(map(repr, names))}",
+            )
+        samples = tuple(samples[name] for name in names)
     items = samples if isinstance(samples, list | tuple) else (samples,)
     if len(items) != len(program.inputs):
         raise ProgramError(f"{len(items)} arrays of samples were given for {len(program.inputs)} inputs")

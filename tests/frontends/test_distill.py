@@ -362,6 +362,9 @@ def test_refusals() -> None:
     for given in ({"epochs": 0}, {"batch": True}, {"rate": 0.0}, {"temperature": float("nan")}, {"fade": 1.5}):
         with pytest.raises(ProgramError, match="cannot be used"):
             Training(**given)  # type: ignore[arg-type]
-    for data in (b"", b"PK\x03\x04", packed({"a": 1})[:-40]):
+    whole = packed({"a": torch.ones(100)})
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    for data in (b"", b"PK\x03\x04", whole[:-40], bytes(damaged)):
         with pytest.raises(WireError, match="checkpoint cannot be read"):
             unpacked(data, "x.checkpoint")

@@ -199,12 +199,28 @@ def test_ctrl_c(program: Program, tmp_path: Path) -> None:
     assert gone_on.rounds[1].epochs[0] == stopped.rounds[1].epochs[0]
 
 
+def test_samples_of_several_inputs_are_given_in_order_or_by_name() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return F.gelu(x) + z
+
+    torch.manual_seed(0)
+    x, z = torch.randn(48, 4), torch.rand(48, 4)
+    two = hg.trace(Two().eval(), calibration={"z": z, "x": x})
+    ordered, named = (refine(two, given, degrees=3, epochs=1) for given in ((x, z), {"z": z, "x": x}))
+    assert named.agreement == ordered.agreement
+    assert all(map(torch.equal, named.module.state_dict().values(), ordered.module.state_dict().values()))
+
+
 def test_refusals(program: Program) -> None:
     linear = hg.trace(nn.Linear(4, 2), torch.zeros(1, 4), input_range=(-1, 1))
     for call, text in (
         (lambda: refine(program, TRAIN[:, 0], degrees=3), "expected"),
         (lambda: refine(program, TRAIN[:5], degrees=3), "5 samples cannot be refined with"),
         (lambda: refine(program, (TRAIN, TRAIN), degrees=3), "2 arrays of samples were given for 1 inputs"),
+        (lambda: refine(program, {"x": TRAIN, "z": TRAIN}, degrees=3), "samples are given for 'x', 'z'"),
+        (lambda: hg.Training(price="0.1"), "price='0.1' cannot be used"),  # type: ignore[arg-type]
+        (lambda: hg.Training(classes="no"), "classes='no' cannot be used"),  # type: ignore[arg-type]
         (lambda: refine(program, np.full_like(TRAIN, np.nan), degrees=3), "hold NaN"),
         (lambda: refine(program, TRAIN, degrees={"3": 2}), "no layer with a polynomial is called '3'"),
         (lambda: refine(program, TRAIN, degrees=0), "degrees lie between 1 and"),

@@ -510,6 +510,7 @@ def test_parameters_that_are_not_finite() -> None:
     nn.init.constant_(module.block[0].weight, float("nan"))
     error = refusal(module, *X4, kind=ProgramError)
     assert "constant block.0.weight holds NaN or infinity" in str(error)
+    assert "diverged" in error.hint
     assert f":{FORWARD_LINE} (block.0)" in error.where
 
 

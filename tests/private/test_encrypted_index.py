@@ -163,6 +163,40 @@ def test_the_server_decides(answer: Any, encrypted: bool) -> None:
     assert np.abs(decided - wanted)[hidden].max() < 2**-5
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
+def test_encrypted_dot_products_may_be_as_large_as_their_components_allow(size: float) -> None:
+    rows = size * np.abs(ROWS[:20])
+    rows[3] = rows.max()
+    made = hg.search_index(
+        rows, metric="dot", largest=1.0, encrypted=True, options=hg.Options(security_bits=None, log_ring=11)
+    )
+    owner, server = parts(made, rows)
+    query = np.ones(rows.shape[1])
+    with server:
+        hits = hg.search(server, owner, query, 2)
+    exact = rows @ query
+    assert [hit.place for hit in hits] == best(exact, 2)
+    assert abs(hits[0].score - exact[3]) < max(made.report.figures.predicted_max_abs_error, 1e-3 * exact[3])
+
+
+@pytest.mark.parametrize("answer", ["top1", "matches"])
+def test_decisions_over_encrypted_dot_products_hold_for_the_largest_of_them(answer: Any) -> None:
+    rows = np.array([[0.9] * 8, [0.8] * 8, [-0.1] * 8, [-0.95] * 8])
+    more = {"threshold": 3.0} if answer == "matches" else {}
+    made = hg.search_index(
+        rows, metric="dot", largest=2.0, encrypted=True, answer=answer, gap=1.5, options=OPTIONS, **more
+    )
+    assert made.report.values["ranges"][0]["high"] >= 16.0 - (3.0 if answer == "matches" else 0.0)
+    owner, server = parts(made, rows)
+    with server:
+        for sign, near in ((1.0, [0, 1]), (-1.0, [3])):
+            hits = hg.search(server, owner, np.full(8, 2.0 * sign))
+            assert [hit.place for hit in sorted(hits, key=lambda hit: hit.place)] == (
+                near[:1] if answer == "top1" else near
+            )
+            assert all(hit.score > 0.9 for hit in hits)
+
+
 def test_samples_give_the_gap_and_are_counted() -> None:
     samples = ROWS[:8] + 0.2
     made = hg.search_index(ROWS, answer="top1", samples=samples, options=DECIDING)
@@ -212,7 +246,14 @@ def test_what_cannot_be_decided_is_refused_in_words() -> None:
 
 def test_kept_inputs_belong_to_the_client_of_the_keys_and_to_the_program() -> None:
     made = hg.search_index(ROWS, encrypted=True, options=OPTIONS)
+    keys = hg.Client(made.public(), allow_insecure=True).evaluation_keys()
+    with pytest.raises(hg.WireError, match="keeps encrypted inputs, not str"):
+        hg.Server(made, keys, allow_insecure=True, kept="vectors.kept")  # type: ignore[arg-type]
     owner, other = (hg.Client(made.public(), allow_insecure=True) for _ in range(2))
+    server = hg.Server(made, owner.evaluation_keys(), allow_insecure=True)
+    with server, pytest.raises(hg.WireError, match="lack index_0_0") as caught:
+        hg.search(server, owner, ROWS[0])
+    assert "give the server those that it keeps" in caught.value.hint
     kept = hg.encrypt_index(owner, ROWS)
     with pytest.raises(hg.WireError, match="client"):
         hg.Server(made, other.evaluation_keys(), allow_insecure=True, kept=kept)

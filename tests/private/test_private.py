@@ -155,6 +155,18 @@ def test_mistakes_are_named() -> None:
         hg.Private(model, calibraton=SAMPLES)
     with pytest.raises(hg.ProgramError, match="degre"):
         hg.Private(model, calibration=SAMPLES, degre=7)
+    with pytest.raises(hg.ProgramError, match="belongs to the reading of a model") as caught:
+        hg.Private(model, calibration=SAMPLES, binned=True)
+    assert "hg.from_sklearn(model, samples, binned=...)" in caught.value.hint
+    with pytest.raises(hg.ProgramError, match=r"takes a trained model.*builtins\.type") as caught:
+        hg.Private(dict, calibration=SAMPLES)
+    assert "not its class" in caught.value.hint
+    with pytest.raises(hg.ProgramError, match="none of the answers to compare with is a class: the first is a"):
+        private.score(SAMPLES[:2], ["a", "b"])
+    with pytest.raises(hg.ProgramError, match="none of the answers to compare with is a class: the first is 0"):
+        private.score(SAMPLES[:2], ["0", "1"])
+    with pytest.raises(hg.ProgramError, match="is not a token"):
+        private.connect("http://127.0.0.1:9", None)  # type: ignore[arg-type]
     with pytest.raises(hg.ProgramError, match="mode is 'fast'"):
         private.predict(SAMPLES, mode="fast")  # type: ignore[arg-type]
     with pytest.raises(hg.ProgramError, match="takes 1 inputs, not 2"):
@@ -190,8 +202,10 @@ def test_a_saved_model_is_served_and_called(tmp_path: Path) -> None:
     assert loaded.classes_.tolist() == model.classes_.tolist()
     with pytest.raises(hg.ProgramError, match="has no server"):
         loaded.predict(SAMPLES[0])
-    with pytest.raises(hg.ProgramError, match="needs the compiled program"):
-        loaded.predict(SAMPLES[0], mode="simulate")
+    for mode, said in (("simulate", "needs the compiled program"), ("clear", "the original model is not here")):
+        with pytest.raises(hg.ProgramError, match=said) as caught:
+            loaded.predict(SAMPLES[0], mode=mode)  # type: ignore[arg-type]
+        assert 'mode="encrypted"' in caught.value.hint
     with pytest.raises(hg.SecurityError, match="another artifact"):
         hg.load_client(tmp_path / "deploy" / "client", fingerprint="0" * 64)
     running = Running(tmp_path / "data", [tmp_path / "deploy" / "server" / "model.helio"]).start()

@@ -71,6 +71,16 @@ def test_dot_products_take_vectors_as_they_are() -> None:
             hg.search(server, owner, 5.0 * np.eye(24)[0])
 
 
+def test_a_query_beyond_the_index_is_told_how_to_ask() -> None:
+    made = hg.search_index(ROWS, metric="dot", largest=4.0, options=OPTIONS)
+    owner = hg.Client(made.public(), allow_insecure=True)
+    queries = np.stack([np.ones(24), np.where(np.arange(24) == 7, -5.0, 1.0)])
+    server = hg.Server(made, owner.evaluation_keys(), allow_insecure=True)
+    with server, pytest.raises(hg.RangeError, match=r"query 1 has the component -5 \(number 7\)") as caught:
+        hg.search(server, owner, queries)
+    assert "largest=" in str(caught.value)
+
+
 def test_equal_scores_come_in_their_order() -> None:
     assert best(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 4) == [1, 2, 4, 3]
 
@@ -87,8 +97,11 @@ def test_an_index_is_refused_in_words() -> None:
         (ROWS, {"metric": "euclid"}, "no metric 'euclid'"),
         (ROWS, {"metric": "dot"}, "largest component"),
         (ROWS, {"largest": 2.0}, "metric='dot'"),
-        (ROWS, {"names": NAMES[1:]}, "299 classes"),
-        (ROWS, {"names": ["same"] * 300}, "one label"),
+        (ROWS, {"metric": "dot", "largest": "1"}, "largest='1' cannot be used"),
+        (ROWS, {"answer": "matches", "threshold": "0.8"}, "threshold='0.8' cannot be used"),
+        (ROWS, {"answer": "matches", "threshold": 0.8, "gap": "0.1"}, "gap='0.1' cannot be used"),
+        (ROWS, {"names": NAMES[1:]}, "300 entries has 299 names"),
+        (ROWS, {"names": [*NAMES[1:], NAMES[5]]}, "entries 4 and 299 have one name, 'entry 5'"),
     ):
         with pytest.raises(hg.ProgramError, match=said):
             hg.search_index(values, options=OPTIONS, **more)
@@ -104,8 +117,9 @@ def test_a_query_is_refused_in_words() -> None:
         ):
             with pytest.raises(hg.ProgramError, match=said):
                 hg.search(server, client(), query)
-        with pytest.raises(hg.ProgramError, match="at least one"):
-            hg.search(server, client(), ROWS[0], 0)
+        for k in (0, 1.5, "3", True):
+            with pytest.raises(hg.ProgramError, match="at least one"):
+                hg.search(server, client(), ROWS[0], k)  # type: ignore[arg-type]
     other = hg.compile(hg.parse("program p\ninput x: secret tensor[4] in [-1, 1]\noutput y = 2 * x\n"), OPTIONS)
     with pytest.raises(hg.ProgramError, match="is no index"):
         hg.search(server, hg.Client(other, allow_insecure=True), ROWS[0])

@@ -92,6 +92,11 @@ class Server:
     ) -> None:
         if not isinstance(keys, (EvaluationKeys, KeyFolder)):
             raise WireError(f"a server takes evaluation keys, not {type(keys).__name__}")
+        if kept is not None and not isinstance(kept, EncryptedInput):
+            raise WireError(
+                f"a server keeps encrypted inputs, not {type(kept).__name__}",
+                hint="EncryptedInput.load(path) reads a file",
+            )
         keys.check(artifact.fingerprint)
         require_own_process("a server")
         require_security(artifact, allow_insecure=allow_insecure, for_whom="Server")

@@ -143,7 +143,8 @@ def check_objects(message: Named, expected: Collection[str]) -> None:
     if missing:
         raise WireError(
             f"these {message.kind} lack {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""),
-            hint="make them again with this artifact",
+            hint="make them again with this artifact"
+            + (", or give the server those that it keeps" if message.kind == EncryptedInput.kind else ""),
         )
     if more:
         raise WireError(f"these {message.kind} hold {len(more)} objects too many, {more[0][:60]!r} first")

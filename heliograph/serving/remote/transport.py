@@ -73,7 +73,7 @@ class Transport:
                 where="RemoteServer",
                 hint=said("use https; on a network of your own pass {plain_http=True}"),
             )
-        if not _TOKEN.fullmatch(token):
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise errors.ProgramError(
                 "that is not a token of a server",
                 where="RemoteServer",

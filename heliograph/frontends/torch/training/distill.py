@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import io
 import math
 import time
@@ -89,6 +90,12 @@ class Training:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ProgramError(f"{name}={value!r} cannot be used", why="a whole number above 0 is needed")
+        for name in ("rate", "temperature", "clip", "features", "penalty", "price", "fade"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ProgramError(f"{name}={value!r} cannot be used", why="it is a number")
+        if not (self.classes is None or isinstance(self.classes, bool)):
+            raise ProgramError(f"classes={self.classes!r} cannot be used", why="it is True, False or None")
         for name in ("rate", "temperature", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ProgramError(f"{name}={getattr(self, name)!r} cannot be used", why="it is a positive number")
@@ -568,19 +575,25 @@ def reaches(module: ProgramModule, samples: Sequence[Tensor], *, held: bool = Fa
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
-    """Numbers, texts and tensors as the bytes of a file."""
+    """Numbers, texts and tensors as the bytes of a file, which begins with its SHA-256: torch checks no contents."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    return buffer.getvalue()
+    return hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
 
 
 def unpacked(data: Bytes, where: object) -> dict[str, Any]:
     """The argument of `packed` from its bytes; a WireError for anything but numbers, texts and tensors."""
+    whole, hint = bytes(data), "remove it: the run begins anew"
+    digest, held = whole[:32], whole[32:]
+    if hashlib.sha256(held).digest() != digest:
+        raise WireError(
+            "the checkpoint cannot be read", where=where, why="its contents do not match its checksum", hint=hint
+        )
     try:
-        found = torch.load(io.BytesIO(bytes(data)), weights_only=True)
+        found = torch.load(io.BytesIO(held), weights_only=True)
     except Exception as error:
         # On untrusted bytes, torch raises whatever its archive reader and unpickler raise.
-        raise WireError("the checkpoint cannot be read", where=where, why=str(error)[:200]) from None
+        raise WireError("the checkpoint cannot be read", where=where, why=str(error)[:200], hint=hint) from None
     if not isinstance(found, dict):
-        raise WireError("the checkpoint cannot be read", where=where)
+        raise WireError("the checkpoint cannot be read", where=where, why="it holds no states", hint=hint)
     return found
