@@ -123,7 +123,7 @@ def test_measurements_hold_with_their_confidence() -> None:
 @pytest.mark.parametrize(("clipping", "inclusion"), [(1.1, 1.0), (1.0, 1.2), (1.1, 1 / 1.1)])
 def test_measurements_find_a_looser_bound_and_a_larger_probability(clipping: float, inclusion: float) -> None:
     rng = np.random.default_rng(7)
-    values, lengths = crowds(rng, 100, 60, clipping=clipping, inclusion=inclusion)
+    values, lengths = crowds(rng, 200, 60, clipping=clipping, inclusion=inclusion)
     found = measure(rng.normal(size=20_000), values, 60, 1.0, 0.2, lengths)
     assert found.refuted
     assert found.probability is not None
