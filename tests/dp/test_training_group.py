@@ -218,6 +218,8 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return found_by_two(audit, tmp_path_factory.mktemp("audits"))
 
 
+# The first makes eight audits, in both processes.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("method", AUDITS)
 def test_audits_of_two_processes(method: str, broken: str, audits: list[dict[str, Any]]) -> None:
