@@ -332,9 +332,10 @@ def test_replacing_a_record() -> None:
 
     assert epsilon_at(Gaussian(2.0), 1e-5, neighboring="replace").estimate == epsilon_at(Gaussian(1.0), 1e-5).estimate
     # Not sampled, that is the Gaussian mechanism; sampled, it is less private than with a record added or removed.
-    assert epsilon_at(SampledGaussian(1.0, 2.0), 1e-5, neighboring="replace").estimate == epsilon_at(
-        Gaussian(1.0), 1e-5
-    ).estimate
+    assert (
+        epsilon_at(SampledGaussian(1.0, 2.0), 1e-5, neighboring="replace").estimate
+        == epsilon_at(Gaussian(1.0), 1e-5).estimate
+    )
     sampled = epsilon_at(SampledGaussian(0.1, 1.0), 1e-5, neighboring="replace")
     assert epsilon_at(SampledGaussian(0.1, 1.0), 1e-5).upper < sampled.lower
     with pytest.raises(UnsupportedError, match="replace"):
