@@ -8,36 +8,16 @@ import numpy as np
 import torch
 from concrete.ml.torch.compile import compile_torch_model
 from job import Missing, evaluate, main, tell, timed
+from squares import filled
 
 # Of inputs, weights and activations: with more the squares' tables do not fit into the integers that it has.
 BITS = {"dot": 8, "perceptron": 6, "lenet": 5}
 
 
-class Squares(torch.nn.Module):
-    """Layers with squares between them."""
-
-    def __init__(self, layers: list[torch.nn.Module]) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for number, layer in enumerate(self.layers):
-            if number:
-                x = x * x
-            if isinstance(layer, torch.nn.Linear) and x.dim() > 2:
-                x = x.flatten(1)
-            x = layer(x)
-        return x
-
-
 def network(name: str, layers: list[torch.nn.Module], given: dict[str, np.ndarray]) -> None:
-    for number, layer in enumerate(layers):
-        layer.weight.data = torch.from_numpy(given[f"w{number}"]).float()
-        if layer.bias is not None:
-            layer.bias.data = torch.from_numpy(given[f"b{number}"]).float()
     calibration = given["calibration"].astype(np.float32)
     module, seconds = timed(
-        lambda: compile_torch_model(Squares(layers).eval(), calibration, n_bits=BITS[name], rounding_threshold_bits=6)
+        lambda: compile_torch_model(filled(layers, given), calibration, n_bits=BITS[name], rounding_threshold_bits=6)
     )
     circuit = module.fhe_circuit
     tell(

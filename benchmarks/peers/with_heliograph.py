@@ -12,33 +12,10 @@ import bootstraps
 import numpy as np
 import torch
 from job import BOOTSTRAPS, evaluate, main, refreshed, secret, tell, timed
+from squares import Squares, filled
 
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.planning.chains import bootstrapping_rings
-
-
-class Squares(torch.nn.Module):
-    """Layers with squares between them."""
-
-    def __init__(self, *layers: torch.nn.Module) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for number, layer in enumerate(self.layers):
-            if number:
-                x = x * x
-            x = layer(x.flatten(1) if isinstance(layer, torch.nn.Linear) else x)
-        return x
-
-
-def filled(layers: list[torch.nn.Module], given: dict[str, np.ndarray]) -> Squares:
-    """The network with the weights w0, b0, w1, ... of the inputs; those without a bias have none."""
-    for number, layer in enumerate(layers):
-        layer.weight.data = torch.from_numpy(given[f"w{number}"]).float()
-        if layer.bias is not None:
-            layer.bias.data = torch.from_numpy(given[f"b{number}"]).float()
-    return Squares(*layers).eval()
 
 
 def secrets_of(ring: Ring) -> list[dict[str, Any]]:

@@ -10,23 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import (
-    lower_passes,
-    pair_passes,
-    pair_samples_passes,
-)
+from heliograph.compiler.pipeline import lower_passes, pair_passes, pair_samples_passes
 from heliograph.compiler.planning.chain_plans import packed_program, simulated_plan, tried, wanted_fastest
-from heliograph.compiler.planning.chains import (
-    bootstrapping_rings,
-)
+from heliograph.compiler.planning.chains import bootstrapping_rings
 from heliograph.compiler.planning.placements import Choice, choices, in_order
-from heliograph.compiler.planning.plan import (
-    Plan,
-    Refusal,
-    Wanted,
-    pack_samples,
-    run_ms,
-)
+from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, pack_samples, run_ms
 from heliograph.compiler.planning.residency import within
 from heliograph.errors import PlanningError, said
 from heliograph.execution.memory import least_server_bytes

@@ -7,17 +7,8 @@ from typing import ParamSpec, TypeVar
 
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import (
-    pack_passes,
-)
-from heliograph.compiler.planning.plan import (
-    BITS_FINER,
-    AmplifiedError,
-    Plan,
-    Refusal,
-    Wanted,
-    simulated,
-)
+from heliograph.compiler.pipeline import pack_passes
+from heliograph.compiler.planning.plan import BITS_FINER, AmplifiedError, Plan, Refusal, Wanted, simulated
 from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.prices import total_ms
 from heliograph.ir import Program

@@ -20,18 +20,8 @@ from heliograph.ckks.ring import MIN_SCALE_BITS
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning.bootstrapped import plan_bootstrapped
 from heliograph.compiler.planning.chain_plans import wanted_fastest
-from heliograph.compiler.planning.chains import (
-    MIN_HEADROOM_BITS,
-    log_rings,
-    most_levels,
-    with_keys,
-)
-from heliograph.compiler.planning.plan import (
-    Plan,
-    Refusal,
-    Wanted,
-    sample_inputs,
-)
+from heliograph.compiler.planning.chains import MIN_HEADROOM_BITS, log_rings, most_levels, with_keys
+from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, sample_inputs
 from heliograph.compiler.planning.unbootstrapped import may_be_apart, plan_unbootstrapped
 from heliograph.errors import PlanningError, said
 from heliograph.execution.interface import batch_of

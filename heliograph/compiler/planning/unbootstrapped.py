@@ -9,21 +9,10 @@ from dataclasses import replace
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.ring import Ring
 from heliograph.compiler.options import Options
-from heliograph.compiler.pipeline import (
-    back_passes,
-    pair_samples_passes,
-)
+from heliograph.compiler.pipeline import back_passes, pair_samples_passes
 from heliograph.compiler.planning.chain_plans import packed_program, simulated_plan, tried
-from heliograph.compiler.planning.chains import (
-    candidates,
-)
-from heliograph.compiler.planning.plan import (
-    Plan,
-    Refusal,
-    Wanted,
-    least_ms,
-    run_ms,
-)
+from heliograph.compiler.planning.chains import candidates
+from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, least_ms, run_ms
 from heliograph.compiler.planning.residency import within
 from heliograph.errors import PlanningError, said
 from heliograph.execution.memory import least_server_bytes

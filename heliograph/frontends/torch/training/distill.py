@@ -154,9 +154,9 @@ def distil(
 
     `samples` and `apart` (held out from training) have a tensor for each input, (samples, ...). `fading` has, for each
     polynomial of the student, coefficients of any degree that are added in the beginning; `prices`, for each function of
-    `student.ranged`, the price of a bit of its range. `augment` gets the tensors of
-    a batch and returns them changed; its draws from torch are seeded. `progress(step, steps)` is called after every
-    step. `checkpoint` gets, after every epoch, the argument for `resume`. The same seed and number of threads give the
+    `student.ranged`, the price of a bit of its range. `augment` gets the tensors of a batch and returns them changed;
+    its draws from torch are seeded. `progress(step, steps)` is called after every step. `checkpoint` gets, after
+    every epoch, the argument for `resume`. The same seed and number of threads give the
     same state. On Ctrl-C the best state so far is kept. A ProgramError if the loss is no longer a number.
     """
     run = _Run(student, teacher, samples, apart, training, fading, augment, prices)
