@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -91,6 +92,14 @@ class Running:
         """The process ids of the workers that live, by the log."""
         started = [int(str(line["process"])) for line in self.events("worker started")]
         return [process for process in started if Path(f"/proc/{process}").exists()]
+
+    def upload_sizes(self) -> list[int]:
+        """The bytes of each body that is coming in; one may end while the others are looked at."""
+        sizes = []
+        for file in self.places.uploads.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(file.stat().st_size)
+        return sizes
 
     def get(self, path: str, token: str | None = None) -> httpx.Response:
         return self.request("GET", path, token)

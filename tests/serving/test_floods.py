@@ -333,9 +333,7 @@ def test_bodies_that_stop_take_little_memory(running: Running, remote: hg.Remote
             connection.sendall(f"PUT /v1/jobs/{number:032x}?{query} {head}".encode() + bytes(size))
         deadline = time.monotonic() + 30
         # All of each has come, but for what is read at once.
-        while len(there := [file.stat().st_size for file in running.places.uploads.iterdir()]) < 120 or (
-            min(there) < size - (1 << 16)
-        ):
+        while len(there := running.upload_sizes()) < 120 or (min(there) < size - (1 << 16)):
             assert time.monotonic() < deadline, there
         # 8 MiB of bodies, and 50 to 80 kB for each connection.
         assert memory(running) - before < 25_000_000

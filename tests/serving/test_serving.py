@@ -337,17 +337,14 @@ def test_a_body_beyond_the_bill_is_refused(running: Running, remote: hg.RemoteSe
 def test_half_bodies_do_not_hold_others_up(running: Running, remote: hg.RemoteServer, client: hg.Client) -> None:
     """What came before the client went away goes with it."""
 
-    def sizes() -> list[int]:
-        return [file.stat().st_size for file in running.places.uploads.iterdir()]
-
     held = [begun(running, client, number) for number in range(20)]
     assert right(client.decrypt(remote.run(client.encrypt(sample(7)))), 7)
-    until(lambda: sizes() == 20 * [5])
+    until(lambda: running.upload_sizes() == 20 * [5])
     figures = running.get("/metrics", running.operator).text
     assert "\nheliograph_uploads_bytes 20000\n" in figures
     for connection in held:
         connection.close()
-    until(lambda: sizes() == [])
+    until(lambda: running.upload_sizes() == [])
     assert "\nheliograph_uploads_bytes 0\n" in running.get("/metrics", running.operator).text
 
 
