@@ -122,6 +122,22 @@ def check(found: Any, what: str) -> None:
         _value(hint, getattr(found, entry.name), bounds_of(entry), f"{key} of {what}")
 
 
+class Named(type):
+    """The type of records that a person writes: a misspelt field is refused with the nearest name."""
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        names = [entry.name for entry in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in named:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=2)
+                raise ProgramError(
+                    f"there is no option {name!r}",
+                    where=cls.__name__,
+                    hint=f"did you mean {' or '.join(near)}?" if near else f"help(heliograph.{cls.__name__}) names all",
+                )
+        return super().__call__(*given, **named)
+
+
 # The fields of each record class, by their names in JSON, with their types.
 @functools.cache
 def _entries(kind: type) -> dict[str, tuple[Field[Any], Any]]:

@@ -7,7 +7,6 @@ bill's entry and the options with which `debug` compiles again follow from these
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -21,7 +20,7 @@ from heliograph.artifact.costs import default_costs, named_costs
 from heliograph.ckks.costs import CostTable
 from heliograph.errors import Argument, ProgramError, said
 from heliograph.functions import METHODS
-from heliograph.records import Bounds, fits, wanted
+from heliograph.records import Bounds, Named, fits, wanted
 
 # The lower bound of positive numbers.
 _TINY = math.ulp(0.0)
@@ -151,23 +150,8 @@ def _read_batch(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-class _Named(type):
-    """The type of `Options`: a misspelt option is refused with the nearest name."""
-
-    def __call__(cls, *given: Any, **named: Any) -> Any:
-        for name in named:
-            if name not in ABOUT:
-                near = difflib.get_close_matches(name, ABOUT, n=2)
-                raise ProgramError(
-                    f"there is no option {name!r}",
-                    where="Options",
-                    hint=f"did you mean {' or '.join(near)}?" if near else "help(heliograph.Options) names them all",
-                )
-        return super().__call__(*given, **named)
-
-
 @dataclass(frozen=True, slots=True)
-class Options(metaclass=_Named):
+class Options(metaclass=Named):
     """Compiler options; every one has a default.
 
     degree: Polynomial degree of every activation (default: 15, or 31 or 63 where the samples need it). By default it is

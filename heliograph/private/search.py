@@ -293,6 +293,8 @@ def _check_decision(
     encrypted: bool,
 ) -> None:
     """Raise a ProgramError for what does not fit together."""
+    if not isinstance(encrypted, bool):
+        raise ProgramError(f"encrypted={encrypted!r} cannot be used", why="it is True or False")
     for number, what in ((threshold, "threshold"), (gap, "gap")):
         _check_number(number, what)
     if (threshold is None) == (answer == "matches"):

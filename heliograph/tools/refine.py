@@ -329,7 +329,8 @@ class _Refiner:
         digest = hashlib.sha256(str(self.original).encode())
         for tensor in (*self.samples, *self.apart):
             digest.update(tensor.numpy().tobytes())
-        told = [asdict(self.training), self.options.told(), repr(degrees), digest.hexdigest()]
+        augment = getattr(self.augment, "__qualname__", type(self.augment).__qualname__)
+        told = [asdict(self.training), self.options.told(), repr(degrees), augment, digest.hexdigest()]
         self.checkpoint, self.told = path, json.dumps(told, sort_keys=True, default=str)
         try:
             with open_file(path) as file:
@@ -342,7 +343,7 @@ class _Refiner:
             raise ProgramError(
                 "the checkpoint is of another run",
                 where=path,
-                why="network, samples, degrees or settings are others",
+                why="network, samples, degrees, augmentation or settings are others",
                 hint="remove it, or choose another output",
             )
 

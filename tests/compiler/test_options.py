@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import heliograph as hg
 from heliograph.ckks.costs import BUILT_IN
 from heliograph.cli.options import chosen_options, compiler_options
 from heliograph.compiler.options import ABOUT, Options, texts
@@ -168,5 +169,7 @@ def test_a_misspelt_option_names_the_nearest() -> None:
         Options(degre=7)  # type: ignore[call-arg]
     with pytest.raises(ProgramError, match="there is no option 'xyzzy'"):
         Options(xyzzy=7)  # type: ignore[call-arg]
+    with pytest.raises(ProgramError, match=r"there is no option 'prise'(?s:.)*Training(?s:.)*did you mean price"):
+        hg.Training(prise=1)
     assert replace(Options(), degree=3).degree == 3
     assert pickle.loads(pickle.dumps(Options(degree=4))) == Options(degree=4)

@@ -174,6 +174,8 @@ def test_a_killed_run_goes_on(program: Program, tmp_path: Path) -> None:
         assert path.exists()
     with pytest.raises(ProgramError, match="of another run"):
         run(epochs=4)
+    with pytest.raises(ProgramError, match="of another run"):
+        run(augment=lambda batch: batch)
     assert str(run()) == str(expected)
     assert not path.exists()
 

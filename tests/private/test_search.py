@@ -58,6 +58,10 @@ def test_the_hits_are_those_of_the_clear() -> None:
     assert isinstance(one[0], hg.Hit)
 
 
+def test_scores_are_no_classes() -> None:
+    assert "class" not in dict(index().report.rows())
+
+
 def test_dot_products_take_vectors_as_they_are() -> None:
     made = hg.search_index(ROWS, metric="dot", largest=4.0, options=OPTIONS)
     owner = hg.Client(made, allow_insecure=True)
@@ -100,6 +104,7 @@ def test_an_index_is_refused_in_words() -> None:
         (ROWS, {"metric": "dot", "largest": "1"}, "largest='1' cannot be used"),
         (ROWS, {"answer": "matches", "threshold": "0.8"}, "threshold='0.8' cannot be used"),
         (ROWS, {"answer": "matches", "threshold": 0.8, "gap": "0.1"}, "gap='0.1' cannot be used"),
+        (ROWS, {"encrypted": "no"}, "encrypted='no' cannot be used"),
         (ROWS, {"names": NAMES[1:]}, "300 entries has 299 names"),
         (ROWS, {"names": [*NAMES[1:], NAMES[5]]}, "entries 4 and 299 have one name, 'entry 5'"),
     ):

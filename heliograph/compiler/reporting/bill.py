@@ -168,7 +168,7 @@ def class_agreement(source: Program, exact: Sequence[Array], approximate: Sequen
     output = source.outputs[0]
     if (output.attrs.get("index") and output.op == "argmax") or output.op in COMPARISONS:
         same = (np.round(rows) == np.round(others)).reshape(len(rows), -1).all(axis=1)
-    elif has_classes(source):
+    elif has_classes(source) or output.op == "argmax":
         same = rows.reshape(len(rows), -1).argmax(axis=1) == others.reshape(len(rows), -1).argmax(axis=1)
     else:
         return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.errors import ProgramError
+from heliograph.ir.interface import DECISION, PROBABILITY
 from heliograph.ir.node import Array, size_of
 from heliograph.ir.program import Program
 
@@ -23,8 +24,13 @@ _SEED = 20
 
 
 def has_classes(program: Program) -> bool:
-    """Whether the program has one output, of 2 to 1000 values along one axis: class scores; others have length 1."""
-    if len(program.outputs) != 1:
+    """Whether the program has one output, of 2 to 1000 values along one axis: class scores; others have length 1.
+
+    An output with the unit of an amount has no classes.
+    """
+    if len(program.outputs) != 1 or any(
+        spec.unit not in (None, PROBABILITY, DECISION) for spec in program.interface.outputs
+    ):
         return False
     (output,) = program.outputs
     shape = getattr(output.type, "shape", ())

@@ -29,6 +29,7 @@ from torch import nn
 from heliograph.errors import ProgramError, WireError
 from heliograph.files import Bytes
 from heliograph.frontends.torch.training.modules import INNER, ProgramModule
+from heliograph.records import Named
 
 Tensor = torch.Tensor
 # Called with one batch of each input.
@@ -55,7 +56,7 @@ _COEFFICIENTS_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class Training(metaclass=Named):
     """The settings of a training.
 
     epochs: passes over the samples.
