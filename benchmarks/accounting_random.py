@@ -17,10 +17,9 @@ import math
 import random
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from harness import Run, benchmark, limited, option
+from harness import Run, benchmark, fresh_peak, limited, option, peak
 from heliograph.dp.accounting import Tolerance, delta_at, epsilon_at
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Gaussian, Laplace, Mechanism, SampledGaussian, SampledLaplace
@@ -52,16 +51,9 @@ def drawn(seed: int, number: int) -> tuple[Composition, float]:
     return Composition(items), min(between(rng, 1e-300, 1) if extreme else between(rng, 1e-12, 1e-2), 0.9)
 
 
-def peak(fresh: bool = False) -> int:
-    """The most memory that this process has held, in bytes; `fresh` forgets what was before (Linux)."""
-    if fresh:
-        Path("/proc/self/clear_refs").write_text("5")
-    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-
-
 def judged(composition: Composition, at: float) -> dict[str, Any]:
     """A bracket on epsilon at a delta, what it took, and what is wrong with it."""
-    peak(fresh=True)
+    fresh_peak()
     began, ticked = time.perf_counter(), time.process_time()
     found = epsilon_at(composition, at)
     row: dict[str, Any] = {"seconds": time.process_time() - ticked, "elapsed": time.perf_counter() - began}

@@ -29,14 +29,13 @@ import types
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
-from harness import BUILD, Run, apart, benchmark, option
+from harness import BUILD, Run, apart, benchmark, fresh_peak, option, peak
 from models.dpis import SETTINGS, ReviewRNN, Setting
 from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.calibrate import noise_multiplier
@@ -194,18 +193,6 @@ def opacus(setting: Setting, job: dict[str, Any], x: Tensor, y: Tensor) -> tuple
         "seconds": seconds,
         "records_seen": seen,
     }
-
-
-def peak() -> int:
-    """The most memory this process has held, in bytes, since `fresh_peak`."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
-
-
-def fresh_peak() -> int:
-    """Forget the peak of loading the data (Linux), and give what is held now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak()
 
 
 @contextlib.contextmanager

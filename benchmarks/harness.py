@@ -390,6 +390,17 @@ def absent(name: str) -> str:
 # ------------------------------------------------------------------------------------------- other processes
 
 
+def peak() -> int:
+    """The most memory that this process has held, in bytes, since `fresh_peak` (Linux)."""
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+
+def fresh_peak() -> int:
+    """Forget the peak so far (Linux), and give what is held now, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak()
+
+
 def apart(function: str, *given: Any, threads: int | None = None) -> Any:
     """What the function `module:name` returns in a fresh process, where the peak of memory is its own.
 

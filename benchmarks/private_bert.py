@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpis import accuracy, fresh_peak, peak
-from harness import BUILD, Run, apart, benchmark, option
+from dpis import accuracy
+from harness import BUILD, Run, apart, benchmark, fresh_peak, option, peak
 from models.dpis import _reviews
 from heliograph.dp.training import DPTrainer
 

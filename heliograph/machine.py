@@ -32,6 +32,14 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def without_core_file() -> None:
+    """Let a crash of this process leave no file with its memory; Windows writes none."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
 def load_average() -> float | None:
     """The mean number of running or waiting processes in the last minute; None on systems without it (Windows)."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

@@ -79,7 +79,7 @@ def slots_of(coefficients: Array) -> Array:
     half = coefficients.size // 2
     twisted = np.empty(half, dtype=np.complex128)
     twisted.real, twisted.imag = coefficients[:half], coefficients[half:]
-    twisted *= _twists(half).conj()
+    twisted *= _untwists(half)
     return np.asarray(scipy.fft.ifft(twisted, norm="forward", overwrite_x=True)[_places(half)])
 
 
@@ -99,3 +99,9 @@ def _twists(size: int) -> Array:
     """zeta^-k for k below N / 2."""
     twists: Array = np.exp(np.arange(size) * (-0.5j * math.pi / size))
     return twists
+
+
+@functools.lru_cache(maxsize=32)
+def _untwists(size: int) -> Array:
+    """zeta^k for k below N / 2."""
+    return _twists(size).conj()

@@ -15,6 +15,7 @@ from heliograph.cli.options import COMPILER_SECTIONS, chosen_options, compiler_o
 from heliograph.cli.output import emit, force_option, full_option, output_options, refuse_overwriting, remark
 from heliograph.cli.sections import SectionedCommand
 from heliograph.errors import ProgramError
+from heliograph.machine import without_core_file
 from heliograph.tools.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ def _encrypted(
     from heliograph.runtime.server.server import require_server
 
     require_server(artifact)
+    without_core_file()
     client = hg.Client(artifact.public(), allow_insecure=insecure)
     with hg.Server(artifact, client.evaluation_keys(progress), allow_insecure=insecure) as server:
         for x in inputs:

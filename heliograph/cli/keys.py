@@ -18,6 +18,7 @@ from heliograph.cli.output import (
     remark,
 )
 from heliograph.errors import ProgramError, SecurityError
+from heliograph.machine import without_core_file
 from heliograph.tools.progress import progress_bar
 
 PASSPHRASE_FILE = click.option(
@@ -49,6 +50,7 @@ def load_client(key: str, passphrase_file: str | None, insecure: bool) -> tuple[
     from heliograph.runtime.client.client import Client
     from heliograph.runtime.client.keyfile import is_protected
 
+    without_core_file()
     secret: str | None = None
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)
@@ -136,6 +138,7 @@ def keygen_command(
         )
     if not one_by_one:
         check_disk(Path(keys).parent, total)
+    without_core_file()
     secret: str | None = None
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)

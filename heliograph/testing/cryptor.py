@@ -44,7 +44,7 @@ class Secret(Protocol):
 
     def encrypted_bytes(self, vector: Array, level: int, log_scale: float) -> bytes: ...
 
-    def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]: ...
+    def decrypted(self, residues: Array, log_scale: float, count: int | None = None) -> tuple[Array, float]: ...
 
     def evaluation_key_bytes(self, key: EvaluationKey) -> bytes: ...
 
@@ -65,7 +65,10 @@ class SecretKind(Protocol):
 def arithmetic_checks(
     make: Callable[[int, tuple[int, ...]], Arithmetic], rings: Sequence[Ring] = (*RINGS[:3], RINGS[8])
 ) -> Iterator[Check]:
-    """The checks of a client's arithmetic, which `make` creates from a ring dimension and primes."""
+    """The checks of a client's arithmetic, which `make` creates from a ring dimension and primes.
+
+    `rings`: by default one of each kind of prime; all of `RINGS` take minutes.
+    """
     for ring in rings:
         for kind in ("random", "zero", "prime - 1"):
             yield Check(name_of(ring), f"arithmetic of {kind}", functools.partial(_arithmetic, make, ring, kind))
@@ -97,7 +100,7 @@ def _arithmetic(make: Callable[[int, tuple[int, ...]], Arithmetic], ring: Ring, 
 
 
 def cryptor_checks(kind: SecretKind, rings: Sequence[Ring] = (RINGS[0], RINGS[8], RINGS[-2])) -> Iterator[Check]:
-    """The checks of the secret keys from `kind`; most of them share one key."""
+    """The checks of the secret keys from `kind`; most of them share one key. `rings` as for `arithmetic_checks`."""
     shared = functools.lru_cache(maxsize=1)(lambda ring: kind(ring))
     for ring in rings:
         kinds: dict[str, Callable[[SecretKind, Ring], None]] = {
@@ -110,7 +113,8 @@ def cryptor_checks(kind: SecretKind, rings: Sequence[Ring] = (RINGS[0], RINGS[8]
             "encryption": _encryption,
             "decryption": _decryption,
             "no two alike": _no_two_alike,
-            "forked processes": _forked,
+            # Windows has no forks.
+            **({"forked processes": _forked} if hasattr(os, "fork") else {}),
             "what cannot be encrypted": _refused_values,
             "secrets are not pickled": _not_pickled,
             **{f"key {key.name}": functools.partial(_key, key) for key in _keys(ring)},
@@ -210,6 +214,10 @@ def _decryption(cryptor: Secret, ring: Ring) -> None:
             f"{what}: the error is estimated as {estimate:.3g}"
         )
         assert scale > 45 or (found != again).mean() > 0.9, f"{what}: twice the same, so that no noise is added"
+        few, same = cryptor.decrypted(residues, scale, 5)
+        assert few.shape == (5,), f"{what}: {few.size} slots where 5 are read"
+        assert same == estimate, f"{what}: the estimate depends on how many slots are read"
+        assert np.abs(few - values[:5]).max() <= 8 * std, f"{what}: of the first slots alone"
         # A ciphertext of three parts: b + a s + c s^2.
         third = np.concatenate([residues, np.zeros_like(residues[:1])])
         assert np.abs(cryptor.decrypted(third, scale)[0] - values).max() <= 8 * std, f"{what}: of three parts"
@@ -229,8 +237,8 @@ def _keys(ring: Ring) -> list[EvaluationKey]:
         ("relinearization", 0),
         *[("encapsulation", 0)] * (ring.bootstrap is not None),
     ]
-    keys = [EvaluationKey(kind, ring, kind, amount) for kind, amount in kinds]
-    return [*keys, EvaluationKey("lower/rotation", lower_part(ring), "rotation", 1)]
+    lower = [EvaluationKey(f"lower/{kind}", lower_part(ring), kind, amount) for kind, amount in kinds[:3]]
+    return [*(EvaluationKey(kind, ring, kind, amount) for kind, amount in kinds), *lower]
 
 
 def _key(key: EvaluationKey, cryptor: Secret, ring: Ring) -> None:

@@ -51,6 +51,28 @@ def check(keys: str) -> None:
     np.testing.assert_allclose(found, hg.simulate(toy_artifact(), x, noisy=False), atol=1e-4)
 
 
+def test_a_crash_with_the_secret_key_leaves_no_core_file(folder: Path) -> None:
+    """Each command that has the secret key, in a process of its own that asks for core files."""
+    resource = pytest.importorskip("resource", reason="this system has no core files")
+    code = (
+        "import resource, sys\nfrom heliograph.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as exit:\n    assert not exit.code\n"
+        "print('limit', resource.getrlimit(resource.RLIMIT_CORE)[0])\n"
+    )
+    if not resource.getrlimit(resource.RLIMIT_CORE)[1]:
+        pytest.skip("core files are forbidden here")
+    np.save("x.npy", sample())
+    commands = (
+        ["keygen", "public", "--insecure", "--quiet"],
+        ["encrypt", "client.key", "x.npy", "--insecure", "--quiet"],
+    )
+    for command in commands:
+        done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "limit 0"
+
+
 @pytest.mark.parametrize("keys", ["eval.keys", "keys/"])
 def test_a_kill_leaves_the_secret_key_and_the_same_command_goes_on(
     folder: Path, capsys: pytest.CaptureFixture[str], keys: str

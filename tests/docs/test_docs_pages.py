@@ -25,7 +25,7 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_blocks_of_the_page_print_what_it_says(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    pytest.importorskip("openfhe", reason="clients and servers need the extra `run`")
+    pytest.importorskip("openfhe", reason="OpenFHE is not installed")
     pytest.importorskip("sklearn", reason="the pages use scikit-learn's digits (the extra `demo`)")
     page = Page(tmp_path)
     if name == "tables.md":

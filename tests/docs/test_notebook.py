@@ -34,7 +34,7 @@ def rows(cell: object) -> list[str]:
 def test_the_notebook_runs_and_prints_what_it_shows(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("openfhe", reason="clients and servers need the extra `run`")
+    pytest.importorskip("openfhe", reason="OpenFHE is not installed")
     pytest.importorskip("sklearn", reason="the notebook uses scikit-learn's digits (the extra `demo`)")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -6,7 +6,9 @@ import ast
 import hashlib
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -74,10 +76,56 @@ def test_the_package_makes_the_vectors_with_numpy() -> None:
 
 
 def test_the_package_makes_the_vectors_with_kernels() -> None:
-    pytest.importorskip("numba", reason="the kernels need the extra `run`")
+    pytest.importorskip("numba", reason="the kernels need numba")
     made = writer.Writer()
     assert type(made.client._cryptor._basis(writer.RING).arithmetic) is not NumpyArithmetic
     same(made.with_answer(made.evaluated()))
+
+
+_SMALL = """
+import importlib.util, json, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in sys.argv[2].split() else found(name, *more)
+sys.meta_path.insert(0, Blocked())
+import heliograph as hg
+
+client = hg.Client.load("key", json.loads(sys.argv[1])["passphrase"], allow_insecure=True)
+print(json.dumps({
+    "result": client.decrypt(hg.EncryptedOutput.load("output.bin")).tolist(),
+    "bytes": len(client.encrypt(json.loads(sys.argv[1])["sample"]).to_bytes()),
+    "keys": len(client.evaluation_keys().names()),
+    "arithmetic": type(client._cryptor._basis(client.public.ring).arithmetic).__name__,
+}))
+"""
+
+
+def test_a_client_needs_numpy_scipy_and_cryptography_alone(tmp_path: Path) -> None:
+    """Of all that the package may import, with nothing compiled."""
+    for name, file in (("key", "client-key.bin"), ("output.bin", "output.bin")):
+        (tmp_path / name).write_bytes(stored(file))
+    (tmp_path / "key").chmod(0o600)
+    lines = (ROOT / "constraints.txt").read_text().split()
+    needed = {"numpy", "scipy", "cryptography", "cffi", "pycparser", "typing_extensions"}
+    names = {each.split("==")[0].replace("-", "_").lower() for each in lines if "==" in each} - needed
+    modules = names | {"sklearn", "PIL", "google", "attr", "dateutil", "yaml"}
+    assert {"numba", "openfhe", "torch", "lark", "click", "httpx", "mpmath", "networkx", "rich"} <= modules
+    told = json.dumps({"passphrase": VECTORS["key_file"]["passphrase"], "sample": VECTORS["sample"]})
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL, told, " ".join(modules)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found, expected = json.loads(done.stdout), VECTORS["decryption"]
+    assert found["result"] == pytest.approx(expected["result"], abs=expected["within"])
+    assert found["arithmetic"] == "NumpyArithmetic"
+    assert found["keys"] > 0
+    assert found["bytes"] == len(stored("input.bin"))
 
 
 def test_the_package_reads_the_vectors(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import contextlib
 import gc
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.clients import without_kernels
 from runtime.bootstrapped import RING
 from runtime.support import toy_artifact
 
@@ -16,18 +18,14 @@ from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.client.cryptor import cryptor as cryptors
-from heliograph.runtime.client.cryptor import randomness
 from heliograph.runtime.client.cryptor.arithmetic import NumpyArithmetic, arithmetic, arrays_of
 from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.openfhe.serial import key_template
-from heliograph.runtime.wire import packed
+from heliograph.runtime.residues import centered
 from heliograph.runtime.wire.forms import key_form
 
 SHORT = Ring(11, 39, 34, 20, 7, None, (3, 3), short_specials=True)
-
-
-# ------------------------------------------------------------------------- what is drawn for whom
 
 
 # ------------------------------------------------------------------------- kernels and numpy
@@ -44,8 +42,7 @@ def drawn_by(kind: object, ring: Ring, monkeypatch: pytest.MonkeyPatch) -> list[
         patched.setattr(cryptors, "fresh_seed", fresh)
         patched.setattr(cryptors, "arithmetic", kind)
         if kind is NumpyArithmetic:
-            patched.setattr(packed, "kernels", lambda: None)
-            patched.setattr(randomness, "kernels", lambda: None)
+            without_kernels(patched)
         cryptor = Cryptor(ring, tag="0" * 32)
         kinds = ("rotation", 5), ("relinearization", 0), ("conjugation", 0), ("encapsulation", 0)
         keys = [EvaluationKey("k", ring, *each) for each in kinds]
@@ -94,6 +91,41 @@ def test_what_is_kept_of_a_secret_is_overwritten_when_it_goes(kind: object, monk
     with gc_disabled():
         del cryptor
         assert not any(array.any() for array in kept)
+
+
+@pytest.mark.parametrize("kind", [NumpyArithmetic, arithmetic], ids=["numpy", "kernels"])
+def test_errors_and_what_a_file_holds_are_overwritten(kind: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ciphertext and its error give the secret key; a file's coefficients are that key."""
+    monkeypatch.setattr(cryptors, "arithmetic", kind)
+    cryptor, drawn = Cryptor(RING), list[np.ndarray]()
+
+    def gaussian(*given: Any) -> np.ndarray:
+        drawn.append(sampled(*given))
+        return drawn[-1]
+
+    sampled = cryptors.gaussian
+    monkeypatch.setattr(cryptors, "gaussian", gaussian)
+    cryptor.encrypted_bytes(np.zeros(4), 1, 40.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(cryptors, "in_threads", full)
+        with pytest.raises(RuntimeError, match="full"):
+            cryptor.encrypted_bytes(np.zeros(4), 1, 40.0)
+    assert len(drawn) == 2
+    assert not any(error.any() for error in drawn)
+    read = list[np.ndarray]()
+
+    def seen(values: np.ndarray, prime: int) -> np.ndarray:
+        read.append(values)
+        return centered(values, prime)
+
+    monkeypatch.setattr(cryptors, "centered", seen)
+    Cryptor.from_secret_bytes(RING, cryptor.secret_bytes(), cryptor.tag)
+    assert len(read) == 1
+    assert not read[0].any()
+
+
+def full(*_: object) -> None:
+    raise RuntimeError("full")
 
 
 @contextlib.contextmanager

@@ -146,8 +146,8 @@ def test_honest_artifacts_are_above_the_least_error_and_below_the_margin() -> No
                 output = server.run(client.encrypt(x))
                 error = np.abs(client.decrypt(output) - hg.simulate(artifact, x, noisy=False)).max()
                 assert error < sharing.SHARE_MARGIN * predicted
-                log_scale = client.public.outputs[0].log_scales[0]
-                _, estimated = client._decrypted(output, "0", 0, log_scale, "the output")
+                spec = client.public.outputs[0]
+                _, estimated = client._decrypted(output, spec, "0", 0, spec.log_scales[0], "the output")
                 outputs.check_sharing("y", 1, predicted, estimated, {"output_magnitude": 1e30})
 
 

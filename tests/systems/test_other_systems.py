@@ -28,13 +28,16 @@ from heliograph.cli.doctor import _cores
 from heliograph.cli.serve import serve_command
 from heliograph.errors import ProgramError, SecurityError, WireError
 from heliograph.runtime.client import keyfile
+from heliograph.runtime.client.cryptor.cryptor import Cryptor
 from heliograph.runtime.client.shares import Shares
+from heliograph.testing import RINGS, cryptor_checks
 from heliograph.tools.measure import peak_rss_bytes
 from heliograph.tools.measuring.calibrate import Calibration, Sample, machine_name
 
 PROGRAM = "program tiny\ninput x: secret tensor[2] in [-1, 1]\noutput y = x[0] + x[1]\n"
 # Of what the package calls, what CPython on Windows does not have, and what it lacks on macOS.
 UNIX = (
+    "fork",
     "geteuid",
     "getloadavg",
     "pread",
@@ -122,6 +125,13 @@ def held_by_another(path: Path, place: int) -> Iterator[None]:
         holder.stdout.readline()
         yield
         holder.communicate(b"\n")
+
+
+def test_windows_runs_the_suite_for_clients(windows: Msvcrt) -> None:
+    """All of it but the check of forks, which are not there."""
+    names = [check.name for check in cryptor_checks(Cryptor, RINGS[:1])]
+    assert "forked processes" not in names
+    assert {"secrets", "encryption", "decryption", "no two alike"} < set(names)
 
 
 # ------------------------------------------------------------------------------------------ files and locks

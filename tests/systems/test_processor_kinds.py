@@ -17,9 +17,12 @@ from heliograph.runtime import residues
 # The digest of what each primitive makes of the same residues and keys, on a chain of primes of one word, on one of
 # primes that are worked on as doubles where that is fast, and on one of larger primes.
 SCRIPT = """
-import hashlib, json
+import hashlib, itertools, json
 import numpy as np
+from heliograph.ckks.keys import EvaluationKey
 from heliograph.ckks.ring import Ring
+from heliograph.runtime.client.cryptor import cryptor as cryptors
+from heliograph.runtime.noise import SecretStream
 from heliograph.runtime.native import keyswitch
 from heliograph.runtime.native.kernels import floating
 from heliograph.runtime.native.kernels import transforms
@@ -53,13 +56,25 @@ for name, ring in {
     }
     for op, value in made.items():
         found[f"{name} {op}"] = hashlib.sha256(value.residues.tobytes()).hexdigest()
+    # The client's kernels: samplers, streams, sums with products, packing.
+    counter = itertools.count()
+    def seed():
+        return next(counter).to_bytes(32, "little")
+    cryptors.SecretStream, cryptors.fresh_seed = lambda: SecretStream(seed()), seed
+    secret = cryptors.Cryptor(ring, tag="0" * 32)
+    for op, value in {
+        "secret": secret.secret_bytes(),
+        "key": secret.evaluation_key_bytes(EvaluationKey("k", ring, "rotation", 1)),
+        "ciphertext": secret.encrypted_bytes(np.linspace(-1, 1, ring.slots), 1, 20.0),
+    }.items():
+        found[f"{name} {op}"] = hashlib.sha256(value).hexdigest()
 print(json.dumps(found))
 """
 
 
 def digests(**forced: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**os.environ, **forced}, capture_output=True, text=True, timeout=500
+        [sys.executable, "-c", SCRIPT], env={**os.environ, **forced}, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
@@ -72,6 +87,8 @@ def here() -> dict[str, Any]:
     return digests()
 
 
+# All kernels are compiled anew.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "forced",
     [
@@ -86,7 +103,7 @@ def test_kernels_give_the_same_residues(forced: dict[str, str], here: dict[str, 
     found = digests(**forced)
     assert found.pop("doubles") is False
     assert found == {name: digest for name, digest in here.items() if name != "doubles"}
-    assert len(set(found.values())) == len(found) == 27
+    assert len(set(found.values())) == len(found) == 36
 
 
 def test_transforms_of_numpy_are_values_of_the_polynomial() -> None:

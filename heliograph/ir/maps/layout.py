@@ -115,6 +115,11 @@ class Layout:
         """The slots after which copies are counted anew."""
         return self.period * self.copies
 
+    @property
+    def first_copy(self) -> int:
+        """The slots of the first period, for all samples: `unpack` reads no others."""
+        return self.period * self.samples
+
     @functools.cached_property
     def last_place(self) -> int:
         """The largest place."""
@@ -188,7 +193,7 @@ class Layout:
             one = replace(self, groups=1)
             parts = (vectors[at : at + self.chunks] for at in range(0, self.ciphertexts, self.chunks))
             return np.concatenate([one.unpack(part).reshape(self.samples, *self.shape) for part in parts])
-        flat = np.concatenate([vector[: self.period * self.samples].reshape(self.period, -1) for vector in vectors])
+        flat = np.concatenate([vector[: self.first_copy].reshape(self.period, -1) for vector in vectors])
         samples = flat[self.places()].T
         return np.asarray(samples.reshape(self.shape if self.samples == 1 else (self.samples, *self.shape)))
 

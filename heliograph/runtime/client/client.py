@@ -295,7 +295,7 @@ class Client:
             vectors = []
             for chunk, (level, log_scale) in enumerate(zip(spec.levels, spec.log_scales, strict=True)):
                 name, what = object_name(spec.name, chunk), f"carried value {spec.name!r}"
-                vectors.append(self._decrypted(values, name, level, log_scale, what)[0])
+                vectors.append(self._decrypted(values, spec, name, level, log_scale, what)[0])
             tensor = _unpacked(spec, vectors)
             check_carried(spec, tensor)
             found[spec.name] = tensor
@@ -462,7 +462,8 @@ class Client:
         """One output from its ciphertexts, checked, with its estimated and its expected error."""
         vectors, errors = [], []
         for number, log_scale in zip(numbers, spec.log_scales, strict=True):
-            vector, error = self._decrypted(output, str(number), 0, log_scale, f"output ciphertext {number}")
+            what = f"output ciphertext {number}"
+            vector, error = self._decrypted(output, spec, str(number), 0, log_scale, what)
             vectors.append(vector)
             errors.append(error)
         tensor, expected = _unpacked(spec, vectors), self._expected_error(spec)
@@ -496,11 +497,17 @@ class Client:
         return [flood(tensor, expected, values) for _, tensor, _, expected in results]
 
     def _decrypted(
-        self, message: EncryptedOutput | CarriedValues, name: str, level: int, log_scale: float, what: str
+        self,
+        message: EncryptedOutput | CarriedValues,
+        spec: PublicSpec,
+        name: str,
+        level: int,
+        log_scale: float,
+        what: str,
     ) -> tuple[Array, float]:
-        """The slots of one ciphertext of a message, checked, and an estimate of their error."""
+        """The slots of one ciphertext of a message that hold its tensor, checked, and an estimate of their error."""
         residues = read_ciphertext(message.blobs[name], self.public.ring, level, self.id, what)
-        return self._cryptor.decrypted(residues, log_scale)
+        return self._cryptor.decrypted(residues, log_scale, spec.placed.first_copy)
 
 
 def _check_counts(counts: Sequence[int]) -> None:

@@ -85,31 +85,35 @@ class Cryptor:
             basis.arithmetic.add_product(row, other, basis.secret[place], place, minus=True)
             return form.pack(row, place)
 
-        return form.joined(header, in_threads(packed, len(primes), ring.ring_dim))
+        try:
+            return form.joined(header, in_threads(packed, len(primes), ring.ring_dim))
+        finally:
+            # With its error a ciphertext gives the secret key away.
+            _overwrite([error, *message])
 
-    def decrypted(self, residues: Array, log_scale: float) -> tuple[Array, float]:
-        """The slots of a ciphertext, residues (parts, level + 1, N), and an estimate of their error.
+    def decrypted(self, residues: Array, log_scale: float, count: int | None = None) -> tuple[Array, float]:
+        """The first `count` slots of a ciphertext (by default all), and an estimate of their error.
 
-        The message is real, so the imaginary parts are pure error, and the error of the real parts is as large. Noise
-        of the same size, from the system's generator, is added to the real parts so that they reveal less about the
-        key; OpenFHE does so too. Raises RangeError if the message is destroyed or fills its modulus: it is then not the
-        computed result.
+        `residues` are (parts, level + 1, N). The message is real, so the imaginary parts are pure error, and the error
+        of the real parts is as large. Noise of the same size, from the system's generator, is added to the real parts so
+        that they reveal less about the key; OpenFHE does so too. Raises RangeError if the message is destroyed or fills
+        its modulus, in any slot: it is then not the computed result.
         """
         require_own_process("decryption")
         ring, basis = self.ring, self._basis(self.ring)
-        count, rows = residues.shape[1], []
-        for place in range(count):
+        towers, rows = residues.shape[1], []
+        for place in range(towers):
             # Horner's rule: b + s (a + s ...).
             parts = [basis.arithmetic.row(part[place], place) for part in residues]
             for sums, values in itertools.pairwise(reversed(parts)):
                 basis.arithmetic.add_product(values, sums, basis.secret[place], place)
             rows.append(basis.arithmetic.backward(parts[0], place))
-        slots = slots_of(signed(rows, ring.primes[:count]))
+        slots = slots_of(signed(rows, ring.primes[:towers]))
         real, imaginary_parts = slots.real, slots.imag
         imaginary = math.sqrt(float(np.dot(imaginary_parts, imaginary_parts)) / slots.size)
         largest = float(np.abs(real).max(initial=0.0))
         destroyed = decryption_fails(ring, log_scale, imaginary)
-        if destroyed or (largest > 0 and math.log2(largest) > sum(ring.log_primes[:count]) - 1):
+        if destroyed or (largest > 0 and math.log2(largest) > sum(ring.log_primes[:towers]) - 1):
             raise RangeError(
                 "the result cannot be decrypted: its error is larger than its message"
                 if destroyed
@@ -117,9 +121,10 @@ class Cryptor:
                 why="a value left the range that it was planned for",
                 hint="run heliograph.simulate on this input: it names the layer that overflows",
             )
-        found = secure_normal(slots.size)
+        # Slots that nobody reads need no noise.
+        found = secure_normal(slots.size if count is None else count)
         found *= decryption_std(ring, imaginary)
-        found += real
+        found += real[: found.size]
         found *= 2.0**-log_scale
         return found, math.sqrt(2.0) * imaginary * 2.0**-log_scale
 
@@ -221,7 +226,11 @@ class Cryptor:
             raise WireError("the secret key has no valid name")
         values = np.frombuffer(data, dtype="<u8").reshape(ring.towers, ring.ring_dim)
         do = arithmetic(ring.ring_dim, ring.primes[:1])
-        coefficients = centered(do.backward(do.row(values[0] % np.uint64(do.primes[0]), 0), 0), do.primes[0])
+        reduced = values[0] % np.uint64(do.primes[0])
+        row = do.row(reduced, 0)
+        residues = do.backward(row, 0)
+        coefficients = centered(residues, do.primes[0])
+        _overwrite([reduced, row, residues])
         cryptor = Cryptor(ring, coefficients, tag)
         if np.abs(coefficients).max() > 1 or cryptor.secret_bytes() != data:
             raise WireError("the secret key is none: it is not ternary, or not the same modulo each prime")
