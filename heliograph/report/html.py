@@ -25,7 +25,7 @@ from heliograph.report.graphs import graph_svg, layers_svg, legend_svg
 from heliograph.report.layers import is_bootstrap, layer_graph
 from heliograph.report.markup import table, tiles
 from heliograph.report.parameters import ProgramParameters
-from heliograph.report.terms import hovering
+from heliograph.report.terms import hovering, named
 from heliograph.report.text import (
     CURVE_TITLES,
     Report,
@@ -248,7 +248,7 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         ),
         "</nav>",
         report.sentence(),
-        tiles(report.tiles()),
+        tiles([(value, named(label)) for value, label in report.tiles()]),
         "<h2 id=bill-section>The bill</h2>",
         report.figures_table(),
         "<p></p>",
