@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heliograph.artifact.times import calls_by_layer, layer_times
 from heliograph.ckks.chains import Chain
 from heliograph.ckks.costs import CostTable
 from heliograph.ckks.keys import EvaluationKey
@@ -52,7 +53,6 @@ from heliograph.report.figures import (
     KeyRow,
     LayerDegree,
     LayerImpact,
-    LayerTime,
     LayerWork,
     LowerChain,
     OutputRange,
@@ -82,7 +82,7 @@ def complete(program: Program, known: Stored) -> Figures:
     """All figures of an executable program: the stored ones in `known`, and those computed from the program."""
     ring, costs = program.ring, CostTable(known.costs, **known.cost_table)
     by_node = node_calls(program)
-    by_layer, chains = _by_layer(program, by_node), program.planned.chains
+    chains = program.planned.chains
     calls: Counter[Call] = Counter()
     for found in by_node.values():
         calls.update(found)
@@ -139,11 +139,8 @@ def complete(program: Program, known: Stored) -> Figures:
         server_peak_bytes=memory["server"],
         client_peak_bytes=memory["client"],
         predicted_ms=predicted_ms,
-        work_by_layer=tuple(LayerWork(**dataclasses.asdict(row)) for row in calls_table(by_layer)),
-        predicted_ms_by_layer=tuple(
-            LayerTime(layer, sum(number * priced_ms(call, chains, costs) for call, number in found.items()))
-            for layer, found in by_layer.items()
-        ),
+        work_by_layer=tuple(LayerWork(**dataclasses.asdict(row)) for row in calls_table(calls_by_layer(by_node))),
+        predicted_ms_by_layer=layer_times(program, by_node, costs),
         degrees=_degrees(program, by_node, costs, known.allocation),
         predicted_max_abs_error=total_error,
         ranges=tuple(ranges),
@@ -233,14 +230,6 @@ def _encode_ms(calls: Mapping[Call, int], ring: Ring, costs: CostTable) -> float
         for call, number in calls.items()
         if call.primitive in ("mul_plain", "summed_product", "wide_product", "add_plain")
     )
-
-
-def _by_layer(program: Program, calls: Mapping[Node, Mapping[Call, int]]) -> dict[str, Counter[Call]]:
-    """The calls of each layer, in program order."""
-    table: dict[str, Counter[Call]] = {}
-    for node, found in calls.items():
-        table.setdefault(node.loc.layer or node.op, Counter()).update(found)
-    return table
 
 
 def _degrees(

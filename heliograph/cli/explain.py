@@ -11,11 +11,11 @@ from heliograph.cli.output import emit, output_options
 @click.argument("name", nargs=-1)
 @output_options
 def explain_command(name: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """Explain NAME, a row of the bill, a kind of call or an op of the IR, in one line; without NAME all rows and calls.
+    """Explain NAME, a row or a word of the bill, a kind of call or an op of the IR, in one line; without NAME all of them.
 
     For example: heliograph explain output error
     """
-    from heliograph.report.terms import CALLS, ROWS, TERMS, explained
+    from heliograph.report.terms import CALLS, ROWS, TERMS, WORDS, explained
 
     if name:
         words = " ".join(name)
@@ -25,6 +25,6 @@ def explain_command(name: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     width = max(map(len, TERMS))
     parts = [
         f"{title}\n" + "\n".join(f"  {each:<{width}}  {line}" for each, line in entries.items())
-        for title, entries in (("Rows of the bill", ROWS), ("Kinds of operations", CALLS))
+        for title, entries in (("Rows of the bill", ROWS), ("Kinds of operations", CALLS), ("Words", WORDS))
     ]
     emit("\n\n".join(parts), TERMS, as_json=as_json, quiet=quiet)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,8 @@ from heliograph.ir.ranges import RangeEntry
 
 # The number of inputs and outputs that a program's one-line summary names.
 _SHOWN = 4
+# The nodes that a notebook shows.
+_SHOWN_NODES = 40
 
 # Computes the impact of each secret activation of a tensor-stage program, in program order: A_i is the mean over samples of
 # sum_j (dLoss/da_ij)^2 (OLA, section 2.2). The samples are one array for each input, with a leading sample axis.
@@ -74,6 +77,15 @@ class Program:
             f"{name}: {node.type}" for name, node in zip(self.output_names[:_SHOWN], self.outputs, strict=False)
         )
         return f"<Program {self.name!r}, {self.stage.value}, {len(self.nodes)} nodes: ({inputs}) -> ({outputs})>"
+
+    def _repr_html_(self) -> str:
+        """The view in a notebook: what the program takes and gives, and its first nodes."""
+        from heliograph.ir.text import print_node
+
+        names, more = self.names(), len(self.nodes) - _SHOWN_NODES
+        lines = [print_node(node, names) for node in self.nodes[:_SHOWN_NODES]]
+        lines += [f"... {more} more"] * (more > 0)
+        return f"<p>{escape(repr(self))}</p><pre>{escape(chr(10).join(lines))}</pre>"
 
     @property
     def planned(self) -> Parameters:

@@ -1,15 +1,17 @@
-"""Drawings of the report as SVG texts: the graph by levels, level and scale along the program, intervals, bars."""
+"""Drawings of the report as SVG texts: level and scale along the program, intervals, bars, curves and points."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
+from heliograph.report import svg
 from heliograph.report.depth import DepthRow
+from heliograph.report.facts import range_name
 from heliograph.report.figures import Allocation, LayerDegree, OutputPoint
-from heliograph.report.layers import Box, is_bootstrap, runs
+from heliograph.report.layers import is_bootstrap, runs
 from heliograph.report.text import (
     Report,
     curve_cells,
@@ -19,242 +21,9 @@ from heliograph.report.text import (
     seconds_text,
     share_text,
 )
-from heliograph.texts import number_of
 
-_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _RANK = 128, 30, 146, 50
-# From few levels left (light) to many (dark), in one hue, so that the order is clear without the legend.
-_LIGHT, _DARK = (222, 235, 247), (8, 64, 129)
-# Colours for standalone pictures; for dark screens the page redefines the same names (html.py).
-INK, MUTED, GRID = "#1f2933", "#5c6b7a", "#d8dee6"
-PREDICTED, MEASURED, WARM = "#2c6fbb", "#d9822b", "#b5452c"
-PROVED, INTERVAL, BOOTSTRAP, LEVEL, SCALE = "#2f7d5b", "#e4ecf5", "#7b3fa0", "#0b5394", "#2f7d5b"
-
-
-def _themed(name: str, colour: str) -> str:
-    return f"var(--{name}, {colour})"
-
-
-_INK, _MUTED, _GRID = _themed("ink", INK), _themed("muted", MUTED), _themed("grid", GRID)
-_PREDICTED, _MEASURED, _WARM = _themed("predicted", PREDICTED), _themed("measured", MEASURED), _themed("warm", WARM)
-_PROVED, _INTERVAL, _BOOTSTRAP = (
-    _themed("proved", PROVED),
-    _themed("interval", INTERVAL),
-    _themed("bootstrap", BOOTSTRAP),
-)
-_LEVEL, _SCALE, _BAND = _themed("level", LEVEL), _themed("scale", SCALE), _themed("band", "#f4f6f9")
-# Marks text on an axis, which is not a figure of the report.
-_AXIS = ' class="axis"'
-
-
-def number(value: float) -> str:
-    """A coordinate as a short text."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def level_colour(level: int, levels: int) -> str:
-    """The fill of a node at a level."""
-    share = level / levels if levels else 0.0
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(_LIGHT, _DARK, strict=True))
-    return f"#{red:02x}{green:02x}{blue:02x}"
-
-
-def text_colour(level: int, levels: int) -> str:
-    """Dark ink on light boxes, white on dark ones."""
-    return "#ffffff" if levels and level / levels > 0.5 else INK
-
-
-def _text(
-    x: float, y: float, text: str, size: int = 12, anchor: str = "start", fill: str = _INK, more: str = ""
-) -> str:
-    return (
-        f'<text x="{number(x)}" y="{number(y)}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{more}>'
-        f"{escape(text)}</text>"
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, stroke: str = _GRID, width: float = 1.0) -> str:
-    return (
-        f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" '
-        f'stroke="{stroke}" stroke-width="{number(width)}"/>'
-    )
-
-
-def _rect(x: float, y: float, width: float, height: float, fill: str, more: str = "", inner: str = "") -> str:
-    return (
-        f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.0))}" height="{number(height)}" '
-        f'fill="{fill}"{more}>{inner}</rect>'
-    )
-
-
-def _svg(width: float, height: float, body: Sequence[str], label: str, name: str = "") -> str:
-    identity = f' id="{escape(name)}"' if name else ""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg"{identity} width="{number(width)}" height="{number(height)}" '
-        f'viewBox="0 0 {number(width)} {number(height)}" role="img" aria-label="{escape(label)}">'
-        + "".join(body)
-        + "</svg>"
-    )
-
-
-def ending(text: str, most: int) -> str:
-    """The text, without its beginning if it is too long: the end of a layer's path says more."""
-    return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
-
-
-def shortened(text: str, most: int) -> str:
-    """The text, without its middle if it is too long."""
-    if len(text) <= most:
-        return text
-    head = (most - 1) // 2
-    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
-
-
-class Placed(Protocol):
-    """An item of a graph: its name, and the names of the items that it reads."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-
-
-def place(rows: Sequence[Placed]) -> dict[str, tuple[int, float]]:
-    """Rank (longest path from an input) and column of each node; columns follow the mean of the operands' columns."""
-    rank: dict[str, int] = {}
-    for row in rows:
-        rank[row.name] = max((rank[name] + 1 for name in row.inputs), default=0)
-    by_rank: dict[int, list[Placed]] = {}
-    for row in rows:
-        by_rank.setdefault(rank[row.name], []).append(row)
-    column: dict[str, float] = {}
-    for level in sorted(by_rank):
-        members = by_rank[level]
-        wanted = {
-            row.name: sum(column[name] for name in row.inputs) / len(row.inputs) if row.inputs else 0.0
-            for row in members
-        }
-        members.sort(key=lambda row: wanted[row.name])
-        centre = sum(wanted.values()) / len(wanted)
-        for position, row in enumerate(members):
-            column[row.name] = centre + position - (len(members) - 1) / 2
-    return {row.name: (rank[row.name], column[row.name]) for row in rows}
-
-
-def graph_svg(rows: Sequence[DepthRow], levels: int) -> str:
-    """The graph, top to bottom; the fill shows the level, a thick frame the critical path."""
-    if not rows:
-        return _svg(200, 40, [_text(10, 24, "no nodes")], "empty graph", "graph")
-    places = place(rows)
-    left = min(column for _, column in places.values())
-    width = (max(column for _, column in places.values()) - left) * _COLUMN + _BOX_WIDTH + 40
-    height = max(rank for rank, _ in places.values()) * _RANK + _BOX_HEIGHT + 40
-
-    def corner(name: str) -> tuple[float, float]:
-        rank, column = places[name]
-        return 20 + (column - left) * _COLUMN, 20 + rank * _RANK
-
-    critical = {row.name for row in rows if row.critical}
-    edges, boxes = [], []
-    for row in rows:
-        x, y = corner(row.name)
-        for operand in row.inputs:
-            ox, oy = corner(operand)
-            x1, y1, x2, y2 = ox + _BOX_WIDTH / 2, oy + _BOX_HEIGHT, x + _BOX_WIDTH / 2, y
-            bend = (y2 - y1) / 2
-            thick = operand in critical and row.name in critical
-            edges.append(
-                f'<path d="M{number(x1)} {number(y1)}C{number(x1)} {number(y1 + bend)} {number(x2)} {number(y2 - bend)} '
-                f'{number(x2)} {number(y2)}" fill="none" stroke="{_WARM if thick else _MUTED}" '
-                f'stroke-width="{2 if thick else 1}"/>'
-            )
-        frame = f' rx="4" stroke="{_WARM if row.critical else _MUTED}" stroke-width="{2 if row.critical else 1}"'
-        fill, ink = level_colour(row.level, levels), text_colour(row.level, levels)
-        if is_bootstrap(row):
-            fill, ink = _BOOTSTRAP, "#ffffff"
-        title = (
-            f"<title>{escape(row.name)} = {escape(row.op)}: level {row.level}, scale {row.scale_bits:.2f} bits, depth "
-            f"{row.depth}\n{escape(row.layer)} {escape(row.location)}</title>"
-        )
-        boxes.append(
-            f"<g>{title}{_rect(x, y, _BOX_WIDTH, _BOX_HEIGHT, fill, frame)}"
-            + _text(x + _BOX_WIDTH / 2, y + 13, f"{row.name} {row.op}", 11, "middle", ink)
-            + _text(
-                x + _BOX_WIDTH / 2, y + 25, shortened(f"L{row.level} {row.layer or row.location}", 20), 9, "middle", ink
-            )
-            + "</g>"
-        )
-    return _svg(width, height, [*edges, *boxes], "graph of the program, levels as colour", "graph")
-
-
-def layers_svg(boxes: Sequence[Box], levels: int) -> str:
-    """The graph with a box for each layer, top to bottom: its name, and the levels at which it begins and ends."""
-    if not boxes:
-        return _svg(200, 40, [_text(10, 24, "no layers")], "empty graph", "layers")
-    box_width, box_height, column_width, rank_height = 290.0, 28.0, 340.0, 44.0
-    places = place(boxes)
-    left = min(column for _, column in places.values())
-    width = (max(column for _, column in places.values()) - left) * column_width + box_width + 80
-    height = max(rank for rank, _ in places.values()) * rank_height + box_height + 40
-
-    def corner(name: str) -> tuple[float, float]:
-        rank, column = places[name]
-        return 40 + (column - left) * column_width, 20 + rank * rank_height
-
-    edges, drawn = [], []
-    for box in boxes:
-        x, y = corner(box.name)
-        for operand in box.inputs:
-            ox, oy = corner(operand)
-            thick = operand in box.critical_inputs
-            x1, y1, x2, y2 = ox + box_width / 2, oy + box_height, x + box_width / 2, y
-            bend = (y2 - y1) / 2
-            if x1 == x2 and places[box.name][0] > places[operand][0] + 1:
-                # Go around the boxes between them.
-                x1 = x2 = x + box_width
-                y1, y2 = oy + box_height / 2, y + box_height / 2
-                path = f"M{number(x1)} {number(y1)}C{number(x1 + 36)} {number(y1)} {number(x2 + 36)} {number(y2)}"
-            else:
-                path = f"M{number(x1)} {number(y1)}C{number(x1)} {number(y1 + bend)} {number(x2)} {number(y2 - bend)}"
-            edges.append(
-                f'<path d="{path} {number(x2)} {number(y2)}" fill="none" stroke="{_WARM if thick else _MUTED}" '
-                f'stroke-width="{2 if thick else 1}"/>'
-            )
-        fill, ink = level_colour(box.high, levels), text_colour(box.high, levels)
-        name = box.layer
-        if box.bootstraps:
-            fill, ink = _BOOTSTRAP, "#ffffff"
-            name = number_of(box.bootstraps, "bootstrap")
-        spent = f"level {box.high}" if box.high == box.low else f"level {box.high} to {box.low}"
-        what = f"{name}: {spent}, {box.operations} operations"
-        title = f"<title>{escape(what)}\n{escape(box.location)}</title>"
-        frame = f' rx="4" stroke="{_WARM if box.critical else _MUTED}" stroke-width="{2 if box.critical else 1}"'
-        drawn.append(
-            f"<g>{title}{_rect(x, y, box_width, box_height, fill, frame)}"
-            + _text(x + 10, y + 18, ending(name, 28), 12, "start", ink)
-            + _text(x + box_width - 10, y + 18, spent, 11, "end", ink)
-            + "</g>"
-        )
-    return _svg(width, height, [*edges, *drawn], "graph of the layers, levels as colour", "layers")
-
-
-def legend_svg(levels: int, bootstraps: bool = False) -> str:
-    """The legend: the colours of the levels, and the colour of bootstraps if there are any."""
-    shown = range(levels, -1, -1) if levels <= 12 else range(levels, -1, -max(1, -(-levels // 10)))
-    body = [_text(0, 15, "level", 12, fill=_MUTED, more=_AXIS)]
-    x = 44.0
-    for level in shown:
-        body.append(_rect(x, 2, 26, 18, level_colour(level, levels), f' stroke="{_GRID}"'))
-        body.append(_text(x + 13, 15, str(level), 11, "middle", text_colour(level, levels), more=_AXIS))
-        x += 28
-    body.append(_rect(x + 14, 3, 24, 16, "none", f' rx="3" stroke="{_WARM}" stroke-width="2"'))
-    body.append(_text(x + 44, 15, "critical path", 12, fill=_MUTED, more=_AXIS))
-    x += 130
-    if bootstraps:
-        body.append(_rect(x, 3, 24, 16, _BOOTSTRAP, ' rx="3"'))
-        body.append(_text(x + 30, 15, "bootstrap", 12, fill=_MUTED, more=_AXIS))
-        x += 100
-    return _svg(x, 22, body, "colours of the levels")
+# The width of the label of a bootstrap.
+_LABEL = 54.0
 
 
 def levels_svg(rows: Sequence[DepthRow], levels: int) -> str:
@@ -267,72 +36,66 @@ def levels_svg(rows: Sequence[DepthRow], levels: int) -> str:
     for place_, each in enumerate(runs(rows)):
         if place_ % 2:
             x = left + each.first * step
-            body.append(_rect(x, level_top, each.count * step, scale_top + scale_height - level_top, _BAND))
+            body.append(svg.rect(x, level_top, each.count * step, scale_top + scale_height - level_top, svg.BAND))
 
     def panel(label: str, top: float, height: float, most: float, least: float) -> Callable[[float], float]:
-        body.append(_text(left, top - 7, label, 12, fill=_MUTED, more=_AXIS))
+        body.append(svg.text(left, top - 7, label, 12, fill=svg.MUTED, more=svg.AXIS))
 
         def where(value: float) -> float:
             return top + height * (1 - (value - least) / (most - least))
 
-        for tick in _ticks(most):
+        for tick in svg.ticks(most):
             if tick >= least:
-                body.append(_line(left, where(tick), width - right, where(tick)))
-                body.append(_text(left - 8, where(tick) + 4, f"{tick:g}", 11, "end", _MUTED, _AXIS))
+                body.append(svg.line(left, where(tick), width - right, where(tick)))
+                body.append(svg.text(left - 8, where(tick) + 4, f"{tick:g}", 11, "end", svg.MUTED, svg.AXIS))
         return where
 
     on_level = panel("level", level_top, level_height, float(max(levels, 1)), 0.0)
-    path = ""
+    path, last_end = "", -1e9
     for position, row in enumerate(rows):
         x, y = left + position * step, on_level(float(row.level))
-        path += f"{'M' if not position else 'L'}{number(x)} {number(y)}H{number(x + step)}"
+        path += f"{'M' if not position else 'L'}{svg.number(x)} {svg.number(y)}H{svg.number(x + step)}"
         if is_bootstrap(row):
-            body.append(_line(x, level_top, x, level_top + level_height, _BOOTSTRAP, 1.6))
-            body.append(_text(x + 4, level_top + 11, "bootstrap", 11, fill=_BOOTSTRAP, more=_AXIS))
-    body.append(f'<path d="{path}" fill="none" stroke="{_LEVEL}" stroke-width="1.8"/>')
+            about = f"bootstrap {row.name}, to level {row.level}\n{row.layer} {row.location}"
+            body.append(svg.line(x, level_top, x, level_top + level_height, svg.BOOTSTRAP, 1.6, svg.title(about)))
+            # At the right edge the label is before its line.
+            start = x + 4 if x + 4 + _LABEL <= width else x - 4 - _LABEL
+            if start >= last_end + 4:
+                body.append(svg.text(start, level_top + 11, "bootstrap", 11, fill=svg.BOOTSTRAP, more=svg.AXIS))
+                last_end = start + _LABEL
+    body.append(f'<path d="{path}" fill="none" stroke="{svg.LEVEL}" stroke-width="1.8"/>')
     scales = [row.scale_bits for row in rows]
     on_scale = panel("scale, bits", scale_top, scale_height, max(scales, default=1.0) * 1.1, 0.0)
     # Points, not a line: values and products alternate, so a line would fill the plot.
     size = max(1.2, min(4.0, step))
     for position, value in enumerate(scales):
         x = left + position * step
-        body.append(_rect(x, on_scale(value) - 1.2, max(size, step), 2.4, _SCALE))
+        body.append(svg.rect(x, on_scale(value) - 1.2, max(size, step), 2.4, svg.SCALE))
     last_end = -1e9
     for each in runs(rows):
         x, room = left + (each.first + each.count / 2) * step, max(each.count * step, 60.0)
-        text = ending(each.layer, max(4, int(room / 6.5)))
+        text = svg.ending(each.layer, max(4, int(room / 6.5)))
         half = 3.3 * len(text)
         x = min(max(x, half), width - half)
         if x - half > last_end + 4:
-            body.append(_text(x, scale_top + scale_height + 18, text, 11, "middle", _MUTED, _AXIS))
+            body.append(svg.text(x, scale_top + scale_height + 18, text, 11, "middle", svg.MUTED, svg.AXIS))
             last_end = x + half
-    return _svg(width, scale_top + scale_height + 28, body, "level and scale along the program", "levels")
-
-
-def _ticks(most: float) -> list[float]:
-    """At most six round numbers from 0."""
-    if most <= 0:
-        return [0.0]
-    step = 10.0 ** math.floor(math.log10(most))
-    for factor in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
-        if most / (step * factor) <= 6:
-            step *= factor
-            break
-    return [i * step for i in range(int(most / step + 1e-9) + 1)]
+    return svg.picture(width, scale_top + scale_height + 28, body, "level and scale along the program", "levels")
 
 
 def _arrow(x: float, y: float, side: float, colour: str) -> str:
     """A tip that points to the left (side -1) or the right (1)."""
     points = ((x, y - 5), (x + 9 * side, y), (x, y + 5))
-    return f'<polygon points="{" ".join(f"{number(a)},{number(b)}" for a, b in points)}" fill="{colour}"/>'
+    return f'<polygon points="{" ".join(f"{svg.number(a)},{svg.number(b)}" for a, b in points)}" fill="{colour}"/>'
 
 
 def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
     """Each polynomial's interval with the proved and the observed range of its input, on one axis by layer."""
     width, left, right, row_height = 970.0, 230.0, 224.0, 46.0
     middle, half = left + (width - left - right) / 2, (width - left - right) / 2 / 1.6
-    body = []
+    drawn = []
     for position, entry in enumerate(ranges):
+        body = []
         y = 26 + position * row_height
         low, high = float(entry["low"]), float(entry["high"])
         centre, reach = (low + high) / 2, max((high - low) / 2, 1e-300)
@@ -341,16 +104,16 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
             # The bar is cut beyond 1.6 times the interval.
             return middle + half * max(-1.6, min(1.6, (value - centre) / reach))
 
-        name = shortened(str(entry["layer"] or entry["function"]), 26)
-        body.append(_text(8, y + 12, name, 12))
-        body.append(_text(8, y + 27, shortened(str(entry["location"]), 34), 10, fill=_MUTED))
-        body.append(_rect(where(low), y, where(high) - where(low), 20, _INTERVAL, f' stroke="{_PREDICTED}"'))
-        for key, offset, colour in (("proved", 4.0, _PROVED), ("observed", 12.0, _MEASURED)):
+        name = svg.shortened(str(entry["layer"] or entry["function"]), 26)
+        body.append(svg.text(8, y + 12, name, 12))
+        body.append(svg.text(8, y + 27, svg.shortened(str(entry["location"]), 34), 10, fill=svg.MUTED))
+        body.append(svg.rect(where(low), y, where(high) - where(low), 20, svg.INTERVAL, f' stroke="{svg.PREDICTED}"'))
+        for key, offset, colour in (("proved", 4.0, svg.PROVED), ("observed", 12.0, svg.MEASURED)):
             found = entry.get(key)
             if found:
                 x1, x2 = where(float(found[0])), where(float(found[1]))
-                title = f"<title>{key} [{float(found[0]):.5g}, {float(found[1]):.5g}]</title>"
-                body.append(_rect(x1, y + offset, max(x2 - x1, 1.0), 4, colour, inner=title))
+                title = svg.title(f"{key} [{float(found[0]):.5g}, {float(found[1]):.5g}]")
+                body.append(svg.rect(x1, y + offset, max(x2 - x1, 1.0), 4, colour, inner=title))
                 # Anything that reaches beyond the plot ends in an arrow.
                 for beyond, x, side in (
                     (float(found[0]) < centre - 1.6 * reach, x1, -1.0),
@@ -358,16 +121,23 @@ def ranges_svg(ranges: Sequence[Mapping[str, Any]]) -> str:
                 ):
                     if beyond:
                         body.append(_arrow(x, y + offset + 2, side, colour))
-        body.append(_text(where(low), y + 34, f"{low:.4g}", 10, "middle", _MUTED))
-        body.append(_text(where(high), y + 34, f"{high:.4g}", 10, "middle", _MUTED))
-        body.append(_text(width - right + 14, y + 12, shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11))
-        body.append(_text(width - right + 14, y + 27, largest_error_text(entry), 11, fill=_MUTED))
-    legend = [("polynomial's interval", _INTERVAL), ("proved", _PROVED), ("observed", _MEASURED)]
+        body.append(svg.text(where(low), y + 34, f"{low:.4g}", 10, "middle", svg.MUTED))
+        body.append(svg.text(where(high), y + 34, f"{high:.4g}", 10, "middle", svg.MUTED))
+        body.append(
+            svg.text(width - right + 14, y + 12, svg.shortened(f"{entry['source']}, {degrees_text(entry)}", 30), 11)
+        )
+        body.append(svg.text(width - right + 14, y + 27, largest_error_text(entry), 11, fill=svg.MUTED))
+        drawn.append(f'<g id="{range_name(position)}">{"".join(body)}</g>')
+    body = drawn
+    legend = [("polynomial's interval", svg.INTERVAL), ("proved", svg.PROVED), ("observed", svg.MEASURED)]
     x = left
     for label, colour in legend:
-        body += [_rect(x, 4, 14, 10, colour, f' stroke="{_GRID}"'), _text(x + 20, 13, label, 11, fill=_MUTED)]
+        body += [
+            svg.rect(x, 4, 14, 10, colour, f' stroke="{svg.GRID}"'),
+            svg.text(x + 20, 13, label, 11, fill=svg.MUTED),
+        ]
         x += 40 + 7 * len(label)
-    return _svg(width, 36 + max(1, len(ranges)) * row_height, body, "ranges of polynomial inputs", "ranges")
+    return svg.picture(width, 36 + max(1, len(ranges)) * row_height, body, "ranges of polynomial inputs", "ranges")
 
 
 def bars_svg(
@@ -375,36 +145,67 @@ def bars_svg(
     label: str,
     name: str,
     legend: tuple[str, str] = ("predicted", "measured"),
+    split: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
     """Bars: (label, first value, second one or None, text of each); a legend if there is a second value.
 
-    The text is before its bar, so that a narrow screen shows it without scrolling.
+    The text is before its bar, so that a narrow screen shows it without scrolling. `split` has the parts of first values
+    by label and by the kinds in `_KINDS`; what is in none of them is "other".
     """
     width, left, right = 940.0, 330.0, 20.0
     most = max([max(p, m or 0.0) for _, p, m, _, _ in rows], default=0.0) or 1.0
     both = any(measured is not None for _, _, measured, _, _ in rows)
-    height, top = (34.0, 24.0) if both else (22.0, 4.0)
+    parts = {row[0]: _parts(row[1], None if split is None else split.get(row[0], {})) for row in rows}
+    kinds = {kind: colour for found in parts.values() for kind, colour, _ in found if kind}
+    # In one order, whatever the layers begin with.
+    entries = [(kind, colour) for kind, colour in _KINDS.items() if kind in kinds]
+    if both:
+        entries = [*(entries or [(legend[0], svg.PREDICTED)]), (legend[1], svg.MEASURED)]
+    height, top = (34.0 if both else 22.0), (24.0 if entries else 4.0)
     body = []
-    for position, (text, predicted, measured, predicted_text, measured_text) in enumerate(rows):
-        y = top + position * height
-        body.append(_text(left - 90, y + (19 if both else 13), ending(text, 38), 12, "end"))
-        span = (width - left - right) * predicted / most
-        body.append(_rect(left, y + 2, span, 13, _PREDICTED))
-        body.append(_text(left - 10, y + 13, predicted_text, 11, "end", _MUTED))
+    for position, (text, _, measured, predicted_text, measured_text) in enumerate(rows):
+        y, x = top + position * height, left
+        body.append(svg.text(left - 90, y + (19 if both else 13), svg.ending(text, 38), 12, "end"))
+        for kind, colour, value in parts[text]:
+            span = (width - left - right) * value / most
+            inner = svg.title(f"{kind}: {seconds_text(value / 1e3)}") if kind else ""
+            body.append(svg.rect(x, y + 2, span, 13, colour, inner=inner))
+            x += span
+        body.append(svg.text(left - 10, y + 13, predicted_text, 11, "end", svg.MUTED))
         if measured is not None:
             span = (width - left - right) * measured / most
-            body.append(_rect(left, y + 16, span, 13, _MEASURED))
-            body.append(_text(left - 10, y + 27, measured_text, 11, "end", _MUTED))
-    if both:
-        body += [_rect(left, 4, 14, 10, _PREDICTED), _text(left + 20, 13, legend[0], 11, fill=_MUTED)]
-        body += [_rect(left + 100, 4, 14, 10, _MEASURED), _text(left + 120, 13, legend[1], 11, fill=_MUTED)]
-    return _svg(width, top + 6 + max(1, len(rows)) * height, body, label, name)
+            body.append(svg.rect(left, y + 16, span, 13, svg.MEASURED))
+            body.append(svg.text(left - 10, y + 27, measured_text, 11, "end", svg.MUTED))
+    x = left
+    for text, colour in entries:
+        body += [svg.rect(x, 4, 14, 10, colour), svg.text(x + 20, 13, text, 11, fill=svg.MUTED)]
+        x += 40 + 7 * len(text)
+    return svg.picture(width, top + 6 + max(1, len(rows)) * height, body, label, name)
+
+
+# The kinds of work that a layer's time is split into.
+_OTHER = "other"
+_KINDS = {"linear": svg.PREDICTED, "activation": svg.PROVED, "bootstrap": svg.BOOTSTRAP, _OTHER: svg.MUTED}
+
+
+def _parts(value: float, split: Mapping[str, float] | None) -> list[tuple[str, str, float]]:
+    """The parts of a bar: kind, colour and value; one of no kind if it is not to be split."""
+    if split is None:
+        return [("", svg.PREDICTED, value)]
+    rest = max(0.0, value - sum(split.values()))
+    # What rounding leaves is no part.
+    found = {**split, _OTHER: rest if rest > 1e-6 * value else 0.0}
+    return [(kind, colour, found[kind]) for kind, colour in _KINDS.items() if found.get(kind)]
 
 
 def times_svg(report: Report) -> str:
-    """Bars of the layers' times, with measured ones if the report has a run."""
+    """Bars of the layers' times, split by the kind of work where that is known, with measured ones if there was a run."""
     by_layer = report.measured.get("ms_by_layer") or {}
     predicted = report.predicted_ms_by_layer()
+    split = {
+        row.layer: {"linear": row.linear_ms, "activation": row.activation_ms, "bootstrap": row.bootstrap_ms}
+        for row in report.figures.predicted_ms_by_layer
+    }
     rows = [
         (
             layer,
@@ -417,7 +218,8 @@ def times_svg(report: Report) -> str:
     ]
     # Anything too short to be seen has no bar.
     least = 1e-3 * max((max(row[1], row[2] or 0.0) for row in rows), default=0.0)
-    return bars_svg([row for row in rows if max(row[1], row[2] or 0.0) > least], "time by layer", "times")
+    rows = [row for row in rows if max(row[1], row[2] or 0.0) > least]
+    return bars_svg(rows, "time by layer", "times", split=split)
 
 
 def log_span(values: Sequence[float]) -> tuple[int, int]:
@@ -450,37 +252,89 @@ def curve_svg(found: Allocation) -> str:
     for exponent in range(low, high + 1, max(1, (high - low) // 6)):
         y = on_log(exponent)
         body += [
-            _line(left, y, width - right, y),
-            _text(left - 8, y + 4, f"1e{exponent}", 11, "end", _PREDICTED, _AXIS),
+            svg.line(left, y, width - right, y),
+            svg.text(left - 8, y + 4, f"1e{exponent}", 11, "end", svg.PREDICTED, svg.AXIS),
         ]
-    for tick in _ticks(most):
-        body.append(_text(width - right + 8, on_share(tick) + 4, share_text(tick), 11, fill=_MEASURED, more=_AXIS))
-    for tick in _ticks(longest / 1e3):
-        body.append(_text(across(1e3 * tick), top + height + 18, seconds_text(tick), 11, "middle", _MUTED, _AXIS))
-    body.append(_line(left, on_share(found.allowed), width - right, on_share(found.allowed), _WARM))
+    for tick in svg.ticks(most):
+        body.append(
+            svg.text(width - right + 8, on_share(tick) + 4, share_text(tick), 11, fill=svg.MEASURED, more=svg.AXIS)
+        )
+    for tick in svg.ticks(longest / 1e3):
+        body.append(
+            svg.text(across(1e3 * tick), top + height + 18, seconds_text(tick), 11, "middle", svg.MUTED, svg.AXIS)
+        )
+    body.append(svg.line(left, on_share(found.allowed), width - right, on_share(found.allowed), svg.WARM))
     series = (
-        ([(across(p.ms), on_log(math.log10(p.loss)), p) for p in found.curve if p.loss > 0], _PREDICTED),
-        ([(across(p.ms), on_share(p.measured), p) for p in found.curve if p.measured is not None], _MEASURED),
+        ([(across(p.ms), on_log(math.log10(p.loss)), p) for p in found.curve if p.loss > 0], svg.PREDICTED),
+        ([(across(p.ms), on_share(p.measured), p) for p in found.curve if p.measured is not None], svg.MEASURED),
     )
     for points, colour in series:
-        path = "".join(f"{'L' if place else 'M'}{number(x)} {number(y)}" for place, (x, y, _) in enumerate(points))
+        path = "".join(
+            f"{'L' if place else 'M'}{svg.number(x)} {svg.number(y)}" for place, (x, y, _) in enumerate(points)
+        )
         if path:
             body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
         for x, y, point in points:
             time, loss, share, chosen = curve_cells(point)
             title = escape(f"{time}: predicted loss {loss}, classes changed {share}{' (chosen)' * bool(chosen)}")
-            ring = f' stroke="{_INK}" stroke-width="2"' if chosen else ""
+            ring = f' stroke="{svg.INK}" stroke-width="2"' if chosen else ""
             body.append(
-                f'<circle cx="{number(x)}" cy="{number(y)}" r="{6 if chosen else 3}" fill="{colour}"{ring}>'
+                f'<circle cx="{svg.number(x)}" cy="{svg.number(y)}" r="{6 if chosen else 3}" fill="{colour}"{ring}>'
                 f"<title>{title}</title></circle>"
             )
-    legend = (("predicted loss", _PREDICTED), ("classes changed on the samples", _MEASURED), ("allowed", _WARM))
+    legend = (
+        ("predicted loss", svg.PREDICTED),
+        ("classes changed on the samples", svg.MEASURED),
+        ("allowed", svg.WARM),
+    )
     x = left
     for label, colour in legend:
-        body += [_rect(x, 4, 14, 10, colour), _text(x + 20, 13, label, 11, fill=_MUTED)]
+        body += [svg.rect(x, 4, 14, 10, colour), svg.text(x + 20, 13, label, 11, fill=svg.MUTED)]
         x += 50 + 6 * len(label)
-    body.append(_text(x, 13, "large: chosen", 11, fill=_MUTED))
-    return _svg(width, top + height + 28, body, "loss against predicted time", "allocation")
+    body.append(svg.text(x, 13, "large: chosen", 11, fill=svg.MUTED))
+    return svg.picture(width, top + height + 28, body, "loss against predicted time", "allocation")
+
+
+def savings_svg(report: Report) -> str:
+    """The largest error of the polynomials (logarithmic) against depth: the program, and each change that saves levels.
+
+    A line joins the points of which none is better in both.
+    """
+    figures = report.figures
+    width, left, right, top, height = 940.0, 76.0, 40.0, 34.0, 200.0
+    present = (figures.depth, figures.approximation_error, f"as compiled: depth {figures.depth}, error "
+               f"{figures.approximation_error:.2g}")  # fmt: skip
+    points = [present]
+    points += [
+        (saving.depth, saving.approximation_error, said)
+        for saving, said in zip(figures.savings, report.saving_texts(), strict=True)
+    ]
+    least, deepest = min(depth for depth, *_ in points), max(depth for depth, *_ in points)
+    low, high = log_span([error for _, error, _ in points])
+
+    def across(depth: float) -> float:
+        return left + 30 + (width - left - right - 60) * (depth - least) / max(1, deepest - least)
+
+    def up(error: float) -> float:
+        exponent = math.log10(error) if error > 0 else low
+        return top + height * (high - exponent) / (high - low)
+
+    body = []
+    for exponent in range(low, high + 1, max(1, (high - low) // 6)):
+        y = up(10.0**exponent)
+        body.append(svg.line(left, y, width - right, y))
+        body.append(svg.text(left - 8, y + 4, f"1e{exponent}", 11, "end", svg.MUTED, svg.AXIS))
+    for depth in range(least, deepest + 1, max(1, -(-(deepest - least) // 12))):
+        body.append(svg.text(across(depth), top + height + 18, str(depth), 11, "middle", svg.MUTED, svg.AXIS))
+    front = [p for p in points if not any(q[:2] != p[:2] and q[0] <= p[0] and q[1] <= p[1] for q in points)]
+    line = [f"{svg.number(across(depth))} {svg.number(up(error))}" for depth, error in sorted({p[:2] for p in front})]
+    body.append(f'<path d="M{"L".join(line)}" fill="none" stroke="{svg.PREDICTED}" stroke-width="1.6"/>')
+    for place, (depth, error, said) in enumerate(points):
+        frame = "" if place else f' stroke="{svg.INK}" stroke-width="2"'
+        body.append(svg.circle(across(depth), up(error), 4 if place else 6, svg.PREDICTED, frame, svg.title(said)))
+    body.append(svg.text(left, 13, "error of the polynomials against depth", 11, fill=svg.MUTED))
+    body.append(svg.text(left + 260, 13, "large: as compiled", 11, fill=svg.MUTED))
+    return svg.picture(width, top + height + 28, body, "error of the polynomials against depth", "savings")
 
 
 def degrees_svg(rows: Sequence[LayerDegree]) -> str:
@@ -494,10 +348,10 @@ def degrees_svg(rows: Sequence[LayerDegree]) -> str:
         span = (width - left - right) * row.degree / most
         share = "" if row.share is None else f", {cells[4]} of the loss"
         title = f"<title>{escape(f'{cells[0]} ({row.location}): degree {cells[1]}, error {cells[2]}')}</title>"
-        body.append(_text(left - 10, y + 13, shortened(cells[0], 32), 12, "end"))
-        body.append(_rect(left, y + 2, span, 13, _PREDICTED, inner=title))
-        body.append(_text(left + span + 6, y + 13, f"{cells[1]}{share}", 11, fill=_MUTED))
-    return _svg(width, 14 + max(1, len(rows)) * height, body, "degrees by layer", "degrees")
+        body.append(svg.text(left - 10, y + 13, svg.shortened(cells[0], 32), 12, "end"))
+        body.append(svg.rect(left, y + 2, span, 13, svg.PREDICTED, inner=title))
+        body.append(svg.text(left + span + 6, y + 13, f"{cells[1]}{share}", 11, fill=svg.MUTED))
+    return svg.picture(width, 14 + max(1, len(rows)) * height, body, "degrees by layer", "degrees")
 
 
 def scatter_svg(points: Sequence[OutputPoint]) -> str:
@@ -511,35 +365,35 @@ def scatter_svg(points: Sequence[OutputPoint]) -> str:
     def along(value: float) -> float:
         return size * (value - low) / (high - low)
 
-    body = [_line(left, top + size, left + size, top, _WARM)]
+    body = [svg.line(left, top + size, left + size, top, svg.WARM)]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         value, place_ = low + share * (high - low), size * share
         text = f"{value:.3g}"
         body += [
-            _line(left, top + size - place_, left + size, top + size - place_),
-            _text(left - 8, top + size - place_ + 4, text, 11, "end", _MUTED, _AXIS),
-            _text(left + place_, top + size + 18, text, 11, "middle", _MUTED, _AXIS),
+            svg.line(left, top + size - place_, left + size, top + size - place_),
+            svg.text(left - 8, top + size - place_ + 4, text, 11, "end", svg.MUTED, svg.AXIS),
+            svg.text(left + place_, top + size + 18, text, 11, "middle", svg.MUTED, svg.AXIS),
         ]
     for point in points:
-        title = f"<title>network {point.network:.5g}, polynomials {point.program:.5g}</title>"
-        body.append(
-            f'<circle cx="{number(left + along(point.network))}" cy="{number(top + size - along(point.program))}" r="2.6" '
-            f'fill="{_PREDICTED}">{title}</circle>'
-        )
-    body.append(_text(left + size / 2, top + size + 36, "the network", 12, "middle", _MUTED, _AXIS))
-    body.append(_text(left + 6, top + 12, "the polynomials", 12, "start", _MUTED, _AXIS))
-    return _svg(left + size + 24, top + size + 46, body, "outputs of the polynomials against the network's", "scatter")
+        title = svg.title(f"network {point.network:.5g}, polynomials {point.program:.5g}")
+        x, y = left + along(point.network), top + size - along(point.program)
+        body.append(svg.circle(x, y, 2.6, svg.PREDICTED, inner=title))
+    body.append(svg.text(left + size / 2, top + size + 36, "the network", 12, "middle", svg.MUTED, svg.AXIS))
+    body.append(svg.text(left + 6, top + 12, "the polynomials", 12, "start", svg.MUTED, svg.AXIS))
+    return svg.picture(
+        left + size + 24, top + size + 46, body, "outputs of the polynomials against the network's", "scatter"
+    )
 
 
 def columns_svg(columns: Sequence[tuple[str, int]], label: str) -> str:
     """A histogram: a column for each (label, number), with the number above it."""
     step, height, top = 74.0, 110.0, 18.0
     most = max((count for _, count in columns), default=0) or 1
-    body = [_line(0, top + height, step * len(columns), top + height)]
+    body = [svg.line(0, top + height, step * len(columns), top + height)]
     for place_, (text, count) in enumerate(columns):
         x, tall = step * place_, height * count / most
-        body.append(_rect(x + 8, top + height - tall, step - 16, tall, _PREDICTED))
+        body.append(svg.rect(x + 8, top + height - tall, step - 16, tall, svg.PREDICTED))
         if count:
-            body.append(_text(x + step / 2, top + height - tall - 5, str(count), 11, "middle", _MUTED))
-        body.append(_text(x + step / 2, top + height + 16, text, 11, "middle", _MUTED, _AXIS))
-    return _svg(max(1.0, step * len(columns)), top + height + 24, body, label)
+            body.append(svg.text(x + step / 2, top + height - tall - 5, str(count), 11, "middle", svg.MUTED))
+        body.append(svg.text(x + step / 2, top + height + 16, text, 11, "middle", svg.MUTED, svg.AXIS))
+    return svg.picture(max(1.0, step * len(columns)), top + height + 24, body, label)

@@ -251,10 +251,16 @@ class LayerWork:
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """The predicted milliseconds of a layer."""
+    """The predicted milliseconds of a layer, and how much of them is linear maps, polynomials and bootstraps.
+
+    What is in none of the three, such as products of two values of the program, is in `ms` alone.
+    """
 
     layer: str
     ms: float
+    linear_ms: float = field(default=0.0, metadata=_about(optional=True))
+    activation_ms: float = field(default=0.0, metadata=_about(optional=True))
+    bootstrap_ms: float = field(default=0.0, metadata=_about(optional=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,19 @@ from heliograph.report.drawing import (
     bars_svg,
     curve_svg,
     degrees_svg,
-    graph_svg,
-    layers_svg,
-    legend_svg,
     levels_svg,
     ranges_svg,
+    savings_svg,
     scatter_svg,
     times_svg,
 )
+from heliograph.report.facts import LayerFacts
 from heliograph.report.figures import Figures, KeyRow
+from heliograph.report.graphs import graph_svg, layers_svg, legend_svg
 from heliograph.report.layers import is_bootstrap, layer_graph
 from heliograph.report.markup import table, tiles
 from heliograph.report.parameters import ProgramParameters
-from heliograph.report.terms import hovering
+from heliograph.report.terms import hovering, named
 from heliograph.report.text import (
     CURVE_TITLES,
     Report,
@@ -82,10 +82,13 @@ select, input, button { font: inherit; padding: 4px 10px; border: 1px solid var(
   background: var(--page); color: inherit; }
 input[type=search] { flex: 1; min-width: 200px; }
 pre { margin: 0; padding: 10px 14px; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; tab-size: 4; }
+#ranges g:target text { font-weight: 700; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 16px; } nav a { color: var(--link); text-decoration: none; }
 """
 )
 
+# The buttons before a graph.
+_ZOOM = "<button>fit</button><button>100 %</button>"
 _SCRIPT = """
 "use strict";
 const stages = JSON.parse(document.getElementById("stages").textContent);
@@ -113,14 +116,18 @@ query.addEventListener("input", show);
 const names = Object.keys(stages);
 choice.value = names[names.length - 1];
 show();
-const graph = document.getElementById("graph"), holder = document.getElementById("holder");
-const size = [graph.width.baseVal.value, graph.height.baseVal.value];
-function zoom(factor) { graph.setAttribute("width", size[0] * factor); graph.setAttribute("height", size[1] * factor); }
-document.getElementById("fit").addEventListener("click", () => zoom(Math.min(1, (holder.clientWidth - 4) / size[0])));
-document.getElementById("full").addEventListener("click", () => zoom(1));
-document.getElementById("operations").addEventListener("toggle", () => {
-  if (size[0] > holder.clientWidth) zoom(Math.max(0.55, (holder.clientWidth - 4) / size[0]));
-});
+for (const holder of document.querySelectorAll(".graph")) {
+  const graph = holder.querySelector("svg"), folded = holder.closest("details");
+  const size = [graph.width.baseVal.value, graph.height.baseVal.value];
+  const zoom = (factor) => { ["width", "height"].forEach((name, i) => graph.setAttribute(name, size[i] * factor)); };
+  // The box shrinks with what is in it: what counts is the height that it may have.
+  const room = () => [holder.clientWidth - 4, parseFloat(getComputedStyle(holder).maxHeight) - 4];
+  const [fit, full] = holder.previousElementSibling.querySelectorAll("button");
+  fit.addEventListener("click", () => zoom(Math.min(1, ...room().map((most, i) => most / size[i]))));
+  full.addEventListener("click", () => zoom(1));
+  const narrow = () => { if (size[0] > holder.clientWidth) zoom(Math.max(0.55, room()[0] / size[0])); };
+  if (folded) folded.addEventListener("toggle", () => { if (folded.open) narrow(); }); else narrow();
+}
 document.documentElement.dataset.ready = "yes";
 """
 
@@ -161,20 +168,26 @@ def _key_label(row: KeyRow) -> str:
     return " ".join(filter(None, (number_of(row.keys, kind), secret, f"of {bytes_text(row.key_bytes)}")))
 
 
-def _degrees(figures: Figures) -> str:
-    """The degrees as bars and as a table; if they were allocated, also the curve behind their choice."""
-    if not figures.degrees:
-        return "<p>There is no single polynomial.</p>"
-    titles, *rows = degree_rows(figures.degrees)
-    degrees = f"<div class=plot>{table(titles, rows)}</div>"
-    parts = [f"<div class=plot>{degrees_svg(figures.degrees)}</div>"] if len(figures.degrees) > 1 else []
-    parts.append(_folded(degrees, len(figures.degrees), "degrees by layer"))
+def _degrees(report: Report) -> str:
+    """The degrees as bars and as a table, and a curve: the one behind their choice, or else what would save levels."""
+    figures, parts = report.figures, []
+    if figures.degrees:
+        titles, *rows = degree_rows(figures.degrees)
+        degrees = f"<div class=plot>{table(titles, rows)}</div>"
+        parts = [f"<div class=plot>{degrees_svg(figures.degrees)}</div>"] if len(figures.degrees) > 1 else []
+        parts.append(_folded(degrees, len(figures.degrees), "degrees by layer"))
+    else:
+        parts.append("<p>There is no single polynomial.</p>")
     if figures.allocation is not None:
         parts += [
             f"<p>{escape(allocation_text(figures))}</p>",
             f"<div class=plot>{curve_svg(figures.allocation)}</div>",
             table(CURVE_TITLES, [curve_cells(point) for point in figures.allocation.curve]),
         ]
+    elif figures.savings:
+        parts.append(f"<div class=plot>{savings_svg(report)}</div>")
+    else:
+        parts.append("<p>No lower degree and no fusion saves a level: there is no curve to draw.</p>")
     return "".join(parts)
 
 
@@ -229,22 +242,21 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
                 ("degrees", "degrees"),
                 ("keys", "keys"),
                 ("times", "time"),
-                ("assumed", "assumptions"),
                 ("ir", "program"),
+                ("assumed", "assumptions"),
             )
         ),
         "</nav>",
         report.sentence(),
-        tiles(report.tiles()),
+        tiles([(value, named(label)) for value, label in report.tiles()]),
         "<h2 id=bill-section>The bill</h2>",
         report.figures_table(),
         "<p></p>",
         table(("what the compiler chose", ""), hovering(report.rows())),
-        f"<h2 id=graph-section>The program by layers</h2><div class=bar>{legend}</div>",
-        f"<div class=box>{layers_svg(layer_graph(rows), levels)}</div>",
-        "<details id=operations><summary>every operation</summary><div class=bar>",
-        f"{legend}<button id=fit>fit</button><button id=full>100 %</button></div>",
-        f"<div class=box id=holder>{graph}</div></details>",
+        f"<h2 id=graph-section>The program by layers</h2><div class=bar>{legend}{_ZOOM}</div>",
+        f"<div class='box graph'>{layers_svg(layer_graph(rows), levels, LayerFacts(report))}</div>",
+        f"<details id=operations><summary>every operation</summary><div class=bar>{legend}{_ZOOM}</div>",
+        f"<div class='box graph'>{graph}</div></details>",
         "<h2 id=levels-section>Level and scale along the program</h2>",
         f"<div class=plot>{levels_svg(rows, levels)}</div>",
         _folded(table(("layer", "line", "levels spent"), spent), len(spent), "levels spent by layer"),
@@ -262,17 +274,17 @@ def html_report(artifact: Compiled, report: Report | None = None) -> str:
         "<h2 id=outputs-section>Outputs of the polynomials against the network's</h2>",
         _outputs(f),
         "<h2 id=degrees-section>Degrees by layer</h2>",
-        _degrees(f),
+        _degrees(report),
         f"<h2 id=keys-section>Keys and bytes</h2><div class=plot>{_keys(f)}</div>",
         f"<details><summary>all primes and keys</summary><div class=box><pre>{escape(parameters)}</pre></div></details>",
         f"<h2 id=times-section>Time by layer</h2><p class=muted>costs: {escape(str(f.costs))}</p>",
         f"<div class=plot>{times_svg(report)}</div>",
-        "<h2 id=assumed-section>What the figures assume</h2><ul>",
-        *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
-        f"</ul><p class=warn>{escape(report.sharing())}</p>",
         "<h2 id=ir-section>The program at each stage</h2><div class=bar>",
         "<select id=stage aria-label=stage></select><input id=query type=search placeholder='search lines' "
         "aria-label=search><span id=found class=muted></span></div><div class=box><pre id=ir></pre></div>",
+        "<h2 id=assumed-section>What the figures assume</h2><ul>",
+        *(f"<li>{escape(str(line))}</li>" for line in f.assumed),
+        f"</ul><p class=warn>{escape(report.sharing())}</p>",
         f'<script type="application/json" id="stages">{safe_json(_stages(artifact))}</script>',
         f"<script>{_SCRIPT}</script></body></html>\n",
     ]

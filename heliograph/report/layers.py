@@ -48,6 +48,7 @@ def is_bootstrap(row: DepthRow) -> bool:
 class Box:
     """The operations of a layer between two bootstraps, or the bootstraps between two layers.
 
+    `layers`: the names of its layers; `layer` is what the box is called.
     `high`: the highest level of the box's operands.
     `low`: the highest level of its results that others read; a bootstrap raises it.
     `critical_inputs`: the boxes from which the critical path comes.
@@ -56,6 +57,7 @@ class Box:
     name: str
     inputs: tuple[str, ...]
     layer: str
+    layers: tuple[str, ...]
     location: str
     operations: int
     high: int
@@ -111,6 +113,7 @@ def layer_graph(rows: Sequence[DepthRow]) -> list[Box]:
                 str(node),
                 tuple(str(operand) for operand in sorted(condensed.predecessors(node))),
                 _BOOTSTRAP if count else ", ".join(layers),
+                tuple(layers),
                 members[0].location,
                 len(members),
                 max(read, default=max(row.level for row in members)),

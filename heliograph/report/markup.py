@@ -23,6 +23,10 @@ class Html(str):
     """A text that is HTML already and is not escaped."""
 
 
+def _escaped(text: str) -> str:
+    return text if isinstance(text, Html) else escape(text)
+
+
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], name: str = "") -> str:
     """A table with these cells, escaped unless they are `Html`.
 
@@ -32,9 +36,7 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], name: str = 
 
     def cells(row: tuple[str, ...]) -> str:
         return "".join(
-            (f"<td data-name='{escape(column)}'>" if name else "<td>")
-            + (cell if isinstance(cell, Html) else escape(cell))
-            + "</td>"
+            (f"<td data-name='{escape(column)}'>" if name else "<td>") + _escaped(cell) + "</td>"
             for column, cell in zip(header, row, strict=True)
         )
 
@@ -50,9 +52,9 @@ def titled(text: str, line: str) -> Html:
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:
-    """The most important figures, each in a tile with its value and its label."""
+    """The most important figures, each in a tile with its value and its label, which may be `Html`."""
     inner = "".join(
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for value, label in figures
+        f'<div class="tile"><b>{escape(value)}</b><span>{_escaped(label)}</span></div>' for value, label in figures
     )
     return f'<div class="tiles">{inner}</div>'
 

@@ -12,17 +12,9 @@ from heliograph.errors import HeliographError
 from heliograph.files import write_file
 from heliograph.report.compiled import Compiled
 from heliograph.report.depth import artifact_depth
-from heliograph.report.drawing import (
-    PREDICTED,
-    WARM,
-    curve_svg,
-    degrees_svg,
-    level_colour,
-    levels_svg,
-    ranges_svg,
-    text_colour,
-    times_svg,
-)
+from heliograph.report.drawing import curve_svg, degrees_svg, levels_svg, ranges_svg, times_svg
+from heliograph.report.graphs import level_colour, text_colour
+from heliograph.report.svg import PREDICTED, WARM
 from heliograph.report.text import Report
 
 _WIDTH_INCHES = 7.0
@@ -65,7 +57,7 @@ def _drawn(svgs: Sequence[str]) -> Any:
     """Drawings, one below the other, as a figure of matplotlib.
 
     It handles the elements that report/drawing.py writes: rectangles, lines, circles, polygons, texts, straight-line
-    paths.
+    paths, and groups of them.
     """
     roots = [ElementTree.fromstring(svg) for svg in svgs]
     width = max(float(root.attrib["width"]) for root in roots)
@@ -75,7 +67,10 @@ def _drawn(svgs: Sequence[str]) -> Any:
     axes.set_axis_off()
     top = 0.0
     for root in roots:
-        for element in root:
+        # A group only carries a name.
+        for element in root.iter():
+            if element is root or element.tag.endswith(("}g", "}title")):
+                continue
             _draw(axes, element.tag.rpartition("}")[2], dict(element.attrib), element.text or "", top)
         top += float(root.attrib["height"])
     return figure
@@ -164,9 +159,9 @@ def save_certified_curve(
     ends = sorted({radius for radius in good if radius > 0.0})
     shares = [sum(radius >= end for radius in good) / max(1, len(good)) for end in ends]
     if ends:
-        axes.step([0.0, *ends], [shares[0], *shares], where="pre", color=PREDICTED)
-    axes.axvline(tested, color=WARM, linewidth=1.0, linestyle="--")
-    axes.annotate("the radius that is tested", (tested, 1.0), (4, -12), textcoords="offset points", color=WARM)
+        axes.step([0.0, *ends], [shares[0], *shares], where="pre", color=_colour(PREDICTED))
+    axes.axvline(tested, color=_colour(WARM), linewidth=1.0, linestyle="--")
+    axes.annotate("the radius that is tested", (tested, 1.0), (4, -12), textcoords="offset points", color=_colour(WARM))
     axes.set(xlabel=f"radius, {unit}", ylabel="certified accuracy" if correct else "certified", ylim=(0.0, 1.02))
     axes.set_xlim(left=0.0)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,13 +1,15 @@
-"""One line for each name that a report prints, and for each kind of homomorphic call that it counts."""
+"""One line for each name and word that a report prints, and for each kind of homomorphic call that it counts."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from html import escape
 
 from heliograph.errors import ProgramError
 from heliograph.ir.ops.table import OPS
-from heliograph.report.markup import titled
+from heliograph.report.markup import Html, titled
 
 # The rows of the bill.
 ROWS: dict[str, str] = {
@@ -84,20 +86,70 @@ CALLS: dict[str, str] = {
     "switch_chain": "The passage of a ciphertext to another part of the chain, with keys of its own.",
     "raise_modulus": "The first step of a bootstrap: the residues of a small modulus under the whole one.",
 }
-TERMS = {**ROWS, **CALLS}
+# Words within rows.
+WORDS: dict[str, str] = {
+    "N": "The ring dimension: ciphertexts are polynomials with N coefficients; a larger N is safer, slower and larger.",
+    "ring dimension": "N, the number of coefficients of a ciphertext's polynomials.",
+    "slots": "The places of a ciphertext, each of which holds one number; there are N / 2.",
+    "levels": "How many multiplications one after the other a fresh ciphertext allows.",
+    "held-out samples": "Calibration samples that set no range and no polynomial, so that they stand for new inputs.",
+    "confidence": "How often a bound that was made in this way from samples is true.",
+    "margin": "How much wider a range is made than the values that were seen; a new input may lie a little outside them.",
+    "widened": "By how much a range is wider than the values that were seen: its margin.",
+    "proved": "Follows from the ranges of the inputs, for every input within them.",
+    "observed": "Seen on calibration samples, with a margin; a new input may exceed it.",
+    "declared": "Given by whoever wrote or compiled the program.",
+    "per-unit ranges": "Each unit of a layer has a range of its own, so that small ones have small errors too.",
+    "gap": "Two values that differ by less are not told apart; a smaller one takes more levels.",
+    "approximation error": "The part of the error that polynomials in place of activations add.",
+    "digits": "The parts into which a key switch cuts a ciphertext; fewer mean smaller keys and a larger modulus.",
+    "scale": "The factor by which numbers are multiplied before they are rounded to integers; its bits are the precision.",
+    "first modulus": "The prime that is left at level 0; outputs have to fit into it.",
+    "special primes": "Primes beside those of the levels, in which key switches are computed to keep their noise small.",
+    "log PQ": "The bits of all primes together; for each N the security table has a largest value.",
+    "uniform ternary": "Each coefficient of the secret key is -1, 0 or 1, equally often.",
+    "critical path": "The longest way from an input to an output, in levels; what is beside it costs no level.",
+}
+TERMS = {**ROWS, **CALLS, **WORDS}
+# The longest first; also in the singular.
+_IN_TEXT = re.compile(
+    "|".join(rf"(?<![\w-]){re.escape(word)}(?![\w-])" for each in sorted(WORDS, key=len, reverse=True)
+             for word in (each, *([each.removesuffix("s")] if each.endswith("s") else [])))
+)  # fmt: skip
+
+
+def _entry(name: str) -> str | None:
+    """The line of a word in a row, whether it is there of one thing or of several."""
+    return WORDS.get(name, WORDS.get(f"{name}s"))
+
+
+def worded(text: str) -> Html:
+    """A text for HTML whose words show their lines where the pointer rests on them."""
+    parts, at = [], 0
+    for found in _IN_TEXT.finditer(text):
+        parts += [escape(text[at : found.start()]), titled(found[0], _entry(found[0]) or "")]
+        at = found.end()
+    return Html("".join([*parts, escape(text[at:])]))
+
+
+def named(name: str) -> str:
+    """A name for HTML that shows its line where the pointer rests on it, if it has one."""
+    return titled(name, TERMS[name]) if name in TERMS else name
 
 
 def hovering(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The rows of an HTML table, whose first cells show the line of their name where the pointer rests on them."""
-    return [(titled(name, TERMS[name]) if name in TERMS else name, *cells) for name, *cells in rows]
+    """The rows of an HTML table whose names and words show their lines where the pointer rests on them."""
+    return [(named(name), *map(worded, cells)) for name, *cells in rows]
 
 
 def explained(name: str) -> str:
-    """The line of a name in a report, or of an op; a ProgramError names the nearest if there is none."""
+    """The line of a name or a word in a report, or of an op; a ProgramError names the nearest if there is none."""
     known = {spec.name: spec.doc for spec in OPS.values()} | {each.lower(): line for each, line in TERMS.items()}
-    if name.lower() in known:
-        return known[name.lower()]
-    near = difflib.get_close_matches(name.lower(), known, n=3)
+    asked = name.lower()
+    for each in (asked, f"{asked}s"):
+        if each in known:
+            return known[each]
+    near = difflib.get_close_matches(asked, known, n=3)
     raise ProgramError(
         f"neither a report nor a program has the name {name[:60]!r}",
         hint=f"perhaps {' or '.join(map(repr, near))}" if near else "heliograph explain lists all names",

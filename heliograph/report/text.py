@@ -7,7 +7,6 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from html import escape
 from typing import Any, Protocol
 
 from heliograph.ckks.ring import sparse_log_q
@@ -37,7 +36,7 @@ from heliograph.report.figures import (
     figure_of,
 )
 from heliograph.report.markup import badge, fragment, table, tiles
-from heliograph.report.terms import hovering
+from heliograph.report.terms import hovering, named, worded
 from heliograph.rounding import upward_text
 from heliograph.texts import number_of
 
@@ -308,7 +307,7 @@ class Report:
         parts = (
             self.badge(),
             self.sentence(),
-            tiles(self.tiles()),
+            tiles([(value, named(label)) for value, label in self.tiles()]),
             self.figures_table(),
             table(("what the compiler chose", ""), hovering(self.rows())),
         )
@@ -354,7 +353,7 @@ class Report:
             f"of the server's memory; each client sends {bytes_text(predicted.sent_key_bytes)} of keys once."
         ]
         if (agreement := f.class_agreement) is not None:
-            text = escape(f"The class {self.class_agreement()}.")
+            text = worded(f"The class {self.class_agreement()}.")
             parts.append(f"<span class=amber>{text}</span>" if agreement.agree < agreement.samples else text)
         return f"<p class=verdict>{' '.join(parts)}</p>"
 

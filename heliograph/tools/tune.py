@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heliograph.compiler.arguments import require_program
+from heliograph.compiler.arguments import program_of
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.errors import PlanningError, ProgramError
@@ -93,13 +93,22 @@ class Tuning:
             "failed": [{"options": dict(options), "why": why} for options, why in self.failed],
         }
 
+    def _repr_html_(self) -> str:
+        """The view in a notebook: accuracy against time as a picture, and the front as a table."""
+        # It draws what is here.
+        from heliograph.tools.tune_page import tuning_fragment
+
+        return tuning_fragment(self)
+
     def __str__(self) -> str:
-        titles = ("options", "class", "error", "a run", "a sample", "keys", "memory", "N", "levels")
-        lines = columns_text([titles, *map(cells, self.front)])
+        lines = columns_text([TITLES, *map(cells, self.front)])
         others = len(self.points) - len(self.front)
         more = [f"{others} other points are no better in anything"] * bool(others)
         more += [f"not planned: {options_text(options)}: {why}" for options, why in self.failed]
         return "\n".join([f"{self.name}: what accuracy costs, predicted", *lines, *more])
+
+
+TITLES = ("options", "class", "error", "a run", "a sample", "keys", "memory", "N", "levels")
 
 
 def cells(point: Point) -> tuple[str, ...]:
@@ -123,9 +132,12 @@ def options_text(options: Mapping[str, Any]) -> str:
 
 
 def tune(
-    program: Program,
+    program: Any,
     options: Options | None = None,
     *,
+    example_input: Any = None,
+    calibration: Any = None,
+    input_range: Any = None,
     degrees: Sequence[int] = DEGREES,
     precisions: Sequence[float] = PRECISIONS,
     batches: Sequence[int | str] = BATCHES,
@@ -134,16 +146,18 @@ def tune(
 ) -> Tuning:
     """The program compiled with several degrees and allocations, and the best of these with other precisions and batches.
 
-    program: with calibration samples, which are the measure of accuracy.
+    program: with calibration samples, which are the measure of accuracy. In its place a PyTorch module or an estimator may
+        be given as to `compile`, with `example_input`, `calibration` and `input_range`.
     options: those that all points share; what is tried must not be among them.
     degrees: values of `degree`, and `allocated` values of `accuracy_loss` for `allocate="plan"`, where there are several
         activations. Of the front of these points, the most accurate, the fastest and one between are then tried with
         `precisions` and `batches`, values of `precision_bits` and `batch`.
     progress: called as `progress("tuning", done, total)`; the total is known better as it goes on.
 
-    Raises ProgramError if the program has no calibration samples, and PlanningError if nothing could be planned.
+    Raises ProgramError if the program has no calibration samples, PlanningError if nothing could be planned, and the errors
+    of `trace`.
     """
-    require_program(program, "tune")
+    program = program_of(program, "tune", example_input, calibration, input_range)
     if not program.calibration:
         raise ProgramError("tune needs calibration samples", hint="they are the measure of accuracy")
     base = options or Options()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,9 @@ from heliograph.cli.main import cli
 from heliograph.execution.primitives import PRIMITIVES
 from heliograph.ir.ops.table import OPS
 from heliograph.report import text
+from heliograph.report.markup import titled
 from heliograph.report.parameters import ProgramParameters
-from heliograph.report.terms import CALLS, TERMS, explained
+from heliograph.report.terms import CALLS, TERMS, WORDS, explained, worded
 from heliograph.report.text import Report
 
 SOURCE = "program net\ninput x: secret tensor[8] in [-1, 1]\noutput y = relu(x) with degree = 15\n"
@@ -60,6 +63,37 @@ def test_every_name_of_a_report_has_a_line() -> None:
     sections = [line.strip() for line in report.full().splitlines() if re.fullmatch(r"  [a-z]+(,? [a-z]+)*", line)]
     assert sections
     assert set(sections) <= set(TERMS)
+
+
+@pytest.mark.parametrize("word", ["N", "levels", "held-out samples"])
+def test_words_of_the_first_screen_are_explained(word: str) -> None:
+    calibrated = replace(hg.parse(SOURCE), calibration=(np.random.default_rng(0).uniform(-1, 1, (64, 8)),))
+    made = hg.compile(calibrated, hg.Options(security_bits=None))
+    assert word in str(made.report)
+    assert explained(word) == WORDS[word]
+    assert f'<span class="term" title="{escape(WORDS[word])}">{word}</span>' in made.report._repr_html_()
+
+
+def test_words_of_the_whole_report_are_explained() -> None:
+    """Those that are printed, in the singular and the plural, and those of options."""
+    whole = artifact().report.full() + str(ProgramParameters.of(artifact().program.planned.chains, ()))
+    for word in ("slots", "digits", "scale", "first modulus", "special prime", "log PQ", "proved", "levels"):
+        assert word in whole
+        assert explained(word) in WORDS.values()
+    for word in ("margin", "gap", "confidence", "per-unit ranges", "approximation error", "ring dimension"):
+        assert explained(word) == WORDS[word]
+    for word, line in WORDS.items():
+        assert explained(word) == line, f"{word} is hidden by another name"
+        assert line.endswith(".")
+        assert len(line) <= 120
+        assert "<" not in worded(word).replace(str(titled(word, line)), "")
+
+
+def test_words_are_found_whole_and_escaped() -> None:
+    assert worded("1 level of 10 <slots>") == (
+        f"1 {titled('level', WORDS['levels'])} of 10 &lt;{titled('slots', WORDS['slots'])}&gt;"
+    )
+    assert "span" not in worded("rescale, NaN, multi-levels, Nothing")
 
 
 def test_the_names_are_explained_on_pages_and_by_a_command() -> None:

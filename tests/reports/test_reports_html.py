@@ -8,46 +8,25 @@ import re
 import shutil
 import struct
 import subprocess
-from html.parser import HTMLParser
-from pathlib import Path
 
 import kinds_of_programs
 import numpy as np
 import pytest
+from pages_support import bootstrapped, browse, parsed
 from reports_support import SmallConv, artifact
 
-import heliograph as hg
 from heliograph.compiler.reporting.bill import output_points
 from heliograph.report.depth import DepthRow, artifact_depth
 from heliograph.report.diff import diff
 from heliograph.report.diff_page import diff_page
-from heliograph.report.drawing import graph_svg, layers_svg, place
 from heliograph.report.figures import LayerTime
+from heliograph.report.graphs import graph_svg, layers_svg, place
 from heliograph.report.html import html_report
 from heliograph.report.layers import layer_graph, runs
 from heliograph.report.plots import dot_text, save_plots
 
 MEASURED = {"evaluate_ms": 61.25, "ms_by_layer": {"fc1": 20.0, "relu": 11.0}, "server_peak_bytes": 168_000_000}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
-
-
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def parsed(page: str) -> _Page:
-    reader = _Page()
-    reader.feed(page)
-    return reader
 
 
 @functools.cache
@@ -173,10 +152,7 @@ def test_what_only_carries_a_value_ties_no_layers_together():
 
 
 def test_bootstraps_have_boxes_and_a_colour_of_their_own():
-    text = (
-        "program p\ninput x: secret slots[16] in [-1, 1]\ny = bootstrap(3 * x * x)\noutput z = y * y - rotate(y, 1)\n"
-    )
-    made = hg.compile(hg.parse(text), hg.Options(security_bits=None, log_ring=11))
+    made = bootstrapped()
     (box,) = [box for box in layer_graph(artifact_depth(made).rows) if box.bootstraps]
     assert (box.layer, box.bootstraps) == ("bootstrap", 1)
     assert box.low > box.high, "it raises the level"
@@ -223,33 +199,6 @@ def test_names_are_escaped():
 
 
 # ------------------------------------------------------------------------------------------- a real browser
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        found = shutil.which(name)
-        if found:
-            return found
-    pytest.skip("no chromium is installed (apt-get install chromium)")
-
-
-def browse(program: str, folder: Path, text: str, *options: str) -> tuple[str, str]:
-    """What the browser prints about a page: stdout and what its log says of the console."""
-    path = folder / "report.html"
-    path.write_text(text)
-    done = subprocess.run(
-        [
-            program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
-            "--enable-logging=stderr", "--v=0", *options, path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )  # fmt: skip
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
 def test_a_browser_renders_the_page_and_logs_nothing(chromium, tmp_path):

@@ -100,7 +100,8 @@ def test_a_notebook_shows_the_first_half_of_the_page():
     text = made.report.with_measured(MEASURED)._repr_html_()
     for words in ("net: the bill", "INSECURE", "<b>2^11</b>", "load average", "what the compiler chose", "61 ms"):
         assert words in text
-    assert len(text) < 8000
+    # A few kilobytes of them are what its words mean.
+    assert len(text) < 10_000
     assert made._repr_html_() == made.report._repr_html_()
     hostile = dataclasses.replace(made.report.figures, name="<script>", costs="<b>")
     assert "<script>" not in dataclasses.replace(made.report, figures=hostile)._repr_html_()

@@ -55,6 +55,22 @@ def measured_over_predicted(ended: Sequence[Endings], predicted_ms: Mapping[str,
     }
 
 
+def held_by_workers(site: Site) -> tuple[int, int, int]:
+    """The key sets that workers hold, the bytes that these take by the bills, and the bytes that all workers may take."""
+    servers, held = (
+        site.database.reading()
+        .execute("SELECT COALESCE(SUM(servers), 0), COALESCE(SUM(bytes), 0) FROM workers")
+        .fetchone()
+    )
+    return servers, held, site.worker_bytes * site.settings.workers
+
+
+def held_on_disk(site: Site) -> tuple[int, int]:
+    """The key sets on the disk, and their bytes."""
+    number, size = site.database.reading().execute("SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM keysets").fetchone()
+    return number, size
+
+
 def text(site: Site) -> str:
     """All figures."""
     lines: list[str] = []
@@ -96,15 +112,13 @@ def text(site: Site) -> str:
     (deaths,) = reading.execute("SELECT COALESCE(SUM(deaths), 0) FROM jobs").fetchone()
     say("job_deaths", "gauge", "Workers that died over the jobs that are kept.", {"": deaths})
     say("workers", "gauge", "Workers that live.", {"": site.pool.alive})
-    (servers, held) = reading.execute(
-        "SELECT COALESCE(SUM(servers), 0), COALESCE(SUM(bytes), 0) FROM workers"
-    ).fetchone()
+    servers, held, limit = held_by_workers(site)
     say("servers", "gauge", "Key sets that workers hold in memory.", {"": servers})
     say("servers_bytes", "gauge", "What they take by the bills.", {"": held})
-    say("workers_limit_bytes", "gauge", "What all workers may take.", {"": site.worker_bytes * site.settings.workers})
+    say("workers_limit_bytes", "gauge", "What all workers may take.", {"": limit})
     say("connections", "gauge", "Connections that are open.", {"": len(site.connections)})
     say("uploads_bytes", "gauge", "Bytes of uploads that are on their way.", {"": site.uploads.announced_bytes()})
-    number, size = reading.execute("SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM keysets").fetchone()
+    number, size = held_on_disk(site)
     say("keysets", "gauge", "Key sets on the disk.", {"": number})
     say("keysets_bytes", "gauge", "Bytes of key sets on the disk.", {"": size})
     say("disk_free_bytes", "gauge", "Free bytes on the disk.", {"": shutil.disk_usage(site.places.root).free})

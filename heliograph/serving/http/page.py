@@ -1,14 +1,21 @@
-"""The operator's page: artifacts, tenants, workers, memory and the latest jobs, as one HTML text without scripts."""
+"""The operator's page: artifacts, tenants, workers, memory, disk and the latest jobs, as one HTML text without scripts."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 from html import escape
 
 from heliograph.report.drawing import columns_svg
 from heliograph.report.markup import Html, table
 from heliograph.report.text import bytes_text, seconds_text
-from heliograph.serving.http.metrics import jobs_by_state, measured_over_predicted, predicted_by_artifact
+from heliograph.serving.http.metrics import (
+    held_by_workers,
+    held_on_disk,
+    jobs_by_state,
+    measured_over_predicted,
+    predicted_by_artifact,
+)
 from heliograph.serving.queue.endings import LIMITS_S, Endings, endings
 from heliograph.serving.remote.records import QUEUED, RUNNING
 from heliograph.serving.site import Site
@@ -33,6 +40,7 @@ table { border-collapse: collapse; margin: 0 0 2em; width: 100%; }
 th, td { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid var(--grid); }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 progress { width: 8em; }
+meter { display: block; width: 100%; height: 1.2em; }
 code { font-size: 12px; }
 @media (max-width: 700px) {
   table, tbody, tr, td { display: block; }
@@ -64,9 +72,12 @@ def _charts(ended: list[Endings], names: dict[str, str], ratios: dict[str, float
         first = next(bucket for bucket, count in enumerate(done) if count)
         last = max(bucket for bucket, count in enumerate(done) if count) + 1
         limits = [f"to {seconds_text(limit)}" for limit in LIMITS_S] + [f"over {seconds_text(LIMITS_S[-1])}"]
-        half = next(bucket for bucket, under in enumerate(itertools.accumulate(done)) if 2 * under >= jobs)
-        said = f"{jobs} with a result; half of them took {limits[half]}; with the reading of keys that were not in memory, "
-        said += f"{seconds_text(seconds / jobs)} on average"
+        under = list(itertools.accumulate(done))
+        # The buckets of the histogram that hold the job in the middle, and the one that 95 of 100 are not slower than.
+        half = next(bucket for bucket, count in enumerate(under) if 2 * count >= jobs)
+        most = next(bucket for bucket, count in enumerate(under) if 20 * count >= 19 * jobs)
+        said = f"{jobs} with a result; half of them took {limits[half]}, 95% (p95) {limits[most]}; with the reading of keys "
+        said += f"that were not in memory, {seconds_text(seconds / jobs)} on average"
         if artifact in ratios:
             said += f", {ratios[artifact]:.2f} times the predicted time"
         bars = list(zip(limits, done, strict=True))[max(0, first - 1) : last + 1]
@@ -75,6 +86,40 @@ def _charts(ended: list[Endings], names: dict[str, str], ratios: dict[str, float
             f"{columns_svg(bars, 'jobs by seconds from claim to result')}</div>"
         )
     return parts
+
+
+def _bar(name: str, used: int, limit: int, said: str) -> str:
+    """What is used of something, in words and as a bar."""
+    return (
+        f"<p id='{name}'><label>{said}<meter min='0' max='{max(limit, 1)}' value='{used}' high='{0.9 * limit:.0f}'>"
+        "</meter></label></p>"
+    )
+
+
+def _room(site: Site) -> list[str]:
+    """Memory and disk as bars."""
+    _, held, limit = held_by_workers(site)
+    _, keys = held_on_disk(site)
+    disk = shutil.disk_usage(site.places.root)
+    taken = disk.total - disk.free
+    return [
+        _bar(
+            "memory", held, limit, f"Memory: {bytes_text(held)} of the {bytes_text(limit)} of all workers, by the bills"
+        ),
+        _bar(
+            "disk",
+            taken,
+            disk.total,
+            f"Disk: {bytes_text(taken)} of {bytes_text(disk.total)}, {bytes_text(keys)} of it keys; "
+            f"{bytes_text(disk.free)} are free",
+        ),
+    ]
+
+
+def _unended(ended: list[Endings]) -> str:
+    """What is said in place of charts."""
+    failed = sum(each.failed for each in ended)
+    return f"<p>No job has ended with a result; {failed} failed.</p>" if failed else "<p>No job has ended yet.</p>"
 
 
 def page(site: Site) -> str:
@@ -97,6 +142,7 @@ def page(site: Site) -> str:
         f"<meta http-equiv='refresh' content='5'><style>{_STYLE}</style></head><body><h1>Heliograph</h1>",
         f"<p id='summary'>{', '.join(f'{number} {state}' for state, number in states.items())}; "
         f"{site.pool.alive} of {site.settings.workers} workers live</p>",
+        *_room(site),
         "<h2>Artifacts</h2>",
         table(
             (
@@ -122,7 +168,8 @@ def page(site: Site) -> str:
             ),
             "artifacts",
         ),
-        *(("<h2>Time of jobs</h2>", *charts) if charts else ()),
+        "<h2>Time of jobs</h2>",
+        *(charts or [_unended(ended)]),
         "<h2>Tenants</h2>",
         table(
             ("tenant", "waiting", "running", "with a result", "failed", "keys on the disk"),
