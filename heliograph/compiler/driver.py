@@ -26,15 +26,17 @@ from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.planning.allocation import Allocated, allocations
 from heliograph.compiler.planning.plan import Plan, sample_inputs
 from heliograph.compiler.planning.planner import best_plan
+from heliograph.compiler.progress import ended, listener
 from heliograph.compiler.reporting.bill import CHUNK, bill, given_error, given_outputs
 from heliograph.compiler.reporting.held_out import Observation, observe
 from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.execution.interface import batch_of
+from heliograph.execution.loop import Progress
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
-from heliograph.passes.base import Step, Trail
-from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.base import Step, Trail, begins, listening
+from heliograph.passes.polynomials.approximate import Approximate, degrees_by_layer
 from heliograph.passes.polynomials.approximation import Approximations, merged_entries
 from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.report.text import Report
@@ -50,6 +52,7 @@ def compile(
     options: Options | None = None,
     *,
     watch: Watch | None = None,
+    progress: Progress | None = None,
     example_input: Any = None,
     calibration: Any = None,
     input_range: Any = None,
@@ -61,6 +64,9 @@ def compile(
 
     `watch(name, program)` is called with the program after each pass, once all passes of its part of the pipeline have
     run, and only for the chosen plan (report/explain.py has a `watch` that explains).
+
+    `progress(stage, done, total)` is called when a pass begins, as `("compiling", place, passes)`, and for each plan that
+    is tried in a ring, as `("plans in N = 2^14", number, 0)`: how many there will be is not known.
 
     On one machine, the same program, options and costs give the same artifact, byte for byte. Across processors, which
     sum in different orders, they nearly always do: results of BLAS and LAPACK are rounded (rounding.py). If you need
@@ -85,7 +91,8 @@ def compile(
         last[0] = f"what follows {name}"
 
     try:
-        return _compile(program, options or Options(), watch or (lambda name, made: None), reached)
+        with listening(None if progress is None else listener(progress)):
+            artifact = _compile(program, options or Options(), watch or (lambda name, made: None), reached)
     except MemoryError as error:
         largest = max((node for node in program.nodes), key=_size)
         raise PlanningError(
@@ -95,6 +102,9 @@ def compile(
             f"largest value of the program, {largest.op}, has {_size(largest)} elements",
             hint="smaller images or fewer channels, or a machine with more memory",
         ) from None
+    if progress is not None:
+        ended(progress)
+    return artifact
 
 
 def _size(node: Node) -> int:
@@ -257,6 +267,7 @@ def _made(
         Calibrate().run(fused)
         polynomial, observation = fused, Observation(None)
     else:
+        begins(Approximate.name, True)
         observation = observe(fused, options, shown)
         trail = polynomial_passes(observation.known)
         show(trail)

@@ -136,8 +136,7 @@ class Private:
                 program = program_of(model, "Private", example_input, calibration, input_range)
                 self.program = _described(program, classes, unit)
                 _require_labels(model, self.program)
-                update("compiling", 0, 0)
-                self.artifact = compile(self.program, Options(**options))
+                self.artifact = compile(self.program, Options(**options), progress=update)
             _LOG.info("compiled %r", self.artifact)
         self._public = self.artifact.public()
         if self.artifact.plain_inputs:

@@ -139,7 +139,7 @@ def tune(
     degrees: values of `degree`, and `allocated` values of `accuracy_loss` for `allocate="plan"`, where there are several
         activations. Of the front of these points, the most accurate, the fastest and one between are then tried with
         `precisions` and `batches`, values of `precision_bits` and `batch`.
-    progress: called as `progress("tuning", done, total)`; the total is known better as it goes on.
+    progress: called as `progress("tuning", done, total)`, whose total is known better as it goes on, and by `compile`.
 
     Raises ProgramError if the program has no calibration samples, and PlanningError if nothing could be planned.
     """
@@ -159,7 +159,7 @@ def tune(
             if progress is not None:
                 progress("tuning", begun + number, begun + len(tried))
             try:
-                points.append(_point(program, base, chosen))
+                points.append(_point(program, base, chosen, progress))
             except ProgramError as error:
                 failed.append((chosen, error.what))
         if progress is not None:
@@ -187,8 +187,8 @@ def _first(program: Program, degrees: Sequence[int], allocated: Sequence[float])
     return made
 
 
-def _point(program: Program, base: Options, chosen: Mapping[str, Any]) -> Point:
-    figures = compile(program, replace(base, **chosen)).report.figures
+def _point(program: Program, base: Options, chosen: Mapping[str, Any], progress: Progress | None) -> Point:
+    figures = compile(program, replace(base, **chosen), progress=progress).report.figures
     agreement, predicted = figures.class_agreement, figures.predicted
     return Point(
         chosen,
