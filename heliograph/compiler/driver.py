@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import time
 import warnings
@@ -39,7 +40,10 @@ from heliograph.passes.base import Step, Trail, begins, listening
 from heliograph.passes.polynomials.approximate import Approximate, degrees_by_layer
 from heliograph.passes.polynomials.approximation import Approximations, merged_entries
 from heliograph.passes.ranges.calibrate import Calibrate
+from heliograph.records import named
 from heliograph.report.text import Report
+
+_LOG = logging.getLogger(__name__)
 
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
@@ -47,6 +51,7 @@ Watch: TypeAlias = "Callable[[str, Program], None]"
 _FEW_APART = 8
 
 
+@named(Options)
 def compile(
     program: Any,
     options: Options | None = None,
@@ -159,8 +164,10 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
             try:
                 made = _made(program, scaling, way, options, variant, followed, begun, known_ms)
             except PlanningError as error:
+                _LOG.debug("%s: no plan: %s", program.name, error.what)
                 failed = failed or error
                 continue
+            _log(logging.DEBUG, "planned", made)
             if _ms_a_sample(made) < least:
                 best[:] = [(made, kept)]
         if not best:
@@ -169,7 +176,16 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
         ((artifact, steps),) = best
         for step in steps:
             seen(*step)
+        _log(logging.INFO, "compiled", artifact)
         return artifact
+
+
+def _log(level: int, what: str, artifact: Artifact) -> None:
+    figures = artifact.report.figures
+    _LOG.log(
+        level, "%s: %s for N = %d, %d levels, %.3g ms a run, after %.2f s", artifact.name, what, figures.ring_dim,
+        figures.levels, figures.predicted.evaluate_ms, artifact.compile_s,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,14 +333,14 @@ def _made(
         warnings.warn(
             f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little about how far other inputs "
             "reach; give a few hundred, or an input_range from which the ranges can be proved",
-            stacklevel=4,
+            stacklevel=5,
         )
     if observation.too_far:
         warnings.warn(
             f"{program.name}: the polynomials move the outputs of held-out samples by {observation.too_far:.0%} of their "
             "spread, whatever the degrees up to 63; more calibration samples give narrower ranges, degree=127 halves the "
             "error of each polynomial for one more level, and hg.to_torch gives a module to train with the polynomials",
-            stacklevel=4,
+            stacklevel=5,
         )
     samples = first if observation.trial is None else list(unseen.samples)
     approximate = planned if observation.trial is None else unseen.outputs

@@ -19,6 +19,7 @@ from heliograph.errors import ProgramError
 from heliograph.execution.interface import plain_values, sample_count
 from heliograph.execution.loop import Progress
 from heliograph.ir import Program
+from heliograph.records import named
 from heliograph.report.text import bytes_text, seconds_text
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.server.server import Server, require_server
@@ -41,6 +42,7 @@ def _array(value: Any) -> Any:
         raise ProgramError("an input is not an array of real numbers", why=f"got {type(value).__name__}") from None
 
 
+@named(Options)
 def run(
     model: Any,
     *inputs: Any,

@@ -13,6 +13,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.loop import Progress
 from heliograph.functions import known
 from heliograph.ir import Program
+from heliograph.records import named
 from heliograph.report.text import bytes_text, columns_text, seconds_text, share_text
 
 # What is tried unless something else is asked for.
@@ -122,6 +123,7 @@ def options_text(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "as they are"
 
 
+@named(Options)
 def tune(
     program: Program,
     options: Options | None = None,
