@@ -264,7 +264,7 @@ def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         private.predict(SAMPLES[:2])
         private.predict(SAMPLES[:2], mode="simulate")
     assert list(dict.fromkeys(stages)) == [
-        "reading the model", "compiling", "plans in N = 2^14", "evaluation keys", "samples", "simulate",
+        "reading the model", "compiling", "plans in N = 2^12", "evaluation keys", "samples", "simulate",
     ]  # fmt: skip
     assert capsys.readouterr().err == ""
 
