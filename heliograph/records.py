@@ -10,16 +10,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from heliograph.errors import ProgramError
 
 R = TypeVar("R")
+P = ParamSpec("P")
 # The bound of numbers without their own bounds; integers must not be negative either.
 LARGEST = 1e30
 _MOST_CHARACTERS = 4096
@@ -136,6 +138,33 @@ class Named(type):
                     hint=f"did you mean {' or '.join(near)}?" if near else f"help(heliograph.{cls.__name__}) names all",
                 )
         return super().__call__(*given, **named)
+
+
+def named(options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Of a function with an argument `options` of this type: a misspelt argument is refused with the nearest name, also
+    one of an option.
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        own = list(inspect.signature(function).parameters)
+        known = [entry.name for entry in dataclasses.fields(options)]
+
+        @functools.wraps(function)
+        def checked(*given: P.args, **named: P.kwargs) -> R:
+            for name in named:
+                if name not in own:
+                    what = function.__name__
+                    near = difflib.get_close_matches(name, [*own, *known], n=1)
+                    meant = f"help(heliograph.{what}) names all"
+                    if near:
+                        meant = f"perhaps {near[0]!r} was meant"
+                        meant = f"options=hg.{options.__name__}({near[0]}=...)" if near[0] not in own else meant
+                    raise ProgramError(f"{what} takes no argument {name!r}", hint=meant)
+            return function(*given, **named)
+
+        return checked
+
+    return decorated
 
 
 # The fields of each record class, by their names in JSON, with their types.

@@ -306,8 +306,7 @@ def compile_command(
             refuse_overwriting(path, force=force)
         if top1:
             program = hg.top1(program, gap=gap)
-        progress("compiling", 0, 0)
-        artifact = hg.compile(program, options, watch=recorder if explain else None)
+        artifact = hg.compile(program, options, watch=recorder if explain else None, progress=progress)
     explanation = None if explain is None else _explained(recorder, program, explain)
     artifact.save(path)
     if public is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import time
 import warnings
@@ -26,18 +27,23 @@ from heliograph.compiler.places import portable, told_by
 from heliograph.compiler.planning.allocation import Allocated, allocations
 from heliograph.compiler.planning.plan import Plan, sample_inputs
 from heliograph.compiler.planning.planner import best_plan
+from heliograph.compiler.progress import ended, listener
 from heliograph.compiler.reporting.bill import CHUNK, bill, given_error, given_outputs
 from heliograph.compiler.reporting.held_out import Observation, observe
 from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.execution.interface import batch_of
+from heliograph.execution.loop import Progress
 from heliograph.interpret import interpret_many
 from heliograph.ir import Array, Node, Program, Stage, TensorType
 from heliograph.ir.verify import verify
-from heliograph.passes.base import Step, Trail
-from heliograph.passes.polynomials.approximate import degrees_by_layer
+from heliograph.passes.base import Step, Trail, begins, listening
+from heliograph.passes.polynomials.approximate import Approximate, degrees_by_layer
 from heliograph.passes.polynomials.approximation import Approximations, merged_entries
 from heliograph.passes.ranges.calibrate import Calibrate
+from heliograph.records import named
 from heliograph.report.text import Report
+
+_LOG = logging.getLogger(__name__)
 
 Watch: TypeAlias = "Callable[[str, Program], None]"
 
@@ -45,11 +51,13 @@ Watch: TypeAlias = "Callable[[str, Program], None]"
 _FEW_APART = 8
 
 
+@named(Options)
 def compile(
     program: Any,
     options: Options | None = None,
     *,
     watch: Watch | None = None,
+    progress: Progress | None = None,
     example_input: Any = None,
     calibration: Any = None,
     input_range: Any = None,
@@ -61,6 +69,9 @@ def compile(
 
     `watch(name, program)` is called with the program after each pass, once all passes of its part of the pipeline have
     run, and only for the chosen plan (report/explain.py has a `watch` that explains).
+
+    `progress(stage, done, total)` is called when a pass begins, as `("compiling", place, passes)`, and for each plan that
+    is tried in a ring, as `("plans in N = 2^14", number, 0)`: how many there will be is not known.
 
     On one machine, the same program, options and costs give the same artifact, byte for byte. Across processors, which
     sum in different orders, they nearly always do: results of BLAS and LAPACK are rounded (rounding.py). If you need
@@ -85,7 +96,8 @@ def compile(
         last[0] = f"what follows {name}"
 
     try:
-        return _compile(program, options or Options(), watch or (lambda name, made: None), reached)
+        with listening(None if progress is None else listener(progress)):
+            artifact = _compile(program, options or Options(), watch or (lambda name, made: None), reached)
     except MemoryError as error:
         largest = max((node for node in program.nodes), key=_size)
         raise PlanningError(
@@ -95,6 +107,9 @@ def compile(
             f"largest value of the program, {largest.op}, has {_size(largest)} elements",
             hint="smaller images or fewer channels, or a machine with more memory",
         ) from None
+    if progress is not None:
+        ended(progress)
+    return artifact
 
 
 def _size(node: Node) -> int:
@@ -149,8 +164,10 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
             try:
                 made = _made(program, scaling, way, options, variant, followed, begun, known_ms)
             except PlanningError as error:
+                _LOG.debug("%s: no plan: %s", program.name, error.what)
                 failed = failed or error
                 continue
+            _log(logging.DEBUG, "planned", made)
             if _ms_a_sample(made) < least:
                 best[:] = [(made, kept)]
         if not best:
@@ -159,7 +176,16 @@ def _compile(program: Program, options: Options, watch: Watch, reached: Callable
         ((artifact, steps),) = best
         for step in steps:
             seen(*step)
+        _log(logging.INFO, "compiled", artifact)
         return artifact
+
+
+def _log(level: int, what: str, artifact: Artifact) -> None:
+    figures = artifact.report.figures
+    _LOG.log(
+        level, "%s: %s for N = %d, %d levels, %.3g ms a run, after %.2f s", artifact.name, what, figures.ring_dim,
+        figures.levels, figures.predicted.evaluate_ms, artifact.compile_s,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +283,7 @@ def _made(
         Calibrate().run(fused)
         polynomial, observation = fused, Observation(None)
     else:
+        begins(Approximate.name, True)
         observation = observe(fused, options, shown)
         trail = polynomial_passes(observation.known)
         show(trail)
@@ -306,14 +333,14 @@ def _made(
         warnings.warn(
             f"{program.name}: {unseen.setting + unseen.apart} calibration samples say little about how far other inputs "
             "reach; give a few hundred, or an input_range from which the ranges can be proved",
-            stacklevel=4,
+            stacklevel=5,
         )
     if observation.too_far:
         warnings.warn(
             f"{program.name}: the polynomials move the outputs of held-out samples by {observation.too_far:.0%} of their "
             "spread, whatever the degrees up to 63; more calibration samples give narrower ranges, degree=127 halves the "
             "error of each polynomial for one more level, and hg.to_torch gives a module to train with the polynomials",
-            stacklevel=4,
+            stacklevel=5,
         )
     samples = first if observation.trial is None else list(unseen.samples)
     approximate = planned if observation.trial is None else unseen.outputs

@@ -117,7 +117,8 @@ def _encoded(spec: TensorSpec, value: Any) -> Any:
         given = np.where(given.mask, np.nan, given.data)
     if np.shape(given)[-1:] != (encoding.width,):
         raise ProgramError(
-            f"input {spec.name!r} has shape {np.shape(given)}, expected ({encoding.width},): a row of the table"
+            f"input {spec.name!r} has shape {np.shape(given)}, expected ({encoding.width},): a row of the table",
+            hint=shape_hint(np.shape(given), (encoding.width,)),
         )
     rows = encoding.values(given, spec.columns)
     unknown = encoding.unknown(rows)
@@ -143,8 +144,11 @@ def _called(spec: TensorSpec, column: int) -> str:
     return f"number {column}" if spec.columns is None else repr(spec.columns[column])
 
 
-def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
-    """The value as finite float64 of exactly that shape; a ProgramError with the fault and its place otherwise."""
+def check_input(name: str, shape: Sequence[int], value: Any, *, many: bool = False) -> Array:
+    """The value as finite float64 of exactly that shape; a ProgramError with the fault and its place otherwise.
+
+    `many` says that many samples would do as well, for the error.
+    """
     try:
         array = real_numbers(plain_values(value))
     except ValueError as error:
@@ -152,7 +156,7 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     if array.shape != tuple(shape):
         raise ProgramError(
             f"input {name!r} has shape {array.shape}, expected {tuple(shape)}",
-            hint=_shape_hint(array.shape, tuple(shape)),
+            hint=shape_hint(array.shape, tuple(shape), many),
         )
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
@@ -161,12 +165,14 @@ def check_input(name: str, shape: Sequence[int], value: Any) -> Array:
     return array
 
 
-def _shape_hint(got: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """What to write for an array whose shape differs from the expected one by axes of length 1."""
+def shape_hint(got: tuple[int, ...], expected: tuple[int, ...], many: bool = True) -> str:
+    """What to write for an array of a wrong shape, where one sample is expected, or also many with an axis in front."""
     if got[1:] == expected:
         return "pass one sample, without a batch axis"
-    alike = [size for size in got if size != 1] == [size for size in expected if size != 1]
-    return f"x.reshape({', '.join(map(str, expected))})" if alike else ""
+    if [size for size in got if size != 1] == [size for size in expected if size != 1]:
+        return f"x.reshape({', '.join(map(str, expected))})"
+    wide = ", ".join(["samples", *map(str, expected)])
+    return f"give one sample of shape {expected}" + f", or many as one array of shape ({wide})" * many
 
 
 def one_hot_rows(numbers: Array, classes: int, dtype: Any = np.float64) -> Array:
@@ -272,10 +278,10 @@ def check_range(
             )
         raise RangeError(
             f"input {name!r} is outside its range [{low:g}, {high:g}] at index {index}",
-            why="the polynomials are only good for inputs in the range that was declared when the model was traced",
+            why="levels, errors and any polynomials were planned for the range that was declared, or that the samples had",
             hint=said(
-                "scale the input, trace again with an {input_range} that holds it, or encrypt with clip=True, which moves "
-                "it to the nearer end"
+                "scale the input, or make the program again with an {input_range} that holds it, or with margin=0.5 "
+                "(hg.Private); or encrypt with clip=True, which moves it to the nearer end"
             ),
         )
 
@@ -300,7 +306,7 @@ def encrypted_input(spec: TensorSpec, value: Any, *, declared: bool = True, clip
     """
     layout, value = spec.placed, given_as(spec, value)
     if layout.batch == 1:
-        tensor = check_input(spec.name, spec.shape, value)
+        tensor = check_input(spec.name, spec.shape, value, many=True)
     else:
         tensor = check_samples(spec.name, spec.shape, value, layout.batch)
     if clip:

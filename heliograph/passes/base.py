@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from heliograph.errors import InternalError
@@ -44,8 +46,30 @@ class Step(NamedTuple):
 Trail: TypeAlias = "tuple[Step, ...]"
 
 
+# Who listens to the work of this thread.
+_LISTENER: ContextVar[Callable[[str, bool], None] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[str, bool], None] | None) -> Iterator[None]:
+    """Meanwhile, `listener` is called with what this thread begins and whether it is a pass, as told to `begins`."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def begins(what: str, a_pass: bool = False) -> None:
+    """Tell whoever listens that a pass, or another part of the work, begins."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener(what, a_pass)
+
+
 def apply(transform: Transform, program: Program) -> Program:
     """Run a transform and verify its result."""
+    begins(transform.name, True)
     if program.stage is not transform.needs:
         raise InternalError(f"pass {transform.name} needs stage {transform.needs.value}, not {program.stage.value}")
     result = transform.run(program)

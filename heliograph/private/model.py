@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from heliograph.artifact.public import PublicArtifact
 from heliograph.compiler.arguments import is_estimator, program_of
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
+from heliograph.compiler.pipeline import linear_passes
 from heliograph.errors import HeliographError, ProgramError, SecurityError, said
 from heliograph.execution.interface import (
     check_spec_range,
@@ -26,15 +26,17 @@ from heliograph.execution.interface import (
     one_row,
     plain_values,
     sample_count,
+    shape_hint,
 )
 from heliograph.execution.loop import Progress
 from heliograph.files import write_file
+from heliograph.functions import known
 from heliograph.interpret import interpret_many
 from heliograph.ir import Program, Stage, shape_of
 from heliograph.ir.interface import TensorSpec
 from heliograph.ir.labels import with_labels
 from heliograph.ir.node import Array
-from heliograph.private.places import PUBLIC, Here, Place, There
+from heliograph.private.places import FIRST_S, PUBLIC, Here, Place, There
 from heliograph.private.readings import classes_of, decisions, predicted, probabilities, score_of
 from heliograph.report.text import Report, bytes_text
 from heliograph.serving.remote.server import RemoteServer
@@ -43,8 +45,9 @@ from heliograph.tools.run import evaluated
 from heliograph.tools.simulate import simulate
 
 Mode = Literal["encrypted", "simulate", "clear"]
-_LOG = logging.getLogger(__name__)
 _MODES = ("encrypted", "simulate", "clear")
+# The margin of affine models.
+_AFFINE_MARGIN = 0.25
 _SERVER, _CLIENT = "server/model.helio", f"client/{PUBLIC}"
 _PAGE = """# {name}: a server and its clients
 
@@ -82,7 +85,8 @@ class Private:
         evaluation mode; a program; or an artifact, which is compiled already.
     calibration, input_range, example_input: as for `hg.trace` and `hg.from_sklearn`.
     margin: widens the range of the samples at each end by this share of it, for inputs a little outside; in place of
-        `input_range`, for one input of numbers. For affine models it costs nothing.
+        `input_range`, for one input of numbers. By default a quarter for affine models, where it costs nothing, and else
+        0.
     classes: the labels of a network's classes, or their number. Those of an estimator are known.
     unit: what a network's output is, such as "EUR": it travels with the public part.
     allow_insecure: for tests without secrets: take an artifact without 128 bits of security.
@@ -94,8 +98,7 @@ class Private:
     errors of encryption but without keys; "clear", by the original model's exact functions. With `clip`, values outside
     the declared range become the nearer end instead of an error.
 
-    Keys are made when first needed and kept until `close`; use it as a context manager. Loggers are named
-    heliograph.private.*.
+    Keys are made when first needed and kept until `close`; use it as a context manager. Loggers are named heliograph.*.
 
     Raises the errors of `hg.trace`, `hg.from_sklearn` and `hg.compile`.
     """
@@ -107,7 +110,7 @@ class Private:
         calibration: Any = None,
         input_range: Any = None,
         example_input: Any = None,
-        margin: float = 0.0,
+        margin: float | None = None,
         classes: Iterable[Any] | int | None = None,
         unit: str | None = None,
         allow_insecure: bool = False,
@@ -131,14 +134,15 @@ class Private:
             _check_names(options)
             with self._watched() as update:
                 update("reading the model", 0, 0)
-                if margin:
-                    input_range = _widened(calibration, input_range, margin)
-                program = program_of(model, "Private", example_input, calibration, input_range)
+                wide = input_range if not margin else _widened(calibration, input_range, margin)
+                program = program_of(model, "Private", example_input, calibration, wide)
+                if margin is None and input_range is None and not isinstance(model, Program) and _affine(program):
+                    with contextlib.suppress(ProgramError):
+                        wide = _widened(calibration, None, _AFFINE_MARGIN)
+                        program = program_of(model, "Private", example_input, calibration, wide)
                 self.program = _described(program, classes, unit)
                 _require_labels(model, self.program)
-                update("compiling", 0, 0)
-                self.artifact = compile(self.program, Options(**options))
-            _LOG.info("compiled %r", self.artifact)
+                self.artifact = compile(self.program, Options(**options), progress=update)
         self._public = self.artifact.public()
         if self.artifact.plain_inputs:
             raise ProgramError(
@@ -252,7 +256,8 @@ class Private:
 
         The server must serve this artifact. Its evaluation keys are sent if they are not there yet. For a model of
         `load_client`, keys are kept in its folder, the secret one under `passphrase` if there is one; otherwise they
-        last until `close`. `options` are those of `hg.RemoteServer`.
+        last until `close`. `options` are those of `hg.RemoteServer`; without `patience_s`, an address where nothing has
+        answered yet is tried for 10 seconds.
 
         Raises ProgramError if the server does not serve this artifact, and the errors of `hg.RemoteServer`.
         """
@@ -268,6 +273,7 @@ class Private:
                 folder=self._folder,
                 passphrase=passphrase,
                 allow_insecure=self._insecure,
+                first_s=options.get("patience_s", FIRST_S),
             )
         return made
 
@@ -349,7 +355,10 @@ class Private:
         for spec, value in zip(specs, inputs, strict=True):
             given = np.asarray(plain_values(given_as(spec, one_row(value) if count == 0 else value)), dtype=np.float64)
             if given.shape[1:] != spec.shape:
-                raise ProgramError(f"input {spec.name!r} has samples of shape {given.shape[1:]}, expected {spec.shape}")
+                raise ProgramError(
+                    f"input {spec.name!r} has samples of shape {given.shape[1:]}, expected {spec.shape}",
+                    hint=shape_hint(given.shape[1:], spec.shape),
+                )
             given = clipped(spec, given) if clip else given
             check_spec_range(spec, given)
             arrays.append(given)
@@ -446,6 +455,17 @@ def _require_labels(model: Any, program: Program) -> None:
             why="labels are short texts, whole numbers, floats or booleans of one type",
             hint="fit it to such labels",
         )
+
+
+def _affine(program: Program) -> bool:
+    """Whether a program of one input of numbers is a linear map with a bias: its range then plans nothing."""
+    if program.stage is not Stage.TENSOR or len(program.inputs) != 1 or not program.calibration:
+        return False
+    if any(spec.encoding or spec.classes for spec in program.interface.inputs):
+        return False
+    if any(known(node.op) is not None for node in program.nodes):
+        return False
+    return all(node.op in ("input", "affine") for node in linear_passes(program)[-1].program.nodes)
 
 
 def _widened(calibration: Any, input_range: Any, margin: float) -> tuple[float, float]:

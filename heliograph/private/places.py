@@ -19,6 +19,8 @@ from heliograph.serving.remote.server import RemoteServer
 _LOG = logging.getLogger(__name__)
 # The files of a client's folder.
 PUBLIC, KEY, KEYS = "model.public", "client.key", "keys"
+# The patience with a server that has never answered, in seconds: its address may be wrong.
+FIRST_S = 10.0
 
 
 class Place(Protocol):
@@ -38,7 +40,6 @@ class Here:
         require_server(artifact)
         self.client = Client(artifact.public(), allow_insecure=allow_insecure)
         keys = self.client.evaluation_keys(progress)
-        _LOG.info("%s: made keys of %d bytes", artifact.name, self.client.evaluation_key_bytes)
         self._server = Server(artifact, keys, allow_insecure=allow_insecure)
 
     def run(self, encrypted: EncryptedInput, progress: Progress | None) -> EncryptedOutput:
@@ -52,7 +53,8 @@ class There:
     """A server at an address, which has this client's evaluation keys.
 
     With `folder`, the client's key and its evaluation keys are kept there, and are made if they are not there yet;
-    otherwise they last as long as this object, and the server forgets them when it is closed.
+    otherwise they last as long as this object, and the server forgets them when it is closed. The first request is
+    retried for `first_s` seconds.
     """
 
     def __init__(
@@ -64,10 +66,13 @@ class There:
         folder: Path | None,
         passphrase: str | None,
         allow_insecure: bool,
+        first_s: float = FIRST_S,
     ) -> None:
         self._remote = remote
         try:
-            served = remote.artifacts()
+            progress("connecting", 0, 1)
+            served = remote.artifacts(first_s)
+            progress("connecting", 1, 1)
             if public.fingerprint not in served:
                 names = ", ".join(f"{name!r} ({key[:12]})" for key, name in served.items()) or "nothing"
                 raise ProgramError(

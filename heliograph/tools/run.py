@@ -19,6 +19,7 @@ from heliograph.errors import ProgramError
 from heliograph.execution.interface import plain_values, sample_count
 from heliograph.execution.loop import Progress
 from heliograph.ir import Program
+from heliograph.records import named
 from heliograph.report.text import bytes_text, seconds_text
 from heliograph.runtime.client.client import Client
 from heliograph.runtime.server.server import Server, require_server
@@ -41,6 +42,7 @@ def _array(value: Any) -> Any:
         raise ProgramError("an input is not an array of real numbers", why=f"got {type(value).__name__}") from None
 
 
+@named(Options)
 def run(
     model: Any,
     *inputs: Any,
@@ -50,6 +52,7 @@ def run(
     plain: Mapping[str, Any] | None = None,
     allow_insecure: bool = False,
     quiet: bool = False,
+    progress: Progress | None = None,
 ) -> Any:
     """The model's output, computed on encrypted data: one array, or a tuple for several outputs.
 
@@ -59,6 +62,7 @@ def run(
     then has too; `plain` has the others by name.
 
     It makes keys, encrypts, evaluates and decrypts, and reports progress on stderr in a few lines unless `quiet`.
+    `progress(stage, done, total)` is called meanwhile, as by `compile`, `Client.evaluation_keys` and `Server.run`.
     Client and server share this process, so nothing is hidden from anyone, and keys are made for this one run. To
     serve, or for many samples, use `Client` and `Server`. An artifact without security is refused without
     `allow_insecure`.
@@ -71,8 +75,8 @@ def run(
             print(text, file=sys.stderr)
 
     inputs = tuple(value if hasattr(value, "iloc") else _array(value) for value in inputs)
-    artifact = _artifact(model, inputs, calibration, input_range, options, say)
-    found = run_encrypted(artifact, inputs, plain or {}, allow_insecure=allow_insecure)
+    artifact = _artifact(model, inputs, calibration, input_range, options, say, progress)
+    found = run_encrypted(artifact, inputs, plain or {}, allow_insecure=allow_insecure, progress=progress)
     seconds = found.seconds
     size = bytes_text(artifact.report.figures.predicted.evaluation_key_bytes)
     say(f"made a secret key and {size} of evaluation keys in {seconds_text(seconds['keys'])}")
@@ -164,6 +168,7 @@ def _artifact(
     input_range: Any,
     options: Options | None,
     say: Callable[[str], None],
+    progress: Progress | None,
 ) -> Artifact:
     """The artifact itself, or the compiled model."""
     if isinstance(model, Artifact):
@@ -182,6 +187,6 @@ def _artifact(
         # Many samples have as many axes as the calibration samples.
         many = len(inputs) == 1 and hasattr(calibration, "ndim") and np.ndim(inputs[0]) == calibration.ndim
         example = tuple(np.require(value, requirements="W")[None if not many else ...] for value in inputs)
-    artifact = compile(program_of(model, "run", example, calibration, input_range), options)
+    artifact = compile(program_of(model, "run", example, calibration, input_range), options, progress=progress)
     say(f"compiled {artifact!r}")
     return artifact

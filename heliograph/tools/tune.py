@@ -13,6 +13,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.loop import Progress
 from heliograph.functions import known
 from heliograph.ir import Program
+from heliograph.records import named
 from heliograph.report.text import bytes_text, columns_text, seconds_text, share_text
 
 # What is tried unless something else is asked for.
@@ -131,6 +132,7 @@ def options_text(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "as they are"
 
 
+@named(Options)
 def tune(
     program: Any,
     options: Options | None = None,
@@ -152,7 +154,7 @@ def tune(
     degrees: values of `degree`, and `allocated` values of `accuracy_loss` for `allocate="plan"`, where there are several
         activations. Of the front of these points, the most accurate, the fastest and one between are then tried with
         `precisions` and `batches`, values of `precision_bits` and `batch`.
-    progress: called as `progress("tuning", done, total)`; the total is known better as it goes on.
+    progress: called as `progress("tuning", done, total)`, whose total is known better as it goes on, and by `compile`.
 
     Raises ProgramError if the program has no calibration samples, PlanningError if nothing could be planned, and the errors
     of `trace`.
@@ -173,7 +175,7 @@ def tune(
             if progress is not None:
                 progress("tuning", begun + number, begun + len(tried))
             try:
-                points.append(_point(program, base, chosen))
+                points.append(_point(program, base, chosen, progress))
             except ProgramError as error:
                 failed.append((chosen, error.what))
         if progress is not None:
@@ -201,8 +203,8 @@ def _first(program: Program, degrees: Sequence[int], allocated: Sequence[float])
     return made
 
 
-def _point(program: Program, base: Options, chosen: Mapping[str, Any]) -> Point:
-    figures = compile(program, replace(base, **chosen)).report.figures
+def _point(program: Program, base: Options, chosen: Mapping[str, Any], progress: Progress | None) -> Point:
+    figures = compile(program, replace(base, **chosen), progress=progress).report.figures
     agreement, predicted = figures.class_agreement, figures.predicted
     return Point(
         chosen,

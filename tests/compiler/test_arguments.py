@@ -134,3 +134,21 @@ def test_the_class_alone_has_no_probabilities() -> None:
     sample = rows[np.abs(rows[:, 0]).argmax()]
     found = hg.simulate(hg.compile(hg.top1(program), TOY), sample)
     np.testing.assert_allclose(found, np.eye(2)[int(sample[0] > 0)], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "hint"),
+    [
+        (hg.compile, "degre", "options=hg.Options(degree=...)"),
+        (hg.compile, "degree", "options=hg.Options(degree=...)"),
+        (hg.compile, "calibraton", "perhaps 'calibration' was meant"),
+        (hg.compile, "zzz", "help(heliograph.compile) names all"),
+        (hg.run, "quite", "perhaps 'quiet' was meant"),
+        (hg.run, "log_rings", "options=hg.Options(log_ring=...)"),
+        (hg.tune, "degres", "perhaps 'degrees' was meant"),
+    ],
+)
+def test_a_misspelt_argument_names_the_nearest(function: Any, name: str, hint: str) -> None:
+    with pytest.raises(hg.ProgramError, match=f"^{function.__name__} takes no argument '{name}'") as caught:
+        function(hg.parse(SOURCE), **{name: 3})
+    assert caught.value.hint == hint

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from heliograph.artifact.artifact import Artifact
 from heliograph.ckks import security
 from heliograph.ckks.ring import Ring
 from heliograph.ckks.security import MAX_LOG_PQ_128, max_log_pq
+from heliograph.compiler import pipeline
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
 from heliograph.compiler.planning import chain_plans
@@ -520,3 +522,33 @@ def test_three_thousand_nodes_compile() -> None:
     sample = np.array([0.1, -0.2, 0.3, 1.0])
     np.testing.assert_allclose(simulate(artifact, sample), interpret(program, sample), rtol=1e-2, atol=1)
     assert hashlib.sha256(artifact.to_bytes()).hexdigest()
+
+
+def test_progress_is_told_by_passes_and_by_plans() -> None:
+    told: list[tuple[str, int, int]] = []
+    compile(program_of(mlp, 8), INSECURE, progress=lambda *at: told.append(at))
+    places = [done for stage, done, total in told if stage == "compiling"]
+    assert {total for stage, _, total in told if stage == "compiling"} == {len(pipeline.PASSES)}
+    assert places == sorted(set(places))
+    assert places[0] == 0
+    assert places[-1] == len(pipeline.PASSES)
+    # Several passes are told before the first plan, and the rest after it.
+    first = next(place for place, (stage, *_) in enumerate(told) if stage.startswith("plans in N = 2^"))
+    assert len(told[:first]) > 3
+    assert told[first][1:] == (1, 0)
+    assert pipeline.PASSES.index("schedule") in [done for stage, done, _ in told[first:] if stage == "compiling"]
+
+
+def test_progress_counts_every_ring_and_ends_with_its_compilation() -> None:
+    told: list[tuple[str, int, int]] = []
+    deep = program_of(lambda builder, x: [mlp(builder, builder.op("gelu", (x,), degree=63))], 8)
+    compile(deep, Options(), progress=lambda *at: told.append(at))
+    rings = Counter(stage for stage, *_ in told if stage.startswith("plans"))
+    assert rings
+    for ring, number in rings.items():
+        assert [done for stage, done, _ in told if stage == ring] == list(range(1, number + 1))
+    before = len(told)
+    with pytest.raises(ProgramError):
+        compile(replace(deep, stage=Stage.EXECUTABLE), progress=lambda *at: told.append(at))
+    compile(program_of(mlp, 8), INSECURE)
+    assert told[before:] == [("compiling", 0, len(pipeline.PASSES))]

@@ -190,8 +190,9 @@ def test_polynomials_that_overflow_on_the_samples_are_refused_in_words() -> None
 
 def test_one_sample_is_warned_of() -> None:
     program = network(1, inputs(1, 1))
-    with pytest.warns(UserWarning, match="1 calibration samples say little"):
+    with pytest.warns(UserWarning, match="1 calibration samples say little") as caught:
         artifact = compile(program, replace(TOY, degree=15))
+    assert {each.filename for each in caught if "say little" in str(each.message)} == {__file__}
     assert artifact.report.to_dict()["unseen"]["rate_bound"] == 1.0
     assert "nothing is known of how often a new input leaves a range" in " ".join(artifact.report.full().split())
     # The range is far wider than the sample, and the next ones stay within it.

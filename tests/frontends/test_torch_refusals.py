@@ -164,7 +164,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[st
     # Control flow and shapes that depend on data.
     "branch": (lambda x: x if x.sum() > 0 else -x, X4, ["control flow depends on the values"]),
     "item": (lambda x: x * x[0, 0].item(), X4, ["mixes samples"]),
-    "float": (lambda x: x * float(x.sum(-1)), X4, ["control flow depends on the values"]),
+    "float": (lambda x: x * float(x.sum(-1)), X4, ["control flow depends on the values", "known only in a run"]),
     "mask": (lambda x: x[x.detach() * 0 == 0], X4, ["comparison (==)"]),
     "cond": (
         lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import pickle
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,12 @@ import pytest
 pytest.importorskip("sklearn")
 
 from helpers.serving import Running
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import IsolationForest, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 
 import heliograph as hg
 
@@ -137,10 +140,12 @@ def test_a_network_is_told_its_classes() -> None:
 def test_samples_a_little_outside() -> None:
     model, private = flowers()
     outside = SAMPLES[:3].copy()
-    outside[0] *= 1.9
+    outside[0] *= 2.2
     for mode in ("simulate", "clear", "encrypted"):
-        with pytest.raises(hg.RangeError, match="outside its range"):
+        with pytest.raises(hg.RangeError, match="outside its range") as caught:
             private.predict(outside, mode=mode)
+        assert "margin=" in caught.value.hint
+        assert "clip=True" in caught.value.hint
         assert len(private.predict(outside, mode=mode, clip=True)) == 3
     private.close()
     wide = hg.Private(model, calibration=SAMPLES, margin=0.5)
@@ -149,8 +154,82 @@ def test_samples_a_little_outside() -> None:
         hg.Private(model, calibration=SAMPLES, margin=0.5, input_range=(0.0, 9.0))
 
 
+def test_affine_models_have_a_margin_that_costs_nothing() -> None:
+    samples, kinds = load_breast_cancer(return_X_y=True)
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(samples[:400], kinds[:400])
+    none, private = (hg.Private(model, calibration=samples[:400], margin=margin) for margin in (0.0, None))
+    with pytest.raises(hg.RangeError, match="outside its range"):
+        none.score(samples[400:], kinds[400:])
+    assert private.score(samples[400:], kinds[400:]) == model.score(samples[400:], kinds[400:])
+    before, after = (each.report.figures for each in (none, private))
+    assert before.predicted == after.predicted
+    assert (before.ring_dim, before.levels) == (after.ring_dim, after.levels)
+    low, high = samples[:400].min(), samples[:400].max()
+    (spec,) = private.public.given
+    assert (spec.low, spec.high) == pytest.approx((low - 0.25 * (high - low), high + 0.25 * (high - low)))
+
+
+def test_other_models_have_no_margin_unless_it_is_given() -> None:
+    few = SAMPLES[::5]
+    model = make_pipeline(StandardScaler(), SVC(gamma=0.1)).fit(few, few[:, 2] > 3)
+    private = hg.Private(model, calibration=few, degree=7)
+    assert (private.public.given[0].low, private.public.given[0].high) == (few.min(), few.max())
+    program = hg.from_sklearn(flowers()[0], SAMPLES)
+    assert hg.Private(program).public.given[0].high == SAMPLES.max()
+    given = hg.Private(flowers()[0], calibration=SAMPLES, input_range=(0.0, 8.0))
+    assert given.public.given[0].high == 8.0
+
+
+def test_an_address_without_a_server_is_soon_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("httpx")
+    _, private = flowers()
+    private.save(tmp_path / "deploy")
+    told: list[tuple[str, int, int]] = []
+    loaded = hg.load_client(tmp_path / "deploy" / "client", progress=lambda *at: told.append(at))
+    rests: list[float] = []
+    clock = time.monotonic
+    monkeypatch.setattr(time, "sleep", rests.append)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(rests))
+    with pytest.raises(hg.HeliographError, match=r"does not answer .*tried for 10 s") as caught:
+        loaded.connect("http://127.0.0.1:1", "x")
+    assert caught.value.hint == "is the server running at this address?"
+    assert told == [("connecting", 0, 1)]
+    assert 2 < sum(rests) <= 10
+    with pytest.raises(hg.HeliographError, match="tried for 0 s"):
+        loaded.connect("http://127.0.0.1:1", "x", patience_s=0.0)
+
+
+def test_what_lasts_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = flowers()
+    with caplog.at_level(logging.DEBUG, logger="heliograph"), hg.Private(model, calibration=SAMPLES) as private:
+        private.predict(SAMPLES[:1])
+    said = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    for name, level, words in (
+        (
+            "heliograph.compiler.driver",
+            "DEBUG",
+            r"Pipeline: planned for N = 4096, 1 levels, [\d.]+ ms a run, after [\d.]+ s",
+        ),
+        (
+            "heliograph.compiler.driver",
+            "INFO",
+            r"Pipeline: compiled for N = 4096, 1 levels, [\d.]+ ms a run, after [\d.]+ s",
+        ),
+        (
+            "heliograph.runtime.client.client",
+            "INFO",
+            r"Pipeline: \d+ evaluation keys of \d+ bytes are made, after [\d.]+ s",
+        ),
+        ("heliograph.runtime.server.server", "INFO", r"Pipeline: a run ended after [\d.]+ s"),
+    ):
+        assert [each for each in said if each[:2] == (name, level) and re.fullmatch(words, each[2])], (name, said)
+
+
 def test_mistakes_are_named() -> None:
     model, private = flowers()
+    with pytest.raises(hg.ProgramError, match="expected") as caught:
+        private.predict(np.zeros((2, 2, 3)), mode="clear")
+    assert "one sample of shape (4,), or many" in caught.value.hint
     with pytest.raises(hg.ProgramError, match="perhaps 'calibration' was meant"):
         hg.Private(model, calibraton=SAMPLES)
     with pytest.raises(hg.ProgramError, match="degre"):
@@ -185,7 +264,9 @@ def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with private:
         private.predict(SAMPLES[:2])
         private.predict(SAMPLES[:2], mode="simulate")
-    assert list(dict.fromkeys(stages)) == ["reading the model", "compiling", "evaluation keys", "samples", "simulate"]
+    assert list(dict.fromkeys(stages)) == [
+        "reading the model", "compiling", "plans in N = 2^12", "evaluation keys", "samples", "simulate",
+    ]  # fmt: skip
     assert capsys.readouterr().err == ""
 
 
@@ -219,7 +300,7 @@ def test_a_saved_model_is_served_and_called(tmp_path: Path) -> None:
             assert remote.predict(SAMPLES[149]) == model.predict(SAMPLES[149:])[0]
         with pytest.raises(hg.ProgramError, match="is closed"):
             remote.predict(SAMPLES[149])
-        other = hg.Private(model, calibration=SAMPLES, margin=0.25)
+        other = hg.Private(model, calibration=SAMPLES, margin=0.3)
         with pytest.raises(hg.ProgramError, match="the server does not serve 'Pipeline'"):
             other.connect(running.url, running.token)
     finally:

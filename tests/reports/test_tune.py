@@ -77,10 +77,11 @@ def test_the_front_as_table_json_and_page() -> None:
     assert page.count("<tr>") == 1 + len(found.points)
     for source in ("http://", "https://", "src="):
         assert source not in page.replace("http://www.w3.org/2000/svg", "")
-    stages: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     program = replace(hg.parse(SOURCE), calibration=(SAMPLES,))
-    hg.tune(program, TOY, degrees=(3,), precisions=(), batches=(), progress=lambda stage, *at: stages.append(at))
-    assert stages[-1] == (1, 1)
+    hg.tune(program, TOY, degrees=(3,), precisions=(), batches=(), progress=lambda *at: told.append(at))
+    assert told[-1] == ("tuning", 1, 1)
+    assert {stage for stage, *_ in told} >= {"tuning", "compiling"}
 
 
 PROBE = """<script>

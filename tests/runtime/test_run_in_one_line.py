@@ -26,9 +26,17 @@ def test_a_module_is_compiled_and_run(capsys: pytest.CaptureFixture[str]) -> Non
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in lines] == ["compiled", "made", "encrypted"]
     assert "INSECURE" in lines[0]
+    stages: list[str] = []
+
+    def tell(stage: str, done: int, total: int) -> None:
+        stages.append(stage)
+
     with pytest.warns(hg.InsecureWarning):
-        hg.run(model, samples[3], calibration=samples, options=TOY, allow_insecure=True, quiet=True)
+        hg.run(model, samples[3], calibration=samples, options=TOY, allow_insecure=True, quiet=True, progress=tell)
     assert capsys.readouterr() == ("", "")
+    assert [stage for stage in dict.fromkeys(stages) if not stage.startswith("plans")] == [
+        "compiling", "evaluation keys", "evaluate",
+    ]  # fmt: skip
 
 
 def test_an_estimator_is_compiled_and_run() -> None:

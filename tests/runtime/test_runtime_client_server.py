@@ -86,6 +86,17 @@ def test_encrypt_refuses_what_is_no_sample(client: Client, value: object, words:
     assert words in str(raised.value)
 
 
+def test_a_wrong_shape_comes_with_what_to_give(client: Client) -> None:
+    for shape, words in (
+        ((INPUTS, INPUTS, INPUTS), "give one sample of shape (8,), or many as one array of shape (samples, 8)"),
+        ((INPUTS + 1,), "give one sample of shape (8,), or many as one array of shape (samples, 8)"),
+        ((1, 1, INPUTS), "x.reshape(8)"),
+    ):
+        with pytest.raises(ProgramError, match="expected") as raised:
+            client.encrypt(np.zeros(shape))
+        assert raised.value.hint == words
+
+
 def test_encrypt_names_the_element_outside_the_range(client: Client) -> None:
     x = np.zeros(INPUTS)
     x[5] = -1.5

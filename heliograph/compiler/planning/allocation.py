@@ -37,7 +37,7 @@ from heliograph.ir import Array, Program
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
 from heliograph.ir.ops.table import OPS
 from heliograph.machine import usable_cores
-from heliograph.passes.base import apply
+from heliograph.passes.base import apply, begins
 from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
 from heliograph.passes.bootstraps.sizes import observed_sizes
 from heliograph.passes.degrees.allocate_degrees import (
@@ -177,6 +177,7 @@ class Allocator:
         error as a share of the outputs' variance. `compared` is the result for the first `_COMPARED` samples, if it is
         known: then only the others are classified.
         """
+        begins("degrees")
         first = 0 if compared is None else _COMPARED
         if compared is not None and self.samples[0].shape[0] <= first:
             return compared

@@ -14,7 +14,7 @@ from heliograph.compiler.pipeline import lower_passes, pair_passes, pair_samples
 from heliograph.compiler.planning.chain_plans import packed_program, simulated_plan, tried, wanted_fastest
 from heliograph.compiler.planning.chains import bootstrapping_rings
 from heliograph.compiler.planning.placements import Choice, choices, in_order
-from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, pack_samples, run_ms
+from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, pack_samples, run_ms, tells
 from heliograph.compiler.planning.residency import within
 from heliograph.errors import PlanningError, said
 from heliograph.execution.memory import least_server_bytes
@@ -189,6 +189,7 @@ class _Fitting:
             if best is not None and self.times.get(choice, 0.0) >= best.cost_ms:
                 compared += 1
                 continue
+            tells(choice.ring)
             trail = tried(choice.ring, _lowered, choice, self.packing, given, self.wanted, self.pairs)
             if isinstance(trail, Refusal):
                 if trail.levels:

@@ -26,7 +26,7 @@ from heliograph.ir import Array, Node, Program, size_of
 from heliograph.ir.analysis.carried import carried_on
 from heliograph.ir.analysis.depth import levels_below, node_depth
 from heliograph.ir.ops.table import Role, role_of
-from heliograph.passes.base import Trail
+from heliograph.passes.base import Trail, begins
 from heliograph.passes.levels.node_work import polynomial_work
 
 
@@ -79,6 +79,11 @@ class Wanted:
         if self.gap_error is not None and found.gap_error > self.gap_error:
             return f"compared differences would err by {found.gap_error:.2g} of the gap, more than {self.gap_error:.2g}"
         return ""
+
+
+def tells(ring: Ring) -> None:
+    """Tell whoever listens that another plan is tried on a ring of this size."""
+    begins(f"plans in N = 2^{ring.log_ring}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from heliograph.compiler.options import Options
 from heliograph.compiler.pipeline import back_passes, pair_samples_passes
 from heliograph.compiler.planning.chain_plans import packed_program, simulated_plan, tried
 from heliograph.compiler.planning.chains import candidates
-from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, least_ms, run_ms
+from heliograph.compiler.planning.plan import Plan, Refusal, Wanted, least_ms, run_ms, tells
 from heliograph.compiler.planning.residency import within
 from heliograph.errors import PlanningError, said
 from heliograph.execution.memory import least_server_bytes
@@ -79,6 +79,7 @@ def _unbootstrapped(ring: Ring, program: Program, options: Options, wanted: Want
     batch = options.batch if isinstance(options.batch, int) else 1
     if wanted.faster_than < math.inf and wanted.faster_than < least_ms(program, ring, options.costs, batch):
         return wanted.too_slow()
+    tells(ring)
     packed = tried(ring, packed_program, program, ring, options, wanted.paired)
     if isinstance(packed, Refusal):
         return packed

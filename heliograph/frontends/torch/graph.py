@@ -166,7 +166,7 @@ def _export_error(model: torch.nn.Module, examples: Example, error: Exception, c
         kind in ("GuardOnDataDependentSymNode", "UncapturedHigherOrderOpError")
         or "data-dependent" in str(error).lower()
     ):
-        return data_dependent(where, f"torch.export stopped there: {first}"[:300])
+        return data_dependent(where, "a branch, a loop or a shape there needs a value that is known only in a run")
     if "need to register a pytree" in str(error):
         return UnsupportedError(
             "the model returns a type of its own",

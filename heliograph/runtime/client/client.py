@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ from heliograph.runtime.security import require_security
 from heliograph.runtime.wire.forms import read_ciphertext
 from heliograph.runtime.wire.keyfolder import KeyFolder, write_keys
 from heliograph.runtime.wire.messages import CarriedValues, EncryptedInput, EncryptedOutput, EvaluationKeys, object_name
+
+_LOG = logging.getLogger(__name__)
 
 
 class Client:
@@ -164,13 +168,19 @@ class Client:
         """
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, False), "making the evaluation keys")
-        keys = self.public.evaluation_keys
+        keys, begun = self.public.evaluation_keys, time.perf_counter()
         made: dict[str, Bytes] = {}
         for key in keys:
             made[key.name] = self._cryptor.evaluation_key_bytes(key)
             if progress is not None:
                 progress("evaluation keys", len(made), len(keys))
+        self._log_keys(begun)
         return EvaluationKeys(self.public.fingerprint, self.id, made)
+
+    def _log_keys(self, begun: float) -> None:
+        number, size = len(self.public.evaluation_keys), self.evaluation_key_bytes
+        seconds = time.perf_counter() - begun
+        _LOG.info("%s: %d evaluation keys of %d bytes are made, after %.2f s", self.public.name, number, size, seconds)
 
     def write_evaluation_keys(
         self,
@@ -194,7 +204,7 @@ class Client:
         if check_memory:
             require_memory(key_making_bytes(self.public.evaluation_keys, True), "making an evaluation key")
         keys = {key.name: key for key in self.public.evaluation_keys}
-        kept = frozenset() if reuse is None else self.kept_keys(reuse)
+        kept, begun = frozenset() if reuse is None else self.kept_keys(reuse), time.perf_counter()
 
         def make(name: str) -> Bytes:
             if reuse is not None and name in kept:
@@ -205,7 +215,7 @@ class Client:
             if progress is not None:
                 progress("evaluation keys", number, total)
 
-        return write_keys(
+        folder = write_keys(
             path,
             self.public.fingerprint,
             self.id,
@@ -213,6 +223,8 @@ class Client:
             make,
             done,
         )
+        self._log_keys(begun)
+        return folder
 
     def encrypt(self, *samples: Any, clip: bool = False) -> Any:
         """One sample, encrypted, or a list of many, as `encrypt_many` makes them: one array per input.

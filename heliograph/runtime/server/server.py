@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from heliograph.runtime.wire.messages import (
 
 # The bound on the encoded plaintexts that are kept for a part of a program (Server.look).
 _PART_CACHE_BYTES = 1 << 28
+_LOG = logging.getLogger(__name__)
 
 
 class Server:
@@ -264,6 +266,7 @@ class Server:
                     output = output if std is None else self._flooded(output, node, std)
                     answers[str(numbers[name])] = output, 0
             sent, kept = self._backend.written(answers), self._backend.written(left)
+        _LOG.info("%s: a run ended after %.2f s", self.artifact.name, self.trace.seconds)
         answer = EncryptedOutput(self._fingerprint, self.client, sent, request=encrypted.request)
         return answer, CarriedValues(self._fingerprint, self.client, kept)
 

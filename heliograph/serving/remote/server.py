@@ -107,9 +107,12 @@ class RemoteServer:
         """Close the connections; everything that was sent stays on the server."""
         self._transport.close()
 
-    def artifacts(self) -> dict[str, str]:
-        """The artifacts that are served: names by fingerprint."""
-        served = self._transport.json("GET", "/v1/artifacts")
+    def artifacts(self, patience_s: float | None = None) -> dict[str, str]:
+        """The artifacts that are served: names by fingerprint.
+
+        `patience_s` is the patience with an address that may be wrong, in place of that of all calls.
+        """
+        served = self._transport.json("GET", "/v1/artifacts", patience_s=patience_s)
         if not isinstance(served, list):
             raise strange()
         return {entry.artifact: entry.name for entry in (read_record(ArtifactRecord, each) for each in served)}

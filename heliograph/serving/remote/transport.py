@@ -102,12 +102,14 @@ class Transport:
         query: Query | None = None,
         data: Bytes | None = None,
         sent: Callable[[int], None] | None = None,
+        patience_s: float | None = None,
     ) -> Any:
         """The JSON of the server's answer, None if the answer is empty.
 
         `data` is sent whole, and again with each retry; `sent` is called with the number of bytes sent so far.
+        `patience_s` is for a first contact: the patience of this request.
         """
-        text = self.read(method, path, query, data, sent)
+        text = self.read(method, path, query, data, sent, patience_s=patience_s)
         try:
             return strict_json(text, _MAX_VALUES) if text else None
         except ValueError:
@@ -121,14 +123,16 @@ class Transport:
         data: Bytes | None = None,
         sent: Callable[[int], None] | None = None,
         max_bytes: int = _MAX_JSON,
+        patience_s: float | None = None,
     ) -> bytes:
         """The bytes of the server's answer, at most `max_bytes`; see `json`."""
         headers = None if data is None else {"Content-Length": str(len(data))}
         failed = False
-        for rest in self._rests(f"{method} {path}"):
+        for rest in self._rests(f"{method} {path}", patience_s):
             try:
                 content = None if data is None else _pieces(data, sent)
-                with self._stream(method, path, max_bytes, params=query, content=content, headers=headers) as response:
+                more = {"params": query, "content": content, "headers": headers}
+                with self._stream(method, path, max_bytes, patience_s, **more) as response:
                     if response.status_code in _AGAIN or (response.status_code == _FAULT and not failed):
                         failed = failed or response.status_code == _FAULT
                         rest(as_error(_said(response), ""), _asked_s(response))
@@ -138,7 +142,8 @@ class Transport:
                     return self._body(response, max_bytes)
             except httpx.TransportError as error:
                 why = shown(f"{type(error).__name__}: {error}", _MAX_WHY)
-                rest(HeliographError(f"{self.url} does not answer", why=why))
+                hint = "" if patience_s is None else "is the server running at this address?"
+                rest(HeliographError(f"{self.url} does not answer", why=why, hint=hint))
         raise AssertionError("unreachable")
 
     def events(self, path: str) -> Iterator[Any]:
@@ -164,21 +169,28 @@ class Transport:
         except (httpx.TransportError, ValueError, WireError):
             return
 
-    def _stream(self, method: str, path: str, max_bytes: int, **more: Any) -> Any:
+    def _stream(self, method: str, path: str, max_bytes: int, patience_s: float | None = None, **more: Any) -> Any:
         """A request and its answer, of which at most `max_bytes` are read."""
         exchange = Exchange(self.timeout_s, max_bytes)
-        times = {"connect": self.timeout_s, "pool": self.timeout_s, "read": exchange, "write": exchange}
+        # 0 means a single try, which takes its time all the same.
+        times = {
+            "connect": min(self.timeout_s, patience_s or self.timeout_s),
+            "pool": self.timeout_s,
+            "read": exchange,
+            "write": exchange,
+        }
         return self._client.stream(method, path, extensions={"timeout": times}, **more)
 
-    def _rests(self, what: str) -> Iterator[Any]:
+    def _rests(self, what: str, patience_s: float | None = None) -> Iterator[Any]:
         """For each try, a function that waits before the next try, or raises its error if patience is over."""
-        end, pause = time.monotonic() + self._patience_s, _FIRST_REST_S
+        patience = self._patience_s if patience_s is None else patience_s
+        end, pause = time.monotonic() + patience, _FIRST_REST_S
 
         def rest(error: HeliographError, asked: float = 0.0) -> None:
             nonlocal pause
             if time.monotonic() + max(pause, asked) > end:
                 raise HeliographError(
-                    f"{error.what} ({what}, tried for {self._patience_s:g} s)",
+                    f"{error.what} ({what}, tried for {patience:g} s)",
                     why=error.why,
                     hint=error.hint or "what was sent stays there; call again to send the rest",
                 ) from None
