@@ -291,6 +291,29 @@ def test_parameters_become_a_list() -> None:
     )
 
 
+def test_pages_tell_no_history() -> None:
+    """Figures are of this version or say of which day; only upgrades speak of earlier versions."""
+    for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        if path.name not in ("serving.md", "compatibility.md"):
+            found = re.search(r"earlier\s+(version|code|one\b)|before\s+double\s+hoisting", path.read_text())
+            assert not found, (path.name, found)
+
+
+def test_resnet20_has_one_time() -> None:
+    """Seconds of an image at degree 31 on our kernels stand in three tables, all the same."""
+    tables = {name: (DOCS / f"{name}.md").read_text() for name in ("benchmarks", "comparison")}
+    tables["comparison"] = tables["comparison"].partition("## ResNet-20")[2]
+    tables["README"] = (ROOT / "README.md").read_text()
+    (measured,) = re.findall(
+        r"\| one image: calls as [^|]*\| [\d.]+ / ([\d.]+) /", tables["benchmarks"].split("## ResNets")[1]
+    )
+    ours = {
+        re.findall(r"^\| Heliograph(?:, pretrained[^|]*)? \| ([\d.]+) \|", tables[name], re.MULTILINE)[0]
+        for name in ("comparison", "README")
+    }
+    assert ours == {measured}
+
+
 def test_the_documents_are_short() -> None:
     """At most 30,000 words of running text, and a README of 1,100 words with its programs and tables."""
     assert len((ROOT / "README.md").read_text().split()) <= 1100
