@@ -314,6 +314,23 @@ def test_resnet20_has_one_time() -> None:
     assert ours == {measured}
 
 
+def test_the_page_for_deciders_is_one_page() -> None:
+    """It stands alone: who learns what, what is checked, what not to do, what nobody has proved, in 600 words."""
+    text = (DOCS / "deciders.md").read_text()
+    assert words.running(text) <= 600
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == 4
+    assert "Nobody outside has reviewed the code" in text
+    # Moved, not copied.
+    said = {line for line in text.splitlines() if line.startswith(("- ", "| "))} - {"|---|---|---|"}
+    assert not said & set((DOCS / "security.md").read_text().splitlines())
+
+
+def test_the_glossary_is_in_order_and_has_the_terms_of_options_and_servers() -> None:
+    terms = re.findall(r"^## (.+)$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(terms, key=str.lower)
+    assert {"Hoisting", "Margin", "Special primes", "Spread", "Tenant", "Token"} <= set(terms)
+
+
 def test_the_documents_are_short() -> None:
     """At most 30,000 words of running text, and a README of 1,100 words with its programs and tables."""
     assert len((ROOT / "README.md").read_text().split()) <= 1100
