@@ -3,12 +3,11 @@
     python -m benchmarks list
     python -m benchmarks run NAME [options of the benchmark]
     python -m benchmarks all [--minutes M]
-    python -m benchmarks tables [--check] [--prose]
+    python -m benchmarks tables [--check]
 
 `all` runs each benchmark in a process of its own, skips those that lack something, and ends with 1 where one failed.
 `tables` writes the tables between markers in the documentation from the records; `--check` only compares, and ends with 1
-where one differs or a table of figures has no marker. `--prose` lists the lines of text with a time in them, which no record
-has.
+where one differs, or a figure has neither a record nor a source.
 """
 
 from __future__ import annotations
@@ -96,14 +95,13 @@ def main(words: Sequence[str] | None = None) -> int:
     written.add_argument(
         "--check", action="store_true", help="write nothing; 1 where a table is not as the records have it"
     )
-    written.add_argument("--prose", action="store_true", help="list the lines of text with a time in them")
     given = parser.parse_args(words)
     if given.command == "list":
         return show()
     if given.command == "all":
         return run_all(given.minutes)
     if given.command == "tables":
-        return tables.main(given.check, given.prose)
+        return tables.main(given.check)
     found, reason = loaded(given.name)
     if found is None:
         print(reason, file=sys.stderr)

@@ -272,7 +272,7 @@ def groups(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], lis
 
 
 def summarized(run: Run, rows: list[dict[str, Any]]) -> None:
-    """The rows of the tables of docs/privacy.md: accuracy beside epsilon, several seeds, time and memory."""
+    """The rows of the tables of docs/privacy_figures.md: accuracy beside epsilon, several seeds, time and memory."""
     for row in rows:
         row["data"], row["scale"] = (
             f"{row['dataset']}, {row['records']:,}, {row['epochs']}",

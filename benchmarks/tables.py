@@ -4,7 +4,7 @@
 figure is the newest that `records/` has for its row: a later record of the same key takes the place of an earlier one,
 field by field. A table of figures that is not measured here says so in a comment before it: `<!-- figures: WHY -->`.
 
-On the pages of LEDGER each number with a unit in a paragraph has its record too, named in a comment before the paragraph,
+Each number with a unit in a paragraph has its record too, named in a comment before the paragraph,
 `<!-- records: batch {"images": 1} -->`, or stands in one with its source, `<!-- figures: 86.1 %: Phoenix, table 1 -->`.
 """
 
@@ -21,7 +21,6 @@ from harness import HERE, RECORDS, ROOT, Records
 
 FORMS = HERE / "tables.md"
 PAGES = ("README.md", "docs/*.md")
-LEDGER = ("README.md", "docs/comparison.md")
 
 _BEGIN, _END = "<!-- table {} -->", "<!-- /table -->"
 _MARKED = re.compile(r"<!-- table (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
@@ -35,7 +34,6 @@ _RECORDS = re.compile(r"<!-- records: (\w+) (\{.*?\}) -->")
 _NAMED = re.compile(r"<!-- figures: (.+?) -->")
 # What a figure is told in: as it is, thousands to thousands of millions of it, hundredths, thousandths.
 _SCALES = (1, 1e3, 1e6, 1e9, 1e-2, 1e-3)
-_TIME = re.compile(r"\d ?(?:ms|s|seconds|minutes|min|hours|h)\b")
 
 
 class TableError(Exception):
@@ -52,6 +50,8 @@ class Form:
     across: bool
     """Whether a record is a column; otherwise it is a row."""
     where: Mapping[str, str]
+    unless: Mapping[str, str]
+    """Keys whose records are left out."""
     lines: tuple[str, ...]
 
 
@@ -64,8 +64,11 @@ def forms() -> dict[str, Form]:
         head = re.fullmatch(r"(\S+): (a row|a column) for each record of (\w+)(?: with (.+))?", lines[0])
         if head is None or any(not line.startswith("|") for line in lines[1:]):
             raise TableError(f"{FORMS.name}, {name}: this is not the form of a table")
-        where = dict(each.split("=", 1) for each in head[4].split(", ")) if head[4] else {}
-        found[name.strip()] = Form(name.strip(), head[1], head[3], head[2] == "a column", where, tuple(lines[1:]))
+        wanted = [each.partition("=") for each in head[4].split(", ")] if head[4] else []
+        where = {key: value for key, _, value in wanted if not key.endswith("!")}
+        unless = {key[:-1]: value for key, _, value in wanted if key.endswith("!")}
+        form = Form(name.strip(), head[1], head[3], head[2] == "a column", where, unless, tuple(lines[1:]))
+        found[form.name] = form
     return found
 
 
@@ -74,7 +77,8 @@ def merged(form: Form) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for entry in Records(RECORDS / f"{form.records}.jsonl").entries:
         key = entry["key"]
-        if all(str(key.get(name)) == value for name, value in form.where.items()):
+        fits = all(str(key.get(name)) == value for name, value in form.where.items())
+        if fits and not any(str(key.get(name)) == value for name, value in form.unless.items()):
             found.setdefault(str(sorted(key.items())), {}).update({**entry["values"], **key})
     if not found:
         raise TableError(f"{form.name}: there are no records of {form.records} with {dict(form.where)}")
@@ -176,12 +180,6 @@ def unmarked(page: str, text: str) -> list[str]:
     return found
 
 
-def prose(page: str, text: str) -> list[str]:
-    """Lines of text with a time in them, which no record has."""
-    lines = ((number, line) for number, line, _ in outside(text) if not line.startswith("<!--"))
-    return [f"{page}:{number}: {line.strip()}" for number, line in lines if _TIME.search(line)]
-
-
 def leaves(value: Any) -> Iterator[Any]:
     """The numbers and texts of what a record holds."""
     if isinstance(value, dict | list):
@@ -251,7 +249,7 @@ def problems() -> list[str]:
     for page, text in pages().items():
         used |= {match[1] for match in _MARKED.finditer(text)}
         found += unmarked(page, text)
-        found += unnamed(page, text) if page in LEDGER else []
+        found += unnamed(page, text)
         try:
             wanted = written(page, text, known)
         except TableError as error:
@@ -268,12 +266,11 @@ def problems() -> list[str]:
     return found + [f"{known[name].page}: the table {name} is nowhere" for name in known if name not in used]
 
 
-def main(check: bool, lines: bool) -> int:
+def main(check: bool) -> int:
     """Write or check all tables; the number of problems, at most 1 as an exit status."""
-    texts = pages()
     if not check:
         known = forms()
-        for page, text in texts.items():
+        for page, text in pages().items():
             new = written(page, text, known)
             if new != text:
                 (ROOT / page).write_text(new)
@@ -283,10 +280,4 @@ def main(check: bool, lines: bool) -> int:
         print(each, file=sys.stderr)
     if found:
         print("python -m benchmarks tables writes the tables from the records", file=sys.stderr)
-    untold = [line for page, text in texts.items() for line in prose(page, text)]
-    print(
-        "\n".join(untold)
-        if lines
-        else f"{len(untold)} lines of text have a time that no record has (--prose lists them)"
-    )
     return min(len(found), 1)

@@ -22,6 +22,10 @@ OUTSIDE = {
     "SECURITY.md": "reporting.md",
     "benchmarks/data.md": "data.md",
 }
+# Files that pages link to as they are.
+FILES = [
+    path.relative_to(ROOT).as_posix() for kind in ("py", "hg") for path in sorted((ROOT / "examples").glob(f"*.{kind}"))
+]
 MADE = {"errors.md": error_index.page, "commands.md": command_pages.page, "operations.md": op_pages.page}
 
 # The first page has no table of contents beside it: its program needs the width.
@@ -36,6 +40,8 @@ def on_files(files: Files, config: Any) -> Files:
     for source, name in OUTSIDE.items():
         text = relinked((ROOT / source).read_text(), source)
         files.append(File.generated(config, name, content=_WIDE + text if name == "index.md" else text))
+    for name in FILES:
+        files.append(File.generated(config, name, content=(ROOT / name).read_text()))
     for name, page in MADE.items():
         files.append(File.generated(config, name, content=page()))
     return files

@@ -94,6 +94,14 @@ def test_a_function_of_your_own() -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+def test_the_page_on_backends_counts_the_rings_of_the_suite() -> None:
+    from heliograph.testing import RINGS
+
+    scales = [ring.scale_bits for ring in RINGS]
+    said = f"the {len(RINGS)} rings of `RINGS`, with scales of {min(scales)} to {max(scales)} bits"
+    assert said in " ".join((DOCS / "backends.md").read_text().split())
+
+
 def test_a_backend_of_your_own() -> None:
     pytest.importorskip("numba")
     from heliograph.runtime.native.backend import NativeBackend
@@ -109,7 +117,6 @@ ELSEWHERE = {
     "batches.md": "tests/examples/test_examples.py",
     "certified.md": "tests/examples/test_examples.py",
     "deep_networks.md": "tests/examples/test_examples.py",
-    "examples.md": "tests/examples/test_examples.py",
     "language.md": "tests/dsl/test_docs.py",
     "refinement.md": "tests/frontends/test_refine.py",
 }

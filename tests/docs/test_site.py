@@ -8,8 +8,13 @@ import json
 import os
 import posixpath
 import re
+import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
@@ -27,6 +32,9 @@ TEXTS = sorted(
     key=lambda path: path.relative_to(ROOT).as_posix(),
 )
 REFERENCE = sorted(DOCS.glob("reference*.md"))
+BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 # Pages that only the site has.
 MADE = {"docs/errors.md", "docs/commands.md", "docs/operations.md"}
 
@@ -252,7 +260,7 @@ def test_the_site_builds_strictly(site: Path) -> None:
 
 
 def test_the_site_shows_docstrings_and_outputs(site: Path) -> None:
-    reference = (site / "reference.html").read_text()
+    reference = (site / "reference_compile.html").read_text()
     assert 'id="heliograph.compile"' in reference
     assert "security_bits" in reference
     # Parameters are items of lists (docs/scripts/parameters.py).
@@ -283,12 +291,125 @@ def test_what_pages_name_is_there(site: Path) -> None:
             assert target.exists(), (path.name, name)
 
 
+# ------------------------------------------------------------------------------------------- a real browser
+
+# What is wide: tables, listings, signatures, a picture, the notebook.
+NARROW = ("index", "comparison", "privacy_proofs", "language", "reference_compile", "errors", "tour")
+MEASURE = """<!doctype html><body><script>
+const pages = %s;
+(async () => {
+  for (const name of pages) {
+    const frame = document.createElement("iframe");
+    frame.style = "width: 390px; height: 844px; border: 0";
+    frame.src = `${name}.html`;
+    await new Promise((done) => { frame.onload = done; document.body.append(frame); });
+    await new Promise((done) => setTimeout(done, 500));
+    const root = frame.contentDocument.documentElement, scheme = frame.contentDocument.body.dataset.mdColorScheme;
+    document.body.append(`${name}: ${root.clientWidth} ${root.scrollWidth} ${scheme};`);
+    frame.remove();
+  }
+})();
+</script></body>"""
+
+
+def browsed(folder: Path, address: str, *options: str) -> str:
+    """The document that a browser makes of a page."""
+    if BROWSER is None:
+        pytest.skip("no Chromium is installed (apt-get install chromium)")
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking",
+        "--no-first-run", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=60000", "--dump-dom",
+        *options, address,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+
+
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    """The site behind an address of this machine, so that a page can measure others."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("scheme", "preferred"), [("default", 1), ("slate", 0)])
+def test_no_page_is_wider_than_a_phone(scheme: str, preferred: int, site: Path, served: str, tmp_path: Path) -> None:
+    wide = site / "wide.html"
+    wide.write_text('<!doctype html><body data-md-color-scheme="none"><div style="width: 500px">x</div></body>')
+    page = site / "measure.html"
+    page.write_text(MEASURE % json.dumps([*NARROW, "wide"]))
+    try:
+        shown = browsed(tmp_path, f"{served}/measure.html", f"--blink-settings=preferredColorScheme={preferred}")
+    finally:
+        page.unlink()
+        wide.unlink()
+    found = {name: rest for name, *rest in re.findall(r"(\w+): (\d+) (\d+) (\w+);", shown)}
+    # The measure sees what is too wide.
+    assert int(found.pop("wide")[1]) > 390
+    assert found == {name: ["390", "390", scheme] for name in NARROW}
+
+
+def test_search_finds_a_page_in_a_folder(site: Path, tmp_path: Path) -> None:
+    """The site as `make docs` leaves it: opened as a file, without a server."""
+    shown = browsed(tmp_path, f"{(site / 'index.html').as_uri()}?q=relinearization")
+    found = re.findall(r'href="([^"]*)" class="md-search-result__link"', shown)
+    assert any("glossary.html" in link and link.endswith("#relinearization") for link in found), found
+    shown = browsed(tmp_path, f"{(site / 'index.html').as_uri()}?q=thereisnosuchword")
+    assert "md-search-result__link" not in shown
+
+
 def test_parameters_become_a_list() -> None:
     pytest.importorskip("griffe", reason="the site needs mkdocstrings (the extra `docs`)")
     text = "What it does.\n\nx: a number.\nlow, high: an interval,\nin order.\n\nNote: y stays."
     assert script("parameters").listed(text, {"x", "low", "high", "y"}) == (
         "What it does.\n\n- `x`: a number.\n- `low`, `high`: an interval,\n    in order.\n\nNote: y stays."
     )
+
+
+def test_pages_tell_no_history() -> None:
+    """Figures are of this version or say of which day; only upgrades speak of earlier versions."""
+    for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        if path.name not in ("serving.md", "compatibility.md"):
+            found = re.search(r"earlier\s+(version|code|one\b)|before\s+double\s+hoisting", path.read_text())
+            assert not found, (path.name, found)
+
+
+def test_resnet20_has_one_time() -> None:
+    """Seconds of an image at degree 31 on our kernels stand in three tables, all the same."""
+    tables = {name: (DOCS / f"{name}.md").read_text() for name in ("benchmarks", "comparison")}
+    tables["comparison"] = tables["comparison"].partition("## ResNet-20")[2]
+    tables["README"] = (ROOT / "README.md").read_text()
+    (measured,) = re.findall(
+        r"\| one image: calls as [^|]*\| [\d.]+ / ([\d.]+) /", tables["benchmarks"].split("## ResNets")[1]
+    )
+    ours = {
+        re.findall(r"^\| Heliograph(?:, pretrained[^|]*)? \| ([\d.]+) \|", tables[name], re.MULTILINE)[0]
+        for name in ("comparison", "README")
+    }
+    assert ours == {measured}
+
+
+def test_the_page_for_deciders_is_one_page() -> None:
+    """It stands alone: who learns what, what is checked, what not to do, what nobody has proved, in 600 words."""
+    text = (DOCS / "deciders.md").read_text()
+    assert words.running(text) <= 600
+    assert len(re.findall(r"^## ", text, re.MULTILINE)) == 4
+    assert "Nobody outside has reviewed the code" in text
+    # Moved, not copied.
+    said = {line for line in text.splitlines() if line.startswith(("- ", "| "))} - {"|---|---|---|"}
+    assert not said & set((DOCS / "security.md").read_text().splitlines())
+
+
+def test_the_glossary_is_in_order_and_has_the_terms_of_options_and_servers() -> None:
+    terms = re.findall(r"^## (.+)$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(terms, key=str.lower)
+    assert {"Hoisting", "Margin", "Special primes", "Spread", "Tenant", "Token"} <= set(terms)
 
 
 def test_the_documents_are_short() -> None:

@@ -7,7 +7,7 @@ A certificate is a JSON object:
      "definition": "...", "pairs": {"above": [...], "below": [...]}}
 
 `expression` is the composition in the expression language, `event` the same as dp-accounting's event if it has one.
-`pairs` names the pairs of distributions that bound it from each side, with counts; `docs/privacy.md` and
+`pairs` names the pairs of distributions that bound it from each side, with counts; `docs/privacy_proofs.md` and
 `docs/samplers.md` have the proofs. The claim of a direction is that delta at `upper` is at most, and at `lower` at
 least, the certificate's delta; so a checker needs one delta at each end, by any method that it trusts, and no search.
 `judge` computes such a delta anew from the expression alone, by the bracket on delta (closed forms if there are any),

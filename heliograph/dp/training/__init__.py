@@ -1,8 +1,8 @@
 """Differentially private training of PyTorch modules: DP-SGD and importance sampling (DPIS), every release accounted.
 
 `DPTrainer(module, loss, optimizer, train_set, method="dpis", epsilon=2, delta=1e-5, ...).fit()` trains and returns a
-`PrivacyReport`. Names are loaded when first used: importing this package does not import torch. docs/privacy.md lists
-the releases, with their times, and has the proofs.
+`PrivacyReport`. Names are loaded when first used: importing this package does not import torch. docs/private_training.md
+lists the releases, with their times, docs/privacy_proofs.md has the proofs.
 """
 
 from __future__ import annotations

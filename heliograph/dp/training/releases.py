@@ -1,7 +1,7 @@
 """Every release of a private training run: charged to budget and ledger first, then noised, then handed out.
 
 Anything that leaves the training data passes one of the three functions of `Releaser`; each knows the sensitivity of
-its release under adding or removing one record (the table of docs/privacy.md) and enforces it where it can:
+its release under adding or removing one record (the table of docs/private_training.md) and enforces it where it can:
 
 | release | noise std | sensitivity | accounted as |
 |---|---|---|---|
