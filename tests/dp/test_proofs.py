@@ -12,7 +12,9 @@ import heliograph.dp
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(Path(heliograph.dp.__file__).parent.rglob("*.py"))
-ROWS = re.findall(r"^\| (P\d+) \| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "docs/privacy_proofs.md").read_text(), re.MULTILINE)
+ROWS = re.findall(
+    r"^\| (P\d+) \| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "docs/privacy_proofs.md").read_text(), re.MULTILINE
+)
 NUMBERS = [row[0] for row in ROWS]
 
 
