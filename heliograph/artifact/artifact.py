@@ -6,15 +6,16 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.constants import ConstantWriter, read_constants
 from heliograph.artifact.container import Container, pack, read_file, unpack
-from heliograph.artifact.figures import complete, stored
+from heliograph.artifact.earlier import as_present, readable
+from heliograph.artifact.figures import STORED, complete, stored
 from heliograph.artifact.plain_bounds import check_costs
-from heliograph.artifact.public import PREDICTED, VERSION, PublicArtifact, brief
+from heliograph.artifact.public import PREDICTED, PublicArtifact, brief
 from heliograph.artifact.report_fields import check_report, read_stored
 from heliograph.artifact.validate import (
     check_program,
@@ -37,8 +38,11 @@ from heliograph.ir.text import parse_program, print_program, without_places
 from heliograph.ir.verify import verify
 from heliograph.report.text import Report
 
+VERSION = 12
 MAX_ARTIFACT_BYTES = 4 * 1024**3
 MAX_TEXT_BYTES = 64 * 1024**2
+# Figures of the public part that are computed. Its fingerprint covers them, so a file says what they were.
+_COMPUTED = tuple(key for key in PREDICTED if key not in STORED)
 
 
 def _without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -52,12 +56,15 @@ class Artifact:
     `stages` holds the text of the program after each stage, for reading; `program` is the executable program. A file
     stores only the part of the report that cannot be computed from the program (figures.py). `compile_s` is known only
     to the compiling process and not saved: a saved artifact has the same bytes on every run.
+    `predicted`: the figures of the public part that are computed (`_COMPUTED`), as they were at compilation; None where
+    they are those of `report`, whose prices and kernels are the present ones.
     """
 
     program: Program
     report: Report
     stages: Mapping[str, str]
     compile_s: float | None = field(default=None, compare=False)
+    predicted: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         nodes, report = len(self.program.nodes), repr(self.report)
@@ -145,11 +152,24 @@ class Artifact:
             parameters.chains,
             tuple(inputs),
             tuple(outputs),
-            {key: values[key] for key in PREDICTED},
+            {key: values[key] for key in PREDICTED} | dict(self.predicted or {}),
             conjugates(self.program),
             raising_chains=raising_chains(self.program),
             certificate=self.report.figures.certificate,
         )
+
+    def belonging_to(self, public: PublicArtifact) -> Artifact:
+        """The artifact with the computed figures of its public part; a ProgramError if that is of another artifact.
+
+        For a file of version 11, which left them to its reader: prices have changed since, and with them its fingerprint.
+        """
+        found = replace(self, predicted={key: public.predicted[key] for key in _COMPUTED})
+        if found.fingerprint != public.fingerprint:
+            raise ProgramError(
+                f"the public part {public.fingerprint[:12]} of {public.name!r} is not one of {self.name!r}",
+                hint="give the public part that was made from this artifact",
+            )
+        return found
 
     def to_bytes(self) -> bytes:
         text = print_program(self.program).encode()
@@ -160,7 +180,13 @@ class Artifact:
         blobs |= constants.blobs
         for key, stage in self.stages.items():
             blobs[f"text/stage/{key}"] = stage.encode()
-        fields = {**constants.fields, "stages": sorted(self.stages), "report": stored(self.report.figures)}
+        predicted = {key: self._public.predicted[key] for key in _COMPUTED}
+        fields = {
+            **constants.fields,
+            "stages": sorted(self.stages),
+            "report": stored(self.report.figures),
+            "predicted": predicted,
+        }
         return pack(Container("artifact", VERSION, fields, blobs))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -170,7 +196,7 @@ class Artifact:
     @staticmethod
     def from_bytes(data: Bytes, what: str = "data") -> Artifact:
         """The artifact in `data`; raises WireError unless it is intact."""
-        return Artifact._read(unpack(data, "artifact", VERSION, MAX_ARTIFACT_BYTES, what), what)
+        return Artifact._read(unpack(data, "artifact", readable("artifact", VERSION), MAX_ARTIFACT_BYTES, what), what)
 
     def save(self, path: str | Path) -> None:
         """Write the file completely or not at all."""
@@ -179,12 +205,12 @@ class Artifact:
     @staticmethod
     def load(path: str | Path) -> Artifact:
         """The artifact in a file; raises WireError unless it is intact."""
-        return Artifact._read(read_file(path, "artifact", VERSION, MAX_ARTIFACT_BYTES), str(path))
+        return Artifact._read(read_file(path, "artifact", readable("artifact", VERSION), MAX_ARTIFACT_BYTES), str(path))
 
     @staticmethod
     def _read(container: Container, what: str) -> Artifact:
         try:
-            artifact = _artifact(container)
+            artifact = _artifact(as_present(container, VERSION))
             # The public part, which clients receive, must be valid too.
             PublicArtifact.from_bytes(artifact.public().to_bytes())
             str(artifact.report)
@@ -201,8 +227,11 @@ class Artifact:
 def _artifact(container: Container) -> Artifact:
     """The artifact in a container; may raise any exception for an invalid one."""
     f = container.fields
-    if set(f) != {"constants", "maps", "stages", "report"} or not isinstance(f["report"], dict):
+    if set(f) != {"constants", "maps", "stages", "report", "predicted"} or not isinstance(f["report"], dict):
         raise refuse("its fields are not those of an artifact")
+    predicted = f["predicted"]
+    if predicted is not None and (not isinstance(predicted, dict) or set(predicted) != set(_COMPUTED)):
+        raise refuse("its predicted figures are not those that its public part has")
     constants = read_constants(container)
     program = parse_program(container.text("text/program", MAX_TEXT_BYTES), constants)
     if program.stage is not Stage.EXECUTABLE:
@@ -229,4 +258,4 @@ def _artifact(container: Container) -> Artifact:
     check_report(report.figures)
     # A report that cannot be printed is refused here, not when someone looks at it.
     str(report)
-    return Artifact(program, report, stages)
+    return Artifact(program, report, stages, predicted=predicted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.artifact.container import Container, pack, read_file, unpack
+from heliograph.artifact.earlier import as_present, readable
 from heliograph.artifact.validate import refuse
 from heliograph.artifact.wire import Description, PublicSpec, chains_values, read_description
 from heliograph.ckks.chains import Chain
@@ -170,19 +171,21 @@ class PublicArtifact:
 
     @staticmethod
     def from_bytes(data: Bytes, what: str = "data") -> PublicArtifact:
-        return PublicArtifact._read(unpack(data, "public artifact", VERSION, MAX_PUBLIC_BYTES, what), what)
+        versions = readable("public artifact", VERSION)
+        return PublicArtifact._read(unpack(data, "public artifact", versions, MAX_PUBLIC_BYTES, what), what)
 
     def save(self, path: str | Path) -> None:
         write_file(path, self.to_bytes())
 
     @staticmethod
     def load(path: str | Path) -> PublicArtifact:
-        return PublicArtifact._read(read_file(path, "public artifact", VERSION, MAX_PUBLIC_BYTES), str(path))
+        versions = readable("public artifact", VERSION)
+        return PublicArtifact._read(read_file(path, "public artifact", versions, MAX_PUBLIC_BYTES), str(path))
 
     @staticmethod
     def _read(container: Container, what: str) -> PublicArtifact:
-        given = dict(container.fields)
         try:
+            given = dict(as_present(container, VERSION).fields)
             server_part = given.pop("server_part", None)
             if not is_hex(server_part, _DIGEST_DIGITS):
                 raise refuse("the digest of the server's part is malformed")

@@ -21,6 +21,7 @@ from heliograph.artifact import artifact as artifact_module
 from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
 from heliograph.artifact.figures import OPTIONAL, STORED
+from heliograph.artifact.public import VERSION as PUBLIC_VERSION
 from heliograph.artifact.public import PublicArtifact
 from heliograph.compiler.reporting.held_out import Unseen
 from heliograph.errors import WireError
@@ -211,7 +212,7 @@ def test_places_are_not_in_the_fingerprint_and_layers_are() -> None:
 
 def test_a_client_that_was_told_the_fingerprint_notices_any_change_of_the_public_part() -> None:
     public = compiled("128 bits").public()
-    fields = dict(unpack(public.to_bytes(), "public artifact", VERSION, 1 << 30).fields)
+    fields = dict(unpack(public.to_bytes(), "public artifact", PUBLIC_VERSION, 1 << 30).fields)
     ring = toy_artifact().public()
     spec, out = fields["inputs"][0], fields["outputs"][0]
     changes: list[dict[str, Any]] = [
@@ -229,7 +230,7 @@ def test_a_client_that_was_told_the_fingerprint_notices_any_change_of_the_public
     ]
     seen = {public.fingerprint}
     for change in changes:
-        data = pack(Container("public artifact", VERSION, {**fields, **change}))
+        data = pack(Container("public artifact", PUBLIC_VERSION, {**fields, **change}))
         seen.add(PublicArtifact.from_bytes(data).fingerprint)
     assert len(seen) == 1 + len(changes)
     assert public.fingerprint == compiled("128 bits").fingerprint != ring.fingerprint
@@ -316,12 +317,12 @@ def test_no_text_of_a_file_obeys_a_terminal() -> None:
 
 
 def test_public_names_do_not_obey_a_terminal() -> None:
-    fields = dict(unpack(toy_artifact().public().to_bytes(), "public artifact", VERSION, 1 << 30).fields)
+    fields = dict(unpack(toy_artifact().public().to_bytes(), "public artifact", PUBLIC_VERSION, 1 << 30).fields)
     text = json.dumps(fields)
     for leaf in sorted(set(re.findall(r'"(?:[^"\\]|\\.)*"', text))):
         altered = json.loads(text.replace(leaf, json.dumps(json.loads(leaf) + EVIL)))
         with pytest.raises(WireError) as caught:
-            PublicArtifact.from_bytes(pack(Container("public artifact", VERSION, altered)))
+            PublicArtifact.from_bytes(pack(Container("public artifact", PUBLIC_VERSION, altered)))
         assert _clean(str(caught.value))
 
 

@@ -14,10 +14,9 @@ import torch
 from helpers.hostile_artifacts import TOY, run_artifact
 from torch import nn
 
-from heliograph.artifact.artifact import Artifact
+from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.constants import ConstantWriter
 from heliograph.artifact.container import Container, pack, unpack
-from heliograph.artifact.public import VERSION
 from heliograph.artifact.validate import check_layout
 from heliograph.compiler.driver import compile
 from heliograph.dsl.parse import parse

@@ -32,6 +32,7 @@ from runtime.support import mlp, toy_artifact
 from heliograph.array_files import read_arrays
 from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import VERSION as PUBLIC_VERSION
 from heliograph.artifact.public import PublicArtifact
 from heliograph.compiler.driver import compile
 from heliograph.compiler.options import Options
@@ -155,7 +156,7 @@ def _file(name: str, public: bool) -> bytes:
 
 @functools.cache
 def _public_fields(name: str) -> dict[str, Any]:
-    return _fields(_file(name, public=True), "public artifact", VERSION)
+    return _fields(_file(name, public=True), "public artifact", PUBLIC_VERSION)
 
 
 def header(rng: random.Random) -> bytes:
@@ -174,7 +175,7 @@ def header(rng: random.Random) -> bytes:
 
 
 def public_part(rng: random.Random) -> bytes:
-    return pack(Container("public artifact", VERSION, leaves(rng, _public_fields(rng.choice(NAMES)))))
+    return pack(Container("public artifact", PUBLIC_VERSION, leaves(rng, _public_fields(rng.choice(NAMES)))))
 
 
 def records(rng: random.Random) -> bytes:

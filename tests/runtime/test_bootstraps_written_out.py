@@ -16,8 +16,8 @@ pytest.importorskip("numba")
 pytest.importorskip("openfhe")
 
 import heliograph as hg
-from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import unpack
+from heliograph.artifact.public import VERSION
 from heliograph.artifact.validate import check_program
 from heliograph.ckks.ring import Ring
 from heliograph.errors import RangeError, VerifyError, WireError

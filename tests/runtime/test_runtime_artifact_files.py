@@ -19,6 +19,7 @@ from runtime.support import sample, toy_artifact
 import heliograph as hg
 from heliograph.artifact.artifact import VERSION, Artifact
 from heliograph.artifact.container import Container, pack, unpack
+from heliograph.artifact.public import VERSION as PUBLIC_VERSION
 from heliograph.artifact.public import PublicArtifact
 from heliograph.errors import ProgramError, WireError
 from heliograph.report.depth import artifact_depth, depth_report
@@ -224,6 +225,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "map without places": {"maps": [{"weights": 0, "places": []}]},
     "unknown stage": {"stages": ["nonsense"]},
     "stages of numbers": {"stages": [1]},
+    "predicted figures of a list": {"predicted": [1.0]},
+    "one predicted figure": {"predicted": {"predicted_ms": 1.0}},
+    "another predicted figure": {"predicted": {"predicted_ms": 1.0, "client_peak_bytes": 1, "more": 1}},
+    "a predicted figure of text": {"predicted": {"predicted_ms": "1", "client_peak_bytes": 1}},
+    "a predicted figure that is true": {"predicted": {"predicted_ms": 1.0, "client_peak_bytes": True}},
+    "a negative predicted figure": {"predicted": {"predicted_ms": -1.0, "client_peak_bytes": 1}},
     "more": {"more": 1},
 }
 
@@ -260,11 +267,11 @@ def test_sparse_constants_out_of_order(good: Container, part: str) -> None:
 
 
 def test_public_artifacts_out_of_bounds() -> None:
-    container = unpack(toy_artifact().public().to_bytes(), "public artifact", VERSION, 1 << 30)
+    container = unpack(toy_artifact().public().to_bytes(), "public artifact", PUBLIC_VERSION, 1 << 30)
     fields = dict(container.fields)
 
     def attempt(**changes: Any) -> None:
-        PublicArtifact.from_bytes(pack(Container("public artifact", VERSION, {**fields, **changes})))
+        PublicArtifact.from_bytes(pack(Container("public artifact", PUBLIC_VERSION, {**fields, **changes})))
 
     attempt()
     spec = fields["inputs"][0]

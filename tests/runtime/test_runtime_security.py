@@ -16,9 +16,8 @@ from helpers.commands import run
 from runtime.support import sample, toy_artifact
 
 import heliograph as hg
-from heliograph.artifact.artifact import VERSION
 from heliograph.artifact.container import Container, pack, unpack
-from heliograph.artifact.public import PublicArtifact
+from heliograph.artifact.public import VERSION, PublicArtifact
 from heliograph.artifact.validate import check_ring
 from heliograph.ckks.ring import MAX_PRIME_BITS, Ring, bootstrap_levels
 from heliograph.ckks.security import MAX_LOG_PQ_128
