@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Protocol
 
@@ -73,25 +73,31 @@ def _edge(start: tuple[float, float], end: tuple[float, float], thick: bool, aro
     )
 
 
+def _corners(
+    places: Mapping[str, tuple[int, float]], box: tuple[float, float], step: tuple[float, float], side: float
+) -> tuple[dict[str, tuple[float, float]], float, float]:
+    """The left upper corner of each box, and the width and height of the picture.
+
+    places: rank and column of each. box: width and height of one. step: from column to column, and from rank to rank.
+    side: the margin at the left and at the right; above and below it is 20.
+    """
+    ranks, columns = zip(*places.values(), strict=True)
+    left = min(columns)
+    corners = {name: (side + (column - left) * step[0], 20 + rank * step[1]) for name, (rank, column) in places.items()}
+    return corners, (max(columns) - left) * step[0] + box[0] + 2 * side, max(ranks) * step[1] + box[1] + 40
+
+
 def graph_svg(rows: Sequence[DepthRow], levels: int) -> str:
     """The graph, top to bottom; the fill shows the level, a thick frame the critical path."""
     if not rows:
         return svg.picture(200, 40, [svg.text(10, 24, "no nodes")], "empty graph", "graph")
-    places = place(rows)
-    left = min(column for _, column in places.values())
-    width = (max(column for _, column in places.values()) - left) * _COLUMN + _BOX_WIDTH + 40
-    height = max(rank for rank, _ in places.values()) * _RANK + _BOX_HEIGHT + 40
-
-    def corner(name: str) -> tuple[float, float]:
-        rank, column = places[name]
-        return 20 + (column - left) * _COLUMN, 20 + rank * _RANK
-
+    corners, width, height = _corners(place(rows), (_BOX_WIDTH, _BOX_HEIGHT), (_COLUMN, _RANK), 20)
     critical = {row.name for row in rows if row.critical}
     edges, boxes = [], []
     for row in rows:
-        x, y = corner(row.name)
+        x, y = corners[row.name]
         for operand in row.inputs:
-            ox, oy = corner(operand)
+            ox, oy = corners[operand]
             x1, y1, x2, y2 = ox + _BOX_WIDTH / 2, oy + _BOX_HEIGHT, x + _BOX_WIDTH / 2, y
             edges.append(_edge((x1, y1), (x2, y2), operand in critical and row.name in critical))
         frame = f' rx="4" stroke="{svg.WARM if row.critical else svg.MUTED}" stroke-width="{2 if row.critical else 1}"'
@@ -120,22 +126,14 @@ def layers_svg(boxes: Sequence[Box], levels: int, facts: LayerFacts | None = Non
     if not boxes:
         return svg.picture(200, 40, [svg.text(10, 24, "no layers")], "empty graph", "layers")
     box_width, box_height, column_width, rank_height = 290.0, 28.0, 340.0, 44.0
-    places = place(boxes)
-    left = min(column for _, column in places.values())
-    width = (max(column for _, column in places.values()) - left) * column_width + box_width + 80
-    height = max(rank for rank, _ in places.values()) * rank_height + box_height + 40
-
-    def corner(name: str) -> tuple[float, float]:
-        rank, column = places[name]
-        return 40 + (column - left) * column_width, 20 + rank * rank_height
-
+    corners, width, height = _corners(place(boxes), (box_width, box_height), (column_width, rank_height), 40)
     edges, drawn = [], []
     for box in boxes:
-        x, y = corner(box.name)
+        x, y = corners[box.name]
         for operand in box.inputs:
-            ox, oy = corner(operand)
+            ox, oy = corners[operand]
             start, end, around = (ox + box_width / 2, oy + box_height), (x + box_width / 2, y), 0.0
-            if ox == x and places[box.name][0] > places[operand][0] + 1:
+            if ox == x and y > oy + rank_height:
                 # Go around the boxes between them.
                 start, end, around = (x + box_width, oy + box_height / 2), (x + box_width, y + box_height / 2), 36.0
             edges.append(_edge(start, end, operand in box.critical_inputs, around))
