@@ -11,6 +11,7 @@ from common import hg  # first: it imports heliograph before torch
 
 import argparse
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,9 @@ MEASURED = (
 )  # fmt: skip
 # Of a row of such a network; None for what was not run.
 COLUMNS = {
-    **dict.fromkeys(("accuracy_float", "accuracy_polynomial", "images_simulated", *MEASURED, *REPORTED), ""),
+    **dict.fromkeys(
+        ("accuracy_float", "accuracy_polynomial", "agreement_polynomial", "images_simulated", *MEASURED, *REPORTED), ""
+    ),
     "predicted_seconds": "s", "seconds_per_image": "s", "seconds_first": "s", "floor_seconds": "s", "keys_s": "s",
     "compile_s": "s", "evaluation_key_bytes": "bytes", "server_peak_bytes": "bytes", "peak_rss_bytes": "bytes",
 }  # fmt: skip
@@ -58,7 +61,9 @@ def options(degree: int | None, networks: Sequence[str]) -> tuple[Any, ...]:
 
 
 def accuracy(scores: np.ndarray, labels: np.ndarray) -> float:
-    return float((scores.argmax(1) == labels[: len(scores)]).mean())
+    """The share of samples whose largest score is that of their label; nan where the labels are not known (-1)."""
+    known = labels[: len(scores)]
+    return math.nan if (known < 0).all() else float((scores.argmax(1) == known).mean())
 
 
 # ------------------------------------------------------------------------------------------- compiled
@@ -130,10 +135,10 @@ def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, f
 # ------------------------------------------------------------------------------------------- rows
 
 
-def measure(run: Run, function: str, images: Images) -> None:
-    """The row of the network that the options name; `function` compiles it (`compiled_apart`)."""
+def measure(run: Run, function: str, images: Images, **more: str) -> None:
+    """The row of the network that the options name; `function` compiles it (`compiled_apart`), `more` is for its key."""
     given = run.options
-    key = {"network": given.network, "backend": given.backend}
+    key = {"network": given.network, "backend": given.backend, **more}
     run.row(key, lambda: measured(run, compiled_apart(function, given), images))
 
 
@@ -145,6 +150,7 @@ def measured(run: Run, made: Compiled, images: Images) -> dict[str, Any]:
         **dict.fromkeys(MEASURED),
         "accuracy_float": accuracy(clear, labels),
         "accuracy_polynomial": accuracy(made.polynomial, labels),
+        "agreement_polynomial": accuracy(made.polynomial, clear.argmax(1)),
         "images_encrypted": 0,
         "predicted_seconds": report["predicted_ms"] / 1e3,
         "compile_s": made.compile_s,
@@ -165,7 +171,7 @@ def measured(run: Run, made: Compiled, images: Images) -> dict[str, Any]:
         found = run_encrypted(test[: given.encrypted], made.folder, given.threads, given.backend)
         result |= encrypted_figures(found, made, say)
     kinds(made, result["floor_by_kind"] or {}, say)
-    return result
+    return {name: None if value is math.nan else value for name, value in result.items()}
 
 
 def encrypted_figures(found: Mapping[str, Any], made: Compiled, say: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""ResNet-20 and ResNet-32 on CIFAR-10, pretrained, encrypted at 128 bits."""
+"""Pretrained ResNets of 20 to 110 layers on CIFAR-10, encrypted at 128 bits."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from models.cifar import DEGREE, NETWORKS, chosen, cifar10, pretrained
 
 def compiled(given: dict[str, Any]) -> deep_network.Compiled:
     name = given["network"]
-    return deep_network.compiled(name, pretrained(name), cifar10(), chosen(given["degree"]), given)
+    return deep_network.compiled(name, pretrained(name), cifar10(name), chosen(given["degree"]), given)
 
 
 @benchmark(
     *deep_network.options(DEGREE, tuple(NETWORKS)),
     columns=deep_network.COLUMNS,
-    data=("cifar10_subset.npz", "cifar10_resnet20_akamaster.npz", "cifar10_resnet32_akamaster.npz"),
+    data=("cifar10_subset.npz", *(each.weights for each in NETWORKS.values())),
     memory_gb=8,
     minutes=3,
     runs=((), ("--network", "resnet32")),
 )
 def resnets(run: Run) -> None:
-    deep_network.measure(run, "resnets:compiled", cifar10())
+    name = run.options.network
+    more = {"weights": "ace-fhe"} if name.startswith("ace-") else {}
+    deep_network.measure(run, "resnets:compiled", cifar10(name), **more)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Three groups of `blocks` blocks with 16, 32 and 64 channels, on 3x32x32 images: 6 * blocks + 2 layers."""
 
-    def __init__(self, blocks: int, classes: int = 10) -> None:
+    def __init__(self, blocks: int, classes: int = 10, block: type[BasicBlock] = BasicBlock) -> None:
         super().__init__()
+        self.block = block
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = self._group(16, 16, blocks, 1)
@@ -50,10 +51,9 @@ class ResNet(nn.Module):
         self.layer3 = self._group(32, 64, blocks, 2)
         self.linear = nn.Linear(64, classes)
 
-    @staticmethod
-    def _group(channels_in: int, channels: int, blocks: int, stride: int) -> nn.Sequential:
-        first = BasicBlock(channels_in, channels, stride)
-        return nn.Sequential(first, *(BasicBlock(channels, channels, 1) for _ in range(blocks - 1)))
+    def _group(self, channels_in: int, channels: int, blocks: int, stride: int) -> nn.Sequential:
+        first = self.block(channels_in, channels, stride)
+        return nn.Sequential(first, *(self.block(channels, channels, 1) for _ in range(blocks - 1)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.bn1(self.conv1(x)))

@@ -51,6 +51,19 @@ def test_resnets_give_the_reference_logits(depth: int) -> None:
         np.testing.assert_allclose(scores, reference[f"logits_resnet{depth}"][:100], atol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "right"), [("ace-resnet20", 0.928), ("ace-resnet44", 0.924)])
+def test_networks_with_convolutions_as_shortcuts_are_as_right_as_measured(name: str, right: float) -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from models import cifar
+
+    for file in ("cifar10_subset.npz", cifar.NETWORKS[name].weights):
+        arrays(file)
+    images = cifar.cifar10(name)
+    with torch.no_grad():
+        scores = cifar.pretrained(name)(torch.from_numpy(images.test)).numpy()
+    assert float((scores.argmax(1) == images.test_labels).mean()) == pytest.approx(right)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("depth", "agreement"), [(20, 0.98), (32, 0.97)])
 def test_degree_31_keeps_the_accuracy_of_resnets(depth: int, agreement: float) -> None:
