@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 
@@ -17,6 +21,9 @@ T = TypeVar("T")
 # one thread at a time between them. (Keys on two cores: of 2^19 numbers 16 ms with threads and 11 without; of 2^21.5, 45
 # and 58.)
 _LEAST = 1 << 20
+
+# Whether this is one of several threads of `in_threads`.
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("_inside", default=False)
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (
@@ -93,12 +100,30 @@ def _group_bytes() -> list[int]:
     return left
 
 
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """The libraries with threads of their own. To look for them takes milliseconds."""
+    return ThreadpoolController()
+
+
+def _one_blas_thread() -> contextlib.AbstractContextManager[object]:
+    """BLAS has one thread for each that calls it.
+
+    The limit is the process's, and calls that overlap would end it in the wrong order: so the main thread alone sets it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return contextlib.nullcontext()
+    return _libraries().limit(limits=1, user_api="blas")
+
+
 def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:
     """work(0), work(1), ... work(count - 1), each on `size` numbers, computed on all usable cores.
 
-    OMP_NUM_THREADS limits the threads, as it does those of kernels.
+    OMP_NUM_THREADS limits the threads, as it does those of kernels. Called from the main thread, it leaves BLAS one thread
+    for each of them: its own would wait for each other, all the more beside other work on the machine. Within `work`,
+    `in_threads` takes one thread.
     """
-    threads = min(usable_cores(), count)
+    threads = 1 if _inside.get() else min(usable_cores(), count)
     if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         threads = min(threads, int(asked))
     if threads <= 1 or count * size < _LEAST:
@@ -106,11 +131,15 @@ def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:
 
     def share(first: int) -> list[T]:
         # Each thread takes every so many: a task for each number would cost more.
-        return [work(number) for number in range(first, count, threads)]
+        token = _inside.set(True)
+        try:
+            return [work(number) for number in range(first, count, threads)]
+        finally:
+            _inside.reset(token)
 
     # With numpy's settings for overflows, which belong to the context.
     contexts = [contextvars.copy_context() for _ in range(threads - 1)]
-    with ThreadPoolExecutor(threads - 1, thread_name_prefix="heliograph") as pool:
+    with _one_blas_thread(), ThreadPoolExecutor(threads - 1, thread_name_prefix="heliograph") as pool:
         others = [pool.submit(context.run, share, first) for first, context in enumerate(contexts, 1)]
         parts = [share(0), *(other.result() for other in others)]
     return [parts[number % threads][number // threads] for number in range(count)]

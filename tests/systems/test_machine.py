@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from heliograph import machine
 from heliograph.machine import in_threads
@@ -50,3 +51,42 @@ def test_one_thread_where_more_are_not_allowed_or_not_worth_it(
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     names = in_threads(lambda number: threading.current_thread().name, 4, size)
     assert set(names) == {threading.current_thread().name}
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_blas_has_one_thread_for_each_of_several() -> None:
+    def seen(_: int) -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        assert all(threads == {1} for threads in in_threads(seen, 6, 1 << 20))
+        assert seen(0) == {2}
+        # What is too small for threads is not limited.
+        assert in_threads(seen, 2, 1) == [{2}, {2}]
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_blas_has_its_threads_again_after_calls_that_overlap() -> None:
+    before = threadpool_info()
+    together = threading.Barrier(2, timeout=30)
+    ended = threading.Event()
+
+    def late(number: int) -> None:
+        if number == 0:
+            together.wait()
+            assert ended.wait(timeout=30)
+
+    running = threading.Thread(target=in_threads, args=(late, 3, 1 << 20))
+    running.start()
+    in_threads(lambda number: together.wait() if number == 0 else None, 3, 1 << 20)
+    ended.set()
+    running.join()
+    assert threadpool_info() == before
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_threads_within_threads_are_none() -> None:
+    def names(_: int) -> set[str]:
+        return set(in_threads(lambda _: threading.current_thread().name, 6, 1 << 20))
+
+    assert all(len(inner) == 1 for inner in in_threads(names, 3, 1 << 20))

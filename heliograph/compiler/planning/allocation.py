@@ -11,12 +11,10 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from heliograph import rounding
 from heliograph.ckks.ring import Ring
@@ -33,10 +31,10 @@ from heliograph.errors import PlanningError, ProgramError, said
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.execution.prices import Work, prices_on
 from heliograph.interpret import interpret_batch
-from heliograph.ir import Array, Program
+from heliograph.ir import Array, Program, size_of
 from heliograph.ir.analysis.depth import depth_of_degree, levels_below
 from heliograph.ir.ops.table import OPS
-from heliograph.machine import usable_cores
+from heliograph.machine import in_threads
 from heliograph.passes.base import apply, begins
 from heliograph.passes.bootstraps.place_bootstraps import BootstrapSearch, PlaceBootstraps
 from heliograph.passes.bootstraps.sizes import observed_sizes
@@ -200,17 +198,15 @@ class Allocator:
 
 
 def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
-    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run in parallel.
+    """The outputs of a tensor program on many samples, on all cores: products with sparse matrices run in parallel."""
 
-    BLAS is limited to one thread meanwhile, because its threads and ours would wait for each other.
-    """
-
-    def run(start: int) -> list[Array]:
+    def run(number: int) -> list[Array]:
+        part = slice(number * _CHUNK, (number + 1) * _CHUNK)
         with np.errstate(all="ignore"):
-            return interpret_batch(program, *(array[start : start + _CHUNK] for array in samples))
+            return interpret_batch(program, *(array[part] for array in samples))
 
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cores()) as pool:
-        parts = list(pool.map(run, range(0, samples[0].shape[0], _CHUNK)))
+    work = _CHUNK * sum(size_of(node) for node in program.nodes)
+    parts = in_threads(run, -(-samples[0].shape[0] // _CHUNK), work)
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 

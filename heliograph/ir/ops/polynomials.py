@@ -12,6 +12,7 @@ from heliograph.errors import ProgramError
 from heliograph.ir.bootstraps.series import check_series
 from heliograph.ir.node import Array, Node, Stage, size_of
 from heliograph.ir.ops.bounds import WIDEN
+from heliograph.ir.ops.chebyshev import evaluate_chebyshev
 from heliograph.ir.ops.slots.rules import slotwise
 from heliograph.ir.ops.spec import (
     ARITHMETIC,
@@ -25,7 +26,6 @@ from heliograph.ir.ops.spec import (
 )
 from heliograph.ir.ops.tensors import any_secret
 from heliograph.ir.types import TensorType, Type
-from heliograph.machine import in_threads
 
 
 def _affine_type(operands: Sequence[TensorType], a: Attrs, context: Context) -> Type:
@@ -94,68 +94,6 @@ def _poly_type(operands: Sequence[Any], a: Attrs, context: Context) -> Type:
         raise ProgramError(f"poly: [{a['low']}, {a['high']}] is not an interval with low < high")
     result: Type = operands[0]
     return result
-
-
-# The number of values on which a polynomial is evaluated at a time, and in one thread.
-_TOGETHER, _EACH = 1 << 14, 1 << 18
-
-
-def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
-    """The Chebyshev series on [low, high], by Clenshaw's recurrence, in blocks of values small enough for the cache.
-
-    A series that is even or odd, up to a line or a constant, is one in steps of T_2: T_(k+2) = 2 T_2 T_k - T_(k-2). It
-    takes half the work.
-    """
-    flat = np.ascontiguousarray(x).reshape(-1)
-    found = np.empty(flat.shape, dtype=np.result_type(x, np.float64))
-    odd = bool(np.any(coefficients[3::2]))
-    halved = odd != bool(np.any(coefficients[2::2]))
-    own = [float(value) for value in (coefficients[int(odd) :: 2] if halved else coefficients)]
-
-    def evaluate(number: int) -> None:
-        work = np.empty((5, min(_TOGETHER, flat.size)), dtype=found.dtype)
-        for start in range(number * _EACH, min((number + 1) * _EACH, flat.size), _TOGETHER):
-            block(flat[start : start + _TOGETHER], found[start : start + _TOGETHER], work)
-
-    def block(values: Array, result: Array, work: Array) -> None:
-        t, twice, next_one, one, two = (row[: result.size] for row in work)
-        np.multiply(values, 2.0, out=t)
-        t -= high + low
-        t /= high - low
-        if halved:
-            # 2 T_2 = 4 t^2 - 2
-            np.multiply(t, t, out=twice)
-            twice *= 4.0
-            twice -= 2.0
-        else:
-            np.multiply(t, 2.0, out=twice)
-        one.fill(own[-1] if len(own) > 1 else 0.0)
-        two.fill(0.0)
-        for value in own[-2:0:-1]:
-            np.multiply(twice, one, out=next_one)
-            next_one -= two
-            next_one += value
-            next_one, one, two = two, next_one, one
-        # The sum is b_0 F_0 - b_1 F_(-1), with F_0 the first of the functions and F_(-1) the one before.
-        np.multiply(twice, one, out=result)
-        if halved and odd:
-            # F_0 = F_(-1) = t
-            result -= two
-            result -= one
-            result += own[0]
-            result *= t
-            result += float(coefficients[0])
-            return
-        # F_0 = 1, and F_(-1) is half of `twice`.
-        result *= 0.5
-        result -= two
-        result += own[0]
-        if halved and len(coefficients) > 1 and coefficients[1]:
-            t *= float(coefficients[1])
-            result += t
-
-    in_threads(evaluate, -(-flat.size // _EACH), _EACH)
-    return found.reshape(np.shape(x))
 
 
 define(
