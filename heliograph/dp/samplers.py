@@ -73,7 +73,8 @@ class Sampler(ABC):
         return {"sampler": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
-def _steps(records: float, size: float) -> int:
+def epoch_steps(records: float, size: float) -> int:
+    """The steps of an epoch: max(1, floor(records / size)), the number of records public or released."""
     return max(1, int(records // size))
 
 
@@ -93,7 +94,7 @@ class PoissonSampler(Sampler):
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
         p = min(self.batch_size / records, 1.0)
-        return EpochPlan(_steps(records, self.batch_size), SampledGaussian(p, noise_multiplier))
+        return EpochPlan(epoch_steps(records, self.batch_size), SampledGaussian(p, noise_multiplier))
 
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
         assert isinstance(plan.mechanism, SampledGaussian)
@@ -122,7 +123,7 @@ class TruncatedPoissonSampler(Sampler):
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
         p, size = min(self.batch_size / records, 1.0), int(records)
         return EpochPlan(
-            _steps(records, self.batch_size), TruncatedGaussian(p, noise_multiplier, min(self.most, size), size)
+            epoch_steps(records, self.batch_size), TruncatedGaussian(p, noise_multiplier, min(self.most, size), size)
         )
 
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
@@ -148,7 +149,7 @@ class FixedSizeSampler(Sampler):
         return float(self.size)
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
-        return EpochPlan(_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
+        return EpochPlan(epoch_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
 
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
         for _ in range(plan.steps):

@@ -131,6 +131,11 @@ class RenyiFilter:
         return self.budget - self.spent
 
     @property
+    def committed(self) -> float:
+        """The share of the budget that is charged, for progress bars; no guarantee follows from it."""
+        return self.spent / self.budget
+
+    @property
     def epsilon_spent(self) -> float:
         """The epsilon of the charges so far; no guarantee for a run that was stopped because of its outcomes."""
         return max(self.spent + conversion(self.order - 1, self.delta), 0.0) if self.steps else 0.0
@@ -147,15 +152,7 @@ class RenyiFilter:
 
     def to_json(self) -> dict[str, float | int | str]:
         """The state, for a checkpoint; `from_json` restores it."""
-        return {
-            "kind": "renyi_filter",
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "order": self.order,
-            "spent": self.spent,
-            "steps": self.steps,
-            "neighboring": self.neighboring,
-        }
+        return {"kind": "renyi_filter", **{name: each for name, each in vars(self).items() if name != "budget"}}
 
     @classmethod
     def from_json(cls, state: dict[str, object]) -> RenyiFilter:
