@@ -104,9 +104,6 @@ class TruncatedNulled(TruncatedGaussian):
     def _moved(self, taken: float) -> Mechanism:
         return _joined(taken, self.noise_multiplier / 2)
 
-    def nulled(self) -> TruncatedNulled:
-        return self
-
 
 @dataclass(frozen=True)
 class FixedSizeGaussian(_Bounded):
@@ -163,9 +160,6 @@ class FixedSizeReplaced(_Bounded):
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
         p, half = self.size / self.records, self.noise_multiplier / 2
         return (_sampled(p, half) if side == "below" else _joined(p, half)) * count
-
-    def replaced(self) -> FixedSizeReplaced:
-        return self
 
 
 @dataclass(frozen=True)

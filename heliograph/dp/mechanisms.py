@@ -71,6 +71,8 @@ class Mechanism(ABC):
 
         Raises UnsupportedError if no tight pair is known.
         """
+        if self.relation == "replace":
+            return self
         raise UnsupportedError(
             f"{self.name} has no pair for the neighbouring relation 'replace'",
             where=self.text(),
@@ -83,7 +85,7 @@ class Mechanism(ABC):
 
         Raises UnsupportedError if no pair is known.
         """
-        if self.absent_is_null:
+        if self.absent_is_null or self.relation == "zero_out":
             return self
         raise UnsupportedError(
             f"{self.name} has no pair for the neighbouring relation 'zero_out'",
@@ -171,7 +173,7 @@ class Gaussian(Mechanism):
         self._check_noise()
 
     def pair(self, direction: Direction) -> Pair:
-        return _gaussian_pair(1 / self.noise_multiplier, 1.0, True)
+        return gaussian_pair(1 / self.noise_multiplier, 1.0, True)
 
     def replaced(self) -> Gaussian:
         return Gaussian(self.noise_multiplier / 2)
@@ -191,7 +193,7 @@ class SampledGaussian(Mechanism):
         self._check_noise()
 
     def pair(self, direction: Direction) -> Pair:
-        return _gaussian_pair(1 / self.noise_multiplier, self.p, direction == "remove")
+        return gaussian_pair(1 / self.noise_multiplier, self.p, direction == "remove")
 
     def replaced(self) -> Mechanism:
         if 0 < self.p < 1:
@@ -213,10 +215,7 @@ class SampledReplaced(Mechanism):
     relation = "replace"
 
     def pair(self, direction: Direction) -> Pair:
-        return _exchanged_pair(self.p, 1 / self.noise_multiplier)
-
-    def replaced(self) -> SampledReplaced:
-        return self
+        return exchanged_pair(self.p, 1 / self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,7 @@ class Laplace(Mechanism):
         self._check_epsilon()
 
     def pair(self, direction: Direction) -> Pair:
-        return _laplace_pair(self.epsilon, 1.0, True)
+        return laplace_pair(self.epsilon, 1.0, True)
 
     def replaced(self) -> Laplace:
         return Laplace(self.epsilon * 2)
@@ -284,7 +283,7 @@ class SampledLaplace(Mechanism):
         self._check_epsilon()
 
     def pair(self, direction: Direction) -> Pair:
-        return _laplace_pair(self.epsilon, self.p, direction == "remove")
+        return laplace_pair(self.epsilon, self.p, direction == "remove")
 
 
 @dataclass(frozen=True)
@@ -363,9 +362,6 @@ class RandomizedResponse(Mechanism):
     def pair(self, direction: Direction) -> Pair:
         return _response_pair(self.epsilon, float(self.categories - 2))
 
-    def replaced(self) -> RandomizedResponse:
-        return self
-
 
 @dataclass(frozen=True)
 class Pure(Mechanism):
@@ -422,11 +418,6 @@ def _check_integer(record: Mechanism, name: str, high: int) -> None:
     if not number or not float(value).is_integer() or not 1 <= value <= high:
         raise ProgramError(f"{name} = {value!r} must be an integer in [1, {high:g}]", where=record.name)
     object.__setattr__(record, name, int(value))
-
-
-_gaussian_pair = lru_cache(maxsize=4096)(gaussian_pair)
-_laplace_pair = lru_cache(maxsize=4096)(laplace_pair)
-_exchanged_pair = lru_cache(maxsize=4096)(exchanged_pair)
 
 
 @lru_cache(maxsize=256)

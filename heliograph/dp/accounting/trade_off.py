@@ -15,16 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
+from heliograph.dp.pairs import Array
 from heliograph.errors import ProgramError
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
