@@ -81,13 +81,12 @@ def many_runs(
     each = 1 - (1 - confidence) / 4
     true_positive = int((members > threshold).sum())
     false_positive = int((others > threshold).sum())
-    tpr_low, tpr_high = clopper_pearson(true_positive, members.size, each)
-    fpr_low, fpr_high = clopper_pearson(false_positive, others.size, each)
+    tpr_low, _ = clopper_pearson(true_positive, members.size, each)
+    _, fpr_high = clopper_pearson(false_positive, others.size, each)
     best = 0.0
     for gain, loss in ((tpr_low, fpr_high), (1 - fpr_high, 1 - tpr_low)):
         if gain > delta and loss > 0:
             best = max(best, math.log((gain - delta) / loss))
-    del tpr_high, fpr_low
     right = true_positive + others.size - false_positive
     return Audit(best, delta, confidence, right, members.size + others.size, threshold, "many_runs")
 

@@ -169,15 +169,16 @@ def _bare_gaussian(multiplier: float) -> Gaussian:
 
 
 def _checked_count(count: object, where: object) -> int:
+    place = where.text() if isinstance(where, Mechanism | Composition) else "composition"
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
         raise ProgramError(
             f"a count must be an integer of at least 0, not {count!r}",
-            where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
+            where=place,
         )
     if count > MAX_STEPS:
         raise ProgramError(
             f"a count of {float(count):.3g} is too large" if count < 10**300 else "a count is too large",
-            where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
+            where=place,
             why=f"more than {MAX_STEPS:.0e} steps are not accounted for: round-off is bounded per step",
         )
     return int(count)

@@ -119,6 +119,12 @@ def check_epsilon(value: float) -> None:
         raise ProgramError(f"epsilon = {value!r} is not in [0, 1,000,000]", where="epsilon")
 
 
+def check_whole(value: object, name: str, low: int, high: int) -> None:
+    """Raise ProgramError unless a parameter is an integer in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ProgramError(f"{name} = {value!r} must be an integer in [{low:,}, {high:,}]", where=name)
+
+
 def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | float | np.floating) and math.isfinite(value)
 
