@@ -280,13 +280,8 @@ class _JoinedGaussian(Mechanism):
     relation = "replace"
 
     def pair(self, direction: Direction) -> Pair:
-        return _joined_gaussian(self.p, self.noise_multiplier)
-
-
-@lru_cache(maxsize=64)
-def _joined_gaussian(p: float, noise_multiplier: float) -> Pair:
-    base = GaussianBase(1 / noise_multiplier)
-    return joined_pair(SampledPart(base, p, True), SampledPart(base, p, False))
+        base = GaussianBase(1 / self.noise_multiplier)
+        return joined_pair(SampledPart(base, self.p, True), SampledPart(base, self.p, False))
 
 
 @dataclass(frozen=True)

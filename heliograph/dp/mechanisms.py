@@ -124,12 +124,12 @@ class Mechanism(ABC):
 
     # Checks that a mechanism applies to its own parameters.
 
-    def _check(self, name: str, low: float, high: float, why: str, hint: str = "", *, open_low: bool = False) -> float:
+    def _check(self, name: str, low: float, high: float, why: str, hint: str = "") -> float:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ProgramError(f"{name} must be a number, not {value!r}", where=self.name, why=why)
         number = float(value)
-        if not (number > low if open_low else number >= low) or not number <= high:
+        if not low <= number <= high:
             raise ProgramError(f"{name} = {value!r} is out of range", where=self.name, why=why, hint=hint)
         object.__setattr__(self, name, number)
         return number
@@ -155,9 +155,11 @@ class Mechanism(ABC):
             "use a positive noise multiplier (noise standard deviation over sensitivity)",
         )
 
-    def _check_epsilon(self, name: str = "epsilon") -> float:
+    def _check_epsilon(self) -> float:
         low, high = _EPSILON_RANGE
-        return self._check(name, low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]")
+        return self._check(
+            "epsilon", low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]"
+        )
 
 
 @dataclass(frozen=True)
@@ -407,9 +409,8 @@ class Approximate(Mechanism):
         atoms = Atoms(response.atoms.loss, response.atoms.a * (1 - self.delta), response.atoms.relative_error)
         return Pair(atoms, None, self.delta)
 
-    def replaced(self) -> Approximate:
-        Pure(max(self.epsilon, 1e-9)).replaced()
-        return self
+    def replaced(self) -> Mechanism:
+        return Pure(max(self.epsilon, 1e-9)).replaced()
 
 
 def _check_integer(record: Mechanism, name: str, high: int) -> None:

@@ -255,6 +255,7 @@ def _edges(part: Part, loss: Array) -> Array:
     return np.where(finite, part.edge(np.where(finite, loss, 0.0)), loss)
 
 
+@lru_cache(maxsize=64)
 def joined_pair(above: Part, below: Part) -> Pair:
     """The pair with one pair's delta at epsilon >= 0 and another's at epsilon < 0; both agree at 0.
 

@@ -152,23 +152,33 @@ def _gaussian(mu: mpf) -> Curve:
     return lambda e: mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
 
 
-def _sampled_gaussian(p: mpf, mu: mpf, direction: Direction) -> Curve:
+def _sampled(p: mpf, masses: Callable[[mpf], tuple[mpf, mpf]], direction: Direction) -> Curve:
+    """The curve of a Poisson-sampled pair.
+
+    `masses` are those of the shifted and the unshifted law where their log-ratio is above t (remove), or below it (add).
+    """
+
     def remove(e: mpf) -> mpf:
-        # The loss exceeds e right of x.
-        x = mpmath.log((mpmath.expm1(e) + p) / p) / mu + mu / 2
-        still, shifted = mpmath.ncdf(-x), mpmath.ncdf(mu - x)
+        shifted, still = masses(mpmath.log((mpmath.expm1(e) + p) / p))
         return (1 - p) * still + p * shifted - mpmath.exp(e) * still
 
     def add(e: mpf) -> mpf:
-        # The loss exceeds e left of x, and nowhere for e >= -log(1 - p).
+        # No loss exceeds e for e >= -log(1 - p).
         rest = mpmath.expm1(-e) + p
-        if rest <= 0:
-            return mpf(0)
-        x = mpmath.log(rest / p) / mu + mu / 2
-        still, shifted = mpmath.ncdf(x), mpmath.ncdf(x - mu)
+        shifted, still = masses(mpmath.log(rest / p)) if rest > 0 else (mpf(0), mpf(0))
         return still - mpmath.exp(e) * ((1 - p) * still + p * shifted)
 
     return remove if direction == "remove" else add
+
+
+def _sampled_gaussian(p: mpf, mu: mpf, direction: Direction) -> Curve:
+    sign = 1 if direction == "remove" else -1
+
+    def masses(t: mpf) -> tuple[mpf, mpf]:
+        x = t / mu + mu / 2
+        return mpmath.ncdf(sign * (mu - x)), mpmath.ncdf(-sign * x)
+
+    return _sampled(p, masses, direction)
 
 
 def _exchanged(p: mpf, mu: mpf) -> Curve:
@@ -182,30 +192,16 @@ def _exchanged(p: mpf, mu: mpf) -> Curve:
     return curve
 
 
-def _laplace(p: mpf, scale_epsilon: mpf, direction: Direction) -> Curve:
-    half = mpf(1) / 2
-
+def _laplace(p: mpf, epsilon: mpf, direction: Direction) -> Curve:
     def masses(t: mpf) -> tuple[mpf, mpf]:
-        """Masses of the shifted and the unshifted law at log(shifted / unshifted) > t, |t| < scale_epsilon."""
-        x = (t / scale_epsilon + 1) / 2
-        return 1 - half * mpmath.exp(-scale_epsilon * (1 - x)), half * mpmath.exp(-scale_epsilon * x)
+        # No log-ratio is outside of [-epsilon, epsilon].
+        if abs(t) >= epsilon and (t > 0) == (direction == "remove"):
+            return mpf(0), mpf(0)
+        x = (t / epsilon + 1) / 2
+        shifted, still = 1 - mpmath.exp(-epsilon * (1 - x)) / 2, mpmath.exp(-epsilon * x) / 2
+        return (shifted, still) if direction == "remove" else (1 - shifted, 1 - still)
 
-    def remove(e: mpf) -> mpf:
-        t = mpmath.log((mpmath.expm1(e) + p) / p)
-        if t >= scale_epsilon:
-            return mpf(0)
-        shifted, still = masses(t)
-        return (1 - p) * still + p * shifted - mpmath.exp(e) * still
-
-    def add(e: mpf) -> mpf:
-        rest = mpmath.expm1(-e) + p
-        if rest <= 0 or mpmath.log(rest / p) <= -scale_epsilon:
-            return mpf(0)
-        shifted, still = masses(mpmath.log(rest / p))
-        shifted, still = 1 - shifted, 1 - still
-        return still - mpmath.exp(e) * ((1 - p) * still + p * shifted)
-
-    return remove if direction == "remove" else add
+    return _sampled(p, masses, direction)
 
 
 def _responses(composition: Composition) -> Curve | None:

@@ -10,6 +10,7 @@ functions over the line; the trapezoid rule's error is bounded by the integrand'
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -175,8 +176,9 @@ def epsilon_bound(composition: Composition, direction: Direction, delta: float) 
     return max(best, 0.0) * (1 + 1e-12), theta
 
 
-def _minimum(bound, low: float = _THETA_RANGE[0], high: float = _THETA_RANGE[1]):  # type: ignore[no-untyped-def]
-    grid = np.linspace(math.log(low), math.log(high), 32)
+def _minimum(bound: Callable[[float], float]) -> tuple[float, float]:
+    """The least value of a function of log theta, and its theta."""
+    grid = np.linspace(math.log(_THETA_RANGE[0]), math.log(_THETA_RANGE[1]), 32)
     values = np.full(grid.size, math.nan)
 
     def at(place: int) -> float:

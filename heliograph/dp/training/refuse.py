@@ -85,9 +85,11 @@ def _batch_statistics(layer: nn.Module, where: str) -> None:
         )
 
 
-def _fixed_statistics(layer: nn.modules.batchnorm._BatchNorm) -> bool:
-    """Whether it is in evaluation mode, with nothing to train: a map of each record by itself."""
-    return not layer.training and layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
+def _fixed_statistics(layer: nn.Module) -> bool:
+    """Whether it is batch norm in evaluation mode, with nothing to train: a map of each record by itself."""
+    if not isinstance(layer, nn.modules.batchnorm._BatchNorm) or layer.training:
+        return False
+    return layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
 
 
 def training_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
@@ -95,15 +97,8 @@ def training_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
 
     A module in evaluation mode is trained in training mode, except frozen batch norm.
     """
-    return [
-        (
-            layer,
-            layer.training
-            if module.training
-            else not (isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)),
-        )
-        for layer in module.modules()
-    ]
+    whole = module.training
+    return [(layer, layer.training if whole else not _fixed_statistics(layer)) for layer in module.modules()]
 
 
 def _table_options(layer: nn.Module, where: str) -> None:
@@ -156,15 +151,15 @@ def _uninitialised(layer: nn.Module, where: str) -> None:
 
 
 def check_loss(
-    loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, most: int = 4, mixed_rows: int | None = None
+    loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, mixed_rows: int | None = None
 ) -> None:
     """Raise if the loss or the module mixes records, keeps state, or the engine's gradients would not be true.
 
-    `sample` is (inputs, targets) of at least two records; `most` of them are used, on a copy of the module, so that the
+    `sample` is (inputs, targets) of at least two records; four of them are used, on a copy of the module, so that the
     module does not change. Whether this raises depends on the sample: pass public or made-up records. With `mixed_rows`
     the check also runs in mixed precision.
     """
-    count = min(most, len(sample[1]))
+    count = min(4, len(sample[1]))
     if count < 2:
         raise ProgramError("a check for mixed records needs at least two records", where="check_loss")
     inputs, targets = mapped(sample[0], lambda t: t[:count]), sample[1][:count]
