@@ -106,7 +106,20 @@ class TruncatedNulled(TruncatedGaussian):
 
 
 @dataclass(frozen=True)
-class FixedSizeGaussian(_Bounded):
+class _FixedSize(_Bounded):
+    """A step on `size` of `records` records."""
+
+    size: int
+    records: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        self._check_noise()
+        self._sizes("size", "records")
+
+
+@dataclass(frozen=True)
+class FixedSizeGaussian(_FixedSize):
     """A step on `size` of `records` records, drawn without replacement; a record added or removed.
 
     `records` is the number of records in the larger data set. If the record is not drawn, the batch is one of the
@@ -116,28 +129,17 @@ class FixedSizeGaussian(_Bounded):
     tight.
     """
 
-    size: int
-    records: int
-    noise_multiplier: float
     name = "fixed_size_gaussian"
 
-    def __post_init__(self) -> None:
-        self._check_noise()
-        self._sizes("size", "records")
-
-    @property
-    def _step(self) -> Mechanism:
-        return _sampled(self.size / self.records, self.noise_multiplier / 2)
-
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
-        return self._step * count
+        return _sampled(self.size / self.records, self.noise_multiplier / 2) * count
 
     def replaced(self) -> FixedSizeReplaced:
         return FixedSizeReplaced(self.size, self.records, self.noise_multiplier)
 
 
 @dataclass(frozen=True)
-class FixedSizeReplaced(_Bounded):
+class FixedSizeReplaced(_FixedSize):
     """A step on `size` of `records` records, drawn without replacement, for data sets with one record replaced by
     another.
 
@@ -147,15 +149,8 @@ class FixedSizeReplaced(_Bounded):
     sets have. For one step both are the same number; over many they differ.
     """
 
-    size: int
-    records: int
-    noise_multiplier: float
     name = "fixed_size_replaced"
     relation = "replace"
-
-    def __post_init__(self) -> None:
-        self._check_noise()
-        self._sizes("size", "records")
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
         p, half = self.size / self.records, self.noise_multiplier / 2

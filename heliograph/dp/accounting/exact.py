@@ -121,11 +121,13 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
 
 
 def _curve(composition: Composition, direction: Direction) -> Curve | None:
+    """The closed form of delta, if there is one, with as many digits as mpmath has now."""
     items = composition.items
     if not items:
         return lambda epsilon: mpf(0)
     if all(isinstance(mechanism, Gaussian) for mechanism, _ in items):
-        return _gaussian(mpmath.sqrt(_precision(composition)))
+        multipliers = [(mpf(mechanism.arguments()["noise_multiplier"]), count) for mechanism, count in items]
+        return _gaussian(mpmath.sqrt(mpmath.fsum(count / each**2 for each, count in multipliers)))
     if composition.steps == 1:
         mechanism = items[0][0]
         if isinstance(mechanism, SampledGaussian) and 0 < mechanism.p < 1:
@@ -137,15 +139,6 @@ def _curve(composition: Composition, direction: Direction) -> Curve | None:
         if isinstance(mechanism, SampledLaplace) and 0 < mechanism.p < 1:
             return _laplace(mpf(mechanism.p), mpf(mechanism.epsilon), direction)
     return _responses(composition)
-
-
-def _precision(composition: Composition) -> mpf:
-    with mp.workdps(_DIGITS):
-        return mpmath.fsum(
-            count / mpf(mechanism.noise_multiplier) ** 2
-            for mechanism, count in composition
-            if isinstance(mechanism, Gaussian)
-        )
 
 
 def _gaussian(mu: mpf) -> Curve:
@@ -207,26 +200,23 @@ def _laplace(p: mpf, epsilon: mpf, direction: Direction) -> Curve:
 def _responses(composition: Composition) -> Curve | None:
     epsilons, count = set(), 0
     log_kept = mpf(0)
-    with mp.workdps(_DIGITS):
-        for mechanism, times in composition:
-            if isinstance(mechanism, Approximate):
-                log_kept += times * mpmath.log1p(-mpf(mechanism.delta)) if mechanism.delta < 1 else -mpmath.inf
-                if mechanism.epsilon == 0:
-                    continue
-                epsilons.add(mechanism.epsilon)
-            elif isinstance(mechanism, Pure) or (
-                isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2
-            ):
-                epsilons.add(mechanism.epsilon)
-            else:
-                return None
-            count += times
-        kept = mpmath.exp(log_kept)
-        # Not 1 - kept, which would lose all digits of a small delta.
-        lost = -mpmath.expm1(log_kept)
-        if composition.steps == 1:
-            # Use delta as given: rounded up by 1e-60, it would exceed a delta that it equals.
-            lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
+    for mechanism, times in composition:
+        if isinstance(mechanism, Approximate):
+            log_kept += times * mpmath.log1p(-mpf(mechanism.delta)) if mechanism.delta < 1 else -mpmath.inf
+            if mechanism.epsilon == 0:
+                continue
+            epsilons.add(mechanism.epsilon)
+        elif isinstance(mechanism, Pure) or (isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2):
+            epsilons.add(mechanism.epsilon)
+        else:
+            return None
+        count += times
+    kept = mpmath.exp(log_kept)
+    # Not 1 - kept, which would lose all digits of a small delta.
+    lost = -mpmath.expm1(log_kept)
+    if composition.steps == 1:
+        # Use delta as given: rounded up by 1e-60, it would exceed a delta that it equals.
+        lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
     if len(epsilons) > 1 or count > _MOST_RESPONSES:
         return None
     if not epsilons:

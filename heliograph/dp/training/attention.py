@@ -20,11 +20,10 @@ from heliograph.dp.training.layers import Factors, Record
 from heliograph.errors import UnsupportedError
 
 
-def unrolls(layer: nn.Module) -> bool:
+def unrolls(layer: nn.MultiheadAttention) -> bool:
     """Whether a module is torch's own attention: one with its own forward, or with learned rows for keys, is not."""
     return (
-        isinstance(layer, nn.MultiheadAttention)
-        and type(layer).forward is nn.MultiheadAttention.forward
+        type(layer).forward is nn.MultiheadAttention.forward
         and type(layer.out_proj).forward is nn.Linear.forward
         and layer.bias_k is None
         and not layer.add_zero_attn

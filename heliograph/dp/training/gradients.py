@@ -216,9 +216,9 @@ class _Tape:
             self._stack.enter_context(_uncompiled(self._module))
             for part in parts(self._module):
                 if isinstance(part, nn.RNNBase):
-                    self._stack.enter_context(_replaced_forward(part, recurrent.unrolled(part, self._note)))
+                    self._stack.enter_context(_replaced(part, "forward", recurrent.unrolled(part, self._note)))
                 elif isinstance(part, nn.MultiheadAttention) and attention.unrolls(part):
-                    self._stack.enter_context(_replaced_forward(part, attention.unrolled(part, self._note)))
+                    self._stack.enter_context(_replaced(part, "forward", attention.unrolled(part, self._note)))
                 else:
                     handle = part.register_forward_hook(self._hook, with_kwargs=True)
                     self._stack.callback(handle.remove)
@@ -337,15 +337,11 @@ def _shared_lookups(module: nn.Module, inputs: Inputs) -> frozenset[int]:
 @contextmanager
 def _uncompiled(module: nn.Module) -> Iterator[None]:
     """Let the layers' own forward functions run, which hooks see, where the module was compiled in place."""
-    compiled = [layer for layer in module.modules() if getattr(layer, "_compiled_call_impl", None) is not None]
-    before = [layer._compiled_call_impl for layer in compiled]
-    for layer in compiled:
-        layer._compiled_call_impl = None
-    try:
+    with ExitStack() as stack:
+        for layer in module.modules():
+            if getattr(layer, "_compiled_call_impl", None) is not None:
+                stack.enter_context(_replaced(layer, "_compiled_call_impl", None))
         yield
-    finally:
-        for layer, call in zip(compiled, before, strict=True):
-            layer._compiled_call_impl = call
 
 
 def _wide(value: Any) -> Any:
@@ -361,13 +357,14 @@ def _wide_factor(factor: Any) -> Any:
 
 
 @contextmanager
-def _replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    before = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward
+def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """Give a module an attribute of its own in place of what it has, or its class has."""
+    before = module.__dict__.get(name)
+    module.__dict__[name] = value
     try:
         yield
     finally:
         if before is None:
-            del module.__dict__["forward"]
+            del module.__dict__[name]
         else:
-            module.__dict__["forward"] = before
+            module.__dict__[name] = before
