@@ -139,9 +139,6 @@ class _Terms:
         self.h = width / (0.98 * self.length)
         self.low = max(count - 0.4 * (width - top), 0.0)
         self.nodes = math.ceil(top / self.h)
-        self._masses()
-
-    def _masses(self) -> None:
         # Cell j is (j h, (j + 1) h]. q is its mass under B; p is q times the cell's mean, which is its mass under A.
         edges = self.h * np.arange(self.nodes + 1)
         with np.errstate(divide="ignore"):
@@ -258,10 +255,8 @@ class _Terms:
         return total
 
 
-@lru_cache(maxsize=2)
-def _terms(count: int, mu: float, log_tail: float, direction: Direction) -> _Terms:
-    """The law of one Y, kept for the other side of the bracket."""
-    return _Terms(count, mu, log_tail, direction)
+_terms = lru_cache(maxsize=2)(_Terms)
+"""The law of one Y, kept for the other side of the bracket."""
 
 
 def _chords(mass: Array, values: Array) -> tuple[Array, Array]:
