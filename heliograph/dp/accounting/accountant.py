@@ -209,8 +209,7 @@ def _joined(below: Estimate, above: Estimate) -> Estimate:
     """An estimate with the lower bound of one and the upper bound of the other."""
     if below.lower is None or above.upper is None:
         return Estimate(below.lower, above.estimate, above.upper)
-    middle = above.upper if math.isinf(above.upper) else (below.lower + above.upper) / 2
-    return Estimate(below.lower, middle, above.upper)
+    return Estimate.between(below.lower, above.upper)
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:

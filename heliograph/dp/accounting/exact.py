@@ -86,7 +86,7 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     high = mpf(1)
     # Beyond every finite loss, delta is the mass of infinite loss.
     if curve(_BEYOND) > delta:
-        return Estimate(math.inf, math.inf, math.inf)
+        return Estimate.between(math.inf, math.inf)
     while curve(high) > delta:
         high *= 2
     low = mpf(0) if high == 1 else high / 2
@@ -117,7 +117,7 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     lower, upper = float(low), float(high)
     lower = math.nextafter(lower, 0.0) if mpf(lower) > low else lower
     upper = math.nextafter(upper, math.inf) if mpf(upper) < high else upper
-    return Estimate(lower, (lower + upper) / 2, upper)
+    return Estimate.between(lower, upper)
 
 
 def _curve(composition: Composition, direction: Direction) -> Curve | None:

@@ -528,15 +528,10 @@ class LossDistribution:
         if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
             # Where no mesh resolves the law, moments may still bound it.
             found = Interval(found.lower, min(found.upper, epsilon_bound(composition, direction, delta)[0]))
-        return _estimate(found)
+        return Estimate.between(found.lower, found.upper)
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Bounds on delta at epsilon, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
-        return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds))
-
-
-def _estimate(found: Interval) -> Estimate:
-    # Both discretizations err by nearly the same amount.
-    middle = found.upper if math.isinf(found.upper) else (found.lower + found.upper) / 2
-    return Estimate(found.lower, middle, found.upper)
+        found = delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds)
+        return Estimate.between(found.lower, found.upper)

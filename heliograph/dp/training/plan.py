@@ -127,7 +127,7 @@ def _noise(
     limits: tuple[float, float] = (1e-3, 1e6),
     largest: float = 1.0,
 ) -> tuple[float, Bracket]:
-    """The multiplier of a plan, given (times `largest`) or the smallest that meets the target, and the plan's bracket."""
+    """The multiplier of a plan, the given one over `largest` or the smallest that meets the target, and the bracket."""
     if epsilon is None:
         assert settings.noise_multiplier is not None
         multiplier = settings.noise_multiplier / largest
