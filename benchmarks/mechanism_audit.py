@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from harness import HERE, Run, benchmark, option
 from heliograph.dp.accounting import Tolerance, epsilon_at
 from heliograph.dp.audit import Measured, measure
 from heliograph.dp.mechanisms import SampledGaussian
+from heliograph.dp.samplers import PoissonSampler
 from heliograph.dp.training import DPTrainer, ImportanceOptions, audit_training, dp_sgd, dpis
 from heliograph.dp.training.noise import GaussianNoise
 
@@ -76,7 +78,7 @@ def ours(method: str, broken: dict[str, float], seed: int) -> dict[str, Any]:
     inputs = torch.randn(RECORDS, FEATURES, generator=torch.Generator().manual_seed(0))
     noise, clipping, inclusion = (broken.get(name, 1.0) for name in ("noise", "clipping", "inclusion"))
     release, clipped, sampled, weighted = (
-        GaussianNoise.release, dp_sgd.clipped_sum, dp_sgd.poisson_sample, dpis.weighted_sum,
+        GaussianNoise.release, dp_sgd.clipped_sum, PoissonSampler.epoch, dpis.weighted_sum,
     )  # fmt: skip
     planned = method == "DPIS, planned"
 
@@ -95,10 +97,14 @@ def ours(method: str, broken: dict[str, float], seed: int) -> dict[str, Any]:
         self.batch_size *= inclusion if not len(self.age) else 1.0
         given(self, norms, bound, total)
 
+    def more(self: PoissonSampler, records: int, plan: Any, uniform: Any) -> Any:
+        mechanism = replace(plan.mechanism, p=inclusion * plan.mechanism.p)
+        return sampled(self, records, replace(plan, mechanism=mechanism), uniform)
+
     with (
         mock.patch.object(GaussianNoise, "release", lambda s, v, std, bound: release(s, v, std * noise, bound)),
         mock.patch.object(dp_sgd, "clipped_sum", lambda e, r, t, bound, n: clipped(e, r, t, clipping * bound, n)),
-        mock.patch.object(dp_sgd, "poisson_sample", lambda count, p, coins: sampled(count, inclusion * p, coins)),
+        mock.patch.object(PoissonSampler, "epoch", more),
         mock.patch.object(
             dpis, "weighted_sum",
             lambda e, r, i, n, weights: weighted(e, r, i, n, lambda at, norms: clipping * weights(at, norms)),

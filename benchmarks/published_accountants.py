@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft
 
-from heliograph.dp.accounting.pld import infinite_mass
+from heliograph.dp.accounting.pld import infinite_bounds
 from heliograph.dp.accounting.rdp import epsilon_bound
 from heliograph.dp.accounting.result import Estimate, Tolerance
 from heliograph.dp.composition import Composition
@@ -47,7 +47,7 @@ class PrivacyRandomVariables:
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
         if not pairs:
             return Estimate(0.0, 0.0, 0.0)
-        lost = infinite_mass(pairs)
+        lost = infinite_bounds(pairs).upper
         if lost >= delta:
             return Estimate(math.inf, math.inf, math.inf)
         error = (delta - lost) * self.delta_share
@@ -63,7 +63,7 @@ class PrivacyRandomVariables:
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition]
         if not pairs:
             return Estimate(0.0, 0.0, 0.0)
-        lost = infinite_mass(pairs)
+        lost = infinite_bounds(pairs).upper
         error = 1e-10
         nodes, mass = self._law(composition, direction, pairs, error)
         whole = [

@@ -13,55 +13,44 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.errors import packages_named
 
-# The public names by module. Type checkers read the imports below instead; a test keeps both equal.
-_PUBLIC: dict[str, tuple[str, ...]] = {
-    "heliograph.dp.accounting": (
-        "Bracket",
-        "Tolerance",
-        "delta_at",
-        "epsilon_at",
-    ),
-    "heliograph.dp.batches": (
-        "AllocatedGaussian",
-        "FixedSizeGaussian",
-        "TruncatedGaussian",
-        "WithReplacementGaussian",
-    ),
-    "heliograph.dp.calibrate": (
-        "Calibration",
-        "largest_p",
-        "most_steps",
-        "noise_multiplier",
-        "smallest_noise",
-    ),
-    "heliograph.dp.composition": ("Composition",),
-    "heliograph.dp.concentrated": ("Zcdp",),
-    "heliograph.dp.language": ("parse",),
-    "heliograph.dp.mechanisms": (
-        "Approximate",
-        "DiscreteGaussian",
-        "DiscreteLaplace",
-        "Gaussian",
-        "Laplace",
-        "MixtureGaussian",
-        "Pure",
-        "RandomizedResponse",
-        "SampledGaussian",
-        "SampledLaplace",
-    ),
-    "heliograph.dp.samplers": (
-        "AllocationSampler",
-        "FixedSizeSampler",
-        "PoissonSampler",
-        "TruncatedPoissonSampler",
-    ),
-    "heliograph.dp.training.audit": ("audit_training",),
-    "heliograph.dp.training.private": ("make_private",),
-    "heliograph.dp.training.report": ("PrivacyReport",),
-    "heliograph.dp.training.settings": ("ImportanceOptions",),
-    "heliograph.dp.training.trainer": ("DPTrainer",),
+# The module of each public name. Type checkers read the imports below instead; a test keeps both equal.
+_MODULES: dict[str, str] = {
+    "Bracket": "heliograph.dp.accounting",
+    "Tolerance": "heliograph.dp.accounting",
+    "delta_at": "heliograph.dp.accounting",
+    "epsilon_at": "heliograph.dp.accounting",
+    "AllocatedGaussian": "heliograph.dp.batches",
+    "FixedSizeGaussian": "heliograph.dp.batches",
+    "TruncatedGaussian": "heliograph.dp.batches",
+    "WithReplacementGaussian": "heliograph.dp.batches",
+    "Calibration": "heliograph.dp.calibrate",
+    "largest_p": "heliograph.dp.calibrate",
+    "most_steps": "heliograph.dp.calibrate",
+    "noise_multiplier": "heliograph.dp.calibrate",
+    "smallest_noise": "heliograph.dp.calibrate",
+    "Composition": "heliograph.dp.composition",
+    "Zcdp": "heliograph.dp.concentrated",
+    "parse": "heliograph.dp.language",
+    "Approximate": "heliograph.dp.mechanisms",
+    "DiscreteGaussian": "heliograph.dp.mechanisms",
+    "DiscreteLaplace": "heliograph.dp.mechanisms",
+    "Gaussian": "heliograph.dp.mechanisms",
+    "Laplace": "heliograph.dp.mechanisms",
+    "MixtureGaussian": "heliograph.dp.mechanisms",
+    "Pure": "heliograph.dp.mechanisms",
+    "RandomizedResponse": "heliograph.dp.mechanisms",
+    "SampledGaussian": "heliograph.dp.mechanisms",
+    "SampledLaplace": "heliograph.dp.mechanisms",
+    "AllocationSampler": "heliograph.dp.samplers",
+    "FixedSizeSampler": "heliograph.dp.samplers",
+    "PoissonSampler": "heliograph.dp.samplers",
+    "TruncatedPoissonSampler": "heliograph.dp.samplers",
+    "audit_training": "heliograph.dp.training.audit",
+    "make_private": "heliograph.dp.training.private",
+    "PrivacyReport": "heliograph.dp.training.report",
+    "ImportanceOptions": "heliograph.dp.training.settings",
+    "DPTrainer": "heliograph.dp.training.trainer",
 }
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 _PARTS = ("accounting", "audit", "calibrate", "mechanisms", "samplers", "training")
 
 if TYPE_CHECKING:

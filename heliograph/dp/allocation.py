@@ -25,18 +25,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy import fft
 from scipy.special import log_ndtr, ndtri_exp
 
-from heliograph.dp.mechanisms import Direction
+from heliograph.dp.mechanisms import Direction, Side
 from heliograph.dp.pairs import UNIT, Array, Atoms, Pair, normal_cells
 from heliograph.errors import PlanningError
-
-Side = Literal["above", "below"]
 
 _NODES = 1 << 20
 _MESH = 2.0**-12
@@ -107,14 +104,6 @@ def _coarser(loss: Array, masses: Array, side: Side) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class _Lattice:
-    """Masses of one Y at `offset` + h times the index."""
-
-    mass: Array
-    offset: float
-
-
-@dataclass(frozen=True)
 class _Sums:
     """The law of the sum under A: nodes, masses, a bound on each one's round-off, and on all wrapped mass."""
 
@@ -150,9 +139,6 @@ class _Terms:
         self.h = width / (0.98 * self.length)
         self.low = max(count - 0.4 * (width - top), 0.0)
         self.nodes = math.ceil(top / self.h)
-        self._masses()
-
-    def _masses(self) -> None:
         # Cell j is (j h, (j + 1) h]. q is its mass under B; p is q times the cell's mean, which is its mass under A.
         edges = self.h * np.arange(self.nodes + 1)
         with np.errstate(divide="ignore"):
@@ -166,8 +152,11 @@ class _Terms:
         still, shifted = math.exp(float(log_ndtr(-x))), math.exp(float(log_ndtr(self.mu - x)))
         return (self.count * still if direction == "add" else (self.count - 1) * still + shifted) * (1 + 1e-10)
 
-    def spread_out(self, rising: bool) -> _Lattice:
-        """Every cell spread to its two ends with mass and mean kept; rounded up if delta rises with Y, else down."""
+    def spread_out(self, rising: bool) -> tuple[Array, float]:
+        """Every cell spread to its two ends with mass and mean kept; rounded up if delta rises with Y, else down.
+
+        Masses at h times the index, and what is added to these places.
+        """
         j = np.arange(self.nodes)
         mass = self.q + self.q_error
         if rising:
@@ -178,10 +167,10 @@ class _Terms:
         found = np.zeros(self.nodes + 1)
         found[:-1] += mass - up
         found[1:] += up
-        return _Lattice(found, 0.0)
+        return found, 0.0
 
-    def merged(self, rising: bool) -> _Lattice:
-        """Every cell merged into one place of at most (if delta falls with Y: at least) its mean."""
+    def merged(self, rising: bool) -> tuple[Array, float]:
+        """Every cell merged into one place of at most (if delta falls with Y: at least) its mean, as `spread_out`."""
         j = np.arange(self.nodes)
         mass = np.maximum(self.q - self.q_error, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -203,24 +192,24 @@ class _Terms:
         if rising:
             # Cell j is placed at (j + share) h, or one node lower.
             np.add.at(found, np.where(missed, j, j + 1), mass)
-            return _Lattice(found, (share - 1) * self.h)
+            return found, (share - 1) * self.h
         # Cell j is placed at (j + 1 - share) h, or one node higher.
         np.add.at(found, np.where(missed, j + 1, j), mass)
-        return _Lattice(found, (1 - share) * self.h)
+        return found, (1 - share) * self.h
 
     def sums(self, direction: Direction, side: Side) -> _Sums:
         """The law of the sum under A of the direction."""
         rising = direction == "remove"
-        term = self.spread_out(rising) if side == "above" else self.merged(rising)
-        values = self.h * np.arange(term.mass.size) + term.offset
+        mass, offset = self.spread_out(rising) if side == "above" else self.merged(rising)
+        values = self.h * np.arange(mass.size) + offset
         # Under A of direction remove, one Y is size-biased; under A of direction add, none is.
-        last = term.mass * values * (1 + (4 if side == "above" else -4) * UNIT) if rising else term.mass
-        masses, error = self._convolved(term.mass, last)
+        last = mass * values * (1 + (4 if side == "above" else -4) * UNIT) if rising else mass
+        masses, error = self._convolved(mass, last)
         low = self.low - 2 * self.count * self.h
-        first = math.floor((low - self.count * term.offset) / self.h)
+        first = math.floor((low - self.count * offset) / self.h)
         index = first + np.arange(self.length)
-        nodes = self.h * index + self.count * term.offset
-        wrapped = self._wrapped(term.mass, np.maximum(last, 0.0), values, float(nodes[0]), float(nodes[-1]))
+        nodes = self.h * index + self.count * offset
+        wrapped = self._wrapped(mass, np.maximum(last, 0.0), values, float(nodes[0]), float(nodes[-1]))
         return _Sums(nodes, np.take(masses, index, mode="wrap"), error, wrapped)
 
     def _convolved(self, mass: Array, last: Array) -> tuple[Array, float]:
@@ -266,10 +255,8 @@ class _Terms:
         return total
 
 
-@lru_cache(maxsize=2)
-def _terms(count: int, mu: float, log_tail: float, direction: Direction) -> _Terms:
-    """The law of one Y, kept for the other side of the bracket."""
-    return _Terms(count, mu, log_tail, direction)
+_terms = lru_cache(maxsize=2)(_Terms)
+"""The law of one Y, kept for the other side of the bracket."""
 
 
 def _chords(mass: Array, values: Array) -> tuple[Array, Array]:

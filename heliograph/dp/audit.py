@@ -81,13 +81,12 @@ def many_runs(
     each = 1 - (1 - confidence) / 4
     true_positive = int((members > threshold).sum())
     false_positive = int((others > threshold).sum())
-    tpr_low, tpr_high = clopper_pearson(true_positive, members.size, each)
-    fpr_low, fpr_high = clopper_pearson(false_positive, others.size, each)
+    tpr_low, _ = clopper_pearson(true_positive, members.size, each)
+    _, fpr_high = clopper_pearson(false_positive, others.size, each)
     best = 0.0
     for gain, loss in ((tpr_low, fpr_high), (1 - fpr_high, 1 - tpr_low)):
         if gain > delta and loss > 0:
             best = max(best, math.log((gain - delta) / loss))
-    del tpr_high, fpr_low
     right = true_positive + others.size - false_positive
     return Audit(best, delta, confidence, right, members.size + others.size, threshold, "many_runs")
 
@@ -107,26 +106,13 @@ def split(
     first_members, first_others = max(int(members.size * held_out), 1), max(int(others.size * held_out), 1)
     if members.size <= first_members or others.size <= first_others:
         raise ProgramError("too few canaries to hold some out", where="split")
-    seen_members, seen_others = members[:first_members], others[:first_others]
-    candidates = np.unique(np.concatenate((seen_members, seen_others)))
-    best, threshold = -1.0, float(candidates[0])
-    for candidate in candidates:
-        found = many_runs(
-            seen_members.tolist(),
-            seen_others.tolist(),
-            threshold=float(candidate),
-            delta=delta,
-            confidence=confidence,
-        )
-        if found.epsilon_lower > best:
-            best, threshold = found.epsilon_lower, float(candidate)
-    return many_runs(
-        members[first_members:].tolist(),
-        others[first_others:].tolist(),
-        threshold=threshold,
-        delta=delta,
-        confidence=confidence,
-    )
+
+    def at(threshold: float, own: Any, other: Any) -> Audit:
+        return many_runs(own.tolist(), other.tolist(), threshold=threshold, delta=delta, confidence=confidence)
+
+    seen = members[:first_members], others[:first_others]
+    best = max(np.unique(np.concatenate(seen)).tolist(), key=lambda each: at(each, *seen).epsilon_lower)
+    return at(best, members[first_members:], others[first_others:])
 
 
 def one_run(

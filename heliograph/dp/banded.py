@@ -20,8 +20,6 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.signal import fftconvolve, lfilter
 
-from heliograph.dp.composition import Composition
-from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.pairs import Array
 from heliograph.errors import ProgramError
 
@@ -59,14 +57,6 @@ class Banded:
     def error(self) -> float:
         """The root mean squared error of the prefix sums for z of variance 1."""
         return math.sqrt(_squares(np.array(self.coefficients), self.steps)[0] / self.steps)
-
-    def accounted(self, p: float, noise_multiplier: float) -> Composition:
-        """The composition that accounts for a run in which `bands` groups of records take turns and are sampled with p.
-
-        A record's group comes once in `bands` steps; each time its own coin decides on the record. Its sensitivity is
-        the one to which `noise_multiplier` refers.
-        """
-        return SampledGaussian(p, noise_multiplier) * self.participations()
 
 
 @lru_cache(maxsize=32)

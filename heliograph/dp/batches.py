@@ -104,12 +104,22 @@ class TruncatedNulled(TruncatedGaussian):
     def _moved(self, taken: float) -> Mechanism:
         return _joined(taken, self.noise_multiplier / 2)
 
-    def nulled(self) -> TruncatedNulled:
-        return self
+
+@dataclass(frozen=True)
+class _FixedSize(_Bounded):
+    """A step on `size` of `records` records."""
+
+    size: int
+    records: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        self._check_noise()
+        self._sizes("size", "records")
 
 
 @dataclass(frozen=True)
-class FixedSizeGaussian(_Bounded):
+class FixedSizeGaussian(_FixedSize):
     """A step on `size` of `records` records, drawn without replacement; a record added or removed.
 
     `records` is the number of records in the larger data set. If the record is not drawn, the batch is one of the
@@ -119,28 +129,17 @@ class FixedSizeGaussian(_Bounded):
     tight.
     """
 
-    size: int
-    records: int
-    noise_multiplier: float
     name = "fixed_size_gaussian"
 
-    def __post_init__(self) -> None:
-        self._check_noise()
-        self._sizes("size", "records")
-
-    @property
-    def _step(self) -> Mechanism:
-        return _sampled(self.size / self.records, self.noise_multiplier / 2)
-
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
-        return self._step * count
+        return _sampled(self.size / self.records, self.noise_multiplier / 2) * count
 
     def replaced(self) -> FixedSizeReplaced:
         return FixedSizeReplaced(self.size, self.records, self.noise_multiplier)
 
 
 @dataclass(frozen=True)
-class FixedSizeReplaced(_Bounded):
+class FixedSizeReplaced(_FixedSize):
     """A step on `size` of `records` records, drawn without replacement, for data sets with one record replaced by
     another.
 
@@ -150,22 +149,12 @@ class FixedSizeReplaced(_Bounded):
     sets have. For one step both are the same number; over many they differ.
     """
 
-    size: int
-    records: int
-    noise_multiplier: float
     name = "fixed_size_replaced"
     relation = "replace"
-
-    def __post_init__(self) -> None:
-        self._check_noise()
-        self._sizes("size", "records")
 
     def bounded(self, side: Side, count: int, delta: float) -> Composition:
         p, half = self.size / self.records, self.noise_multiplier / 2
         return (_sampled(p, half) if side == "below" else _joined(p, half)) * count
-
-    def replaced(self) -> FixedSizeReplaced:
-        return self
 
 
 @dataclass(frozen=True)
@@ -286,13 +275,8 @@ class _JoinedGaussian(Mechanism):
     relation = "replace"
 
     def pair(self, direction: Direction) -> Pair:
-        return _joined_gaussian(self.p, self.noise_multiplier)
-
-
-@lru_cache(maxsize=64)
-def _joined_gaussian(p: float, noise_multiplier: float) -> Pair:
-    base = GaussianBase(1 / noise_multiplier)
-    return joined_pair(SampledPart(base, p, True), SampledPart(base, p, False))
+        base = GaussianBase(1 / self.noise_multiplier)
+        return joined_pair(SampledPart(base, self.p, True), SampledPart(base, self.p, False))
 
 
 @dataclass(frozen=True)

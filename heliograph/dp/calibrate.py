@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
-from heliograph.dp.accounting.accountant import check_delta, epsilon_of_side
+from heliograph.dp.accounting.accountant import check_delta, check_whole, epsilon_of_side
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.composition import MAX_STEPS, Composition
 from heliograph.dp.mechanisms import Gaussian, Mechanism, Neighboring, SampledGaussian
@@ -67,9 +67,8 @@ def noise_multiplier(
 
     Raises PlanningError if even much noise does not reach the target (the rest alone exceeds it).
     """
-    _check_target(target)
-    check_delta(delta)
-    _check_steps(steps)
+    _check_target(target, delta)
+    check_whole(steps, "steps", 1, MAX_STEPS)
     rest = Composition.of(besides) if besides is not None else Composition()
 
     def build(multiplier: float) -> Composition:
@@ -94,8 +93,7 @@ def smallest_noise(
     The epsilon of `build(x)` must decrease in x, for x within the limits. Raises PlanningError as `noise_multiplier`
     does.
     """
-    _check_target(target)
-    check_delta(delta)
+    _check_target(target, delta)
     return _smallest("noise_multiplier", build, target, delta, limits, neighboring)
 
 
@@ -108,9 +106,8 @@ def largest_p(
     besides: Composition | Mechanism | None = None,
 ) -> Calibration:
     """The largest sampling probability with which `steps` sampled Gaussians are (target, delta)-private; at most 1."""
-    _check_target(target)
-    check_delta(delta)
-    _check_steps(steps)
+    _check_target(target, delta)
+    check_whole(steps, "steps", 1, MAX_STEPS)
     rest = Composition.of(besides) if besides is not None else Composition()
 
     def build(inverse: float) -> Composition:
@@ -129,8 +126,7 @@ def most_steps(target: float, delta: float, mechanism: Mechanism | Composition, 
 
     `tight` says that one more run (0.1 % more, from 1,000 runs on) exceeds the target.
     """
-    _check_target(target)
-    check_delta(delta)
+    _check_target(target, delta)
     limit = min(limit, MAX_STEPS // max(Composition.of(mechanism).steps, 1))
     tolerance = _tolerance(target)
 
@@ -260,13 +256,9 @@ def _announce(name: str, seconds: float) -> None:
         )
 
 
-def _check_target(target: float) -> None:
+def _check_target(target: float, delta: float) -> None:
     if isinstance(target, bool) or not isinstance(target, int | float) or not 1e-6 <= target <= 1e5:
         raise ProgramError(
             f"epsilon = {target!r} cannot be a target", where="epsilon", why="targets lie in [1e-6, 1e5]"
         )
-
-
-def _check_steps(steps: int) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise ProgramError(f"steps = {steps!r} must be an integer in [1, {MAX_STEPS:,}]", where="steps")
+    check_delta(delta)

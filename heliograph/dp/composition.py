@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import (
     Gaussian,
     Laplace,
@@ -109,9 +110,9 @@ class Composition:
         return "replace" if known == {"replace"} else asked
 
     def simplified(self) -> Composition:
-        """The same composition with p = 0 left out, p = 1 not sampled, and what adds up (zCDP) added up."""
+        """The same composition with p = 0 left out, p = 1 not sampled, and zCDP added up."""
         items: list[tuple[Mechanism, int]] = []
-        together: dict[type[Mechanism], list[tuple[Mechanism, int]]] = {}
+        concentrated: list[tuple[Zcdp, int]] = []
         for mechanism, count in self.items:
             if isinstance(mechanism, SampledGaussian) and mechanism.p == 1.0:
                 mechanism = Gaussian(mechanism.noise_multiplier)
@@ -120,13 +121,12 @@ class Composition:
             sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
             if not count or (sampled and mechanism.arguments()["p"] == 0.0):
                 continue
-            if mechanism.adds_up:
-                together.setdefault(type(mechanism), []).append((mechanism, count))
+            if isinstance(mechanism, Zcdp):
+                concentrated.append((mechanism, count))
             else:
                 items.append((mechanism, count))
-        for kind, found in together.items():
-            # Of equal ones, the count says as much.
-            items += found if len(found) == 1 else [(kind.added_up(found), 1)]
+        # Of equal ones, the count says as much.
+        items += concentrated if len(concentrated) < 2 else [(Zcdp.added_up(concentrated), 1)]
         return Composition(tuple(items))
 
     def bounded(self, side: Side, delta: float) -> Composition:
@@ -169,15 +169,16 @@ def _bare_gaussian(multiplier: float) -> Gaussian:
 
 
 def _checked_count(count: object, where: object) -> int:
+    place = where.text() if isinstance(where, Mechanism | Composition) else "composition"
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
         raise ProgramError(
             f"a count must be an integer of at least 0, not {count!r}",
-            where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
+            where=place,
         )
     if count > MAX_STEPS:
         raise ProgramError(
             f"a count of {float(count):.3g} is too large" if count < 10**300 else "a count is too large",
-            where=where.text() if isinstance(where, Mechanism | Composition) else "composition",
+            where=place,
             why=f"more than {MAX_STEPS:.0e} steps are not accounted for: round-off is bounded per step",
         )
     return int(count)

@@ -37,7 +37,6 @@ class Zcdp(Mechanism):
     name = "zcdp"
     symmetric = True
     relation = None
-    adds_up = True
 
     def __post_init__(self) -> None:
         self._check("rho", 1e-12, 1e4, "the rho of one mechanism lies in [1e-12, 10,000]")
@@ -45,7 +44,7 @@ class Zcdp(Mechanism):
 
     @classmethod
     def added_up(cls, items: Sequence[tuple[Zcdp, int]]) -> Zcdp:
-        # Rounded up.
+        """One for several, each with its count; rounded up."""
         rho, xi = (math.fsum(getattr(each, name) * count for each, count in items) for name in ("rho", "xi"))
         return cls(rho * (1 + 1e-15), xi * (1 + 1e-15))
 

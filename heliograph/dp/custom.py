@@ -181,9 +181,6 @@ class DensityPart:
         # The last sum runs to the end of the merged points, which is the end of x.
         return Cells(sums[0], sums[2], sums[1], sums[3])
 
-    def density(self, x: Array) -> Array:
-        return np.exp(self.log_a(np.clip(x, self.points[0], self.points[-1])))
-
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
         return self.low, self.high
 

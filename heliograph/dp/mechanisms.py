@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -54,23 +53,17 @@ class Mechanism(ABC):
     absent_is_null: ClassVar[bool] = False
     """Leaving a record out and making it add nothing come to the same, so that zero_out has the pair of add_remove."""
 
-    adds_up: ClassVar[bool] = False
-    """Several of the kind are one of it (`added_up`)."""
-
     @abstractmethod
     def pair(self, direction: Direction) -> Pair:
         """The dominating pair (A, B) in a direction."""
-
-    @classmethod
-    def added_up(cls, items: Sequence[tuple[Any, int]]) -> Mechanism:
-        """One mechanism of a kind that adds up for several, each with its count."""
-        raise NotImplementedError(cls.name)
 
     def replaced(self) -> Mechanism:
         """The record of this mechanism for neighbours that differ by one replaced record.
 
         Raises UnsupportedError if no tight pair is known.
         """
+        if self.relation == "replace":
+            return self
         raise UnsupportedError(
             f"{self.name} has no pair for the neighbouring relation 'replace'",
             where=self.text(),
@@ -83,7 +76,7 @@ class Mechanism(ABC):
 
         Raises UnsupportedError if no pair is known.
         """
-        if self.absent_is_null:
+        if self.absent_is_null or self.relation == "zero_out":
             return self
         raise UnsupportedError(
             f"{self.name} has no pair for the neighbouring relation 'zero_out'",
@@ -122,12 +115,12 @@ class Mechanism(ABC):
 
     # Checks that a mechanism applies to its own parameters.
 
-    def _check(self, name: str, low: float, high: float, why: str, hint: str = "", *, open_low: bool = False) -> float:
+    def _check(self, name: str, low: float, high: float, why: str, hint: str = "") -> float:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ProgramError(f"{name} must be a number, not {value!r}", where=self.name, why=why)
         number = float(value)
-        if not (number > low if open_low else number >= low) or not number <= high:
+        if not low <= number <= high:
             raise ProgramError(f"{name} = {value!r} is out of range", where=self.name, why=why, hint=hint)
         object.__setattr__(self, name, number)
         return number
@@ -153,9 +146,11 @@ class Mechanism(ABC):
             "use a positive noise multiplier (noise standard deviation over sensitivity)",
         )
 
-    def _check_epsilon(self, name: str = "epsilon") -> float:
+    def _check_epsilon(self) -> float:
         low, high = _EPSILON_RANGE
-        return self._check(name, low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]")
+        return self._check(
+            "epsilon", low, high, f"the epsilon of one mechanism is accounted for in [{low:g}, {high:g}]"
+        )
 
 
 @dataclass(frozen=True)
@@ -171,7 +166,7 @@ class Gaussian(Mechanism):
         self._check_noise()
 
     def pair(self, direction: Direction) -> Pair:
-        return _gaussian_pair(1 / self.noise_multiplier, 1.0, True)
+        return gaussian_pair(1 / self.noise_multiplier, 1.0, True)
 
     def replaced(self) -> Gaussian:
         return Gaussian(self.noise_multiplier / 2)
@@ -191,7 +186,7 @@ class SampledGaussian(Mechanism):
         self._check_noise()
 
     def pair(self, direction: Direction) -> Pair:
-        return _gaussian_pair(1 / self.noise_multiplier, self.p, direction == "remove")
+        return gaussian_pair(1 / self.noise_multiplier, self.p, direction == "remove")
 
     def replaced(self) -> Mechanism:
         if 0 < self.p < 1:
@@ -213,10 +208,7 @@ class SampledReplaced(Mechanism):
     relation = "replace"
 
     def pair(self, direction: Direction) -> Pair:
-        return _exchanged_pair(self.p, 1 / self.noise_multiplier)
-
-    def replaced(self) -> SampledReplaced:
-        return self
+        return exchanged_pair(self.p, 1 / self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -264,7 +256,7 @@ class Laplace(Mechanism):
         self._check_epsilon()
 
     def pair(self, direction: Direction) -> Pair:
-        return _laplace_pair(self.epsilon, 1.0, True)
+        return laplace_pair(self.epsilon, 1.0, True)
 
     def replaced(self) -> Laplace:
         return Laplace(self.epsilon * 2)
@@ -284,7 +276,7 @@ class SampledLaplace(Mechanism):
         self._check_epsilon()
 
     def pair(self, direction: Direction) -> Pair:
-        return _laplace_pair(self.epsilon, self.p, direction == "remove")
+        return laplace_pair(self.epsilon, self.p, direction == "remove")
 
 
 @dataclass(frozen=True)
@@ -363,9 +355,6 @@ class RandomizedResponse(Mechanism):
     def pair(self, direction: Direction) -> Pair:
         return _response_pair(self.epsilon, float(self.categories - 2))
 
-    def replaced(self) -> RandomizedResponse:
-        return self
-
 
 @dataclass(frozen=True)
 class Pure(Mechanism):
@@ -411,9 +400,8 @@ class Approximate(Mechanism):
         atoms = Atoms(response.atoms.loss, response.atoms.a * (1 - self.delta), response.atoms.relative_error)
         return Pair(atoms, None, self.delta)
 
-    def replaced(self) -> Approximate:
-        Pure(max(self.epsilon, 1e-9)).replaced()
-        return self
+    def replaced(self) -> Mechanism:
+        return Pure(max(self.epsilon, 1e-9)).replaced()
 
 
 def _check_integer(record: Mechanism, name: str, high: int) -> None:
@@ -422,11 +410,6 @@ def _check_integer(record: Mechanism, name: str, high: int) -> None:
     if not number or not float(value).is_integer() or not 1 <= value <= high:
         raise ProgramError(f"{name} = {value!r} must be an integer in [1, {high:g}]", where=record.name)
     object.__setattr__(record, name, int(value))
-
-
-_gaussian_pair = lru_cache(maxsize=4096)(gaussian_pair)
-_laplace_pair = lru_cache(maxsize=4096)(laplace_pair)
-_exchanged_pair = lru_cache(maxsize=4096)(exchanged_pair)
 
 
 @lru_cache(maxsize=256)

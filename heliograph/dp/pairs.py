@@ -12,11 +12,12 @@ Masses come with absolute bounds on their round-off, so that a discretization ca
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtr, ndtri_exp
+from scipy.special import ndtr, ndtri_exp
 
 Array = npt.NDArray[np.float64]
 
@@ -129,37 +130,13 @@ def normal_cells(x: Array, place: Array | None = None) -> tuple[Array, Array]:
     return np.maximum(mass, 0.0), error[:-1] + error[1:] + UNIT * mass
 
 
-class _Base(Protocol):
-    """A symmetric location family under a shift, for sampling. A0 is shifted, B0 is not, t = log(A0/B0)."""
-
-    @property
-    def low(self) -> float: ...
-
-    @property
-    def high(self) -> float: ...
-
-    def loss(self, x: Array) -> Array: ...
-
-    def edge(self, loss: Array) -> Array: ...
-
-    def cells(self, x: Array) -> Cells: ...
-
-    def x_range(self, log_mass: float) -> tuple[float, float]: ...
-
-
 @dataclass(frozen=True)
 class GaussianBase:
-    """N(mu, 1) against N(0, 1): t(x) = mu x - mu^2 / 2."""
+    """N(mu, 1) against N(0, 1): t(x) = log of their ratio = mu x - mu^2 / 2."""
 
     mu: float
-
-    @property
-    def low(self) -> float:
-        return -np.inf
-
-    @property
-    def high(self) -> float:
-        return np.inf
+    low = -np.inf
+    high = np.inf
 
     def loss(self, x: Array) -> Array:
         return np.asarray(self.mu * (x - self.mu / 2))
@@ -217,9 +194,6 @@ class LaplaceBase:
             relative * b + slack * np.exp(-self.epsilon * x[:-1]),
         )
 
-    def x_range(self, log_mass: float) -> tuple[float, float]:
-        return 0.0, 1.0
-
 
 def sampled_loss(t: Array, p: float) -> Array:
     """log(1 + p (e^t - 1)): the loss of a Poisson-sampled pair at loss t of the pair itself."""
@@ -257,7 +231,7 @@ class SampledPart:
     With p = 1 this is the pair itself.
     """
 
-    base: _Base
+    base: GaussianBase | LaplaceBase
     p: float
     remove: bool
 
@@ -300,7 +274,7 @@ class SampledPart:
         return Cells(base.b, mixed, base.b_error, mixed_error)
 
     def loss_range(self, log_bottom: float, log_top: float) -> tuple[float, float]:
-        if np.isfinite(self.base.low):
+        if isinstance(self.base, LaplaceBase):
             return self.low, self.high
         if self.remove:
             bottom = self.base.x_range(log_bottom)[0]
@@ -314,11 +288,13 @@ class SampledPart:
         return max(float(ends[0]), self.low), min(float(ends[1]), self.high)
 
 
+@lru_cache(maxsize=4096)
 def gaussian_pair(mu: float, p: float, remove: bool) -> Pair:
     """The pair of a Poisson-sampled Gaussian: sensitivity over noise `mu`, probability `p` (1: not sampled)."""
     return Pair(NO_ATOMS, SampledPart(GaussianBase(mu), p, remove))
 
 
+@lru_cache(maxsize=4096)
 def laplace_pair(epsilon: float, p: float, remove: bool) -> Pair:
     """The pair of a Poisson-sampled Laplace mechanism of scale 1/epsilon at sensitivity 1."""
     # Outcomes left of 0 have t = -epsilon, right of 1 t = +epsilon; masses under the unshifted B0 and shifted A0.
@@ -366,8 +342,3 @@ def _runs(rising: Array, slack: Array) -> npt.NDArray[np.int64]:
                 break
             further.append(at)
     return np.asarray(np.union1d(starts, np.asarray(further, dtype=np.int64)), dtype=np.int64)
-
-
-def log_normal_tail(x: float) -> float:
-    """log of the mass of N(0, 1) above x."""
-    return float(log_ndtr(-x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtri_exp
@@ -254,6 +255,7 @@ def _edges(part: Part, loss: Array) -> Array:
     return np.where(finite, part.edge(np.where(finite, loss, 0.0)), loss)
 
 
+@lru_cache(maxsize=64)
 def joined_pair(above: Part, below: Part) -> Pair:
     """The pair with one pair's delta at epsilon >= 0 and another's at epsilon < 0; both agree at 0.
 
@@ -265,6 +267,7 @@ def joined_pair(above: Part, below: Part) -> Pair:
     return Pair(Atoms(np.zeros(1), np.array([rest]), 1e-14), part)
 
 
+@lru_cache(maxsize=4096)
 def exchanged_pair(p: float, mu: float) -> Pair:
     """The pair of a Poisson-sampled Gaussian where a record is exchanged: sensitivity over noise `mu`."""
     return Pair(NO_ATOMS, ExchangedPart(p, mu))

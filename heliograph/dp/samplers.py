@@ -73,16 +73,16 @@ class Sampler(ABC):
         return {"sampler": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
-def _steps(records: float, size: float) -> int:
+def epoch_steps(records: float, size: float) -> int:
+    """The steps of an epoch: max(1, floor(records / size)), the number of records public or released."""
     return max(1, int(records // size))
 
 
 @dataclass(frozen=True)
-class PoissonSampler(Sampler):
-    """Each record sampled independently, with probability batch_size / records."""
+class _ByCoins(Sampler):
+    """Each record sampled by its own coin, with the probability of the mechanism of a step."""
 
     batch_size: float
-    name = "poisson"
 
     def __post_init__(self) -> None:
         _positive(self.batch_size, "batch_size")
@@ -91,44 +91,43 @@ class PoissonSampler(Sampler):
     def expected_size(self) -> float:
         return float(self.batch_size)
 
-    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
-        p = min(self.batch_size / records, 1.0)
-        return EpochPlan(_steps(records, self.batch_size), SampledGaussian(p, noise_multiplier))
-
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
-        assert isinstance(plan.mechanism, SampledGaussian)
         for _ in range(plan.steps):
-            yield np.flatnonzero(uniform(records) < plan.mechanism.p)
+            yield np.flatnonzero(uniform(records) < plan.mechanism.arguments()["p"])
 
 
 @dataclass(frozen=True)
-class TruncatedPoissonSampler(Sampler):
+class PoissonSampler(_ByCoins):
+    """Each record sampled independently, with probability batch_size / records."""
+
+    name = "poisson"
+
+    def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
+        p = min(self.batch_size / records, 1.0)
+        return EpochPlan(epoch_steps(records, self.batch_size), SampledGaussian(p, noise_multiplier))
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampler(_ByCoins):
     """Poisson sampling that keeps at most `most` records, chosen at random: a bound on the physical batch."""
 
-    batch_size: float
     most: int
     name = "truncated_poisson"
     neighboring = "zero_out"
 
     def __post_init__(self) -> None:
-        _positive(self.batch_size, "batch_size")
+        super().__post_init__()
         if self.most < self.batch_size:
             raise ProgramError("most is below the expected batch size", where="TruncatedPoissonSampler")
-
-    @property
-    def expected_size(self) -> float:
-        return float(self.batch_size)
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
         p, size = min(self.batch_size / records, 1.0), int(records)
         return EpochPlan(
-            _steps(records, self.batch_size), TruncatedGaussian(p, noise_multiplier, min(self.most, size), size)
+            epoch_steps(records, self.batch_size), TruncatedGaussian(p, noise_multiplier, min(self.most, size), size)
         )
 
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
-        assert isinstance(plan.mechanism, TruncatedGaussian)
-        for _ in range(plan.steps):
-            taken = np.flatnonzero(uniform(records) < plan.mechanism.p)
+        for taken in super().epoch(records, plan, uniform):
             yield taken if taken.size <= self.most else taken[_chosen(taken.size, self.most, uniform)]
 
 
@@ -148,7 +147,7 @@ class FixedSizeSampler(Sampler):
         return float(self.size)
 
     def plan(self, records: float, noise_multiplier: float) -> EpochPlan:
-        return EpochPlan(_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
+        return EpochPlan(epoch_steps(records, self.size), FixedSizeGaussian(self.size, int(records), noise_multiplier))
 
     def epoch(self, records: int, plan: EpochPlan, uniform: Uniform) -> Iterator[Indices]:
         for _ in range(plan.steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 from scipy.stats import binom  # noqa: E402
 from torch import nn  # noqa: E402
 
-from heliograph.dp.samplers import AllocationSampler, FixedSizeSampler  # noqa: E402
+from heliograph.dp.samplers import AllocationSampler, FixedSizeSampler, PoissonSampler  # noqa: E402
 from heliograph.dp.training import DPTrainer, ImportanceOptions, audit_training, dp_sgd, dpis  # noqa: E402
 from heliograph.dp.training.audit import TrainingAudit  # noqa: E402
 from heliograph.dp.training.noise import GaussianNoise  # noqa: E402
@@ -86,11 +87,16 @@ def test_less_noise_is_refuted(scale: float, sampler: Any) -> None:
 
 @pytest.mark.parametrize("broken", ["clipping", "sampling"])
 def test_a_larger_bound_and_a_larger_probability_are_refuted(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clipped, sampled = dp_sgd.clipped_sum, dp_sgd.poisson_sample
+    clipped, sampled = dp_sgd.clipped_sum, PoissonSampler.epoch
     if broken == "clipping":
         monkeypatch.setattr(dp_sgd, "clipped_sum", lambda e, r, t, bound, n: clipped(e, r, t, 1.2 * bound, n))
     else:
-        monkeypatch.setattr(dp_sgd, "poisson_sample", lambda count, p, noise: sampled(count, 1.2 * p, noise))
+
+        def more(self: PoissonSampler, records: int, plan: Any, uniform: Any) -> Any:
+            mechanism = replace(plan.mechanism, p=1.2 * plan.mechanism.p)
+            return sampled(self, records, replace(plan, mechanism=mechanism), uniform)
+
+        monkeypatch.setattr(PoissonSampler, "epoch", more)
     found = audited(1, epochs=4).measured
     assert found is not None
     assert found.clipping is not None

@@ -19,6 +19,7 @@ from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.audit import many_runs
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
+from heliograph.dp.samplers import EpochPlan, PoissonSampler
 from heliograph.dp.training.budget import PlannedBudget
 from heliograph.dp.training.dp_sgd import PoissonSteps
 from heliograph.dp.training.dpis import ImportanceSteps, Schedule
@@ -26,7 +27,7 @@ from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.noise import GaussianNoise
 from heliograph.dp.training.records import Records
 from heliograph.dp.training.releases import Books, Releaser
-from heliograph.dp.training.sampling import ImportanceSampler, poisson_sample
+from heliograph.dp.training.sampling import ImportanceSampler
 from heliograph.dp.training.settings import ImportanceOptions, Settings
 
 FALSE_ALARM = 1e-6
@@ -112,16 +113,23 @@ def chi_square(counts: Tensor, trials: int, probabilities: Tensor) -> float:
 
 def test_poisson_sampling_takes_each_record_by_its_own_coin() -> None:
     noise, records, p, trials = GaussianNoise(seed=3), 200, 0.07, 3000
-    counts, sizes = torch.zeros(records), []
+    counts, sizes, plan = torch.zeros(records), [], EpochPlan(1, SampledGaussian(p, 1.0))
     for _ in range(trials):
-        taken = poisson_sample(records, p, noise)
+        (taken,) = PoissonSampler(1).epoch(records, plan, lambda count: noise.uniform(count).numpy())
         counts[taken] += 1
-        sizes.append(taken.numel())
+        sizes.append(taken.size)
     assert chi_square(counts, trials, torch.full((records,), p, dtype=torch.float64)) > FALSE_ALARM
     # A shuffled batch has a fixed size; the sizes of Poisson batches have the binomial variance.
     ratio = float(np.var(sizes)) / (records * p * (1 - p))
     assert chi2.sf(ratio * trials, trials - 1) > FALSE_ALARM
     assert chi2.cdf(ratio * trials, trials - 1) > FALSE_ALARM
+
+
+def accepted(sampler: ImportanceSampler, candidates: Tensor, norms: Tensor) -> Tensor:
+    """A mask of the accepted candidates, by coins of their own, as a step has them; their norms are kept."""
+    found = sampler.taken(candidates, norms, sampler.coins(candidates.numel()))
+    sampler.renew(candidates, norms)
+    return found
 
 
 def test_importance_sampling_follows_the_current_norms_with_saturated_and_grown_ones() -> None:
@@ -134,7 +142,7 @@ def test_importance_sampling_follows_the_current_norms_with_saturated_and_grown_
     for _ in range(trials):
         sampler.start(kept_norms, bound, norm_total)
         candidates = sampler.candidates()
-        counts[candidates[sampler.accept(candidates, now[candidates])]] += 1
+        counts[candidates[accepted(sampler, candidates, now[candidates])]] += 1
     # g^ = min(5 max(norm, g_L), C); the norm is clipped at g^; 0 and not-a-number never taken.
     clipped = torch.tensor([0.0, 0.05, 0.1, 0.6, 1.0, 1.0, 0.25, 0.0], dtype=torch.float64)
     assert chi_square(counts, trials, batch * clipped / norm_total) > FALSE_ALARM
@@ -178,7 +186,7 @@ def test_norms_are_computed_again_where_neither_of_the_last_two_epochs_computed_
     assert bool((steps.sampler.age == 1).all())
     # A candidate's norm is known from its step on, whether it was taken or not; no other's is.
     candidates = steps.sampler.candidates()
-    steps.sampler.accept(candidates, torch.full((len(candidates),), 7.0))
+    accepted(steps.sampler, candidates, torch.full((len(candidates),), 7.0))
     expected = torch.where(seen, before, now)
     expected[candidates] = 7.0
     torch.testing.assert_close(steps.sampler.known, expected)
@@ -283,7 +291,7 @@ def test_norms_that_are_kept_from_an_epoch_add_at_most_the_bound_over_all_neighb
                     with torch.no_grad():
                         steps.engine.module.weight.mul_(-1.5)  # type: ignore[operator, union-attr]
                     now = steps.engine.norms(data[0][candidates], data[1][candidates])
-                    steps.sampler.accept(candidates, now)
+                    accepted(steps.sampler, candidates, now)
                 kept += int((steps.sampler.age == 0).sum())
                 found.append(steps._last_norms())
             torch.testing.assert_close(found[0], found[1][:-1])

@@ -22,9 +22,9 @@ from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
 from heliograph.dp.accounting.ledger import Release, verify
 from heliograph.dp.mechanisms import Gaussian, SampledGaussian
+from heliograph.dp.samplers import epoch_steps
 from heliograph.dp.training import DPTrainer, ImportanceOptions, PrivacyReport
 from heliograph.dp.training.checkpoint import Checkpoint, load_model, save_model
-from heliograph.dp.training.plan import steps_per_epoch
 from heliograph.errors import CompositionWarning, HeliographError, PlanningError, ProgramError
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -152,7 +152,7 @@ def test_trap_nothing_printed_follows_the_length_of_the_data(case: str) -> None:
         texts.append(json.dumps(made))
     assert texts[0] == texts[1] == texts[2]
     # The published T = |D| / b would tell these apart.
-    assert len({steps_per_epoch(records, 40) for records in (380, 400, 455)}) == 3
+    assert len({epoch_steps(records, 40) for records in (380, 400, 455)}) == 3
 
 
 def test_trap_steps_and_probability_follow_the_released_size() -> None:

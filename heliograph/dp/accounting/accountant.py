@@ -119,6 +119,12 @@ def check_epsilon(value: float) -> None:
         raise ProgramError(f"epsilon = {value!r} is not in [0, 1,000,000]", where="epsilon")
 
 
+def check_whole(value: object, name: str, low: int, high: int) -> None:
+    """Raise ProgramError unless a parameter is an integer in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ProgramError(f"{name} = {value!r} must be an integer in [{low:,}, {high:,}]", where=name)
+
+
 def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, int | float | np.floating) and math.isfinite(value)
 
@@ -203,8 +209,7 @@ def _joined(below: Estimate, above: Estimate) -> Estimate:
     """An estimate with the lower bound of one and the upper bound of the other."""
     if below.lower is None or above.upper is None:
         return Estimate(below.lower, above.estimate, above.upper)
-    middle = above.upper if math.isinf(above.upper) else (below.lower + above.upper) / 2
-    return Estimate(below.lower, middle, above.upper)
+    return Estimate.between(below.lower, above.upper)
 
 
 def infinite_reason(composition: Composition, delta: float) -> str:

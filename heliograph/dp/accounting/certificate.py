@@ -130,10 +130,7 @@ def certificate(
         "expression": whole.text(),
         "neighboring_relation": found.neighboring,
         "delta": delta,
-        "directions": {
-            name: [json_number(found.directions[name].lower), json_number(found.directions[name].upper)]
-            for name in DIRECTIONS
-        },
+        "directions": found.to_json()["directions"],
         **_described(whole, whole.relation(neighboring), delta),
     }
 

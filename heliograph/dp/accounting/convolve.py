@@ -190,8 +190,8 @@ class Composed:
         fade = np.where(place < 0, np.exp(np.maximum(self.theta * self.step * np.minimum(place, 0.0), -700.0)), 0.0)
         return np.asarray(reached + fade * float(carried[0]) + (self.entry_error + 1e-300) * 1e-3)
 
-    def delta_at(self, epsilon: float) -> tuple[float, float, float]:
-        """Lower and upper bounds on the lattice law's delta at epsilon (shift not applied), and -d delta / d epsilon."""
+    def delta_at(self, epsilon: float) -> tuple[float, float]:
+        """Lower and upper bounds on the lattice law's delta at epsilon (shift not applied)."""
         theta, width = self.theta, self.width
         reach = min(self.need / max(theta, 1e-9), max(self.high - epsilon, 0.0) + self.step, width)
         first = math.floor((epsilon - self.origin) / self.step) + 1
@@ -208,7 +208,7 @@ class Composed:
         spread = float(np.dot(weights, np.abs(short)))
         log_factor = self.log_scale - theta * epsilon
         if log_factor > 690:
-            return 0.0, 1.0, 0.0
+            return 0.0, 1.0
         factor = math.exp(log_factor)
         # Close to epsilon, gap is only as accurate as the terms it was computed from.
         place = 8 * UNIT * (abs(self.origin) + abs(epsilon) + self.step * abs(first + count))
@@ -223,7 +223,7 @@ class Composed:
         wrapped += tail if epsilon + covered - width <= self.low else 1.0
         above = self.infinite_above + factor * (max(value, 0.0) + noise + beyond) * (1 + relative)
         below = self.infinite_below + factor * max(value - noise - wrapped, 0.0) * max(1 - relative, 0.0)
-        return min(max(below, 0.0), 1.0), min(above, 1.0), factor * slope
+        return min(max(below, 0.0), 1.0), min(above, 1.0)
 
 
 def window(terms: Terms, theta: float, moments: tuple[float, float, float], need: float) -> tuple[float, float]:
@@ -253,9 +253,7 @@ def window(terms: Terms, theta: float, moments: tuple[float, float, float], need
     return ends[0], ends[1]
 
 
-def compose(
-    terms: Terms, theta: float, epsilon: float, log_delta: float, slack: float = 0.1, longest: int = MAX_LENGTH
-) -> Composed:
+def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, *, longest: int = MAX_LENGTH) -> Composed:
     """The composition of lattice laws of one step, tilted by theta, for epsilons and log deltas near the given ones.
 
     Raises TooLongError if the window needs more than `longest` nodes.
@@ -264,27 +262,14 @@ def compose(
     moments = tilted_moments(terms, theta)
     need = min(max(moments[0] - theta * epsilon - log_delta, 0.0), 22.0) + _MARGIN
     low, high = window(terms, theta, moments, need)
-    length = length_for(step, theta, epsilon, low, high, need, slack, longest)
-    spectra = ((spectrum(lattice, theta, length), count) for lattice, count in terms)
-    return combine(spectra, step, theta, low, high, need, length)
-
-
-def length_for(
-    step: float,
-    theta: float,
-    epsilon: float,
-    low: float,
-    high: float,
-    need: float,
-    slack: float,
-    longest: int = MAX_LENGTH,
-) -> int:
-    """The number of nodes on a circle on which wrap-around misses the terms of delta at epsilon."""
+    # On a circle of this width, and a tenth more, wrap-around misses the terms of delta at epsilon.
     reach = min(need / max(theta, 1e-9), max(high - epsilon, 0.0))
-    width = max(high - epsilon, epsilon + reach - low, reach) * (1 + slack) + 8 * step
+    width = max(high - epsilon, epsilon + reach - low, reach) * 1.1 + 8 * step
     if not width / step < longest:
         raise TooLongError(width / step)
-    return int(fft.next_fast_len(max(math.ceil(width / step), 64), real=True))
+    length = int(fft.next_fast_len(max(math.ceil(width / step), 64), real=True))
+    spectra = ((spectrum(lattice, theta, length), count) for lattice, count in terms)
+    return combine(spectra, step, theta, low, high, need, length)
 
 
 def combine(

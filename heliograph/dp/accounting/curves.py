@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heliograph.dp.accounting.accountant import delta_at, epsilon_at
+from heliograph.dp.accounting.accountant import check_whole, delta_at, epsilon_at
 from heliograph.dp.accounting.result import Bracket, Tolerance
 from heliograph.dp.accounting.trade_off import GaussianFit, TradeOff, gaussian_fit, gaussian_rates, trade_off
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Gaussian, Mechanism
-from heliograph.errors import ProgramError
 
 
 def epsilon_curve(
@@ -44,8 +43,7 @@ def group_epsilon(composition: Composition | Mechanism, group: int, delta: float
     Gaussians alone: the sensitivity of each is `group` times as large. Otherwise from (e, d) for one record follows
     (g e, d (e^(g e) - 1) / (e^e - 1)) for g; the best e is searched for (Vadhan 2017, lemma 2.2, summed exactly).
     """
-    if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 10**6:
-        raise ProgramError(f"group = {group!r} must be an integer in [1, 1,000,000]", where="group")
+    check_whole(group, "group", 1, 10**6)
     whole = Composition.of(composition)
     if group == 1:
         return _upper(epsilon_at(whole, delta))

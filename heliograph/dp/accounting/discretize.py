@@ -230,29 +230,14 @@ def _merged(part: Part, nodes: Array, step: float, spare: float) -> tuple[Array,
     """
     count = nodes.size
     halves = _halves(part, nodes)
-    cells, (a1, a2), (b1, b2) = halves.cells, halves.a, halves.b
-    alpha, beta = halves.alpha, halves.beta
-    a = np.zeros(count)
-    b = np.zeros(count)
-    b_error = np.zeros(count)
-    a_error = np.zeros(count)
+    cells, shares = halves.cells, (halves.alpha, halves.beta)
+    a, b, a_error, b_error = sums = [np.zeros(count) for _ in range(4)]
     # The rule that sends an outcome down is exact for the pair (p, 1 - p) as computed; the only error is round-off.
-    for part_a, part_b, error_a, error_b, share in (
-        (a1, b1, cells.a_error[:-1:2], cells.b_error[:-1:2], alpha),
-        (a2, b2, cells.a_error[1:-1:2], cells.b_error[1:-1:2], beta),
-    ):
-        a[:-1] += share * part_a
-        a[1:] += (1 - share) * part_a
-        b[:-1] += share * part_b
-        b[1:] += (1 - share) * part_b
-        a_error[:-1] += share * error_a
-        a_error[1:] += (1 - share) * error_a
-        b_error[:-1] += share * error_b
-        b_error[1:] += (1 - share) * error_b
-    a[-1] += cells.a[-1]
-    b[-1] += cells.b[-1]
-    a_error[-1] += cells.a_error[-1]
-    b_error[-1] += cells.b_error[-1]
+    for total, given in zip(sums, (cells.a, cells.b, cells.a_error, cells.b_error), strict=True):
+        for half, share in zip((given[:-1:2], given[1:-1:2]), shares, strict=True):
+            total[:-1] += share * half
+            total[1:] += (1 - share) * half
+        total[-1] += given[-1]
     a_sure = np.maximum(a * (1 - 8 * UNIT) - a_error, 0.0)
     error = part.edge_error(float(np.abs(nodes).max()))
     with np.errstate(divide="ignore"):
@@ -289,8 +274,6 @@ class _Halves:
     """The halves of the gaps between nodes, their excesses and deficits, and the node of each half."""
 
     cells: Cells
-    a: tuple[Array, Array]
-    b: tuple[Array, Array]
     alpha: Array
     beta: Array
     excess: Array
@@ -317,7 +300,7 @@ def _halves(part: Part, nodes: Array) -> _Halves:
     alpha, beta = _split(u1, u2, v1, v2, phi[:-1], phi[1:])
     excess = alpha * u1 + beta * u2
     deficit = (1 - alpha) * v1 + (1 - beta) * v2
-    return _Halves(cells, (a1, a2), (b1, b2), alpha, beta, excess, deficit)
+    return _Halves(cells, alpha, beta, excess, deficit)
 
 
 def _price(part: Part, first: int, count: int, step: float, offset: float) -> float:
@@ -325,7 +308,7 @@ def _price(part: Part, first: int, count: int, step: float, offset: float) -> fl
     halves = _halves(part, np.asarray(offset + step * (first + np.arange(count)), dtype=np.float64))
     balance = halves.excess[1:] - halves.deficit[:-1]
     # Where the deficit exceeds the excess, all of the node's mass falls to the node below.
-    mass = halves.a[0] + halves.a[1]
+    mass = halves.cells.a[:-1:2] + halves.cells.a[1:-1:2]
     fallen = balance < -1e-7 * step * mass[1:]
     return float(np.abs(balance).sum() + step * mass[1:][fallen].sum())
 

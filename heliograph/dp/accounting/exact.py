@@ -86,7 +86,7 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     high = mpf(1)
     # Beyond every finite loss, delta is the mass of infinite loss.
     if curve(_BEYOND) > delta:
-        return Estimate(math.inf, math.inf, math.inf)
+        return Estimate.between(math.inf, math.inf)
     while curve(high) > delta:
         high *= 2
     low = mpf(0) if high == 1 else high / 2
@@ -117,15 +117,17 @@ def _solve(curve: Curve, delta: mpf) -> Estimate:
     lower, upper = float(low), float(high)
     lower = math.nextafter(lower, 0.0) if mpf(lower) > low else lower
     upper = math.nextafter(upper, math.inf) if mpf(upper) < high else upper
-    return Estimate(lower, (lower + upper) / 2, upper)
+    return Estimate.between(lower, upper)
 
 
 def _curve(composition: Composition, direction: Direction) -> Curve | None:
+    """The closed form of delta, if there is one, with as many digits as mpmath has now."""
     items = composition.items
     if not items:
         return lambda epsilon: mpf(0)
     if all(isinstance(mechanism, Gaussian) for mechanism, _ in items):
-        return _gaussian(mpmath.sqrt(_precision(composition)))
+        multipliers = [(mpf(mechanism.arguments()["noise_multiplier"]), count) for mechanism, count in items]
+        return _gaussian(mpmath.sqrt(mpmath.fsum(count / each**2 for each, count in multipliers)))
     if composition.steps == 1:
         mechanism = items[0][0]
         if isinstance(mechanism, SampledGaussian) and 0 < mechanism.p < 1:
@@ -139,36 +141,37 @@ def _curve(composition: Composition, direction: Direction) -> Curve | None:
     return _responses(composition)
 
 
-def _precision(composition: Composition) -> mpf:
-    with mp.workdps(_DIGITS):
-        return mpmath.fsum(
-            count / mpf(mechanism.noise_multiplier) ** 2
-            for mechanism, count in composition
-            if isinstance(mechanism, Gaussian)
-        )
-
-
 def _gaussian(mu: mpf) -> Curve:
     return lambda e: mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
 
 
-def _sampled_gaussian(p: mpf, mu: mpf, direction: Direction) -> Curve:
+def _sampled(p: mpf, masses: Callable[[mpf], tuple[mpf, mpf]], direction: Direction) -> Curve:
+    """The curve of a Poisson-sampled pair.
+
+    `masses` are those of the shifted and the unshifted law where their log-ratio is above t (remove), or below it (add).
+    """
+
     def remove(e: mpf) -> mpf:
-        # The loss exceeds e right of x.
-        x = mpmath.log((mpmath.expm1(e) + p) / p) / mu + mu / 2
-        still, shifted = mpmath.ncdf(-x), mpmath.ncdf(mu - x)
+        shifted, still = masses(mpmath.log((mpmath.expm1(e) + p) / p))
         return (1 - p) * still + p * shifted - mpmath.exp(e) * still
 
     def add(e: mpf) -> mpf:
-        # The loss exceeds e left of x, and nowhere for e >= -log(1 - p).
+        # No loss exceeds e for e >= -log(1 - p).
         rest = mpmath.expm1(-e) + p
-        if rest <= 0:
-            return mpf(0)
-        x = mpmath.log(rest / p) / mu + mu / 2
-        still, shifted = mpmath.ncdf(x), mpmath.ncdf(x - mu)
+        shifted, still = masses(mpmath.log(rest / p)) if rest > 0 else (mpf(0), mpf(0))
         return still - mpmath.exp(e) * ((1 - p) * still + p * shifted)
 
     return remove if direction == "remove" else add
+
+
+def _sampled_gaussian(p: mpf, mu: mpf, direction: Direction) -> Curve:
+    sign = 1 if direction == "remove" else -1
+
+    def masses(t: mpf) -> tuple[mpf, mpf]:
+        x = t / mu + mu / 2
+        return mpmath.ncdf(sign * (mu - x)), mpmath.ncdf(-sign * x)
+
+    return _sampled(p, masses, direction)
 
 
 def _exchanged(p: mpf, mu: mpf) -> Curve:
@@ -182,55 +185,38 @@ def _exchanged(p: mpf, mu: mpf) -> Curve:
     return curve
 
 
-def _laplace(p: mpf, scale_epsilon: mpf, direction: Direction) -> Curve:
-    half = mpf(1) / 2
-
+def _laplace(p: mpf, epsilon: mpf, direction: Direction) -> Curve:
     def masses(t: mpf) -> tuple[mpf, mpf]:
-        """Masses of the shifted and the unshifted law at log(shifted / unshifted) > t, |t| < scale_epsilon."""
-        x = (t / scale_epsilon + 1) / 2
-        return 1 - half * mpmath.exp(-scale_epsilon * (1 - x)), half * mpmath.exp(-scale_epsilon * x)
+        # No log-ratio is outside of [-epsilon, epsilon].
+        if abs(t) >= epsilon and (t > 0) == (direction == "remove"):
+            return mpf(0), mpf(0)
+        x = (t / epsilon + 1) / 2
+        shifted, still = 1 - mpmath.exp(-epsilon * (1 - x)) / 2, mpmath.exp(-epsilon * x) / 2
+        return (shifted, still) if direction == "remove" else (1 - shifted, 1 - still)
 
-    def remove(e: mpf) -> mpf:
-        t = mpmath.log((mpmath.expm1(e) + p) / p)
-        if t >= scale_epsilon:
-            return mpf(0)
-        shifted, still = masses(t)
-        return (1 - p) * still + p * shifted - mpmath.exp(e) * still
-
-    def add(e: mpf) -> mpf:
-        rest = mpmath.expm1(-e) + p
-        if rest <= 0 or mpmath.log(rest / p) <= -scale_epsilon:
-            return mpf(0)
-        shifted, still = masses(mpmath.log(rest / p))
-        shifted, still = 1 - shifted, 1 - still
-        return still - mpmath.exp(e) * ((1 - p) * still + p * shifted)
-
-    return remove if direction == "remove" else add
+    return _sampled(p, masses, direction)
 
 
 def _responses(composition: Composition) -> Curve | None:
     epsilons, count = set(), 0
     log_kept = mpf(0)
-    with mp.workdps(_DIGITS):
-        for mechanism, times in composition:
-            if isinstance(mechanism, Approximate):
-                log_kept += times * mpmath.log1p(-mpf(mechanism.delta)) if mechanism.delta < 1 else -mpmath.inf
-                if mechanism.epsilon == 0:
-                    continue
-                epsilons.add(mechanism.epsilon)
-            elif isinstance(mechanism, Pure) or (
-                isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2
-            ):
-                epsilons.add(mechanism.epsilon)
-            else:
-                return None
-            count += times
-        kept = mpmath.exp(log_kept)
-        # Not 1 - kept, which would lose all digits of a small delta.
-        lost = -mpmath.expm1(log_kept)
-        if composition.steps == 1:
-            # Use delta as given: rounded up by 1e-60, it would exceed a delta that it equals.
-            lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
+    for mechanism, times in composition:
+        if isinstance(mechanism, Approximate):
+            log_kept += times * mpmath.log1p(-mpf(mechanism.delta)) if mechanism.delta < 1 else -mpmath.inf
+            if mechanism.epsilon == 0:
+                continue
+            epsilons.add(mechanism.epsilon)
+        elif isinstance(mechanism, Pure) or (isinstance(mechanism, RandomizedResponse) and mechanism.categories == 2):
+            epsilons.add(mechanism.epsilon)
+        else:
+            return None
+        count += times
+    kept = mpmath.exp(log_kept)
+    # Not 1 - kept, which would lose all digits of a small delta.
+    lost = -mpmath.expm1(log_kept)
+    if composition.steps == 1:
+        # Use delta as given: rounded up by 1e-60, it would exceed a delta that it equals.
+        lost = mpf(getattr(composition.items[0][0], "delta", 0.0))
     if len(epsilons) > 1 or count > _MOST_RESPONSES:
         return None
     if not epsilons:

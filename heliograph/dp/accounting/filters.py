@@ -56,11 +56,6 @@ def divergence(mechanism: Mechanism, order: float) -> float:
     return max(log_moment(mechanism, theta, direction) for direction in DIRECTIONS) / theta
 
 
-def budget_of(order: float, epsilon: float, delta: float) -> float:
-    """The Renyi budget of an order that gives (epsilon, delta): epsilon less the order's conversion term."""
-    return epsilon - conversion(order - 1, delta)
-
-
 def best_order(plan: Composition | Mechanism, delta: float) -> float:
     """The order at which a public plan has the least epsilon: a good choice for a filter, made before the data."""
     composition = Composition.of(plan).simplified()
@@ -89,7 +84,8 @@ class RenyiFilter:
         check_delta(self.delta)
         if not 1 < self.order < 1e6:
             raise ProgramError(f"order = {self.order!r} is not in (1, 1e6)", where="RenyiFilter")
-        self.budget = budget_of(self.order, self.epsilon, self.delta)
+        # What gives epsilon once the order's conversion term is added.
+        self.budget = self.epsilon - conversion(self.order - 1, self.delta)
         if self.budget <= 0:
             raise PlanningError(
                 f"order {self.order:g} leaves no budget for epsilon = {self.epsilon:g} at delta = {self.delta:g}",
@@ -131,6 +127,11 @@ class RenyiFilter:
         return self.budget - self.spent
 
     @property
+    def committed(self) -> float:
+        """The share of the budget that is charged, for progress bars; no guarantee follows from it."""
+        return self.spent / self.budget
+
+    @property
     def epsilon_spent(self) -> float:
         """The epsilon of the charges so far; no guarantee for a run that was stopped because of its outcomes."""
         return max(self.spent + conversion(self.order - 1, self.delta), 0.0) if self.steps else 0.0
@@ -147,15 +148,7 @@ class RenyiFilter:
 
     def to_json(self) -> dict[str, float | int | str]:
         """The state, for a checkpoint; `from_json` restores it."""
-        return {
-            "kind": "renyi_filter",
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "order": self.order,
-            "spent": self.spent,
-            "steps": self.steps,
-            "neighboring": self.neighboring,
-        }
+        return {"kind": "renyi_filter", **{name: each for name, each in vars(self).items() if name != "budget"}}
 
     @classmethod
     def from_json(cls, state: dict[str, object]) -> RenyiFilter:

@@ -18,7 +18,7 @@ test_a_claim_inside_the_bracket_does_not_hold).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,7 @@ class Release:
 
     def to_json(self) -> dict[str, Any]:
         """The release as a JSON object."""
-        return {
-            "name": self.name,
-            "mechanism": self.mechanism.text(),
-            "count": self.count,
-            "sensitivity": self.sensitivity,
-            "noise_std": self.noise_std,
-            "sampling_probability": self.sampling_probability,
-        }
+        return vars(self) | {"mechanism": self.mechanism.text()}
 
 
 @dataclass
@@ -71,21 +64,8 @@ class Ledger:
         """Enter a release; runs of the same name and mechanism are counted together."""
         Composition(((release.mechanism, release.count),))
         for i, known in enumerate(self.releases):
-            same = (
-                known.name,
-                known.mechanism,
-                known.sensitivity,
-                known.noise_std,
-                known.sampling_probability,
-            )
-            if same == (
-                release.name,
-                release.mechanism,
-                release.sensitivity,
-                release.noise_std,
-                release.sampling_probability,
-            ):
-                self.releases[i] = Release(known.name, known.mechanism, known.count + release.count, *same[2:])
+            if replace(known, count=release.count) == release:
+                self.releases[i] = replace(known, count=known.count + release.count)
                 return
         self.releases.append(release)
 

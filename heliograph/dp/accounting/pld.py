@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,11 +63,6 @@ class Interval:
     def width(self) -> float:
         """upper - lower; 0 where both are infinite."""
         return 0.0 if self.lower == self.upper else self.upper - self.lower
-
-
-def infinite_mass(pairs: PairTerms) -> float:
-    """The probability that some loss of the composition is infinite, to round-off."""
-    return infinite_bounds(pairs).upper
 
 
 def infinite_bounds(pairs: PairTerms) -> Interval:
@@ -262,34 +257,23 @@ def saddle_for_epsilon(terms: Terms, epsilon: float, start: float) -> float:
     return math.exp(x)
 
 
-def _epsilon_above(law: Composed, delta: float, guess: float) -> float:
-    """An epsilon at which the law's delta is at most `delta`; infinite if there is none."""
-    if law.infinite_above >= delta:
-        return math.inf
-    return _search(lambda e: law.delta_at(e)[1], delta, guess, law.theta, above=True)
+def _crossing(law: Composed, delta: float, guess: float, *, above: bool) -> float:
+    """An epsilon at which the law's delta is at most (`above`) or at least `delta`, to about 1e-10.
 
-
-def _epsilon_below(law: Composed, delta: float, guess: float) -> float:
-    """An epsilon at which the law's delta is at least `delta`; 0 if there is none."""
-    if law.infinite_below >= delta:
-        return math.inf
-    return _search(lambda e: law.delta_at(e)[0], delta, guess, law.theta, above=False)
-
-
-def _search(value: Callable[[float], float], delta: float, guess: float, theta: float, *, above: bool) -> float:
-    """The epsilon where a falling function of it crosses delta, on the requested side, to about 1e-10.
-
-    It starts at the guess and moves out from there: far from it the function may be no more than a trivial bound.
+    Infinite, or 0, if there is none. It starts at the guess and moves out from there: far from it the bounds on delta
+    may be no more than trivial ones.
     """
-    low, high = -math.inf, math.inf  # value(low) > delta, value(high) <= delta
+    if (law.infinite_above if above else law.infinite_below) >= delta:
+        return math.inf
+    low, high = -math.inf, math.inf  # delta at low is above the wanted one, at high it is not
     x = max(guess, 0.0)
     # log delta falls with a slope of about theta there; a law is useful within a few hundred of its tilt.
-    move = max(min(max(0.002, 0.002 * x), 2 / theta), 1e-9)
+    move = max(min(max(0.002, 0.002 * x), 2 / law.theta), 1e-9)
     tolerance = max(1e-10, 1e-11 * guess)
     log_delta = math.log(delta)
     last: tuple[float, float] | None = None
     for _ in range(200):
-        current = value(x)
+        current = law.delta_at(x)[1 if above else 0]
         if current <= delta:
             high = x
             if x == 0.0:
@@ -514,7 +498,7 @@ def _read(
     """Upper and lower bounds on epsilon from lattice laws, with a corrected tilt if it was far off."""
     for _ in range(6):
         law = convolve.compose(above, theta, epsilon, math.log(delta), longest=longest)
-        upper = _epsilon_above(law, delta, epsilon)
+        upper = _crossing(law, delta, epsilon, above=True)
         # The tilt is suitable if the tilted mean is within two deviations of the resulting epsilon.
         if math.isinf(upper):
             break
@@ -526,7 +510,7 @@ def _read(
     upper = max(upper + law.shift, 0.0)
     guess = upper if math.isfinite(upper) else epsilon
     other = convolve.compose(below, theta, guess, math.log(delta), longest=longest)
-    lower = _epsilon_below(other, delta, guess)
+    lower = _crossing(other, delta, guess, above=False)
     return upper, max(lower + other.shift, 0.0), law
 
 
@@ -544,15 +528,10 @@ class LossDistribution:
         if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
             # Where no mesh resolves the law, moments may still bound it.
             found = Interval(found.lower, min(found.upper, epsilon_bound(composition, direction, delta)[0]))
-        return _estimate(found)
+        return Estimate.between(found.lower, found.upper)
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Bounds on delta at epsilon, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
-        return _estimate(delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds))
-
-
-def _estimate(found: Interval) -> Estimate:
-    # Both discretizations err by nearly the same amount.
-    middle = found.upper if math.isinf(found.upper) else (found.lower + found.upper) / 2
-    return Estimate(found.lower, middle, found.upper)
+        found = delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds)
+        return Estimate.between(found.lower, found.upper)

@@ -10,6 +10,7 @@ functions over the line; the trapezoid rule's error is bounded by the integrand'
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -30,24 +31,18 @@ _MOST_NODES = 200_000
 """Of the quadrature of a moment; orders that need more are far beyond those that decide."""
 
 
+@lru_cache(maxsize=1 << 16)
 def log_moment(mechanism: Mechanism, theta: float, direction: Direction) -> float:
     """An upper bound on log E_A[e^(theta L)] over finite losses; the Renyi divergence of order 1 + theta is it / theta.
 
     Tight to about 1e-12 for Gaussian, sampled Gaussian, Laplace and mechanisms made of atoms, to a second-order
-    discretization for the others. Infinite losses are left out: delta must pay for them (`pld.infinite_mass`).
+    discretization for the others. Infinite losses are left out: delta must pay for them (`pld.infinite_bounds`).
     """
-    return _log_moment(mechanism, float(theta), direction)
-
-
-@lru_cache(maxsize=1 << 16)
-def _log_moment(mechanism: Mechanism, theta: float, direction: Direction) -> float:
-    if isinstance(mechanism, Gaussian):
-        value = theta * (theta + 1) / (2 * mechanism.noise_multiplier**2)
-    elif isinstance(mechanism, SampledGaussian) and 0 < mechanism.p < 1:
-        value = _sampled_gaussian(mechanism.p, 1 / mechanism.noise_multiplier, theta, direction)
-    elif isinstance(mechanism, SampledGaussian) and mechanism.p == 0:
+    if isinstance(mechanism, SampledGaussian) and mechanism.p == 0:
         return 0.0
-    elif isinstance(mechanism, SampledGaussian):
+    if isinstance(mechanism, SampledGaussian) and mechanism.p < 1:
+        value = _sampled_gaussian(mechanism.p, 1 / mechanism.noise_multiplier, theta, direction)
+    elif isinstance(mechanism, Gaussian | SampledGaussian):
         value = theta * (theta + 1) / (2 * mechanism.noise_multiplier**2)
     elif isinstance(mechanism, Laplace):
         # Mironov 2017, table II.
@@ -148,10 +143,6 @@ def conversion(theta: float, delta: float) -> float:
     return (-math.log(delta) + theta * math.log(theta / (1 + theta)) - math.log1p(theta)) / theta
 
 
-def _spare_delta(composition: Composition, direction: Direction, delta: float) -> float:
-    return delta - total_lost(composition, direction)
-
-
 def total_lost(composition: Composition, direction: Direction) -> float:
     """An upper bound on the probability that some loss of the composition is infinite or unknown."""
     log_kept = 0.0
@@ -171,7 +162,7 @@ def lost_mass(mechanism: Mechanism, direction: Direction) -> float:
 
 def epsilon_bound(composition: Composition, direction: Direction, delta: float) -> tuple[float, float]:
     """An upper bound on epsilon at delta, and its theta."""
-    spare = _spare_delta(composition, direction, delta)
+    spare = delta - total_lost(composition, direction)
     if not composition.items:
         return 0.0, 1.0
     if spare <= 0:
@@ -185,8 +176,9 @@ def epsilon_bound(composition: Composition, direction: Direction, delta: float) 
     return max(best, 0.0) * (1 + 1e-12), theta
 
 
-def _minimum(bound, low: float = _THETA_RANGE[0], high: float = _THETA_RANGE[1]):  # type: ignore[no-untyped-def]
-    grid = np.linspace(math.log(low), math.log(high), 32)
+def _minimum(bound: Callable[[float], float]) -> tuple[float, float]:
+    """The least value of a function of log theta, and its theta."""
+    grid = np.linspace(math.log(_THETA_RANGE[0]), math.log(_THETA_RANGE[1]), 32)
     values = np.full(grid.size, math.nan)
 
     def at(place: int) -> float:

@@ -37,6 +37,11 @@ class Estimate:
     estimate: float
     upper: float | None
 
+    @classmethod
+    def between(cls, lower: float, upper: float) -> Estimate:
+        """Two bounds and their middle: bounds from above and from below err by nearly the same amount."""
+        return cls(lower, upper if math.isinf(upper) else (lower + upper) / 2, upper)
+
 
 @dataclass(frozen=True)
 class Bracket:

@@ -13,18 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from heliograph.dp.accounting.accountant import delta_at, epsilon_at
 from heliograph.dp.accounting.result import Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import DIRECTIONS, Direction, Mechanism, Neighboring
+from heliograph.dp.pairs import Array
 from heliograph.errors import ProgramError
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -128,11 +127,9 @@ def _most(x: Array, low: Array, high: Array, rate: float) -> float:
             (float(low[i + 1]), 0.0),
         ]
         candidates = [a, b]
-        for j in range(3):
-            for k in range(j):
-                (c, s), (d, t) = lines[j], lines[k]
-                if s != t and a < (d - c) / (s - t) < b:
-                    candidates.append((d - c) / (s - t))
+        for (c, s), (d, t) in combinations(lines, 2):
+            if s != t and a < (d - c) / (s - t) < b:
+                candidates.append((d - c) / (s - t))
         # The bound 1 - max of lines - t rate is concave in t: the largest value is at an end or at a crossing.
         worst = max(worst, *(1 - max(c + s * t for c, s in lines) - t * rate for t in candidates))
     c, s, end = float(low[-1]), float(left[-1]), float(x[-1])

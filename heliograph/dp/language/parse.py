@@ -152,9 +152,8 @@ def _short(text: str) -> str:
 
 
 def _where(node: Tree[Token] | Token) -> str:
-    if isinstance(node, Token):
-        return f"line {node.line}, column {node.column}"
-    return f"line {node.meta.line}, column {node.meta.column}"
+    place = node if isinstance(node, Token) else node.meta
+    return f"line {place.line}, column {place.column}"
 
 
 def _composed(node: Any) -> Composition | int:

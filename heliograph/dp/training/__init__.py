@@ -7,31 +7,17 @@ lists the releases, with their times, docs/privacy_proofs.md has the proofs.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from heliograph.errors import packages_named
+from heliograph import dp
 
-_PUBLIC: dict[str, str] = {
-    "DPTrainer": "heliograph.dp.training.trainer",
-    "ImportanceOptions": "heliograph.dp.training.settings",
-    "PrivacyReport": "heliograph.dp.training.report",
-    "audit_training": "heliograph.dp.training.audit",
-    "make_private": "heliograph.dp.training.private",
-}
-
-__all__ = list(_PUBLIC)
+__all__ = [name for name, module in dp._MODULES.items() if module.startswith(f"{__name__}.")]
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        module = _PUBLIC[name]
-    except KeyError:
-        raise AttributeError(f"module 'heliograph.dp.training' has no attribute {name!r}") from None
-    with packages_named():
-        value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
+    if name not in __all__:
+        raise AttributeError(f"module 'heliograph.dp.training' has no attribute {name!r}")
+    return getattr(dp, name)
 
 
 def __dir__() -> list[str]:

@@ -15,18 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear, scaled_dot_product_attention
 
-from heliograph.dp.training.factors import Dense, Factor, Outer
+from heliograph.dp.training.factors import Dense, Outer
+from heliograph.dp.training.layers import Factors, Record
 from heliograph.errors import UnsupportedError
 
-# Called with (output, make): once the gradient at `output` is known, make(gradient) gives the factors by parameter.
-Record = Callable[[Tensor, Callable[[Tensor], list[tuple[Tensor, Factor]]]], None]
 
-
-def unrolls(layer: nn.Module) -> bool:
+def unrolls(layer: nn.MultiheadAttention) -> bool:
     """Whether a module is torch's own attention: one with its own forward, or with learned rows for keys, is not."""
     return (
-        isinstance(layer, nn.MultiheadAttention)
-        and type(layer).forward is nn.MultiheadAttention.forward
+        type(layer).forward is nn.MultiheadAttention.forward
         and type(layer.out_proj).forward is nn.Linear.forward
         and layer.bias_k is None
         and not layer.add_zero_attn
@@ -60,7 +57,8 @@ def unrolled(layer: nn.MultiheadAttention, record: Record) -> Callable[..., tupl
         if not layer.batch_first:
             query, key, value = (each.transpose(0, 1) for each in (query, key, value))
         projected = _projected(layer, query, key, value)
-        _note(record, projected, (query, key, value), lambda gradient, seen: _inward(layer, seen, gradient, same))
+        seen = (query.detach(), key.detach(), value.detach())
+        record(layer, projected, seen, lambda gradient: _inward(layer, seen, gradient, same))
         counts = (query.shape[1], key.shape[1], value.shape[1])
         q, k, v = (_heads(each, layer.num_heads) for each in projected.split(counts, 1))
         mask = _mask(attn_mask, key_padding_mask, q, counts[1])
@@ -74,30 +72,13 @@ def unrolled(layer: nn.MultiheadAttention, record: Record) -> Callable[..., tupl
             mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=share)
         context = mixed.transpose(1, 2).flatten(2)
         out = linear(context, layer.out_proj.weight, layer.out_proj.bias)
-        _note(record, out, (context,), lambda gradient, seen: _outward(layer, seen[0], gradient))
+        kept = context.detach()
+        record(layer, out, (kept,), lambda gradient: _outward(layer, kept, gradient))
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         return out if layer.batch_first else out.transpose(0, 1), weights
 
     return forward
-
-
-def _note(
-    record: Record,
-    output: Tensor,
-    seen: tuple[Tensor, ...],
-    make: Callable[[Tensor, tuple[Tensor, ...]], list[tuple[Tensor, Factor]]],
-) -> None:
-    if not output.requires_grad:
-        return
-    versions, kept = [each._version for each in seen], tuple(each.detach() for each in seen)
-
-    def factors(gradient: Tensor) -> list[tuple[Tensor, Factor]]:
-        if [each._version for each in kept] != versions:
-            raise UnsupportedError("the input of an attention was changed in place", where="MultiheadAttention")
-        return [(p, factor) for p, factor in make(gradient, kept) if p is not None and p.requires_grad]
-
-    record(output, factors)
 
 
 def _weights(layer: nn.MultiheadAttention) -> Sequence[Tensor]:
@@ -112,11 +93,9 @@ def _projected(layer: nn.MultiheadAttention, *inputs: Tensor) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def _inward(
-    layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], gradient: Tensor, same: bool
-) -> list[tuple[Tensor, Factor]]:
+def _inward(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], gradient: Tensor, same: bool) -> Factors:
     parts = gradient.split([x.shape[1] for x in inputs], 1)
-    found: list[tuple[Tensor, Factor]] = []
+    found: Factors
     whole: Tensor | None = layer.in_proj_weight
     if whole is None:
         found = [(w, Outer(x, b)) for w, x, b in zip(_weights(layer), inputs, parts, strict=True)]
@@ -130,7 +109,7 @@ def _inward(
     return [*found, (layer.in_proj_bias, Dense(torch.cat([part.sum(1) for part in parts], 1)))]
 
 
-def _outward(layer: nn.MultiheadAttention, context: Tensor, gradient: Tensor) -> list[tuple[Tensor, Factor]]:
+def _outward(layer: nn.MultiheadAttention, context: Tensor, gradient: Tensor) -> Factors:
     return [(layer.out_proj.weight, Outer(context, gradient)), (layer.out_proj.bias, Dense(gradient.sum(1)))]
 
 

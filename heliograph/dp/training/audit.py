@@ -313,13 +313,12 @@ def _alignment(
     inputs: Tensor,
     targets: Tensor,
     released: Sequence[Tensor],
-    chunk: int = 64,
 ) -> Tensor:
     """The released sum along each canary's gradient, in units of that gradient's norm."""
     engine = GradientEngine(module, loss)
     device = released[0].device
     found = []
-    for part in torch.arange(len(targets)).split(chunk):
+    for part in torch.arange(len(targets)).split(64):
         gradients = engine.per_sample(inputs[part].to(device), targets[part].to(device))
         along = torch.zeros(part.numel(), dtype=torch.float64)
         square = torch.zeros_like(along)

@@ -15,50 +15,33 @@ independent of its earlier releases.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from heliograph.dp.banded import Banded
 from heliograph.dp.mechanisms import SampledGaussian
-from heliograph.dp.training import dp_sgd
-from heliograph.dp.training.gradients import GradientEngine
-from heliograph.dp.training.records import Records
-from heliograph.dp.training.releases import Releaser
+from heliograph.dp.training.dp_sgd import ClippedSteps
 from heliograph.errors import InternalError
 
 _NAME = "correlated gradient sums of a cycle"
 
 
-class BandedSteps:
+@dataclass(eq=False)
+class BandedSteps(ClippedSteps):
     """The steps of BandMF; a cycle is accounted as `mechanism`."""
 
-    def __init__(
-        self,
-        engine: GradientEngine,
-        records: Records,
-        releaser: Releaser,
-        *,
-        factor: Banded,
-        mechanism: SampledGaussian,
-        max_grad_norm: float,
-        batch_size: float,
-        physical: int,
-    ) -> None:
-        if not factor.sensitivity() <= 1:
+    mechanism: SampledGaussian
+    factor: Banded
+
+    def __post_init__(self) -> None:
+        if not self.factor.sensitivity() <= 1:
             raise InternalError("a column is longer than 1", where="BandedSteps", why="noise is accounted over norm 1")
-        self.engine = engine
-        self.records = records
-        self.releaser = releaser
-        self.factor = factor
-        self.mechanism = mechanism
-        self.max_grad_norm = max_grad_norm
-        self.batch_size = batch_size
-        self.physical = physical
         self.groups: Tensor | None = None
         self.taken = 0
-        self._sums: deque[list[Tensor]] = deque(maxlen=max(factor.bands - 1, 1))
-        self._estimates: deque[list[Tensor]] = deque(maxlen=max(factor.bands - 1, 1))
+        self._sums: deque[list[Tensor]] = deque(maxlen=max(self.factor.bands - 1, 1))
+        self._estimates: deque[list[Tensor]] = deque(maxlen=max(self.factor.bands - 1, 1))
 
     def start_epoch(self, epoch: int) -> None:
         """Do nothing: no statistic is released."""
@@ -73,19 +56,12 @@ class BandedSteps:
             self.groups = (torch.ceil(draws * self.factor.bands).long() - 1).clamp(0, self.factor.bands - 1)
         coins = self.releaser.noise.uniform(len(self.records)) < self.mechanism.p
         taken = torch.nonzero(coins & (self.groups == turn)).flatten()
-        sums = dp_sgd.clipped_sum(self.engine, self.records, taken, self.max_grad_norm, self.physical)
+        sums = self.clipped(taken)
         mixed = [c[0] * each for each in sums]
         for weight, past in zip(c[1:], self._sums, strict=False):
             for total, each in zip(mixed, past, strict=True):
                 total.add_(each, alpha=weight)
-        noisy = self.releaser.gradient_sum(
-            _NAME,
-            mixed,
-            sensitivity=self.max_grad_norm,
-            noise_std=self.mechanism.noise_multiplier * self.max_grad_norm,
-            mechanism=self.mechanism,
-            charged=True,
-        )
+        noisy = self.released(_NAME, mixed, charged=True)
         for weight, past in zip(c[1:], self._estimates, strict=False):
             for total, each in zip(noisy, past, strict=True):
                 total.sub_(each, alpha=weight)

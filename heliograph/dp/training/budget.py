@@ -14,7 +14,6 @@ which has no other condition on the choice of the second stage).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from heliograph.dp.accounting import epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
@@ -25,18 +24,6 @@ from heliograph.errors import BudgetError, PlanningError, ProgramError
 
 _SIZE_SHARE = 0.01
 """The share of delta that the stage of N~ gets."""
-
-
-class Budget(Protocol):
-    """The budget that a run asks before every release: `spend` charges a mechanism, or raises BudgetError."""
-
-    def spend(self, mechanism: Mechanism, count: int = 1) -> None:
-        """Charge a mechanism, or raise BudgetError."""
-        ...
-
-    def to_json(self) -> dict[str, object]:
-        """The state, for a checkpoint."""
-        ...
 
 
 @dataclass
@@ -61,7 +48,7 @@ class PlannedBudget:
 
     @property
     def committed(self) -> float:
-        """The share of the planned releases that is charged."""
+        """The share of the planned releases that is charged, for progress bars; no guarantee follows from it."""
         return sum(self.counts.values()) / max(self.plan.steps, 1)
 
     def to_json(self) -> dict[str, object]:
@@ -82,11 +69,6 @@ def restored(state: dict[str, object]) -> PlannedBudget | RenyiFilter:
         ((mechanism, _),) = parse(text).items
         counts[mechanism] = int(count)
     return PlannedBudget(parse(plan), counts)
-
-
-def committed(budget: PlannedBudget | RenyiFilter) -> float:
-    """The share of a budget that is charged, for progress bars; no guarantee follows from it."""
-    return budget.committed if isinstance(budget, PlannedBudget) else budget.spent / budget.budget
 
 
 @dataclass(frozen=True)

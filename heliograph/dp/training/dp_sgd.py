@@ -8,20 +8,19 @@ data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from heliograph.dp.batches import AllocatedGaussian
-from heliograph.dp.mechanisms import Mechanism, SampledGaussian
-from heliograph.dp.samplers import EpochPlan, Sampler
+from heliograph.dp.mechanisms import Mechanism
+from heliograph.dp.samplers import EpochPlan, Indices, PoissonSampler, Sampler
 from heliograph.dp.training.gradients import GradientEngine
 from heliograph.dp.training.layers import trained
 from heliograph.dp.training.records import Records
 from heliograph.dp.training.releases import Releaser
-from heliograph.dp.training.sampling import poisson_sample
 
 ROUND_OFF = 1e-5
 """Weights are smaller by this share, so that round-off in a computed norm does not pass the bound."""
@@ -68,64 +67,59 @@ def weighted_sum(
     return sums
 
 
-class PoissonSteps:
-    """The steps of DP-SGD, accounted as `mechanism`: its multiplier is noise standard deviation over C."""
+@dataclass(eq=False)
+class ClippedSteps:
+    """Steps that release sums of clipped gradients, accounted as `mechanism`: its multiplier is noise over C."""
 
-    def __init__(
-        self,
-        engine: GradientEngine,
-        records: Records,
-        releaser: Releaser,
-        *,
-        mechanism: Mechanism,
-        max_grad_norm: float,
-        batch_size: float,
-        physical: int,
-        sampler: Sampler | None = None,
-        steps: int = 1,
-    ) -> None:
-        self.engine = engine
-        self.records = records
-        self.releaser = releaser
-        self.mechanism = mechanism
-        self.max_grad_norm = max_grad_norm
-        self.batch_size = batch_size
-        self.physical = physical
-        self.sampler = sampler
-        self.plan = EpochPlan(steps, mechanism, isinstance(mechanism, AllocatedGaussian))
-        self._batches: Iterator[Any] = iter(())
+    engine: GradientEngine
+    records: Records
+    releaser: Releaser
+    _: KW_ONLY
+    mechanism: Mechanism
+    max_grad_norm: float
+    batch_size: float
+    physical: int
+
+    def clipped(self, taken: Tensor) -> list[Tensor]:
+        """The sum of some records' clipped gradients."""
+        return clipped_sum(self.engine, self.records, taken, self.max_grad_norm, self.physical)
+
+    def released(self, name: str, sums: list[Tensor], charged: bool) -> list[Tensor]:
+        """The sum with noise; `charged`: as a part of what is accounted for as a whole."""
+        std = self.mechanism.arguments()["noise_multiplier"] * self.max_grad_norm
+        return self.releaser.gradient_sum(
+            name, sums, sensitivity=self.max_grad_norm, noise_std=std, mechanism=self.mechanism, charged=charged
+        )
+
+
+@dataclass(eq=False)
+class PoissonSteps(ClippedSteps):
+    """The steps of DP-SGD, with a sampler's batches; without one, with Poisson samples."""
+
+    sampler: Sampler | None = None
+    steps: int = 1
+    plan: EpochPlan = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plan = EpochPlan(self.steps, self.mechanism, isinstance(self.mechanism, AllocatedGaussian))
+        self._batches: Iterator[Indices] = iter(())
 
     def start_epoch(self, epoch: int) -> None:
         """Draw the batches of an epoch; if the epoch is accounted for as a whole, charge it. Raises BudgetError."""
         if self.plan.by_epoch:
             self.releaser.epoch("gradient sums of an epoch", self.mechanism, self.max_grad_norm)
-        if self.sampler is not None:
-            self._batches = self.sampler.epoch(len(self.records), self.plan, self._uniform)
+        self._batches = self._drawn()
 
-    def _uniform(self, count: int) -> Any:
-        return self.releaser.noise.uniform(count).numpy()
-
-    def _taken(self) -> Tensor:
-        if self.sampler is None:
-            assert isinstance(self.mechanism, SampledGaussian)
-            return poisson_sample(len(self.records), self.mechanism.p, self.releaser.noise)
-        found = next(self._batches, None)
-        if found is None:
-            # The run resumes within an epoch: its batches are drawn one by one, independently of each other.
-            self._batches = self.sampler.epoch(len(self.records), self.plan, self._uniform)
-            found = next(self._batches)
-        return torch.from_numpy(found)
+    def _drawn(self) -> Iterator[Indices]:
+        sampler = self.sampler or PoissonSampler(self.batch_size)
+        return sampler.epoch(len(self.records), self.plan, lambda count: self.releaser.noise.uniform(count).numpy())
 
     def step(self) -> list[Tensor]:
         """The private estimate of the mean gradient. Raises BudgetError if the budget does not admit a step."""
-        taken = self._taken()
-        sums = clipped_sum(self.engine, self.records, taken, self.max_grad_norm, self.physical)
-        noisy = self.releaser.gradient_sum(
-            "gradient sum of a step",
-            sums,
-            sensitivity=self.max_grad_norm,
-            noise_std=self.mechanism.arguments()["noise_multiplier"] * self.max_grad_norm,
-            mechanism=self.mechanism,
-            charged=self.plan.by_epoch,
-        )
+        taken = next(self._batches, None)
+        if taken is None:
+            # The run resumes within an epoch: its batches are drawn one by one, independently of each other.
+            self._batches = self._drawn()
+            taken = next(self._batches)
+        noisy = self.released("gradient sum of a step", self.clipped(torch.from_numpy(taken)), self.plan.by_epoch)
         return [each / self.batch_size for each in noisy]

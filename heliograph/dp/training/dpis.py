@@ -61,10 +61,6 @@ class Schedule:
         """The accounted mechanism of a step, with K~ = share * N~ * C and noise sigma * C."""
         return SampledGaussian(min(self.settings.batch_size / (self.size * share), 1.0), sigma / share)
 
-    def norm_releases(self, epoch: int) -> int:
-        """The number of norm sums still to be released after those of an epoch (counted from 0)."""
-        return (self.settings.epochs - 1 - epoch) * (2 if self.settings.dpis.adapt_clipping else 1)
-
     def noise(self, budget: RenyiFilter, epoch: int, share: float) -> float:
         """sigma_G of an epoch: the least one with which the rest of the run fits the filter's remaining budget.
 
@@ -74,7 +70,8 @@ class Schedule:
         options = self.settings.dpis
         later = 1.0 if epoch + 1 <= options.worst_case_share * self.settings.epochs else share
         epochs_left = self.settings.epochs - 1 - epoch
-        kept = self.norm_releases(epoch) * budget.cost(Gaussian(self.norm_multiplier))
+        # The norm sums of those epochs are still to be released.
+        kept = epochs_left * (2 if options.adapt_clipping else 1) * budget.cost(Gaussian(self.norm_multiplier))
         # Leave a little room for the rounding of that many charges.
         usable = budget.remaining * (1 - 1e-9) - kept
 

@@ -11,7 +11,7 @@ does. `refuse.check_loss` checks that the pairs are the true gradients, and that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields, replace
 from operator import itemgetter
@@ -21,10 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from heliograph.dp.training import attention
+from heliograph.dp.training import attention, recurrent
 from heliograph.dp.training.factors import Factor, joined
 from heliograph.dp.training.layers import Factors, Use, by_func, parts, rule_of, trained
-from heliograph.dp.training.recurrent import unrolled
 from heliograph.errors import InternalError, ProgramError, UnsupportedError
 
 HALF = (torch.float16, torch.bfloat16)
@@ -46,6 +45,33 @@ def called(module: nn.Module, inputs: Inputs) -> Any:
     if isinstance(inputs, Mapping):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+
+
+def losses_of(module: nn.Module, loss: Losses, inputs: Inputs, targets: Tensor) -> Tensor:
+    """The loss of each record. Raises ProgramError if there is not one value for each."""
+    found = loss(called(module, inputs), targets)
+    if not isinstance(found, Tensor) or found.shape != (len(targets),):
+        shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ProgramError(
+            f"the loss gave {shape} for {len(targets)} records",
+            where="loss",
+            why="a private gradient needs the loss of each record by itself",
+            hint="give a loss with reduction='none' and one value for each record",
+        )
+    return found
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    """No TF32 and no bfloat16 inside float32 products: norms and sums must come from the same numbers."""
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 class GradientEngine:
@@ -72,13 +98,14 @@ class GradientEngine:
         self.mixed_rows = mixed_rows
         self._shared: frozenset[int] | None = None
 
+    @_full_products()
     def norms(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """L2 norms [B] of the records' gradients over all trainable parameters, without making the gradients."""
         if len(targets) == 0:
             return self._empty()
-        with _full_products():
-            return self._measured(self._factors(inputs, targets))[0]
+        return self._measured(self._factors(inputs, targets))[0]
 
+    @_full_products()
     def weighted_sum(
         self, inputs: Inputs, targets: Tensor, weights_of: Callable[[Tensor], Tensor]
     ) -> tuple[list[Tensor], Tensor]:
@@ -90,12 +117,7 @@ class GradientEngine:
         parameters = trained(self.module)
         if len(targets) == 0:
             return [torch.zeros_like(p) for p in parameters], self._empty()
-        with _full_products():
-            return self._weighted_sum(parameters, self._factors(inputs, targets), weights_of)
-
-    def _weighted_sum(
-        self, parameters: list[nn.Parameter], factors: dict[int, Factor], weights_of: Callable[[Tensor], Tensor]
-    ) -> tuple[list[Tensor], Tensor]:
+        factors = self._factors(inputs, targets)
         norms, finite = self._measured(factors)
         weights = torch.where(norms > 0, weights_of(norms), torch.zeros_like(norms)).detach()
         if weights.shape != norms.shape or not bool(torch.isfinite(weights).all()):
@@ -104,7 +126,7 @@ class GradientEngine:
             )
         rows = weights.nonzero().flatten()
         # Leave out records of weight zero if there are many, or if some are not finite: 0 times infinity is not 0.
-        if finite is not None or 2 * len(rows) < len(weights):
+        if not bool(finite.all()) or 2 * len(rows) < len(weights):
             factors = {key: factor.of(rows) for key, factor in factors.items()}
             weights = weights[rows]
         sums = []
@@ -125,20 +147,17 @@ class GradientEngine:
     def _empty(self) -> Tensor:
         return next(iter(trained(self.module))).new_empty(0)
 
-    def _measured(self, factors: dict[int, Factor]) -> tuple[Tensor, Tensor | None]:
-        """The norms, 0 where they are not finite, and a mask of the finite ones unless all are."""
-        squares = [factor.square_norms() for factor in factors.values()]
-        norms = torch.stack(squares).sum(0).sqrt()
+    def _measured(self, factors: dict[int, Factor]) -> tuple[Tensor, Tensor]:
+        """The norms, 0 where they are not finite, and a mask of the finite ones."""
+        norms = torch.stack([factor.square_norms() for factor in factors.values()]).sum(0).sqrt()
         finite = torch.isfinite(norms)
-        if bool(finite.all()):
-            return norms, None
         return torch.where(finite, norms, torch.zeros_like(norms)), finite
 
+    @_full_products()
     def seen(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
         """The values behind the gradients, as computed: inputs of layers, gradients at their outputs, losses."""
-        with _full_products():
-            tape, losses = self._run(inputs, targets)
-            return [*tape.seen, *(each for each in tape.gradients(losses) if each is not None), losses.detach()]
+        tape, losses = self._run(inputs, targets)
+        return [*tape.seen, *(each for each in tape.gradients(losses) if each is not None), losses.detach()]
 
     def _factors(self, inputs: Inputs, targets: Tensor) -> dict[int, Factor]:
         """The factors of each trainable parameter that the loss depends on, by the parameter's id."""
@@ -174,14 +193,7 @@ class GradientEngine:
             with cast, _uncompiled(self.module):
                 self._shared = _shared_lookups(self.module, inputs)
         with _Tape(self.module, len(targets), mixed, self._shared) as tape, torch.enable_grad(), cast:
-            losses = self.loss(called(self.module, inputs), targets)
-            if losses.shape != (len(targets),):
-                raise ProgramError(
-                    f"the loss gave shape {tuple(losses.shape)} for {len(targets)} records",
-                    where="loss",
-                    why="a private gradient needs the loss of each record by itself",
-                    hint="give a loss with reduction='none' and one value for each record",
-                )
+            losses = losses_of(self.module, self.loss, inputs, targets)
         return tape, losses
 
 
@@ -204,9 +216,9 @@ class _Tape:
             self._stack.enter_context(_uncompiled(self._module))
             for part in parts(self._module):
                 if isinstance(part, nn.RNNBase):
-                    self._stack.enter_context(_replaced_forward(part, unrolled(part, self._note)))
+                    self._stack.enter_context(_replaced(part, "forward", recurrent.unrolled(part, self._note)))
                 elif isinstance(part, nn.MultiheadAttention) and attention.unrolls(part):
-                    self._stack.enter_context(_replaced_forward(part, attention.unrolled(part, self._note)))
+                    self._stack.enter_context(_replaced(part, "forward", attention.unrolled(part, self._note)))
                 else:
                     handle = part.register_forward_hook(self._hook, with_kwargs=True)
                     self._stack.callback(handle.remove)
@@ -216,10 +228,25 @@ class _Tape:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _note(self, output: Tensor, make: Callable[[Tensor], Factors]) -> None:
-        # Keep the edge, not the tensor: after a later change in place, the tensor would refer to a different value.
-        self._edges.append(get_gradient_edge(output))
-        self._makers.append(make)
+    def _note(
+        self, layer: nn.Module, output: Tensor, seen: Sequence[Tensor], make: Callable[[Tensor], Factors]
+    ) -> None:
+        """Remember an output of a layer that has seen some tensors; `make` gives factors from the gradient there."""
+        versions = [each._version for each in seen]
+
+        def factors(gradient: Tensor) -> Factors:
+            if [each._version for each in seen] != versions:
+                raise UnsupportedError(
+                    "a layer's input was changed in place after the layer had seen it",
+                    where=type(layer).__name__,
+                    hint="use operations that are not in place between layers",
+                )
+            return make(gradient)
+
+        if output.requires_grad:
+            # Keep the edge, not the tensor: after a later change in place, the tensor would refer to a different value.
+            self._edges.append(get_gradient_edge(output))
+            self._makers.append(factors)
 
     def _hook(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         spread = False
@@ -260,21 +287,14 @@ class _Tape:
                 why="records must stay the first dimension, or their gradients cannot be told apart",
                 hint="keep a sequence as its own dimension ([records, positions, features]) instead of folding it in",
             )
-        versions = [a._version for a in tensors]
         kept = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
         self.seen += [a for a in kept if isinstance(a, Tensor)]
 
         def make(gradient: Tensor) -> Factors:
-            if [a._version for a in tensors] != versions:
-                raise UnsupportedError(
-                    "a layer's input was changed in place after the layer had seen it",
-                    where=name,
-                    hint="use operations that are not in place between layers",
-                )
             rule = rule_of(layer) if kept else by_func
             return rule(layer, Use(tuple(map(_wide, kept)), named, at), _wide(gradient))
 
-        self._note(output, make)
+        self._note(layer, output, tensors, make)
         return output if spread else None
 
     def gradients(self, losses: Tensor) -> list[Tensor | None]:
@@ -284,12 +304,13 @@ class _Tape:
         return list(torch.autograd.grad(losses.sum(), self._edges, allow_unused=True))
 
     def factors(self, losses: Tensor) -> Iterator[tuple[Tensor, Factor]]:
-        """Every use of a parameter. Run outside of the context: rules may call layers again."""
+        """Every use of a trainable parameter. Run outside of the context: rules may call layers again."""
         gradients = self.gradients(losses)
         with torch.no_grad():
             for make, gradient in zip(self._makers, gradients, strict=True):
-                if gradient is not None:
-                    yield from ((p, _wide_factor(factor)) for p, factor in make(gradient))
+                for p, factor in [] if gradient is None else make(gradient):
+                    if p is not None and p.requires_grad:
+                        yield p, _wide_factor(factor)
 
 
 def _shared_lookups(module: nn.Module, inputs: Inputs) -> frozenset[int]:
@@ -316,15 +337,11 @@ def _shared_lookups(module: nn.Module, inputs: Inputs) -> frozenset[int]:
 @contextmanager
 def _uncompiled(module: nn.Module) -> Iterator[None]:
     """Let the layers' own forward functions run, which hooks see, where the module was compiled in place."""
-    compiled = [layer for layer in module.modules() if getattr(layer, "_compiled_call_impl", None) is not None]
-    before = [layer._compiled_call_impl for layer in compiled]
-    for layer in compiled:
-        layer._compiled_call_impl = None
-    try:
+    with ExitStack() as stack:
+        for layer in module.modules():
+            if getattr(layer, "_compiled_call_impl", None) is not None:
+                stack.enter_context(_replaced(layer, "_compiled_call_impl", None))
         yield
-    finally:
-        for layer, call in zip(compiled, before, strict=True):
-            layer._compiled_call_impl = call
 
 
 def _wide(value: Any) -> Any:
@@ -340,26 +357,14 @@ def _wide_factor(factor: Any) -> Any:
 
 
 @contextmanager
-def _full_products() -> Iterator[None]:
-    """No TF32 and no bfloat16 inside float32 products: norms and sums must come from the same numbers."""
-    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        torch.backends.cudnn.allow_tf32 = convolutions
-
-
-@contextmanager
-def _replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    before = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward
+def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """Give a module an attribute of its own in place of what it has, or its class has."""
+    before = module.__dict__.get(name)
+    module.__dict__[name] = value
     try:
         yield
     finally:
         if before is None:
-            del module.__dict__["forward"]
+            del module.__dict__[name]
         else:
-            module.__dict__["forward"] = before
+            module.__dict__[name] = before

@@ -53,21 +53,18 @@ class Group:
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their sums over all processes."""
-        if self.alone or not tensors:
-            return
-        whole = torch.cat([each.detach().to(self.device).flatten() for each in tensors])
-        distributed.all_reduce(whole)
-        self._into(tensors, whole)
+        self._exchange(tensors, distributed.all_reduce)
 
     def agree(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by the first process's."""
+        self._exchange(tensors, lambda whole: distributed.broadcast(whole, 0))
+
+    def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[[Tensor], Any]) -> None:
+        """Replace tensors by what comes of an exchange of all of them as one vector."""
         if self.alone or not tensors:
             return
         whole = torch.cat([each.detach().to(self.device).flatten() for each in tensors])
-        distributed.broadcast(whole, 0)
-        self._into(tensors, whole)
-
-    def _into(self, tensors: Sequence[Tensor], whole: Tensor) -> None:
+        exchange(whole)
         parts = whole.split([each.numel() for each in tensors])
         with torch.no_grad():
             for each, part in zip(tensors, parts, strict=True):

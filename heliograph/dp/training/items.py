@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from heliograph.errors import UnsupportedError
 
 
-def check_items(dataset: Dataset[Any], where: str = "train_set") -> None:
+def check_items(dataset: Dataset[Any]) -> None:
     """Raise UnsupportedError if two items of a data set are the same item of a data set inside of it."""
     origins = _origins(dataset)
     _, first, counts = np.unique(origins, axis=0, return_index=True, return_counts=True)
@@ -23,7 +23,7 @@ def check_items(dataset: Dataset[Any], where: str = "train_set") -> None:
         again = np.flatnonzero((origins == origins[at]).all(1)).tolist()
         raise UnsupportedError(
             "a record is in several items of the data set",
-            where=where,
+            where="train_set",
             why=f"items {again[0]} and {again[1]} are one; leaving out that record would change more than one item",
             hint="give every record once; weigh losses if classes are unequal",
         )

@@ -7,7 +7,7 @@ position tables), which `torch.func` differentiates record by record, children i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,10 @@ from torch.nn.utils import parametrize
 from heliograph.dp.training.factors import Convolved, Dense, Factor, Lookup, Outer
 from heliograph.errors import UnsupportedError
 
-Factors = list[tuple[Tensor, Factor]]
+Factors = Sequence[tuple[Tensor | None, Factor]]
+"""By parameter; those of none, or of one that is not trained, count for nothing."""
+Record = Callable[[nn.Module, Tensor, Sequence[Tensor], Callable[[Tensor], Factors]], None]
+"""Called with (layer, output, seen, make): make(gradient at the output) gives factors, if `seen` did not change."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,7 @@ def rule_of(layer: nn.Module) -> Rule:
 
 
 def _with_bias(layer: Any, weight: Factor, bias: Tensor) -> Factors:
-    pairs: list[tuple[Tensor | None, Factor]] = [(layer.weight, weight), (layer.bias, Dense(bias))]
-    return [(p, factor) for p, factor in pairs if p is not None and p.requires_grad]
+    return [(layer.weight, weight), (layer.bias, Dense(bias))]
 
 
 def _positions(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heliograph.dp.training.gradients import called
 from heliograph.dp.training.records import Records
+from heliograph.dp.training.refuse import without_dropout
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,21 @@ class Metrics:
 @torch.no_grad()
 def measured(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], records: Records, batch_size: int) -> Metrics:
     """The metrics of a module in evaluation mode; its earlier mode is restored."""
-    modes = [(layer, layer.training) for layer in module.modules()]
-    module.eval()
     total, right, classes = 0.0, 0, True
-    for _, (inputs, targets) in records.chunks(torch.arange(len(records)), max(batch_size, 1024)):
-        outputs = called(module, inputs)
-        value = loss(outputs, targets)
-        outputs = getattr(outputs, "logits", outputs)
-        total += float(value.sum()) if value.dim() else float(value) * len(targets)
-        classes = (
-            classes
-            and isinstance(outputs, Tensor)
-            and outputs.dim() == 2
-            and targets.dim() == 1
-            and not targets.is_floating_point()
-        )
-        if classes:
-            right += int((outputs.argmax(1) == targets).sum())
-    for layer, training in modes:
-        layer.training = training
+    with without_dropout(module):
+        for _, (inputs, targets) in records.chunks(torch.arange(len(records)), max(batch_size, 1024)):
+            outputs = called(module, inputs)
+            value = loss(outputs, targets)
+            outputs = getattr(outputs, "logits", outputs)
+            total += float(value.sum()) if value.dim() else float(value) * len(targets)
+            classes = (
+                classes
+                and isinstance(outputs, Tensor)
+                and outputs.dim() == 2
+                and targets.dim() == 1
+                and not targets.is_floating_point()
+            )
+            if classes:
+                right += int((outputs.argmax(1) == targets).sum())
     count = max(len(records), 1)
     return Metrics(total / count, right / count if classes else None)

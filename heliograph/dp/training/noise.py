@@ -116,8 +116,11 @@ class GaussianNoise:
         """
         if not sensitivity > 0:
             raise ProgramError(f"sensitivity = {sensitivity!r} must be positive", where="release")
+        sizes = [value.numel() for value in values]
         if not self.secure:
-            return self._added(values, std)
+            # All noise is drawn at once: many small draws would be slow.
+            parts = self.like((sum(sizes),), std).split(sizes)
+            return [value + part.view(value.shape).to(value) for part, value in zip(parts, values, strict=True)]
         self._own()
         exact = np.concatenate([value.detach().cpu().double().flatten().numpy() for value in values])
         if not np.isfinite(exact).all():
@@ -135,18 +138,8 @@ class GaussianNoise:
         # Add integers: with floats, the rounding would depend on the values.
         integers = np.rint(exact / grid).astype(np.int64) + self._integers(exact.size, std / grid)
         # Beyond 53 bits the conversion rounds, which is post-processing; the grid is a power of two.
-        noisy = torch.from_numpy(integers.astype(np.float64) * grid)
-        parts = noisy.split([value.numel() for value in values])
+        parts = torch.from_numpy(integers.astype(np.float64) * grid).split(sizes)
         return [part.view(value.shape).to(value) for part, value in zip(parts, values, strict=True)]
-
-    def _added(self, values: Sequence[Tensor], std: float) -> list[Tensor]:
-        """Values plus noise in floating point; all noise is drawn at once, because many small draws would be slow."""
-        drawn = self.like((sum(value.numel() for value in values),), std)
-        parts = drawn.split([value.numel() for value in values])
-        return [
-            value + part.view(value.shape).to(value.device, value.dtype)
-            for part, value in zip(parts, values, strict=True)
-        ]
 
     def like(self, given: Tensor | tuple[int, ...], std: float) -> Tensor:
         """Gaussian noise of the shape of a tensor (its dtype and device too) or of a shape (float64).

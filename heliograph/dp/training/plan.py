@@ -21,7 +21,7 @@ from heliograph.dp.calibrate import smallest_noise
 from heliograph.dp.composition import Composition
 from heliograph.dp.language import parse
 from heliograph.dp.mechanisms import DIRECTIONS, Gaussian, Mechanism, SampledGaussian
-from heliograph.dp.samplers import AllocationSampler, Sampler
+from heliograph.dp.samplers import AllocationSampler, Sampler, epoch_steps
 from heliograph.dp.training.budget import PlannedBudget, restored
 from heliograph.dp.training.settings import Settings
 from heliograph.errors import PlanningError
@@ -62,11 +62,6 @@ def _bracket(plan: Composition, settings: Settings, delta: float) -> Bracket:
     return epsilon_at(plan, delta, tolerance=width, neighboring=settings.neighboring)
 
 
-def steps_per_epoch(size: float, batch_size: float) -> int:
-    """The steps of an epoch: max(1, floor(N / b)), N public or released."""
-    return max(1, int(size // batch_size))
-
-
 def make_plan(settings: Settings, size: float, epsilon: float | None, delta: float) -> Plan:
     """The plan of a run: `size` is N or N~; epsilon (None: noise was given) and delta are for the releases from here
     on.
@@ -75,7 +70,7 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
     """
     if settings.sampler is not None:
         return _sampled(settings, settings.sampler, epsilon, delta, size)
-    steps = steps_per_epoch(size, settings.batch_size)
+    steps = epoch_steps(size, settings.batch_size)
     total = steps * settings.epochs
     p = min(settings.batch_size / size, 1.0)
     if settings.bands is not None:
@@ -83,7 +78,9 @@ def make_plan(settings: Settings, size: float, epsilon: float | None, delta: flo
             raise PlanningError(f"{settings.bands} bands for {total} steps", where="bands", hint="use fewer bands")
         # A record's group has its turn once every `bands` steps; the plan counts a record's turns.
         cycles, turn = -(-total // settings.bands), min(p * settings.bands, 1.0)
-        return _cyclic(settings, epsilon, delta, turn, cycles, steps)
+        multiplier, bracket = _noise(settings, epsilon, delta, lambda sigma: SampledGaussian(turn, sigma) * cycles)
+        mechanism = SampledGaussian(turn, multiplier)
+        return Plan(PlannedBudget(mechanism * cycles), steps, multiplier, (mechanism,) * settings.epochs, bracket)
     if settings.method == "dp_sgd":
         return _fixed(settings, epsilon, delta, p, steps, (1.0,) * settings.epochs, Composition())
     norms = Gaussian(settings.dpis.norm_noise * size)
@@ -116,33 +113,27 @@ def _sampled(settings: Settings, sampler: Sampler, epsilon: float | None, delta:
     def plan(multiplier: float) -> Composition:
         return sampler.plan(size, multiplier).composition(settings.epochs)
 
-    if epsilon is None:
-        assert settings.noise_multiplier is not None
-        multiplier = settings.noise_multiplier
-        bracket = _bracket(plan(multiplier), settings, delta)
-    else:
-        limits = (0.3, 1e4) if isinstance(sampler, AllocationSampler) else (1e-2, 1e6)
-        found = smallest_noise(epsilon, delta, plan, limits, neighboring=settings.neighboring)
-        multiplier, bracket = found.value, found.bracket
+    limits = (0.3, 1e4) if isinstance(sampler, AllocationSampler) else (1e-2, 1e6)
+    multiplier, bracket = _noise(settings, epsilon, delta, plan, limits)
     epoch = sampler.plan(size, multiplier)
     return Plan(PlannedBudget(plan(multiplier)), epoch.steps, multiplier, (epoch.mechanism,) * settings.epochs, bracket)
 
 
-def _cyclic(settings: Settings, epsilon: float | None, delta: float, p: float, cycles: int, steps: int) -> Plan:
-    """A plan of BandMF: every cycle of `bands` steps is one sampled Gaussian for each record."""
-
-    def plan(multiplier: float) -> Composition:
-        return SampledGaussian(p, multiplier) * cycles
-
+def _noise(
+    settings: Settings,
+    epsilon: float | None,
+    delta: float,
+    plan: Callable[[float], Composition],
+    limits: tuple[float, float] = (1e-3, 1e6),
+    largest: float = 1.0,
+) -> tuple[float, Bracket]:
+    """The multiplier of a plan, the given one over `largest` or the smallest that meets the target, and the bracket."""
     if epsilon is None:
         assert settings.noise_multiplier is not None
-        multiplier = settings.noise_multiplier
-        bracket = _bracket(plan(multiplier), settings, delta)
-    else:
-        found = smallest_noise(epsilon, delta, plan)
-        multiplier, bracket = found.value, found.bracket
-    mechanisms = (SampledGaussian(p, multiplier),) * settings.epochs
-    return Plan(PlannedBudget(plan(multiplier)), steps, multiplier, mechanisms, bracket)
+        multiplier = settings.noise_multiplier / largest
+        return multiplier, _bracket(plan(multiplier), settings, delta)
+    found = smallest_noise(epsilon, delta, plan, limits, neighboring=settings.neighboring)
+    return found.value, found.bracket
 
 
 def _order(plan: Callable[[float], Composition], epsilon: float, delta: float) -> float:
@@ -205,11 +196,5 @@ def _fixed(
     def plan(least: float) -> Composition:
         return Composition(tuple((each, steps) for each in mechanisms(least))) + rest
 
-    if epsilon is None:
-        assert settings.noise_multiplier is not None
-        least = settings.noise_multiplier / largest
-        bracket = _bracket(plan(least), settings, delta)
-    else:
-        found = smallest_noise(epsilon, delta, plan)
-        least, bracket = found.value, found.bracket
+    least, bracket = _noise(settings, epsilon, delta, plan, largest=largest)
     return Plan(PlannedBudget(plan(least)), steps, least * largest, mechanisms(least), bracket)

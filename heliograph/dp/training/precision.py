@@ -16,22 +16,10 @@ kernels add depends on the shape, not on values, so one trial holds for all data
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heliograph.dp.training.gradients import GradientEngine, Inputs, mapped
 from heliograph.errors import UnsupportedError
-
-
-def check_layers(module: nn.Module) -> None:
-    """Raise UnsupportedError for layers that have no mixed precision."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.RNNBase):
-            raise UnsupportedError(
-                "a recurrent layer has no mixed precision",
-                where=f"{name or 'the module'} ({type(layer).__name__})",
-                why="it is unrolled here, in the precision of its parameters",
-                hint="train in full precision",
-            )
 
 
 def check_rows(engine: GradientEngine, inputs: Inputs, targets: Tensor) -> None:

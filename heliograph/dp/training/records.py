@@ -237,14 +237,13 @@ def _leaves(value: object) -> list[Any]:
 
 
 def _random(value: Any, count: int, real: Callable[..., Tensor]) -> Any:
-    if isinstance(value, tuple | list):
-        return tuple(_random(each, count, real) for each in value)
-    if isinstance(value, Mapping):
-        return {name: _random(each, count, real) for name, each in value.items()}
-    shape, generator = (count, *value.shape[1:]), torch.Generator().manual_seed(0)
-    if value.is_floating_point():
-        return real(shape, generator=generator, dtype=value.dtype).to(value.device)
-    return torch.randint(2, shape, generator=generator).to(value.dtype).to(value.device)
+    def drawn(like: Tensor) -> Tensor:
+        shape, generator = (count, *like.shape[1:]), torch.Generator().manual_seed(0)
+        if like.is_floating_point():
+            return real(shape, generator=generator, dtype=like.dtype).to(like.device)
+        return torch.randint(2, shape, generator=generator).to(like.dtype).to(like.device)
+
+    return mapped(value, drawn)
 
 
 def _refuse(source: object, where: str) -> None:

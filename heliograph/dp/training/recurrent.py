@@ -20,10 +20,8 @@ from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence
 
 from heliograph.dp.training.factors import Dense, Factor, Outer
+from heliograph.dp.training.layers import Factors, Record
 from heliograph.errors import ProgramError, UnsupportedError
-
-# Called with (gates, make): once the gradient at `gates` is known, make(gradient) gives the factors by parameter.
-Record = Callable[[Tensor, Callable[[Tensor], list[tuple[Tensor, Factor]]]], None]
 
 _sigmoid_backward, _tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 
@@ -227,30 +225,25 @@ def _one_layer(
     else:
         states = _Elman.apply(gates, weight, h0, layer.mode == "RNN_RELU")
     if trained and torch.is_grad_enabled():
-        previous, inputs, version = states.detach()[:-1], seen.detach(), x._version
+        previous, inputs = states.detach()[:-1], seen.detach()
 
-        def factors(gradient: Tensor) -> list[tuple[Tensor, Factor]]:
-            if x._version != version:
-                raise UnsupportedError("a layer's input was changed in place", where=type(layer).__name__)
-            made: list[tuple[Tensor, Factor]] = []
+        def factors(gradient: Tensor) -> Factors:
+            made: list[tuple[Tensor | None, Factor]] = []
             for side, names in enumerate(own):
                 b = b_back = gradient[:, side].transpose(0, 1)
                 if acts is not None:  # the reset gate lies between the recurrent product and the candidate
                     r = acts[:, side, :, : layer.hidden_size].transpose(0, 1)
                     keep, candidate = b[..., : 2 * layer.hidden_size], b[..., 2 * layer.hidden_size :]
                     b_back = torch.cat((keep, candidate * r), 2)
-                for name, kind in (
-                    ("weight_ih", Outer(inputs[:, side].transpose(0, 1), b)),
-                    ("weight_hh", Outer(previous[:, side].transpose(0, 1), b_back)),
-                    ("bias_ih", Dense(b.sum(1))),
-                    ("bias_hh", Dense(b_back.sum(1))),
-                ):
-                    parameter = names[name]
-                    if parameter is not None and parameter.requires_grad:
-                        made.append((parameter, kind))
+                made += [
+                    (names["weight_ih"], Outer(inputs[:, side].transpose(0, 1), b)),
+                    (names["weight_hh"], Outer(previous[:, side].transpose(0, 1), b_back)),
+                    (names["bias_ih"], Dense(b.sum(1))),
+                    (names["bias_hh"], Dense(b_back.sum(1))),
+                ]
             return made
 
-        record(gates, factors)
+        record(layer, gates, (x,), factors)
     outs = [states[1:, side].flip(0) if side else states[1:, side] for side in range(len(own))]
     last_h = states[-1]
     return torch.cat(outs, 2), last_h, torch.zeros_like(last_h) if last_c is None else last_c

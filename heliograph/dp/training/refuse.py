@@ -15,9 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from heliograph.dp.training.gradients import GradientEngine, Inputs, Losses, called, mapped
+from heliograph.dp.training.gradients import GradientEngine, Inputs, Losses, losses_of, mapped
 from heliograph.dp.training.layers import trained
-from heliograph.dp.training.precision import check_layers, check_rows
+from heliograph.dp.training.precision import check_rows
 from heliograph.dp.training.recurrent import refused
 from heliograph.errors import ProgramError, UnsupportedError
 
@@ -28,10 +28,16 @@ def check_module(module: nn.Module, mixed: bool = False) -> None:
         raise ProgramError(f"{type(module).__name__} is not a torch.nn.Module", where="the module")
     _distributed(module)
     for name, layer in module.named_modules():
+        where = f"{name or 'the module'} ({type(layer).__name__})"
         for refuse in (_batch_statistics, _table_options, _recurrent, _uninitialised, _half_precision):
-            refuse(layer, f"{name or 'the module'} ({type(layer).__name__})")
-    if mixed:
-        check_layers(module)
+            refuse(layer, where)
+        if mixed and isinstance(layer, nn.RNNBase):
+            raise UnsupportedError(
+                "a recurrent layer has no mixed precision",
+                where=where,
+                why="it is unrolled here, in the precision of its parameters",
+                hint="train in full precision",
+            )
     if not trained(module):
         raise ProgramError(
             "the module has no trainable parameters",
@@ -79,9 +85,11 @@ def _batch_statistics(layer: nn.Module, where: str) -> None:
         )
 
 
-def _fixed_statistics(layer: nn.modules.batchnorm._BatchNorm) -> bool:
-    """Whether it is in evaluation mode, with nothing to train: a map of each record by itself."""
-    return not layer.training and layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
+def _fixed_statistics(layer: nn.Module) -> bool:
+    """Whether it is batch norm in evaluation mode, with nothing to train: a map of each record by itself."""
+    if not isinstance(layer, nn.modules.batchnorm._BatchNorm) or layer.training:
+        return False
+    return layer.track_running_stats and not any(p.requires_grad for p in layer.parameters())
 
 
 def training_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
@@ -89,15 +97,8 @@ def training_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
 
     A module in evaluation mode is trained in training mode, except frozen batch norm.
     """
-    return [
-        (
-            layer,
-            layer.training
-            if module.training
-            else not (isinstance(layer, nn.modules.batchnorm._BatchNorm) and _fixed_statistics(layer)),
-        )
-        for layer in module.modules()
-    ]
+    whole = module.training
+    return [(layer, layer.training if whole else not _fixed_statistics(layer)) for layer in module.modules()]
 
 
 def _table_options(layer: nn.Module, where: str) -> None:
@@ -150,15 +151,15 @@ def _uninitialised(layer: nn.Module, where: str) -> None:
 
 
 def check_loss(
-    loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, most: int = 4, mixed_rows: int | None = None
+    loss: Losses, module: nn.Module, sample: tuple[Inputs, Tensor], *, mixed_rows: int | None = None
 ) -> None:
     """Raise if the loss or the module mixes records, keeps state, or the engine's gradients would not be true.
 
-    `sample` is (inputs, targets) of at least two records; `most` of them are used, on a copy of the module, so that the
+    `sample` is (inputs, targets) of at least two records; four of them are used, on a copy of the module, so that the
     module does not change. Whether this raises depends on the sample: pass public or made-up records. With `mixed_rows`
     the check also runs in mixed precision.
     """
-    count = min(most, len(sample[1]))
+    count = min(4, len(sample[1]))
     if count < 2:
         raise ProgramError("a check for mixed records needs at least two records", where="check_loss")
     inputs, targets = mapped(sample[0], lambda t: t[:count]), sample[1][:count]
@@ -196,19 +197,9 @@ class _Probe:
     targets: Tensor
     close: float
 
-    def losses(self, x: Inputs, y: Tensor) -> Tensor:
-        torch.manual_seed(0)
-        outputs = called(self.module, x)
-        found = self.loss(outputs, y)
-        if not isinstance(found, Tensor) or found.shape != (len(y),):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ProgramError(
-                f"the loss gave {shape} for {len(y)} records",
-                where="loss",
-                why="a private gradient needs the loss of each record by itself",
-                hint="give a loss with reduction='none' and one value for each record",
-            )
-        return found
+    def losses(self, x: Inputs, y: Tensor, seed: int = 0) -> Tensor:
+        torch.manual_seed(seed)
+        return losses_of(self.module, self.loss, x, y)
 
     def gradients(self, value: Tensor) -> Tensor:
         """The gradient of one loss over all trainable parameters, as one vector."""
@@ -309,9 +300,7 @@ class _Probe:
 
     def _drawn(self, seed: int) -> Tensor:
         """The losses with random numbers from a seed: two seeds show whether the module draws any."""
-        torch.manual_seed(seed)
-        outputs = called(self.module, self.inputs)
-        return self.loss(outputs, self.targets).detach()
+        return self.losses(self.inputs, self.targets, seed).detach()
 
     def check_gradients(self) -> None:
         """Compare the engine with autograd on batches of one."""

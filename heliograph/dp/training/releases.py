@@ -67,7 +67,7 @@ class Releaser:
 
     def size(self, count: int, noise_std: float) -> float:
         """N~: the number of records with noise; its sensitivity is 1."""
-        self._charge("N~ (number of records)", Gaussian(noise_std), 1.0, noise_std, None)
+        self._charge("N~ (number of records)", Gaussian(noise_std), 1.0, noise_std)
         return self._told("N~", self._noised(count, noise_std, 1.0))
 
     def norm_sum(self, name: str, norms: Tensor, bound: float, multiplier: float) -> float:
@@ -76,19 +76,13 @@ class Releaser:
         Each record adds a value in [0, bound] of its own, so the sensitivity is the bound; all records are summed (a sum
         over a p-sample, divided by p, would have sensitivity bound / p). A norm that is not a number counts as 0.
         """
-        self._charge(name, Gaussian(multiplier), bound, multiplier * bound, None)
+        self._charge(name, Gaussian(multiplier), bound, multiplier * bound)
         clipped = torch.nan_to_num(norms.double(), nan=0.0, posinf=bound).clamp(0.0, bound)
         return self._told(name, self._noised(float(clipped.sum()), multiplier * bound, bound))
 
     def epoch(self, name: str, mechanism: Mechanism, sensitivity: float) -> None:
         """Charge an epoch of steps that is accounted for as a whole, before its first step."""
-        self._charge(
-            name,
-            mechanism,
-            sensitivity,
-            mechanism.arguments()["noise_multiplier"] * sensitivity,
-            mechanism.arguments().get("p"),
-        )
+        self._charge(name, mechanism, sensitivity, mechanism.arguments()["noise_multiplier"] * sensitivity)
 
     def gradient_sum(
         self,
@@ -108,16 +102,14 @@ class Releaser:
         if abs(noise_std / sensitivity / mechanism.arguments()["noise_multiplier"] - 1) > 1e-9:
             raise InternalError("the noise of a step is not what it is accounted as", where=name)
         if not charged:
-            self._charge(name, mechanism, sensitivity, noise_std, mechanism.arguments().get("p"))
+            self._charge(name, mechanism, sensitivity, noise_std)
         noisy = self.noise.release(sums, noise_std, sensitivity)
         # Processes draw the same noise, but their sums may differ in the last digits: one of them decides the release.
         self.group.agree(noisy)
         return self._told("gradients", noisy)
 
-    def _charge(
-        self, name: str, mechanism: Mechanism, sensitivity: float, noise_std: float, probability: float | None
-    ) -> None:
-        release = Release(name, mechanism, 1, sensitivity, noise_std, probability)
+    def _charge(self, name: str, mechanism: Mechanism, sensitivity: float, noise_std: float) -> None:
+        release = Release(name, mechanism, 1, sensitivity, noise_std, mechanism.arguments().get("p"))
         self.books.charge(release)
         self.last = release
 

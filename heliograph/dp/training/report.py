@@ -12,7 +12,7 @@ from typing import Any
 
 from heliograph.dp.accounting import Bracket, Tolerance, epsilon_at
 from heliograph.dp.accounting.filters import RenyiFilter
-from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger, Release
+from heliograph.dp.accounting.ledger import FORMAT, VERSION, Ledger
 from heliograph.dp.accounting.rdp import log_moment
 from heliograph.dp.accounting.result import json_number
 from heliograph.dp.composition import Composition
@@ -106,7 +106,8 @@ class PrivacyReport:
         """
         rows = []
         for release in self.ledger.releases:
-            row = release.to_json() | {"epsilon_alone": dict(self._alone(release))}
+            alone = _alone(release.mechanism, release.count, self.delta, self.settings.neighboring)
+            row = release.to_json() | {"epsilon_alone": dict(alone)}
             if isinstance(self.budget, RenyiFilter) and not (self.size_stage and release.name.startswith("N~")):
                 theta = self.budget.order - 1
                 row["renyi_divergence"] = {
@@ -114,9 +115,6 @@ class PrivacyReport:
                 }
             rows.append(row)
         return rows
-
-    def _alone(self, release: Release) -> tuple[tuple[str, Any], ...]:
-        return _alone(release.mechanism, release.count, self.delta, self.settings.neighboring)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""

@@ -22,6 +22,8 @@ from heliograph.dp.training.releases import Books
 from heliograph.dp.training.settings import Settings
 from heliograph.errors import ProgramError
 
+_POSITION = ("epoch", "step", "taken", "replayed", "stopped", "seconds")
+
 
 class Stateful(Protocol):
     """Further state of a training loop besides module and optimizer: a scheduler, an average of parameters."""
@@ -82,12 +84,7 @@ class Run:
             "size": self.size,
             "plan": self.plan.to_json(),
             "ledger": self.books.ledger.to_json(),
-            "epoch": self.epoch,
-            "step": self.step,
-            "taken": self.taken,
-            "replayed": self.replayed,
-            "stopped": self.stopped,
-            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in _POSITION},
             "metrics": None if self.metrics is None else asdict(self.metrics),
             "module": dict(self.module.state_dict()),
             "optimizer": self.optimizer.state_dict(),
@@ -110,8 +107,8 @@ class Run:
             )
         for each, kept in zip(self.keep, state["keep"], strict=True):
             each.load_state_dict(kept)
-        self.epoch, self.step, self.taken = state["epoch"], state["step"], state["taken"]
-        self.replayed, self.stopped, self.seconds = state["replayed"], state["stopped"], state["seconds"]
+        for name in _POSITION:
+            setattr(self, name, state[name])
         self.metrics = None if state["metrics"] is None else Metrics(**state["metrics"])
         self.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,9 +1,11 @@
-"""The records of a step: Poisson sampling, and importance sampling with rejection.
+"""The records of a step of DPIS: importance sampling with rejection.
 
 Every record is sampled by its own coin. Indices, norms and batch sizes are secret: nothing here is ever printed.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,11 +14,7 @@ from heliograph.dp.training.noise import GaussianNoise
 from heliograph.errors import InternalError
 
 
-def poisson_sample(count: int, probability: float, noise: GaussianNoise) -> Tensor:
-    """The indices of the sampled records, ascending, each with the same probability."""
-    return torch.nonzero(noise.uniform(count) < probability).flatten()
-
-
+@dataclass(kw_only=True, eq=False)
 class ImportanceSampler:
     """Samples record i with probability b min(norm_i, g^_i, C) / K~, with its norm at the current parameters.
 
@@ -28,18 +26,17 @@ class ImportanceSampler:
     C anyway) with fewer candidates, whose norms are the main cost of a step.
     """
 
-    def __init__(self, *, batch_size: float, oversampling: float, floor: float, noise: GaussianNoise) -> None:
-        self.batch_size = batch_size
-        self.oversampling = oversampling
-        self.floor = floor
-        self.noise = noise
-        self.bound = 0.0
-        self.norm_total = 0.0
-        self.kept = torch.zeros(0, dtype=torch.float64)
-        self.known = torch.zeros(0, dtype=torch.float64)
-        """The norm that was last computed of each record, unclipped."""
-        self.age = torch.zeros(0, dtype=torch.int8)
-        """How many epochs have begun since the norm of each record was computed."""
+    batch_size: float
+    oversampling: float
+    floor: float
+    noise: GaussianNoise
+    bound: float = 0.0
+    norm_total: float = 0.0
+    kept: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    known: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    """The norm that was last computed of each record, unclipped."""
+    age: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int8))
+    """How many epochs have begun since the norm of each record was computed."""
 
     def start(self, norms: Tensor, bound: float, norm_total: float) -> None:
         """Begin an epoch: all records' last norms, the clipping bound C and the released norm total K~ > b C."""
@@ -88,12 +85,6 @@ class ImportanceSampler:
         self.kept[candidates] = self._proposal(now)
         self.known[candidates] = now
         self.age[candidates] = 0
-
-    def accept(self, candidates: Tensor, norms: Tensor) -> Tensor:
-        """A mask of the accepted candidates, with coins of their own; their norms are kept."""
-        found = self.taken(candidates, norms, self.coins(candidates.numel()))
-        self.renew(candidates, norms)
-        return found
 
 
 def _usable(norms: Tensor) -> Tensor:

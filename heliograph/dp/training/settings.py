@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from heliograph.dp.accounting.accountant import check_delta
+from heliograph.dp.accounting.accountant import check_delta, check_whole
 from heliograph.dp.mechanisms import Neighboring
 from heliograph.dp.samplers import Sampler
 from heliograph.errors import ProgramError
@@ -103,7 +103,7 @@ class Settings:
         if (self.bands is not None) != (self.method == "band_mf"):
             raise ProgramError("bands belong to band_mf", where="bands", hint="give both, or neither")
         if self.bands is not None:
-            _whole(self.bands, "bands", 1, 10**5)
+            check_whole(self.bands, "bands", 1, 10**5)
         if self.precision not in ("full", "bfloat16"):
             raise ProgramError(
                 f"no precision {self.precision!r}",
@@ -118,7 +118,7 @@ class Settings:
                 why="one of them follows from the other, delta and the schedule",
             )
         check_delta(self.delta)
-        _whole(self.epochs, "epochs", 1, 10**6)
+        check_whole(self.epochs, "epochs", 1, 10**6)
         _number(self.batch_size, "batch_size", 1.0, float(_MAX_SIZE), "it is the expected number of records of a batch")
         _number(self.max_grad_norm, "max_grad_norm", 1e-12, 1e12, "the sensitivity of a step is this bound")
         if self.epsilon is not None:
@@ -135,9 +135,9 @@ class Settings:
                 hint="give one share, or one for each epoch",
             )
         _number(self.size_noise, "size_noise", 1e-2, 1e9, "it is the noise on the number of records")
-        _whole(self.physical_batch_size, "physical_batch_size", 1, 10**7)
+        check_whole(self.physical_batch_size, "physical_batch_size", 1, 10**7)
         if self.public_size is not None:
-            _whole(self.public_size, "public_size", 1, _MAX_SIZE)
+            check_whole(self.public_size, "public_size", 1, _MAX_SIZE)
             check_size(float(self.public_size), self, "public_size")
         elif self.noise_multiplier is not None:
             raise ProgramError(
@@ -201,19 +201,10 @@ def check_size(size: float, settings: Settings, where: str) -> None:
             f"delta = {settings.delta:g} is above 1/N = {1 / size:.3g}",
             where="delta",
             why="publishing one record at random has such a delta: it promises nothing to anybody",
-            hint=f"use a delta well below 1/N, such as {_round_down(0.1 / size):g}",
+            hint=f"use a delta well below 1/N, such as {10.0 ** math.floor(math.log10(0.1 / size)):g}",
         )
-
-
-def _round_down(value: float) -> float:
-    return float(10.0 ** math.floor(math.log10(value)))
 
 
 def _number(value: object, name: str, low: float, high: float, why: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ProgramError(f"{name} = {value!r} is not in [{low:g}, {high:g}]", where=name, why=why)
-
-
-def _whole(value: object, name: str, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ProgramError(f"{name} = {value!r} must be an integer in [{low:,}, {high:,}]", where=name)

@@ -20,7 +20,6 @@ from heliograph.dp.banded import optimal_bands
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import SampledGaussian
 from heliograph.dp.samplers import AllocationSampler, PoissonSampler, Sampler
-from heliograph.dp.training import budget as budgets
 from heliograph.dp.training.band_mf import BandedSteps
 from heliograph.dp.training.budget import PlannedBudget, SizeStage
 from heliograph.dp.training.checkpoint import Checkpoint
@@ -440,33 +439,20 @@ class DPTrainer:
 
     def _steps(self, plan: Plan, releaser: Releaser, size: float) -> PoissonSteps | ImportanceSteps | BandedSteps:
         settings = self.settings
-        if settings.bands is not None:
-            mechanism = plan.mechanisms[0]
-            assert isinstance(mechanism, SampledGaussian)
-            return BandedSteps(
-                self._engine,
-                self._records,
-                releaser,
-                factor=optimal_bands(settings.bands, plan.steps * settings.epochs),
-                mechanism=mechanism,
-                max_grad_norm=settings.max_grad_norm,
-                batch_size=settings.batch_size,
-                physical=settings.physical_batch_size,
-            )
         if settings.method == "dpis":
             schedule = Schedule(settings, size, plan.steps)
             return ImportanceSteps(self._engine, self._records, releaser, schedule, plan.sigma, plan.mechanisms)
-        return PoissonSteps(
-            self._engine,
-            self._records,
-            releaser,
-            mechanism=plan.mechanisms[0],
-            max_grad_norm=settings.max_grad_norm,
-            batch_size=settings.batch_size,
-            physical=settings.physical_batch_size,
-            sampler=settings.sampler,
-            steps=plan.steps,
-        )
+        mechanism, about = plan.mechanisms[0], (self._engine, self._records, releaser)
+        shared: dict[str, Any] = {
+            "max_grad_norm": settings.max_grad_norm,
+            "batch_size": settings.batch_size,
+            "physical": settings.physical_batch_size,
+        }
+        if settings.bands is not None:
+            assert isinstance(mechanism, SampledGaussian)
+            factor = optimal_bands(settings.bands, plan.steps * settings.epochs)
+            return BandedSteps(*about, factor=factor, mechanism=mechanism, **shared)
+        return PoissonSteps(*about, mechanism=mechanism, sampler=settings.sampler, steps=plan.steps, **shared)
 
     def _loop(self, run: Run, update: Update) -> Iterator[int]:
         while run.epoch < self.settings.epochs:
@@ -503,7 +489,7 @@ class DPTrainer:
             run.taken += 1
             yield run.taken
             words = "" if run.metrics is None else run.metrics.words()
-            update(run.taken, run.plan.steps * self.settings.epochs, budgets.committed(run.books.budget), words)
+            update(run.taken, run.plan.steps * self.settings.epochs, run.books.budget.committed, words)
             if self._every is not None and run.taken % self._every == 0 and run.step < run.plan.steps:
                 self._check_parameters()
                 run.save()
