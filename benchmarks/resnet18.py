@@ -127,16 +127,16 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "artifact_bytes": path.stat().st_size,
         **{key: report[key] for key in KEYS},
         "simulated": [],
-        "encrypted": None,
     }
     with torch.no_grad():
         wanted = module(images[32 : 32 + max(options.simulated, 1)]).numpy()
     for number in range(options.simulated):
         begun = time.perf_counter()
-        found = np.asarray(hg.simulate(artifact, images[32 + number].numpy()))
-        result["simulated"].append({"seconds": time.perf_counter() - begun, **error(found, wanted[number])})
+        made = np.asarray(hg.simulate(artifact, images[32 + number].numpy()))
+        result["simulated"].append({"seconds": time.perf_counter() - begun, **error(made, wanted[number])})
     if options.encrypted:
-        result["encrypted"] = encrypted(path, images[32].numpy(), wanted[0], options.threads)
+        found = encrypted(path, images[32].numpy(), wanted[0], options.threads)
+        result |= {f"encrypted_{name}": value for name, value in found.items()}
     return result
 
 
@@ -152,7 +152,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     FOLDER,
     columns={
         "weights": "", "compile_s": "s", "compile_processor_s": "s of the processor", "peak_rss_bytes": "bytes",
-        "artifact_bytes": "bytes", **dict.fromkeys(KEYS, ""), "predicted_ms": "ms", "simulated": "", "encrypted": "",
+        "artifact_bytes": "bytes", **dict.fromkeys(KEYS, ""), "predicted_ms": "ms", "simulated": "",
     },
     memory_gb=10,
     minutes=10,

@@ -21,7 +21,7 @@ def rows(readme: str) -> list[tuple[str, float, str]]:
     found = []
     for line in table.strip().splitlines()[2:]:
         name, seconds, threads = (cell.strip() for cell in line.strip("|").split("|")[:3])
-        numbers = [float(each.replace(",", "")) for each in re.findall(r"\d[\d,]*", seconds)]
+        numbers = [float(each.replace(",", "")) for each in re.findall(r"\d[\d,]*(?:\.\d+)?", seconds)]
         best = numbers.index(min(numbers))
         parts = [part.strip() for part in threads.split(";")]
         found.append((name, numbers[best], parts[best] if len(parts) == len(numbers) else parts[0]))

@@ -229,6 +229,10 @@ def test_the_chart_shows_the_table() -> None:
     systems = made.rows((ROOT / "README.md").read_text())
     assert systems[0][0] == "Heliograph"
     assert len(systems) >= 5
+    # Decimals too: 12.4 is not the smaller one of 12 and 4.
+    row = "| Ours; with two kinds | 12.4; 1,161 | 1; 16 | |\n"
+    table = f"<!-- table comparison-readme -->\n| system |\n|---|\n{row}<!-- /table -->"
+    assert made.rows(table) == [("Ours; with two kinds", 12.4, "1")]
     assert made.chart(systems) == made.CHART.read_text(), "run python docs/scripts/comparison_chart.py"
 
 
