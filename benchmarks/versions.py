@@ -2,11 +2,15 @@
 
     git worktree add ../before 783a41d
     python benchmarks/versions.py --before ../before
+    python benchmarks/versions.py --before ../before --networks --primitives
 
 Each version compiles a network by itself, in a process of its own, and holds client, keys and server in another one. Then
 they evaluate the same encrypted samples in turns, so that a machine whose speed changes slows both; where other work takes
 its share, the ratio of the processor's seconds says more. The first run of each, which encodes plaintexts, is not counted.
 Floors are measured at the end, and errors are those against the float network.
+
+Of primitives, each version holds the keys of a ring, and both make the same calls in turns, at the top, in the middle and at
+the end of the chain, with one thread and with two.
 """
 
 from __future__ import annotations
@@ -20,14 +24,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from harness import BUILD, HERE, ROOT, Run, Skip, benchmark, option
+from harness import BUILD, HERE, ROOT, Run, Skip, benchmark, cores, option
 from heliograph.ir import Builder, Stage
 
 
@@ -155,6 +159,24 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 DATA = ("mnist.npz", "imdb_tokens_top10k.npz", "cifar10_subset.npz", "cifar10_resnet20_akamaster.npz")
 
 
+# Fields of rings in the order of Ring: small networks, bootstraps in words, a softmax, bootstraps of long levels.
+RINGS: tuple[tuple[int | None, ...], ...] = (
+    (13, 42, 34, 3, 2, None), (14, 42, 34, 6, 2, None), (15, 34, 30, 20, 3, None), (15, 60, 45, 13, 3, None),
+    (16, 60, 55, 23, 4, None),
+)  # fmt: skip
+REPEATS = {13: 21, 14: 15, 15: 7, 16: 3}
+PRIMITIVE_NAMES = (
+    "add", "accumulate", "add_plain", "mul", "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted",
+    "decompose", "conjugate", "relinearize", "rescale", "weighted_sums",
+)  # fmt: skip
+# Of a row; None for what it does not have.
+COLUMNS = {
+    "ratio": "", "processor_ratio": "", "seconds_before": "s", "seconds_after": "s", "floor_s_after": "s",
+    "keys_s_before": "s", "keys_s_after": "s", "compile_s_before": "s", "compile_s_after": "s",
+    "peak_rss_bytes_before": "bytes", "peak_rss_bytes_after": "bytes", "error_before": "", "error_after": "",
+}  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------- in the processes of a version
 
 
@@ -210,6 +232,40 @@ def evaluate(folder: Path) -> None:
             print(json.dumps(entry), flush=True)
 
 
+def call(fields: list[int | None]) -> None:
+    """Hold the keys of a ring; for each line `primitive level` answer with the milliseconds of a call."""
+    from heliograph.ckks.ring import Ring
+    from heliograph.execution.primitives import PRIMITIVES, Sample
+    from heliograph.execution.protocol import sums_size
+
+    try:
+        from heliograph.tools.measuring.beside import AMOUNT, beside, sample_values
+    except ModuleNotFoundError:
+        # Where it was at 783a41d.
+        from heliograph.runtime.beside import AMOUNT, beside, sample_values  # type: ignore[import-not-found,no-redef]
+
+    ring = Ring(*fields)  # type: ignore[arg-type]
+    repeats, ready = REPEATS[ring.log_ring], {}
+    with beside(ring) as made:
+        do, encrypted = made.backends()["native"]
+        values = sample_values(ring)
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            name, level = line.split()[0], int(line.split()[1])
+            if (name, level) not in ready:
+                x = encrypted(values, level)
+                x = do.mul(x, x) if name == "relinearize" else x
+                size = sums_size(8, 16) if name == "weighted_sums" else 2
+                ready[name, level] = PRIMITIVES[name].ready(do, Sample(ring, level, size, AMOUNT, x))
+                ready[name, level]()
+            spent = []
+            for _ in range(repeats):
+                begun = time.perf_counter()
+                ready[name, level]()
+                spent.append(time.perf_counter() - begun)
+            print(json.dumps({"ms": 1e3 * statistics.median(spent) / PRIMITIVES[name].calls}), flush=True)
+
+
 class Version:
     """A checkout of the package: processes that import it."""
 
@@ -219,10 +275,11 @@ class Version:
             raise Skip(f"{checkout} is not a checkout of the package")
         self._running: subprocess.Popen[str] | None = None
 
-    def _process(self, *words: str) -> subprocess.Popen[str]:
+    def _process(self, *words: str, threads: int | None = None) -> subprocess.Popen[str]:
         path = os.pathsep.join(map(str, (self.checkout, HERE)))
+        few = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
         return subprocess.Popen(
-            [sys.executable, str(HERE / "versions.py"), *words], env={**os.environ, "PYTHONPATH": path},
+            [sys.executable, str(HERE / "versions.py"), *words], env={**os.environ, "PYTHONPATH": path, **few},
             cwd=self.checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -236,6 +293,11 @@ class Version:
     def start(self, folder: Path) -> dict[str, Any]:
         self._running = self._process("evaluate", str(folder))
         return self.answer()
+
+    def hold(self, ring: Sequence[int | None], threads: int) -> None:
+        """Hold the keys of a ring."""
+        self._running = self._process("call", json.dumps(ring), threads=threads)
+        self.answer()
 
     def ask(self, line: object) -> dict[str, Any]:
         assert self._running is not None
@@ -305,15 +367,37 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
     return result
 
 
+def compared_calls(
+    ring: Sequence[int | None], threads: int, before: Version, after: Version, rounds: int
+) -> dict[str, Any]:
+    """The times of both versions' primitives, over each other."""
+    levels = sorted({ring[3] or 0, (ring[3] or 0) // 2, 1}, reverse=True)
+    calls, both = [f"{name} {level}" for level in levels for name in PRIMITIVE_NAMES], (before, after)
+    try:
+        for version in both:
+            version.hold(ring, threads)
+        times: dict[str, tuple[list[float], list[float]]] = {each: ([], []) for each in calls}
+        for _ in range(rounds):
+            for each in calls:
+                for version, found in zip(both, times[each], strict=True):
+                    found.append(version.ask(each)["ms"])
+    finally:
+        for version in both:
+            version.close()
+    ratios = {each: statistics.median(new) / statistics.median(old) for each, (old, new) in times.items()}
+    by_name = {
+        name: statistics.geometric_mean(ratio for each, ratio in ratios.items() if each.split()[0] == name)
+        for name in PRIMITIVE_NAMES
+    }
+    return {"ratio": statistics.geometric_mean(ratios.values()), **by_name, "times_ms": times}
+
+
 @benchmark(
     option("--before", type=Path, help="a checkout of the version to compare with"),
-    option("--networks", nargs="+", choices=tuple(NETWORKS), default=list(NETWORKS), selects=True),
+    option("--primitives", action="store_true", selects=True, help="compare primitives too"),
+    option("--networks", nargs="*", choices=tuple(NETWORKS), default=list(NETWORKS), selects=True),
     option("--rounds", type=int, default=5),
-    columns={
-        "ratio": "", "processor_ratio": "", "seconds_before": "s", "seconds_after": "s", "floor_s_after": "s",
-        "keys_s_before": "s", "keys_s_after": "s", "compile_s_before": "s", "compile_s_after": "s",
-        "peak_rss_bytes_before": "bytes", "peak_rss_bytes_after": "bytes", "error_before": "", "error_after": "",
-    },
+    columns=COLUMNS,
     data=DATA,
     memory_gb=20,
     minutes=60,
@@ -325,9 +409,18 @@ def versions(run: Run) -> None:
         raise Skip("--before names the checkout of another version")
     BUILD.mkdir(parents=True, exist_ok=True)
     before, after = Version(given.before), Version(ROOT)
-    # Trained here, once, for both.
-    digits()
-    smoothed()
+    for threads in sorted({1, cores()}) if given.primitives else ():
+        for ring in RINGS:
+            run.row(
+                {"log_ring": ring[0], "scale_bits": ring[2], "threads": threads},
+                lambda ring=ring, threads=threads: {  # type: ignore[misc]
+                    **dict.fromkeys(COLUMNS), **compared_calls(ring, threads, before, after, given.rounds)
+                },
+            )  # fmt: skip
+    if given.networks:
+        # Trained here, once, for both.
+        digits()
+        smoothed()
     for name in given.networks:
         run.row({"network": name}, lambda name=name: compared(name, before, after, given.rounds, run.say))  # type: ignore[misc]
 
@@ -337,5 +430,7 @@ if __name__ == "__main__":
         build(sys.argv[2], Path(sys.argv[3]))
     elif sys.argv[1:2] == ["evaluate"]:
         evaluate(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["call"]:
+        call(json.loads(sys.argv[2]))
     else:
         versions.main()
