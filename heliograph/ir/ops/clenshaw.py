@@ -39,23 +39,33 @@ def clenshaw(
     `own`: the coefficients of the recurrence, those of even or of odd terms alone if it is `halved`.
     `constant`, `line`: the first two coefficients of the series.
     """
+    # Loops without conditions, of which the compiler makes vectors.
+    first, last = own[0], own[-1] if own.size > 1 else 0.0
     t, twice, one, two = np.empty(_TOGETHER), np.empty(_TOGETHER), np.empty(_TOGETHER), np.empty(_TOGETHER)
     for start in range(0, values.size, _TOGETHER):
         count = min(_TOGETHER, values.size - start)
         for i in range(count):
             t[i] = (values[start + i] * 2.0 - (high + low)) / (high - low)
-            twice[i] = t[i] * t[i] * 4.0 - 2.0 if halved else t[i] * 2.0
-            one[i] = own[-1] if own.size > 1 else 0.0
+            one[i] = last
             two[i] = 0.0
-        for k in range(own.size - 2, 0, -1):
+        if halved:
             for i in range(count):
-                following = twice[i] * one[i] - two[i] + own[k]
+                twice[i] = t[i] * t[i] * 4.0 - 2.0
+        else:
+            for i in range(count):
+                twice[i] = t[i] * 2.0
+        for k in range(own.size - 2, 0, -1):
+            added = own[k]
+            for i in range(count):
+                following = twice[i] * one[i] - two[i] + added
                 two[i] = one[i]
                 one[i] = following
-        for i in range(count):
-            if halved and odd:
-                result[start + i] = (twice[i] * one[i] - two[i] - one[i] + own[0]) * t[i] + constant
-            else:
-                result[start + i] = twice[i] * one[i] * 0.5 - two[i] + own[0]
-                if halved and line != 0.0:
+        if halved and odd:
+            for i in range(count):
+                result[start + i] = (twice[i] * one[i] - two[i] - one[i] + first) * t[i] + constant
+        else:
+            for i in range(count):
+                result[start + i] = twice[i] * one[i] * 0.5 - two[i] + first
+            if halved and line != 0.0:
+                for i in range(count):
                     result[start + i] += t[i] * line
