@@ -113,7 +113,8 @@ def _one_blas_thread() -> contextlib.AbstractContextManager[object]:
     """
     if threading.current_thread() is not threading.main_thread():
         return contextlib.nullcontext()
-    return _libraries().limit(limits=1, user_api="blas")
+    limit: contextlib.AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
+    return limit
 
 
 def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:

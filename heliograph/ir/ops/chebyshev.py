@@ -22,7 +22,8 @@ def _kernel() -> Callable[..., None] | None:
         return None
     from heliograph.ir.ops.clenshaw import clenshaw
 
-    return clenshaw
+    kernel: Callable[..., None] = clenshaw
+    return kernel
 
 
 def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -> Array:
