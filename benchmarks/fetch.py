@@ -209,6 +209,10 @@ NOT_MADE = {
     "cifar10_reference_logits.npz": "it holds what the two ResNets give for the test images; only tests read it",
     "imdb_tokens_top10k.npz": "it is made of the reviews of Maas et al. (2011) by a tokenizer that is not here",
     "snips_minilm_l6_features.npz": "it is made of the SNIPS intents by the model all-MiniLM-L6-v2",
+    **dict.fromkeys(
+        (*(f"cifar10_resnet{depth}_ace.npz" for depth in (20, 32, 44, 56, 110)), "cifar100_resnet32_ace.npz"),
+        "it is a model of the package ace-fhe 0.2.2, in a form of its own there",
+    ),
 }
 
 

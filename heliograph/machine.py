@@ -11,9 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
-
-from threadpoolctl import ThreadpoolController
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -101,8 +99,11 @@ def _group_bytes() -> list[int]:
 
 
 @functools.cache
-def _libraries() -> ThreadpoolController:
+def _libraries() -> Any:
     """The libraries with threads of their own. To look for them takes milliseconds."""
+    # Clients multiply no matrices, and need not have it.
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()
 
 
@@ -117,12 +118,13 @@ def _one_blas_thread() -> contextlib.AbstractContextManager[object]:
     return limit
 
 
-def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:
+def in_threads(work: Callable[[int], T], count: int, size: int, blas: bool = False) -> list[T]:
     """work(0), work(1), ... work(count - 1), each on `size` numbers, computed on all usable cores.
 
-    OMP_NUM_THREADS limits the threads, as it does those of kernels. Called from the main thread, it leaves BLAS one thread
-    for each of them: its own would wait for each other, all the more beside other work on the machine. Within `work`,
-    `in_threads` takes one thread.
+    OMP_NUM_THREADS limits the threads, as it does those of kernels. Within `work`, `in_threads` takes one thread.
+
+    With `blas`, and in the main thread, BLAS has one thread for each of these: its own would wait for each other, all the
+    more beside other work on the machine.
     """
     threads = 1 if _inside.get() else min(usable_cores(), count)
     if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
@@ -140,7 +142,8 @@ def in_threads(work: Callable[[int], T], count: int, size: int) -> list[T]:
 
     # With numpy's settings for overflows, which belong to the context.
     contexts = [contextvars.copy_context() for _ in range(threads - 1)]
-    with _one_blas_thread(), ThreadPoolExecutor(threads - 1, thread_name_prefix="heliograph") as pool:
+    limit = _one_blas_thread() if blas else contextlib.nullcontext()
+    with limit, ThreadPoolExecutor(threads - 1, thread_name_prefix="heliograph") as pool:
         others = [pool.submit(context.run, share, first) for first, context in enumerate(contexts, 1)]
         parts = [share(0), *(other.result() for other in others)]
     return [parts[number % threads][number // threads] for number in range(count)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heliograph.dp.concentrated import Zcdp
 from heliograph.dp.mechanisms import (
     Gaussian,
     Laplace,
@@ -110,9 +109,9 @@ class Composition:
         return "replace" if known == {"replace"} else asked
 
     def simplified(self) -> Composition:
-        """The same composition with p = 0 left out, p = 1 not sampled, and zCDP added up."""
+        """The same composition with p = 0 left out, p = 1 not sampled, and what adds up (zCDP) added up."""
         items: list[tuple[Mechanism, int]] = []
-        concentrated: list[tuple[Zcdp, int]] = []
+        together: dict[type[Mechanism], list[tuple[Mechanism, int]]] = {}
         for mechanism, count in self.items:
             if isinstance(mechanism, SampledGaussian) and mechanism.p == 1.0:
                 mechanism = Gaussian(mechanism.noise_multiplier)
@@ -121,12 +120,13 @@ class Composition:
             sampled = isinstance(mechanism, SampledGaussian | SampledLaplace)
             if not count or (sampled and mechanism.arguments()["p"] == 0.0):
                 continue
-            if isinstance(mechanism, Zcdp):
-                concentrated.append((mechanism, count))
+            if mechanism.adds_up:
+                together.setdefault(type(mechanism), []).append((mechanism, count))
             else:
                 items.append((mechanism, count))
-        # Of equal ones, the count says as much.
-        items += concentrated if len(concentrated) < 2 else [(Zcdp.added_up(concentrated), 1)]
+        for kind, found in together.items():
+            # Of equal ones, the count says as much.
+            items += found if len(found) == 1 else [(kind.added_up(found), 1)]
         return Composition(tuple(items))
 
     def bounded(self, side: Side, delta: float) -> Composition:

@@ -37,6 +37,7 @@ class Zcdp(Mechanism):
     name = "zcdp"
     symmetric = True
     relation = None
+    adds_up = True
 
     def __post_init__(self) -> None:
         self._check("rho", 1e-12, 1e4, "the rho of one mechanism lies in [1e-12, 10,000]")

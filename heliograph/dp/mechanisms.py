@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -53,9 +54,17 @@ class Mechanism(ABC):
     absent_is_null: ClassVar[bool] = False
     """Leaving a record out and making it add nothing come to the same, so that zero_out has the pair of add_remove."""
 
+    adds_up: ClassVar[bool] = False
+    """Several of the kind are one of it (`added_up`)."""
+
     @abstractmethod
     def pair(self, direction: Direction) -> Pair:
         """The dominating pair (A, B) in a direction."""
+
+    @classmethod
+    def added_up(cls, items: Sequence[tuple[Any, int]]) -> Mechanism:
+        """One mechanism of a kind that adds up for several, each with its count."""
+        raise NotImplementedError(cls.name)
 
     def replaced(self) -> Mechanism:
         """The record of this mechanism for neighbours that differ by one replaced record.

@@ -374,7 +374,9 @@ def test_a_peers_job_that_takes_too_much_is_a_row(tmp_path: Path) -> None:
     late = watched(told + "import time; time.sleep(60)", minutes=0.02)
     assert late["keys_s"] == 2
     assert "minutes; it had told `keys`" in str(late["failed"])
-    assert "GB after `keys`" in str(watched(told + "x = b'1' * 400_000_000; input()", memory_gb=0.2)["failed"])
+    assert "GB after `keys`" in str(
+        watched(told + "x = b'1' * 400_000_000; import time; time.sleep(60)", memory_gb=0.2)["failed"]
+    )
     assert watched(told + "raise SystemExit('no such key')")["failed"] == "ended with 1 after `keys`: no such key"
     assert watched(told.replace('"keys"', '"done"'))["failed"] is None
 

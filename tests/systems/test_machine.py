@@ -59,10 +59,11 @@ def test_blas_has_one_thread_for_each_of_several() -> None:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
     with threadpool_limits(2, user_api="blas"):
-        assert all(threads == {1} for threads in in_threads(seen, 6, 1 << 20))
+        assert all(threads == {1} for threads in in_threads(seen, 6, 1 << 20, blas=True))
         assert seen(0) == {2}
         # What is too small for threads is not limited.
-        assert in_threads(seen, 2, 1) == [{2}, {2}]
+        assert in_threads(seen, 2, 1, blas=True) == [{2}, {2}]
+        assert in_threads(seen, 2, 1 << 20) == [{2}, {2}]
 
 
 @pytest.mark.usefixtures("three_cores")
@@ -76,9 +77,9 @@ def test_blas_has_its_threads_again_after_calls_that_overlap() -> None:
             together.wait()
             assert ended.wait(timeout=30)
 
-    running = threading.Thread(target=in_threads, args=(late, 3, 1 << 20))
+    running = threading.Thread(target=in_threads, args=(late, 3, 1 << 20, True))
     running.start()
-    in_threads(lambda number: together.wait() if number == 0 else None, 3, 1 << 20)
+    in_threads(lambda number: together.wait() if number == 0 else None, 3, 1 << 20, blas=True)
     ended.set()
     running.join()
     assert threadpool_info() == before

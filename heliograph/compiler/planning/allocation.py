@@ -206,7 +206,7 @@ def run_in_chunks(program: Program, samples: Sequence[Array]) -> list[Array]:
             return interpret_batch(program, *(array[part] for array in samples))
 
     work = _CHUNK * sum(size_of(node) for node in program.nodes)
-    parts = in_threads(run, -(-samples[0].shape[0] // _CHUNK), work)
+    parts = in_threads(run, -(-samples[0].shape[0] // _CHUNK), work, blas=True)
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 

@@ -179,7 +179,7 @@ class KroneckerMatrix(Matrix):
                     moved[:, t] = np.take(padded, tap, axis=2, mode="clip")
             np.matmul(flat, moved.reshape(len(part), terms * own, rows), out=result[start : start + step])
 
-        in_threads(some, -(-count // step), step * terms * own * rows)
+        in_threads(some, -(-count // step), step * terms * own * rows, blas=True)
         return result.reshape(count, out * rows)
 
     def _of_channels(self, x: Array) -> Array:
@@ -195,7 +195,7 @@ class KroneckerMatrix(Matrix):
             product = (self.weights[0] @ columns).reshape(out, -1, places)
             made[number * step : (number + 1) * step] = product.transpose(1, 0, 2)
 
-        in_threads(some, -(-count // step), step * own * places)
+        in_threads(some, -(-count // step), step * own * places, blas=True)
         return made.reshape(count, out * places)
 
     def apply_to_constant(self, x: Array) -> Array:
