@@ -10,7 +10,7 @@ import heliograph as hg  # noqa: F401  # first: it sets OpenMP's waiting policy 
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,6 @@ from harness import Run, apart, benchmark, cores, option
 from heliograph.ckks.ring import Ring
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import sums_size
-from heliograph.tools.measuring.beside import AMOUNT, beside, sample_values
-from heliograph.tools.measuring.turns import medians_ms
 
 # Chains as programs have them: small networks, one with a softmax, one that bootstraps.
 RINGS = (
@@ -35,8 +33,20 @@ NAMES = (
 REPEATS = {13: 21, 14: 15, 15: 9, 16: 5}
 
 
+def ready(do: Any, name: str, x: Any, ring: Ring, level: int, amount: int) -> Callable[[], Any]:
+    """A call of a primitive on a fresh ciphertext; `amount` is the rotation that has a key."""
+    x = do.mul(x, x) if name == "relinearize" else x
+    size = sums_size(8, 16) if name == "weighted_sums" else 2
+    call: Callable[[], Any] = PRIMITIVES[name].ready(do, Sample(ring, level, size, amount, x))
+    return call
+
+
 def measured(rings: tuple[Ring, ...]) -> Iterator[dict[str, Any]]:
     """One row for each primitive, ring and level: the medians of both backends, in milliseconds."""
+    # Not at the top: versions.py takes what is above into versions that had these elsewhere.
+    from heliograph.tools.measuring.beside import AMOUNT, beside, sample_values
+    from heliograph.tools.measuring.turns import medians_ms
+
     for ring in rings:
         with beside(ring) as made:
             values = sample_values(ring)
@@ -44,10 +54,7 @@ def measured(rings: tuple[Ring, ...]) -> Iterator[dict[str, Any]]:
                 for name in NAMES:
                     calls = {}
                     for backend, (do, encrypted) in made.backends().items():
-                        x = encrypted(values, level)
-                        size = sums_size(8, 16) if name == "weighted_sums" else 2
-                        x = do.mul(x, x) if name == "relinearize" else x
-                        calls[backend] = PRIMITIVES[name].ready(do, Sample(ring, level, size, AMOUNT, x))
+                        calls[backend] = ready(do, name, encrypted(values, level), ring, level, AMOUNT)
                     yield {
                         "primitive": name, "ring_dim": ring.ring_dim, "level": level, "digits": ring.digits,
                         **{

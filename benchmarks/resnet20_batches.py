@@ -108,7 +108,9 @@ def resnet20_batches(run: Run) -> None:
             found = dict.fromkeys(COLUMNS) | apart(
                 "resnet20_batches:planned", batch, vars(given), threads=given.threads
             )
-            return found | (measured(batch, found["folder"], given) if encrypted and "folder" in found else {})
+            # Of this machine alone.
+            folder = found.pop("folder", None)
+            return found | (measured(batch, folder, given) if encrypted and folder else {})
 
         # With another key: a plan alone does not stand for a run.
         run.row({"mode": given.mode, "batch": batch, **({} if encrypted else {"run": "planned"})}, make)

@@ -24,14 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+import primitives
 from harness import BUILD, HERE, ROOT, Run, Skip, benchmark, cores, option
+from heliograph.ckks.ring import Ring
 from heliograph.ir import Builder, Stage
 
 
@@ -159,16 +161,8 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 DATA = ("mnist.npz", "imdb_tokens_top10k.npz", "cifar10_subset.npz", "cifar10_resnet20_akamaster.npz")
 
 
-# Fields of rings in the order of Ring: small networks, bootstraps in words, a softmax, bootstraps of long levels.
-RINGS: tuple[tuple[int | None, ...], ...] = (
-    (13, 42, 34, 3, 2, None), (14, 42, 34, 6, 2, None), (15, 34, 30, 20, 3, None), (15, 60, 45, 13, 3, None),
-    (16, 60, 55, 23, 4, None),
-)  # fmt: skip
-REPEATS = {13: 21, 14: 15, 15: 7, 16: 3}
-PRIMITIVE_NAMES = (
-    "add", "accumulate", "add_plain", "mul", "mul_plain", "summed_product", "mul_scalar", "rotate", "rotate_hoisted",
-    "decompose", "conjugate", "relinearize", "rescale", "weighted_sums",
-)  # fmt: skip
+# Those of primitives.py, and one that bootstraps in words.
+RINGS = (*primitives.RINGS, Ring(15, 34, 30, 20, 3, None))
 # Of a row; None for what it does not have.
 COLUMNS = {
     "ratio": "", "processor_ratio": "", "seconds_before": "s", "seconds_after": "s", "floor_s_after": "s",
@@ -234,10 +228,6 @@ def evaluate(folder: Path) -> None:
 
 def call(fields: list[int | None]) -> None:
     """Hold the keys of a ring; for each line `primitive level` answer with the milliseconds of a call."""
-    from heliograph.ckks.ring import Ring
-    from heliograph.execution.primitives import PRIMITIVES, Sample
-    from heliograph.execution.protocol import sums_size
-
     try:
         from heliograph.tools.measuring.beside import AMOUNT, beside, sample_values
     except ModuleNotFoundError:
@@ -245,7 +235,7 @@ def call(fields: list[int | None]) -> None:
         from heliograph.runtime.beside import AMOUNT, beside, sample_values  # type: ignore[import-not-found,no-redef]
 
     ring = Ring(*fields)  # type: ignore[arg-type]
-    repeats, ready = REPEATS[ring.log_ring], {}
+    repeats, ready = primitives.REPEATS[ring.log_ring], {}
     with beside(ring) as made:
         do, encrypted = made.backends()["native"]
         values = sample_values(ring)
@@ -253,17 +243,14 @@ def call(fields: list[int | None]) -> None:
         for line in sys.stdin:
             name, level = line.split()[0], int(line.split()[1])
             if (name, level) not in ready:
-                x = encrypted(values, level)
-                x = do.mul(x, x) if name == "relinearize" else x
-                size = sums_size(8, 16) if name == "weighted_sums" else 2
-                ready[name, level] = PRIMITIVES[name].ready(do, Sample(ring, level, size, AMOUNT, x))
+                ready[name, level] = primitives.ready(do, name, encrypted(values, level), ring, level, AMOUNT)
                 ready[name, level]()
             spent = []
             for _ in range(repeats):
                 begun = time.perf_counter()
                 ready[name, level]()
                 spent.append(time.perf_counter() - begun)
-            print(json.dumps({"ms": 1e3 * statistics.median(spent) / PRIMITIVES[name].calls}), flush=True)
+            print(json.dumps({"ms": 1e3 * statistics.median(spent) / primitives.PRIMITIVES[name].calls}), flush=True)
 
 
 class Version:
@@ -294,9 +281,10 @@ class Version:
         self._running = self._process("evaluate", str(folder))
         return self.answer()
 
-    def hold(self, ring: Sequence[int | None], threads: int) -> None:
+    def hold(self, ring: Ring, threads: int) -> None:
         """Hold the keys of a ring."""
-        self._running = self._process("call", json.dumps(ring), threads=threads)
+        fields = ring.log_ring, ring.first_mod_bits, ring.scale_bits, ring.levels, ring.digits, ring.security_bits
+        self._running = self._process("call", json.dumps(fields), threads=threads)
         self.answer()
 
     def ask(self, line: object) -> dict[str, Any]:
@@ -367,12 +355,10 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
     return result
 
 
-def compared_calls(
-    ring: Sequence[int | None], threads: int, before: Version, after: Version, rounds: int
-) -> dict[str, Any]:
+def compared_calls(ring: Ring, threads: int, before: Version, after: Version, rounds: int) -> dict[str, Any]:
     """The times of both versions' primitives, over each other."""
-    levels = sorted({ring[3] or 0, (ring[3] or 0) // 2, 1}, reverse=True)
-    calls, both = [f"{name} {level}" for level in levels for name in PRIMITIVE_NAMES], (before, after)
+    levels = sorted({ring.levels, ring.levels // 2, 1}, reverse=True)
+    calls, both = [f"{name} {level}" for level in levels for name in primitives.NAMES], (before, after)
     try:
         for version in both:
             version.hold(ring, threads)
@@ -387,7 +373,7 @@ def compared_calls(
     ratios = {each: statistics.median(new) / statistics.median(old) for each, (old, new) in times.items()}
     by_name = {
         name: statistics.geometric_mean(ratio for each, ratio in ratios.items() if each.split()[0] == name)
-        for name in PRIMITIVE_NAMES
+        for name in primitives.NAMES
     }
     return {"ratio": statistics.geometric_mean(ratios.values()), **by_name, "times_ms": times}
 
@@ -412,7 +398,7 @@ def versions(run: Run) -> None:
     for threads in sorted({1, cores()}) if given.primitives else ():
         for ring in RINGS:
             run.row(
-                {"log_ring": ring[0], "scale_bits": ring[2], "threads": threads},
+                {"log_ring": ring.log_ring, "scale_bits": ring.scale_bits, "threads": threads},
                 lambda ring=ring, threads=threads: {  # type: ignore[misc]
                     **dict.fromkeys(COLUMNS), **compared_calls(ring, threads, before, after, given.rounds)
                 },

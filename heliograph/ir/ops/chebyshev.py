@@ -40,23 +40,15 @@ def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -
     own = [float(value) for value in (coefficients[int(odd) :: 2] if halved else coefficients)]
     # To load the kernel takes as long as numpy takes for these values.
     kernel = _kernel() if flat.size >= _EACH and dtype == np.float64 else None
+    line = float(coefficients[1]) if len(coefficients) > 1 else 0.0
+    given = np.array(own), float(low), float(high), halved, odd, float(coefficients[0]), line
+
+    def compiled(number: int) -> None:
+        part = slice(number * _EACH, (number + 1) * _EACH)
+        assert kernel is not None
+        kernel(flat[part], found[part], *given)
 
     def evaluate(number: int) -> None:
-        if kernel is not None:
-            part = slice(number * _EACH, (number + 1) * _EACH)
-            line = float(coefficients[1]) if len(coefficients) > 1 else 0.0
-            kernel(
-                flat[part],
-                found[part],
-                np.array(own),
-                float(low),
-                float(high),
-                halved,
-                odd,
-                float(coefficients[0]),
-                line,
-            )
-            return
         work = np.empty((5, min(_TOGETHER, flat.size)), dtype=found.dtype)
         for start in range(number * _EACH, min((number + 1) * _EACH, flat.size), _TOGETHER):
             block(flat[start : start + _TOGETHER], found[start : start + _TOGETHER], work)
@@ -98,5 +90,5 @@ def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -
             t *= float(coefficients[1])
             result += t
 
-    in_threads(evaluate, -(-flat.size // _EACH), _EACH)
+    in_threads(evaluate if kernel is None else compiled, -(-flat.size // _EACH), _EACH)
     return found.reshape(np.shape(x))
