@@ -11,6 +11,7 @@ import deep_network  # first: it imports heliograph before torch
 
 from common import hg
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +27,17 @@ CALIBRATED, INDEXED = 500, 1000
 DEGREES = (127, 127, 127, 127, 63, 63)
 # Encryption may add an error of 2^-PRECISION times the largest output: a cosine of 0.99 is far coarser.
 PRECISION = 6
+FIGURES = ("cosine_median", "cosine_worst", "nearest", "intent_float", "intent")
 COLUMNS = {
-    "cosine_median": "", "cosine_worst": "", "nearest": "", "intent_float": "", "intent_polynomial": "",
-    "simulated": "", "cosine_simulated_worst": "", "encrypted": "", "cosine_encrypted_worst": "", "seconds": "s",
-    "seconds_first": "s", "floor_seconds": "s", "predicted_seconds": "s", "keys_s": "s", "compile_s": "s",
-    "peak_rss_bytes": "bytes", **dict.fromkeys(deep_network.REPORTED, ""),
+    **dict.fromkeys(FIGURES, ""), **{f"{name}_simulated": "" for name in FIGURES}, "simulated": "", "encrypted": "",
+    "cosine_encrypted_worst": "", "seconds": "s", "seconds_first": "s", "floor_seconds": "s", "predicted_seconds": "s",
+    "keys_s": "s", "compile_s": "s", "peak_rss_bytes": "bytes", **dict.fromkeys(deep_network.REPORTED, ""),
     "evaluation_key_bytes": "bytes", "server_peak_bytes": "bytes",
 }  # fmt: skip
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def cosines(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return np.asarray((unit(rows) * unit(others)).sum(1))
 
 
 def head(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -51,8 +48,19 @@ def head(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     )
 
 
-def accuracy(rows: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> float:
-    return float(((unit(rows) @ weights[:-1] + weights[-1]).argmax(1) == labels).mean())
+def beside(rows: Sequence[Sequence[float]] | np.ndarray, float_: Mapping[str, Any]) -> dict[str, float]:
+    """The first embeddings beside the float network's: their cosines, the nearest of the index, the intents by the head."""
+    made, exact = unit(np.asarray(rows)), unit(np.asarray(float_["exact"])[: len(rows)])
+    index, weights, labels = (np.asarray(float_[name]) for name in ("index", "head", "labels"))
+    intents = [(each @ weights[:-1] + weights[-1]).argmax(1) == labels[: len(rows)] for each in (exact, made)]
+    near = (made * exact).sum(1)
+    return {
+        "cosine_median": float(np.median(near)),
+        "cosine_worst": float(near.min()),
+        "nearest": float(((made @ index.T).argmax(1) == (exact @ index.T).argmax(1)).mean()),
+        "intent_float": float(intents[0].mean()),
+        "intent": float(intents[1].mean()),
+    }
 
 
 def spaced(count: int, of: int) -> np.ndarray:
@@ -83,24 +91,23 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     meant = seen.get("merge-activations", seen["fold-scaling"])
     parts = [test.part(slice(start, start + 50)) for start in range(0, given["queries"], 50)]
     made = np.concatenate([interpret_many(meant, list(part))[0] for part in parts])
-    exact, known = embedded(module, test), embedded(module, train)
+    known = embedded(module, train)
     place = Path(given["folder"]) / f"minilm-{given['tokens']}-{artifact.fingerprint[:12]}"
     place.mkdir(parents=True, exist_ok=True)
     artifact.save(place / "artifact.helio")
     np.savez(place / "test.npz", **test.part(slice(None))._asdict())
-    index, count = unit(known[spaced(INDEXED, len(texts))]), len(made)
-    weights = head(known, labels)
-    near = cosines(made, exact[:count])
+    float_ = {
+        "exact": embedded(module, test),
+        "index": unit(known[spaced(INDEXED, len(texts))]),
+        "head": head(known, labels),
+        "labels": wanted,
+    }
     return {
         "place": str(place),
-        "exact": exact,
+        "float": float_,
         "report": artifact.report.to_dict(),
         "compile_s": artifact.compile_s,
-        "cosine_median": float(np.median(near)),
-        "cosine_worst": float(near.min()),
-        "nearest": float(((unit(made) @ index.T).argmax(1) == (unit(exact[:count]) @ index.T).argmax(1)).mean()),
-        "intent_float": accuracy(exact, weights, wanted),
-        "intent_polynomial": accuracy(made, weights, wanted[:count]),
+        "polynomials": beside(made, float_),
     }
 
 
@@ -128,11 +135,12 @@ def minilm(run: Run) -> None:
 def measured(run: Run) -> dict[str, Any]:
     given = run.options
     found = deep_network.apart("minilm:compiled", vars(given), threads=given.threads)
-    place, exact, report = Path(found.pop("place")), np.array(found.pop("exact")), found.pop("report")
-    run.say(f"polynomials: cosine {found['cosine_median']:.4f} in the median, {found['cosine_worst']:.4f} at worst")
+    place, report, polynomials = Path(found["place"]), found["report"], found["polynomials"]
+    run.say(f"polynomials: {polynomials}")
     result: dict[str, Any] = {
         **dict.fromkeys(COLUMNS),
-        **found,
+        **polynomials,
+        "compile_s": found["compile_s"],
         "predicted_seconds": report["predicted_ms"] / 1e3,
         **{name: report[name] for name in deep_network.REPORTED},
         "simulated": 0,
@@ -140,22 +148,23 @@ def measured(run: Run) -> dict[str, Any]:
     }
     with np.load(place / "test.npz", allow_pickle=False) as file:
         test = Sentences(**{name: file[name] for name in file.files})
-    asked = list(zip(*test, strict=True))
-    if given.simulated:
-        rows = deep_network.simulate(place, asked, given.simulated, run.say)
-        near = cosines(rows, exact[: len(rows)])
-        result |= {"simulated": len(rows), "cosine_simulated_worst": float(near.min())}
     if given.encrypted:
         some = test.part(slice(given.encrypted))._asdict()
         ran = deep_network.run_encrypted(some, place, given.threads, given.backend)
-        near = cosines(np.array([entry["scores"] for entry in ran["images"]]), exact[: given.encrypted])
         result |= {
             "encrypted": given.encrypted,
-            "cosine_encrypted_worst": float(near.min()),
+            "cosine_encrypted_worst": beside([entry["scores"] for entry in ran["images"]], found["float"])[
+                "cosine_worst"
+            ],
             "seconds": ran["seconds"],
             "seconds_first": ran["images"][0]["seconds"],
             **{name: ran[name] for name in ("floor_seconds", "floor_by_kind", "keys_s", "peak_rss_bytes")},
         }
+    if given.simulated:
+        rows = deep_network.simulate(place, list(zip(*test, strict=True)), given.simulated, run.say)
+        figures = beside(rows, found["float"])
+        run.say(f"simulated: {figures}")
+        result |= {"simulated": len(rows), **{f"{name}_simulated": value for name, value in figures.items()}}
     return result
 
 

