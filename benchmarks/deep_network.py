@@ -52,7 +52,7 @@ def options(degree: int | None, networks: Sequence[str]) -> tuple[Any, ...]:
         option("--network", choices=networks, default=networks[0]),
         option("--encrypted", type=int, default=0, metavar="N", help="encrypted test images, from the first"),
         option("--simulated", type=int, default=0, metavar="M", help="simulated test images, from the first"),
-        option("--degree", type=int, default=degree, help="degree of the activations"),
+        option("--degree", type=int, default=degree, help="degree of the activations (default: the network's own)"),
         threads_option(),
         option("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak"),
         BACKEND,

@@ -7,16 +7,17 @@ import deep_network  # first: it imports heliograph before torch
 from typing import Any
 
 from harness import Run, benchmark
-from models.cifar import DEGREE, NETWORKS, chosen, cifar10, pretrained
+from models.cifar import NETWORKS, chosen, cifar10, pretrained
 
 
 def compiled(given: dict[str, Any]) -> deep_network.Compiled:
     name = given["network"]
-    return deep_network.compiled(name, pretrained(name), cifar10(name), chosen(given["degree"]), given)
+    degree = given["degree"] or NETWORKS[name].degree
+    return deep_network.compiled(name, pretrained(name), cifar10(name), chosen(degree), given)
 
 
 @benchmark(
-    *deep_network.options(DEGREE, tuple(NETWORKS)),
+    *deep_network.options(None, tuple(NETWORKS)),
     columns=deep_network.COLUMNS,
     data=("cifar10_subset.npz", *(each.weights for each in NETWORKS.values())),
     memory_gb=8,

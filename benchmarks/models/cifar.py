@@ -10,7 +10,7 @@ from __future__ import annotations
 from common import data, hg  # first: it imports heliograph before torch
 
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +20,19 @@ sys.path.insert(0, str(ROOT / "examples"))
 from resnet import BasicBlock, ResNet, load
 
 
+# Found on training images: the lowest degree, and the margin and weight, that lose nothing (docs/approximation.md).
+DEGREE, MARGIN, SPREAD = 31, 0.6, 1.5
+# The polynomials err by a tenth of the largest logit; encryption may add a hundredth of it: 2^-6.6.
+PRECISION_BITS = 6.6
+# The training images that calibrate.
+CALIBRATION = 512
+
+
 class Pretrained(NamedTuple):
     """A network of 6 * `blocks` + 2 layers and the file of its weights.
 
     `mean`, `std`: of the images' channels as the network takes them; None for those that the images' file has.
-    `labelled`: whether its classes are CIFAR-10's.
+    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations, the lowest that is good enough for it.
     """
 
     blocks: int
@@ -33,9 +41,10 @@ class Pretrained(NamedTuple):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     labelled: bool = True
+    degree: int = DEGREE
 
 
-_ACE = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
+_ACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "degree": 63}
 NETWORKS = {
     "resnet20": Pretrained(3, "cifar10_resnet20_akamaster.npz"),
     "resnet32": Pretrained(5, "cifar10_resnet32_akamaster.npz"),
@@ -45,15 +54,9 @@ NETWORKS = {
     "ace-resnet56": Pretrained(9, "cifar10_resnet56_ace.npz", **_ACE),
     "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", **_ACE),
     "ace-cifar100-resnet32": Pretrained(
-        5, "cifar100_resnet32_ace.npz", 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), False
+        5, "cifar100_resnet32_ace.npz", 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), False, 63
     ),
 }
-# Found on training images: the lowest degree, and the margin and weight, that lose nothing (docs/approximation.md).
-DEGREE, MARGIN, SPREAD = 31, 0.6, 1.5
-# The polynomials err by a tenth of the largest logit; encryption may add a hundredth of it: 2^-6.6.
-PRECISION_BITS = 6.6
-# The training images that calibrate.
-CALIBRATION = 512
 
 
 class Images(NamedTuple):
@@ -124,4 +127,4 @@ def chosen(degree: int = DEGREE) -> hg.Options:
 
 def compiled(name: str) -> hg.Artifact:
     """The artifact of a ResNet."""
-    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen())
+    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(NETWORKS[name].degree))
