@@ -159,7 +159,7 @@ def measured(run: Run, made: Compiled, images: Images) -> dict[str, Any]:
         **{name: report[name] for name in REPORTED},
     }
     scores = simulate(made.folder, test, given.simulated, say)
-    result["images_simulated"] = len(scores)
+    result["images_simulated"] = len(scores) or None
     if len(scores):
         result["accuracy_simulated"] = accuracy(scores, labels)
         result["agreement_simulated"] = accuracy(scores, clear.argmax(1))
