@@ -175,7 +175,12 @@ def test_a_row_has_all_columns(benchmark: Callable[..., tuple[dict[str, object],
     assert (found["images_encrypted"], found["images_simulated"], found["same_class"]) == (1, 2, 1)
     assert float(str(found["floor_seconds"])) > 0
     found, _ = benchmark()
-    assert {key for key in deep_network.COLUMNS if found[key] is None} == {"security_bits", "same_class", "images_simulated", *MEASURED}
+    assert {key for key in deep_network.COLUMNS if found[key] is None} == {
+        "security_bits",
+        "same_class",
+        "images_simulated",
+        *MEASURED,
+    }
     assert (found["images_encrypted"], found["images_simulated"]) == (0, None)
 
 
