@@ -12,9 +12,8 @@ from models.cifar import NETWORKS, chosen, cifar10, pretrained
 
 def compiled(given: dict[str, Any]) -> deep_network.Compiled:
     name = given["network"]
-    known = NETWORKS[name]
-    options = chosen(given["degree"] or known.degree, known.precision)
-    return deep_network.compiled(name, pretrained(name), cifar10(name), options, given)
+    degree = given["degree"] or NETWORKS[name].degree
+    return deep_network.compiled(name, pretrained(name), cifar10(name), chosen(degree), given)
 
 
 @benchmark(

@@ -23,7 +23,7 @@ from resnet import BasicBlock, ResNet, load
 # Found on training images: the lowest degree, and the margin and weight, that lose nothing (docs/approximation.md).
 DEGREE, MARGIN, SPREAD = 31, 0.6, 1.5
 # The polynomials err by a tenth of the largest logit; encryption may add a hundredth of it: 2^-6.6.
-PRECISION = 6.6
+PRECISION_BITS = 6.6
 # The training images that calibrate.
 CALIBRATION = 512
 
@@ -33,7 +33,6 @@ class Pretrained(NamedTuple):
 
     `mean`, `std`: of the images' channels as the network takes them; None for those that the images' file has.
     `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations, the lowest that is good enough for it.
-    `precision`: encryption may add an error of 2^-precision times the largest logit.
     """
 
     blocks: int
@@ -43,7 +42,6 @@ class Pretrained(NamedTuple):
     std: tuple[float, ...] | None = None
     labelled: bool = True
     degree: int = DEGREE
-    precision: float = PRECISION
 
 
 _ACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "degree": 63}
@@ -54,7 +52,7 @@ NETWORKS = {
     "ace-resnet32": Pretrained(5, "cifar10_resnet32_ace.npz", **_ACE),
     "ace-resnet44": Pretrained(7, "cifar10_resnet44_ace.npz", **_ACE),
     "ace-resnet56": Pretrained(9, "cifar10_resnet56_ace.npz", **_ACE),
-    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", **_ACE, precision=5.6),
+    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", **_ACE),
     "ace-cifar100-resnet32": Pretrained(
         5, "cifar100_resnet32_ace.npz", 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), False, 63
     ),
@@ -122,12 +120,11 @@ def traced(name: str, module: torch.nn.Module, images: Images) -> hg.Program:
     )  # fmt: skip
 
 
-def chosen(degree: int = DEGREE, precision: float = PRECISION) -> hg.Options:
+def chosen(degree: int = DEGREE) -> hg.Options:
     """How the ResNets are compiled."""
-    return hg.Options(degree=degree, margin=MARGIN, spread=SPREAD, precision_bits=precision)
+    return hg.Options(degree=degree, margin=MARGIN, spread=SPREAD, precision_bits=PRECISION_BITS)
 
 
 def compiled(name: str) -> hg.Artifact:
     """The artifact of a ResNet."""
-    known = NETWORKS[name]
-    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(known.degree, known.precision))
+    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(NETWORKS[name].degree))
