@@ -1,7 +1,7 @@
 """An encoder of BERT-base's shape (768 wide, 12 heads, 3,072 inside) with random weights: its bill, and a layer encrypted.
 
 Weights are drawn as BERT's are before training (normal, 0.02). Inputs are normal vectors of mean 0 and variance 1, as the
-norm behind the embedding gives them, and no place is hidden.
+norm behind the embedding gives them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from harness import BACKEND, FOLDER, Run, benchmark, option, threads_option
 from heliograph.interpret import interpret_many
 from heliograph.tools.measure import peak_rss_bytes
-from models.sentences import BERT_BASE, Encoder, Sentences, embedded
+from models.sentences import BERT_BASE, HIDDEN, Encoder, Sentences, embedded
 
 CALIBRATED, TESTED = 48, 8
 # What the process that compiles says of itself and of the bill.
@@ -45,8 +45,12 @@ def module(layers: int) -> Encoder:
 
 
 def samples(count: int, tokens: int, seed: int) -> Sentences:
-    x = np.random.default_rng(seed).normal(size=(count, tokens, BERT_BASE.width))
-    return Sentences(x, np.zeros((count, tokens)), np.full((count, tokens), 1 / tokens))
+    """Sentences of half the tokens to all of them; places behind their ends are hidden."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, tokens, BERT_BASE.width))
+    lengths = random.integers(tokens // 2, tokens, count, endpoint=True)[:, np.newaxis]
+    there = np.arange(tokens) < lengths
+    return Sentences(x, np.where(there, 0.0, -HIDDEN), there / lengths)
 
 
 def compiled(given: dict[str, Any]) -> dict[str, Any]:
@@ -74,8 +78,8 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
         "report": artifact.report.to_dict(),
         "compile_s": artifact.compile_s,
         "compile_rss_bytes": peak_rss_bytes(),
-        "predicted_error": artifact.report.predicted.max_abs_error,
-        "predicted_scheme_error": artifact.report.predicted.scheme_error,
+        "predicted_error": artifact.report.figures.predicted.max_abs_error,
+        "predicted_scheme_error": artifact.report.figures.predicted.scheme_error,
     }
 
 
