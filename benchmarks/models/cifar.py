@@ -32,7 +32,7 @@ class Pretrained(NamedTuple):
     """A network of 6 * `blocks` + 2 layers and the file of its weights.
 
     `mean`, `std`: of the images' channels as the network takes them; None for those that the images' file has.
-    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations, the lowest that is good enough for it.
+    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations.
     """
 
     blocks: int
