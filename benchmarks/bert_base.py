@@ -21,8 +21,6 @@ from heliograph.tools.measure import peak_rss_bytes
 from models.sentences import BERT_BASE, HIDDEN, Encoder, Sentences, embedded
 
 CALIBRATED, TESTED = 48, 8
-# What the process that compiles says of itself and of the bill.
-APART = ("compile_s", "compile_rss_bytes", "predicted_error", "predicted_scheme_error")
 COLUMNS = {
     "encrypted": "", "largest": "", "error": "", "scheme_error": "", "predicted_error": "", "predicted_scheme_error": "",
     "polynomial_error": "",
@@ -60,17 +58,8 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     calibration, test = samples(CALIBRATED, tokens, 1), samples(TESTED, tokens, 2)
     example = tuple(torch.tensor(array[:1], dtype=torch.float32) for array in calibration)
     program = hg.trace(encoder, example, calibration=tuple(calibration))
-    memory = None if given["memory"] is None else int(given["memory"] * 1e9)
-    options = hg.Options(
-        log_ring=given["log_ring"], bootstrap=True, memory_bytes=memory, precision_bits=given["precision"]
-    )
-    seen: dict[str, hg.Program] = {}
-    artifact = hg.compile(program, options, watch=seen.__setitem__)
-    print(artifact.report, flush=True)
-    meant = seen.get("merge-activations", seen["fold-scaling"])
-    place = Path(given["folder"]) / f"bert-base-{given['layers']}-{artifact.fingerprint[:12]}"
-    place.mkdir(parents=True, exist_ok=True)
-    artifact.save(place / "artifact.helio")
+    options = hg.Options(log_ring=given["log_ring"], bootstrap=True, precision_bits=given["precision"])
+    artifact, meant, place = deep_network.kept(program, f"bert-base-{given['layers']}", options, given)
     return {
         "place": str(place),
         "exact": embedded(encoder, test),
@@ -78,8 +67,6 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
         "report": artifact.report.to_dict(),
         "compile_s": artifact.compile_s,
         "compile_rss_bytes": peak_rss_bytes(),
-        "predicted_error": artifact.report.figures.predicted.max_abs_error,
-        "predicted_scheme_error": artifact.report.figures.predicted.scheme_error,
     }
 
 
@@ -110,7 +97,10 @@ def measured(run: Run) -> dict[str, Any]:
         "encrypted": given.encrypted,
         "largest": float(np.abs(exact).max()),
         "polynomial_error": float(np.abs(polynomial - exact).max()),
-        **{name: found[name] for name in APART},
+        "compile_s": found["compile_s"],
+        "compile_rss_bytes": found["compile_rss_bytes"],
+        "predicted_error": report["predicted"]["max_abs_error"],
+        "predicted_scheme_error": report["predicted"]["scheme_error"],
         "predicted_seconds": report["predicted_ms"] / 1e3,
         **{name: report[name] for name in deep_network.REPORTED},
     }

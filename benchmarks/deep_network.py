@@ -103,24 +103,33 @@ def compiled_program(
     program: hg.Program, clear: np.ndarray, images: Images, chosen: hg.Options, given: Mapping[str, Any]
 ) -> Compiled:
     """The same of a program; `clear` are the float network's scores of the test images."""
-    if given.get("memory") is not None:
-        chosen = replace(chosen, memory_bytes=int(given["memory"] * 1e9))
     test, labels = images.test, images.test_labels
     print(f"float: {accuracy(clear, labels):.1%} of {len(test)} images", flush=True)
-    seen: dict[str, hg.Program] = {}
-    artifact = hg.compile(program, chosen, watch=seen.__setitem__)
-    print(artifact.report, flush=True)
+    artifact, meant, folder = kept(program, program.name, chosen, given)
     parts = np.array_split(test, max(1, len(test) // 50))
-    # With the activations that bootstraps compute, if there are some.
-    meant = seen.get("merge-activations", seen["fold-scaling"])
     polynomial = np.concatenate([interpret_many(meant, [part])[0] for part in parts])
     print(f"polynomials: {accuracy(polynomial, labels):.1%}, the float class for "
           f"{(polynomial.argmax(1) == clear.argmax(1)).mean():.1%}", flush=True)  # fmt: skip
-    folder = Path(given["folder"]) / f"{program.name}-{artifact.fingerprint[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    artifact.save(folder / "artifact.helio")
     seconds = predicted_seconds(artifact, chosen)
     return Compiled(clear, polynomial, folder, artifact.report.to_dict(), artifact.compile_s, seconds)
+
+
+def kept(
+    program: hg.Program, name: str, options: hg.Options, given: Mapping[str, Any]
+) -> tuple[hg.Artifact, hg.Program, Path]:
+    """The artifact within the memory that was given, its program of polynomials, and the folder in which it is kept.
+
+    The polynomials include the activations that bootstraps compute, if there are some.
+    """
+    if given.get("memory") is not None:
+        options = replace(options, memory_bytes=int(given["memory"] * 1e9))
+    seen: dict[str, hg.Program] = {}
+    artifact = hg.compile(program, options, watch=seen.__setitem__)
+    print(artifact.report, flush=True)
+    folder = Path(given["folder"]) / f"{name}-{artifact.fingerprint[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    artifact.save(folder / "artifact.helio")
+    return artifact, seen.get("merge-activations", seen["fold-scaling"]), folder
 
 
 def predicted_seconds(artifact: hg.Artifact, options: hg.Options) -> dict[str, float]:

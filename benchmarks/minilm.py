@@ -77,24 +77,11 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     calibration = tuple(train.part(spaced(CALIBRATED, len(texts))))
     program = hg.trace(module, example, calibration=calibration)
     degrees = {f"layers.{number}.gelu": degree for number, degree in enumerate(DEGREES[: given["layers"]])}
-    memory = None if given["memory"] is None else int(given["memory"] * 1e9)
-    seen: dict[str, hg.Program] = {}
-    options = hg.Options(
-        degrees=degrees,
-        log_ring=given["log_ring"],
-        bootstrap=True,
-        memory_bytes=memory,
-        precision_bits=PRECISION,
-    )
-    artifact = hg.compile(program, options, watch=seen.__setitem__)
-    print(artifact.report, flush=True)
-    meant = seen.get("merge-activations", seen["fold-scaling"])
+    options = hg.Options(degrees=degrees, log_ring=given["log_ring"], bootstrap=True, precision_bits=PRECISION)
+    artifact, meant, place = deep_network.kept(program, f"minilm-{given['tokens']}", options, given)
     parts = [test.part(slice(start, start + 50)) for start in range(0, given["queries"], 50)]
     made = np.concatenate([interpret_many(meant, list(part))[0] for part in parts])
     known = embedded(module, train)
-    place = Path(given["folder"]) / f"minilm-{given['tokens']}-{artifact.fingerprint[:12]}"
-    place.mkdir(parents=True, exist_ok=True)
-    artifact.save(place / "artifact.helio")
     np.savez(place / "test.npz", **test.part(slice(None))._asdict())
     float_ = {
         "exact": embedded(module, test),
@@ -151,11 +138,10 @@ def measured(run: Run) -> dict[str, Any]:
     if given.encrypted:
         some = test.part(slice(given.encrypted))._asdict()
         ran = deep_network.run_encrypted(some, place, given.threads, given.backend)
+        scores = [entry["scores"] for entry in ran["images"]]
         result |= {
             "encrypted": given.encrypted,
-            "cosine_encrypted_worst": beside([entry["scores"] for entry in ran["images"]], found["float"])[
-                "cosine_worst"
-            ],
+            "cosine_encrypted_worst": beside(scores, found["float"])["cosine_worst"],
             "seconds": ran["seconds"],
             "seconds_first": ran["images"][0]["seconds"],
             **{name: ran[name] for name in ("floor_seconds", "floor_by_kind", "keys_s", "peak_rss_bytes")},
