@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from harness import BACKEND, FOLDER, Run, benchmark, option, threads_option
 from heliograph.interpret import interpret_many
-from models.sentences import Sentences, embedded, encoder, sentences, utterances
+from models.sentences import Sentences, embedded, encoder, ranges, sentences, utterances
 
 # Calibration sentences, and sentences of the index, evenly spaced among the training ones, which stand by intent.
 CALIBRATED, INDEXED = 500, 1000
@@ -71,11 +71,13 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     """The artifact in a folder of its own, and the figures of the float network and of the polynomials."""
     torch.set_num_threads(given["threads"])
     texts, labels, asked, wanted = utterances()
+    order = np.random.default_rng(0).permutation(len(asked))  # they stand by intent
+    asked, wanted = [asked[number] for number in order], wanted[order]
     module = encoder(given["layers"])
     train, test = sentences(texts, given["tokens"]), sentences(asked, given["tokens"])
     example = tuple(torch.tensor(array[:1], dtype=torch.float32) for array in train)
     calibration = tuple(train.part(spaced(CALIBRATED, len(texts))))
-    program = hg.trace(module, example, calibration=calibration)
+    program = hg.trace(module, example, calibration=calibration, input_range=ranges(given["tokens"]))
     degrees = {f"layers.{number}.gelu": degree for number, degree in enumerate(DEGREES[: given["layers"]])}
     options = hg.Options(degrees=degrees, log_ring=given["log_ring"], bootstrap=True, precision_bits=PRECISION)
     artifact, meant, place = deep_network.kept(program, f"minilm-{given['tokens']}", options, given)

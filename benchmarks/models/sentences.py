@@ -10,6 +10,7 @@ from __future__ import annotations
 from common import data  # first: it imports heliograph before torch
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ EPS = 1e-12
 # What is added to scores at hidden places. They hold the vector of the sentence's last token, whose score is no higher than the
 # highest of a row: all hidden places together have a share of a softmax below places times exp(-HIDDEN).
 HIDDEN = 12.0
+_TABLE = "embeddings.{}_embeddings.weight".format
+Ranges = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 
 class Shape(NamedTuple):
@@ -130,6 +133,25 @@ def utterances() -> tuple[list[str], np.ndarray, list[str], np.ndarray]:
         return file["x_train"].tolist(), file["y_train"], file["x_test"].tolist(), file["y_test"]
 
 
+def normed(embedded: torch.Tensor, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    weight, bias = (state[f"embeddings.LayerNorm.{kind}"] for kind in ("weight", "bias"))
+    return F.layer_norm(embedded, (MINILM.width,), weight, bias, EPS)
+
+
+def ranges(tokens: int) -> Ranges:
+    """The intervals of the inputs of any sentence, by the public tables: every word at every place.
+
+    The ends are rounded outward, by at most 0.01.
+    """
+    state = weights()
+    words, places = (state[_TABLE(table)] for table in ("word", "position"))
+    low, high = np.inf, -np.inf
+    for place in places[:tokens]:
+        x = normed(words + place + state[_TABLE("token_type")][0], state)
+        low, high = min(low, float(x.min())), max(high, float(x.max()))
+    return (np.floor(low * 100) / 100, np.ceil(high * 100) / 100), (-HIDDEN, 0.0), (0.0, 1.0)
+
+
 def sentences(texts: list[str], tokens: int) -> Sentences:
     """The network's inputs for these texts, each cut to so many tokens."""
     from tokenizers import Tokenizer
@@ -140,9 +162,8 @@ def sentences(texts: list[str], tokens: int) -> Sentences:
     state, rows = weights(), [encoding.ids for encoding in tokenizer.encode_batch(texts)]
     lengths = np.array([len(row) for row in rows])
     ids = torch.tensor([[*row, *[row[-1]] * (tokens - len(row))] for row in rows])
-    table = "embeddings.{}_embeddings.weight".format
-    x = state[table("word")][ids] + state[table("position")][:tokens] + state[table("token_type")][0]
-    x = F.layer_norm(x, (MINILM.width,), state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"], EPS)
+    x = state[_TABLE("word")][ids] + state[_TABLE("position")][:tokens] + state[_TABLE("token_type")][0]
+    x = normed(x, state)
     # Behind the end: the last vector.
     last = np.minimum(np.arange(tokens), lengths[:, np.newaxis] - 1)
     there = np.arange(tokens) < lengths[:, np.newaxis]

@@ -117,8 +117,10 @@ def test_both_backends_err_as_the_simulator_says(ring: Ring, slots: int) -> None
         found = float(np.std(each))
         # Of two large factors with few slots the model says a bit more.
         assert 0.35 < found / predicted < coarser[name]
-        # No slot is worse than the others: nothing adds up in slots of low frequency.
-        assert np.sqrt(np.mean(np.square(each), axis=0)).max() < 5 * found
+        # No slot is worse than the others: nothing adds up in slots of low frequency. Rounding is multiplied by the secret,
+        # whose values at the slots are normal like the rounding's own. Of 2,048 slots and four runs under one key, the worst
+        # is then 5 times the mean in one test of 19, and 9 times in one of 600,000.
+        assert np.sqrt(np.mean(np.square(each), axis=0)).max() < 9 * found
     assert np.std(errors["native"]) < 1.1 * bootstrap_error(ring)
     apart = np.std(np.array(errors["openfhe"]) - np.array(errors["native"]))
     assert apart < 2 * coarser["openfhe"] * predicted
