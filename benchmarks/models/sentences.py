@@ -152,14 +152,19 @@ def ranges(tokens: int) -> Ranges:
     return (np.floor(low * 100) / 100, np.ceil(high * 100) / 100), (-HIDDEN, 0.0), (0.0, 1.0)
 
 
-def sentences(texts: list[str], tokens: int) -> Sentences:
-    """The network's inputs for these texts, each cut to so many tokens."""
+def word_pieces(texts: list[str], tokens: int, last: bool) -> list[list[int]]:
+    """The numbers of each text's first word pieces, or of its last ones; its beginning and its end have one each."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
-    tokenizer.enable_truncation(tokens)
+    tokenizer.enable_truncation(tokens, direction="left" if last else "right")
     tokenizer.no_padding()
-    state, rows = weights(), [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+
+
+def sentences(texts: list[str], tokens: int) -> Sentences:
+    """The network's inputs for these texts, each cut to so many tokens."""
+    state, rows = weights(), word_pieces(texts, tokens, last=False)
     lengths = np.array([len(row) for row in rows])
     ids = torch.tensor([[*row, *[row[-1]] * (tokens - len(row))] for row in rows])
     x = state[_TABLE("word")][ids] + state[_TABLE("position")][:tokens] + state[_TABLE("token_type")][0]
