@@ -66,7 +66,9 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     encoder, tokens = module(given["layers"]), given["tokens"]
     calibration, test = samples(CALIBRATED, tokens, 1), samples(TESTED, tokens, 2)
     program = hg.trace(encoder, torch.tensor(calibration[:1], dtype=torch.float32), calibration=calibration)
-    options = hg.Options(log_ring=given["log_ring"], bootstrap=True, precision_bits=given["precision"])
+    options = hg.Options(
+        log_ring=given["log_ring"], bootstrap=True, precision_bits=given["precision"], target_error=given["target_error"]
+    )
     artifact, meant, place = deep_network.kept(program, f"bert-base-{given['layers']}", options, given)
     return {
         "place": str(place),
@@ -84,6 +86,7 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     option("--encrypted", type=int, default=0, metavar="N", help="encrypted samples"),
     option("--log-ring", type=int, default=16, help="logarithm of the ring dimension"),
     option("--precision", type=float, default=6.0, help="bits of the largest output that encryption may not touch"),
+    option("--target-error", type=float, default=2.0**-8, help="that a softmax is proved to keep, for all scores"),
     option("--memory", type=float, default=None, metavar="GB", help="bound on the server's predicted peak"),
     threads_option(),
     BACKEND,

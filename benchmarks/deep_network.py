@@ -35,6 +35,7 @@ REPORTED = (
 MEASURED = (
     "accuracy_simulated", "agreement_simulated", "images_encrypted", "agreement", "same_class", "max_abs_error",
     "max_scheme_error", "seconds_per_image", "seconds_first", "floor_seconds", "keys_s", "peak_rss_bytes", "floor_by_kind",
+    "each_image",
 )  # fmt: skip
 # Of a row of such a network; None for what was not run.
 COLUMNS = {
@@ -201,6 +202,14 @@ def encrypted_figures(found: Mapping[str, Any], made: Compiled, say: Any) -> dic
         "seconds_per_image": found["seconds"],
         "seconds_first": found["images"][0]["seconds"],
         "load_average": max(entry["load_average"] for entry in found["images"]),
+        "each_image": [
+            {
+                "class": int(np.argmax(entry["scores"])),
+                "logits": np.round(entry["scores"], 3).tolist(),
+                "seconds": round(entry["seconds"], 2),
+            }
+            for entry in found["images"]
+        ],
         **{name: found[name] for name in ("floor_seconds", "floor_by_kind", "keys_s", "peak_rss_bytes")},
     }
 

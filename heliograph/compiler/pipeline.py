@@ -38,6 +38,7 @@ from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.scale_outputs import ScaleOutputs, output_scales
 from heliograph.passes.tensors.simplify import Simplify
+from heliograph.passes.tensors.split_heads import SplitHeads, has_many_heads
 
 # The name of the step in which bootstraps are found to compute activations: the polynomials become their series.
 MERGED = "merge-activations"
@@ -47,6 +48,7 @@ _SCALE_SAMPLES = 16
 PASSES: tuple[str, ...] = (
     ScaleOutputs.name,
     Simplify.name,
+    SplitHeads.name,
     Expand.name,
     ChannelsFirst.name,
     ComposeReLU.name,
@@ -104,7 +106,8 @@ def linear_passes(program: Program, errors: Mapping[str, float] | None = None, p
     """
     composed = (ComposeReLU(errors),) if errors else ()
     tokens = (ChannelsFirst(),) if has_tokens(program) else ()
-    return run((Simplify(), Expand(products), *tokens, *composed, FuseLinear()), program)
+    heads = (SplitHeads(),) if has_many_heads(program) else ()
+    return run((Simplify(), *heads, Expand(products), *tokens, *composed, FuseLinear()), program)
 
 
 def polynomial_passes(table: Approximations, name: str = Approximate.name) -> Trail:
