@@ -137,21 +137,42 @@ def test_keys_that_do_not_fit_are_read_again(program: hg.Program, artifact: hg.A
         assert server.keys.peak_bytes <= server.keys.key_bytes == less.program.planned.resident_key_bytes
 
 
-def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
-    """Many rotations by amounts that no bootstrap takes."""
+def _many_rotations() -> tuple[hg.Program, hg.Options, hg.Artifact, int]:
+    """Many rotations by amounts that no bootstrap takes, and a bound on memory that not all of their keys fit."""
     sums = ["+".join(f"rotate({of}, {amount})" for amount in range(65, 161)) for of in ("x", "y")]
     source = (
         f"program many\ninput x: secret slots[256] in [-1, 1]\na = {sums[0]}\ny = bootstrap(0.015 * a)\n"
         f"output w = 0.01 * ({sums[1]})\n"
     )
-    options = hg.Options(security_bits=None, log_ring=12)
-    free = hg.compile(hg.parse(source), options)
+    program, options = hg.parse(source), hg.Options(security_bits=None, log_ring=12)
+    free = hg.compile(program, options)
     from heliograph.execution.memory import memory_bytes
 
     planned = memory_bytes(free.program, free.ring)
     # Below both ways of keeping all keys, in one file too: its bytes are fewer than the keys.
     bound = min(planned["server_file"], planned["server_folder"]) - planned["resident_keys"] // 2
-    tight = hg.compile(hg.parse(source), replace(options, memory_bytes=bound))
+    return program, options, free, bound
+
+
+def test_keys_that_take_most_of_a_run_to_read_are_composed_from_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.compiler.planning import bootstrapped
+    from heliograph.execution import key_use
+
+    program, options, _, bound = _many_rotations()
+    usual = key_use.reading_ms
+    monkeypatch.setattr(key_use, "reading_ms", lambda count, loaded: 1000 * usual(count, loaded))
+    fewer = hg.compile(program, replace(options, memory_bytes=bound)).report.to_dict()
+    monkeypatch.setattr(bootstrapped, "_MOST_LOADING", 1.0)
+    every = hg.compile(program, replace(options, memory_bytes=bound)).report.to_dict()
+    assert fewer["server_peak_bytes"] <= bound
+    assert fewer["evaluation_key_bytes"] < every["evaluation_key_bytes"]
+    first, second = (each["predicted_ms"] + 1000 * (each["key_loading"] or {"ms": 0.0})["ms"] for each in (fewer, every))
+    assert first < second / 2
+
+
+def test_a_bound_below_all_keys_is_met_by_reading_them_again() -> None:
+    program, options, free, bound = _many_rotations()
+    tight = hg.compile(program, replace(options, memory_bytes=bound))
     report = tight.report.to_dict()
     assert report["server_peak_bytes"] <= bound
     assert report["key_loading"]["loads"] > 0

@@ -80,7 +80,7 @@ def test_objects_show_themselves_in_a_line():
     made = artifact()
     values = made.report.values
     error = error_text(values["predicted_max_abs_error"], values["output_magnitude"])
-    figures = f"INSECURE, N = 2048, 9 levels, evaluation 20 ms, keys 10.5 MB, error {error}>"
+    figures = f"INSECURE, N = 2048, 9 levels, evaluation 19 ms, keys 10.5 MB, error {error}>"
     assert repr(made) == f"<Artifact 'net', {len(made.program.nodes)} nodes; {figures}"
     assert repr(made.report) == f"<Report of 'net': {figures}"
     public = f"<PublicArtifact 'net', {made.fingerprint[:12]}: INSECURE, N = 2048, 9 levels, 10 evaluation keys>"

@@ -33,6 +33,8 @@ _SIZE_MARGIN = 0.5
 # The levels of a chain that bootstraps must not use: each number is tried in turn until one is enough.
 _SPARE = (0, 1, 2)
 _NOT_SECURE = "no chain with bootstrapping is secure"
+# If reading keys again takes a larger share of the time, rotations are composed from fewer keys too.
+_MOST_LOADING = 0.5
 # If memory is bounded, this many choices are planned completely, the fastest first: share of the keys -> number of
 # choices. (The other rotations are composed, which takes long to plan.)
 _KEY_SHARES = {1.0: 48, 0.5: 8, 0.2: 8, 0.05: 8}
@@ -177,7 +179,7 @@ class _Fitting:
             return choice.room not in too_few and choice.ring.rotation_key_bytes <= min(limits, default=math.inf)
 
         for choice, given in _tries(choices, options, worth_planning):
-            if best is not None and given is not options:
+            if best is not None and given is not options and best.loading_ms <= _MOST_LOADING * best.cost_ms:
                 # Reading keys again costs less than composing rotations from several others.
                 break
             enough = compared >= (_COMPARED if self.fastest else 1)
