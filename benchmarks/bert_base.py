@@ -67,7 +67,10 @@ def compiled(given: dict[str, Any]) -> dict[str, Any]:
     calibration, test = samples(CALIBRATED, tokens, 1), samples(TESTED, tokens, 2)
     program = hg.trace(encoder, torch.tensor(calibration[:1], dtype=torch.float32), calibration=calibration)
     options = hg.Options(
-        log_ring=given["log_ring"], bootstrap=True, precision_bits=given["precision"], target_error=given["target_error"]
+        log_ring=given["log_ring"],
+        bootstrap=True,
+        precision_bits=given["precision"],
+        target_error=given["target_error"],
     )
     artifact, meant, place = deep_network.kept(program, f"bert-base-{given['layers']}", options, given)
     return {

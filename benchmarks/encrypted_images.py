@@ -120,7 +120,7 @@ def floor(server: hg.Server, encrypted: Any) -> dict[str, Any]:
     A server that has run no image (all of them were there already) takes the calls that its program says.
     """
     calls = server.trace.calls or simulated_calls(server.artifact)
-    timed = Floor(server.evaluator, calls)
+    timed = Floor(server.evaluator, calls, server.keys)
     for _ in range(FLOOR_SAMPLES):
         timed.sample()
     table: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -68,6 +68,20 @@ class KeyLoader:
         finally:
             self.waited_s += time.perf_counter() - begun
         self._read_ahead(position)
+
+    def rotation(self, ring: Ring, amounts: Sequence[int]) -> int:
+        """One of these amounts whose key on the ring is in memory; else one is loaded in place of all others."""
+        for amount in amounts:
+            if (ring, "rotation", amount % ring.slots) in self._table:
+                return amount
+        name, key = next((name, key) for name, key in self._use.others.items() if key.ring == ring)
+        for other in self._held:
+            del self._table[place_of(self._use.others[other])]
+        self._held.clear()
+        self._table[place_of(key)] = self._value(name)
+        self._held.add(name)
+        self._note_peak()
+        return key.amount
 
     def close(self) -> None:
         """Stop reading ahead and drop the keys read ahead; the keys in the table belong to the server. Never waits.

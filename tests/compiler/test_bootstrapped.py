@@ -166,7 +166,9 @@ def test_keys_that_take_most_of_a_run_to_read_are_composed_from_fewer(monkeypatc
     every = hg.compile(program, replace(options, memory_bytes=bound)).report.to_dict()
     assert fewer["server_peak_bytes"] <= bound
     assert fewer["evaluation_key_bytes"] < every["evaluation_key_bytes"]
-    first, second = (each["predicted_ms"] + 1000 * (each["key_loading"] or {"ms": 0.0})["ms"] for each in (fewer, every))
+    first, second = (
+        each["predicted_ms"] + 1000 * (each["key_loading"] or {"ms": 0.0})["ms"] for each in (fewer, every)
+    )
     assert first < second / 2
 
 

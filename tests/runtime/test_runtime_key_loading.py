@@ -19,6 +19,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.errors import ProgramError, WireError
 from heliograph.execution.key_use import KeyUse, key_use
 from heliograph.execution.memory import memory_bytes
+from heliograph.runtime.keyloader import place_of
 from heliograph.runtime.wire.keyfolder import KeyFolder
 
 
@@ -91,6 +92,28 @@ def test_with_half_of_its_keys_a_server_gives_the_same(
         assert predicted < sum(len(names) for names in use.reads)
         assert use.staying_bytes < server.keys.peak_bytes <= allowed
         check(client, whole, 3)
+
+
+def test_primitives_are_timed_with_whatever_keys_there_are(
+    artifact: hg.Artifact, client: hg.Client, folder: KeyFolder
+) -> None:
+    use, allowed = key_use(artifact.program), bound(artifact, 0.3)
+    with hg.Server(artifact, folder, key_bytes=allowed, allow_insecure=True) as server:
+        assert server.keys is not None
+        check(client, server, 1)
+        floor = server.floor()
+        # The keys that stay are not of every chain: whichever is held now, or the first one.
+        for _ in range(2):
+            floor.sample()
+        assert floor.milliseconds() > 0
+        assert server.keys.peak_bytes <= allowed
+        places = {place_of(key) for key in use.others.values()}
+        for place in places & set(server.keys._table):
+            del server.keys._table[place]
+        server.keys._held.clear()
+        floor.sample()
+        assert len(places & set(server.keys._table)) == 1
+        check(client, server, 2)
 
 
 @pytest.mark.parametrize("order", ["abcabdab", "abcdabcd", "abacadbcbdcd", "aabbccddabcd"])

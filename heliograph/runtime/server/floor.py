@@ -12,6 +12,7 @@ from heliograph.execution.prices import chain_of
 from heliograph.execution.primitives import PRIMITIVES, Sample
 from heliograph.execution.protocol import Call
 from heliograph.runtime.backend import ServerEvaluator
+from heliograph.runtime.keyloader import KeyLoader
 
 # Calls that take seconds (bootstraps, sums of many ciphertexts) need only a few samples.
 _FEW_SAMPLES = 3
@@ -23,11 +24,12 @@ class Floor:
 
     `sample()` times each distinct call once; `milliseconds()` is the sum of the medians over the calls of one run.
     Hoisted rotations are timed hoisted, their decomposition separately; encoding is left out. Digits and products are
-    computed just before they are timed: for all levels together they would take gigabytes.
+    computed just before they are timed: for all levels together they would take gigabytes. `loader` has the keys of a
+    server that does not hold all of them; reading them is left out too.
     """
 
-    def __init__(self, evaluator: ServerEvaluator, calls: Mapping[Call, int]) -> None:
-        self.calls = dict(calls)
+    def __init__(self, evaluator: ServerEvaluator, calls: Mapping[Call, int], loader: KeyLoader | None = None) -> None:
+        self.calls, self._loader = dict(calls), loader
         # A server that has not run anything has no bootstrap tables yet.
         evaluator.prepare()
         self._evaluator = evaluator
@@ -68,6 +70,9 @@ class Floor:
         if call.size == 3 and not primitive.bootstraps:
             x = do.mul(x, x)
         amount = next(iter(chain.rotation_keys), 0)
+        if self._loader is not None and chain.rotation_keys:
+            with self._loader.lock:
+                amount = self._loader.rotation(chain.ring, chain.rotation_keys)
         return primitive.ready(do, Sample(chain.ring, level, call.size, amount, x))
 
 

@@ -282,7 +282,7 @@ class Server:
 
     def floor(self) -> Floor:
         """The floor of the last run: the time of its homomorphic calls alone. Call `sample` on it first."""
-        return Floor(self.evaluator, self.trace.calls)
+        return Floor(self.evaluator, self.trace.calls, self.keys)
 
     def _check_open(self) -> None:
         if not self._close.alive:
