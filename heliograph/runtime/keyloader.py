@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -57,14 +57,8 @@ class KeyLoader:
         if not missing:
             return
         begun = time.perf_counter()
-        for name in self._use.dropped(self._held, position, self._room):
-            self._held.remove(name)
-            del self._table[place_of(self._use.others[name])]
         try:
-            values = {name: self._value(name) for name in missing}
-            self._table.update((place_of(self._use.others[name]), value) for name, value in values.items())
-            self._held.update(values)
-            self._note_peak()
+            self._exchange(self._use.dropped(self._held, position, self._room), missing)
         finally:
             self.waited_s += time.perf_counter() - begun
         self._read_ahead(position)
@@ -75,12 +69,7 @@ class KeyLoader:
             if (ring, "rotation", amount % ring.slots) in self._table:
                 return amount
         name, key = next((name, key) for name, key in self._use.others.items() if key.ring == ring)
-        for other in self._held:
-            del self._table[place_of(self._use.others[other])]
-        self._held.clear()
-        self._table[place_of(key)] = self._value(name)
-        self._held.add(name)
-        self._note_peak()
+        self._exchange(list(self._held), [name])
         return key.amount
 
     def close(self) -> None:
@@ -93,6 +82,15 @@ class KeyLoader:
         if self.lock.acquire(blocking=False):
             self._ahead.clear()
             self.lock.release()
+
+    def _exchange(self, dropped: Iterable[str], loaded: Iterable[str]) -> None:
+        for name in dropped:
+            self._held.remove(name)
+            del self._table[place_of(self._use.others[name])]
+        values = {name: self._value(name) for name in loaded}
+        self._table.update((place_of(self._use.others[name]), value) for name, value in values.items())
+        self._held.update(values)
+        self._note_peak()
 
     def _value(self, name: str) -> Any:
         key, coming = self._use.others[name], self._ahead.pop(name, None)
