@@ -19,7 +19,7 @@ import torch
 from harness import BACKEND, FOLDER, Run, benchmark, option, threads_option
 from heliograph.interpret import interpret_many
 from heliograph.tools.measure import peak_rss_bytes
-from models.sentences import BERT_BASE, Layer
+from models.sentences import BERT_BASE, Encoder
 
 CALIBRATED, TESTED = 48, 8
 COLUMNS = {
@@ -31,22 +31,9 @@ COLUMNS = {
 }  # fmt: skip
 
 
-class Encoder(torch.nn.Module):
-    """The encoder behind its embedding, and the mean of its places."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(Layer(BERT_BASE) for _ in range(layers))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x.mean(1)
-
-
 def module(layers: int) -> Encoder:
     torch.manual_seed(0)
-    made = Encoder(layers)
+    made = Encoder(BERT_BASE._replace(layers=layers))
     for parameter in made.parameters():
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=0.02)

@@ -105,16 +105,20 @@ _PARTS = {
 
 
 class Encoder(nn.Module):
-    """The encoder behind its embedding, and the weighted mean of the tokens; the client scales this to length one."""
+    """The encoder behind its embedding, and the mean of the tokens, weighted if there are weights; the client scales it to
+    length one.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
         for layer in self.layers:
             x = layer(x, mask)
-        return (weight[:, :, None] * x).sum(1)
+        return x.mean(1) if weight is None else (weight[:, :, None] * x).sum(1)
 
 
 def encoder(layers: int) -> Encoder:

@@ -58,7 +58,8 @@ class _Errors:
 
     def gaussian(self, shape: tuple[int, ...]) -> Array:
         """Complex noise with real and imaginary parts of standard deviation one, or of `louder`."""
-        made = np.asarray(self.random.normal(size=(*shape, 2)).view(np.complex128)[..., 0])
+        # Half of the time of `normal`, which shifts and scales the same numbers.
+        made = np.asarray(self.random.standard_normal((*shape, 2)).view(np.complex128)[..., 0])
         return made if self._louder == 1.0 else made * self._louder
 
     def made(
@@ -354,7 +355,7 @@ class Simulator(Evaluator[SimulatedCiphertext]):
                     hint=said("compile with a larger {scale_bits} or {precision_bits}"),
                 )
             std = noise.decryption_std(self.ring, imaginary) * 2.0**-ciphertext.log_scale
-            slots = slots + self.errors.random.normal(size=slots.shape) * std
+            slots = slots + self.errors.random.standard_normal(slots.shape) * std
         return np.asarray(slots)
 
     # ------------------------------------------------------------------------------------------ server's part

@@ -1,4 +1,4 @@
-"""Helpers of the front end's tests: a module around a function, and the three-way check."""
+"""Helpers of the front end's tests: a module around a function, the error of a trace, and the three-way check."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from heliograph.errors import HeliographError, UnsupportedError
 from heliograph.frontends.torch.export import trace
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Program
@@ -34,6 +36,13 @@ def inputs(shapes: Sequence[tuple[int, ...]], batch: int, seed: int = 0) -> tupl
     """Random float64 tensors with a batch axis."""
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(batch, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
+
+
+def refusal(model: Any, *example: torch.Tensor, kind: type[HeliographError] = UnsupportedError, **options: Any) -> Any:
+    """The error that a trace ends with."""
+    with pytest.raises(kind) as caught:
+        trace(model, example, **options)
+    return caught.value
 
 
 def agree(module: nn.Module, *shapes: tuple[int, ...], batch: int = 1, tolerance: float = 1e-9) -> Program:

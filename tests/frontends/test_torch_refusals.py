@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from frontends.support import Fn, agree, inputs
+from frontends.support import Fn, agree, inputs, refusal
 from torch import nn
 
-from heliograph.errors import HeliographError, ProgramError, RangeError, UnsupportedError
+from heliograph.errors import ProgramError, UnsupportedError
 from heliograph.frontends.torch.export import trace
 
 X4 = (torch.zeros(1, 4),)
 HIDING = torch.tensor([-torch.inf, 0, 0, 0])
 IMAGE = (torch.zeros(1, 2, 6, 6),)
-
-
-def refusal(model: Any, *example: torch.Tensor, kind: type[HeliographError] = UnsupportedError, **options: Any) -> Any:
-    with pytest.raises(kind) as caught:
-        trace(model, example, **options)
-    return caught.value
 
 
 # (function on its own line, example, what the text must say: op, cause or hint)
@@ -424,76 +416,6 @@ def test_constant_output() -> None:
     assert "output 'y1' does not depend on an input" in str(error)
 
 
-# ---------------------------------------------------------------------------------------------- ranges, calibration
-
-SAMPLES = np.linspace(-1, 2, 12).reshape(3, 4)
-
-
-def test_range_from_calibration() -> None:
-    program = trace(nn.Linear(4, 2), *X4, calibration=torch.as_tensor(SAMPLES))
-    assert (program.inputs[0].attrs["low"], program.inputs[0].attrs["high"]) == (-1.0, 2.0)
-    assert len(program.calibration) == 1
-    assert program.calibration[0].dtype == np.float64
-    np.testing.assert_array_equal(program.calibration[0], SAMPLES)
-    assert "calibration" not in str(program)
-
-
-def test_declared_range_is_kept() -> None:
-    program = trace(nn.Linear(4, 2), *X4, input_range=(-5, 5), calibration=(SAMPLES,))
-    assert (program.inputs[0].attrs["low"], program.inputs[0].attrs["high"]) == (-5.0, 5.0)
-    open_ = trace(nn.Linear(4, 2), *X4)
-    assert "low" not in open_.inputs[0].attrs
-    assert open_.calibration == ()
-
-
-def test_two_inputs_with_ranges() -> None:
-    module = Fn(lambda x, y: x * y)
-    example = (torch.zeros(1, 4), torch.zeros(1, 4))
-    program = trace(module, example, input_range=((-2, 2), None), calibration=(SAMPLES, SAMPLES * 10))
-    assert [node.attrs["high"] for node in program.inputs] == [2.0, 20.0]
-    assert [a.shape for a in program.calibration] == [(3, 4), (3, 4)]
-    for options, words in (
-        ({"input_range": (-1, 1)}, "one (low, high) per input"),
-        ({"input_range": ((-1, 1),)}, "one (low, high) per input"),
-        ({"calibration": SAMPLES}, "calibration has 1 entries, the model 2 inputs"),
-        ({"calibration": (SAMPLES, SAMPLES[:2])}, "3 and 2 samples"),
-    ):
-        assert words in str(refusal(module, *example, kind=ProgramError, **options))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"input_range": (1, 1)}, ["range of input 'input' is (1, 1)", "low must be below high"]),
-        ({"input_range": (float("nan"), 1)}, ["both finite"]),
-        ({"input_range": 3}, ["not a pair"]),
-        ({"input_range": "ab"}, ["not a pair"]),
-        ({"calibration": SAMPLES[0]}, ["has shape (4,), expected (samples, 4)", "samples[np.newaxis]"]),
-        ({"calibration": SAMPLES[:, :3]}, ["has shape (3, 3), expected (samples, 4)"]),
-        ({"calibration": np.empty((0, 4))}, ["holds no sample"]),
-        ({"calibration": np.ones((2, 4))}, ["one number 1", "input_range"]),
-        ({"calibration": [["a"] * 4]}, ["not an array of real numbers"]),
-    ],
-)
-def test_bad_ranges_and_samples(options: dict[str, Any], words: list[str]) -> None:
-    text = str(refusal(nn.Linear(4, 2), *X4, kind=ProgramError, **options))
-    for word in words:
-        assert word in text, text
-
-
-def test_nan_in_calibration() -> None:
-    samples = SAMPLES.copy()
-    samples[1, 2] = np.nan
-    error = refusal(nn.Linear(4, 2), *X4, kind=ProgramError, calibration=samples)
-    assert "holds nan in sample 1, element (2,)" in str(error)
-
-
-def test_calibration_outside_of_the_range() -> None:
-    error = refusal(nn.Linear(4, 2), *X4, kind=RangeError, input_range=(-1, 1.5), calibration=SAMPLES)
-    assert "has 1.72727 in sample 2, element (2,), outside of input_range (-1, 1.5)" in str(error)
-    assert "2 of 12 elements" in error.why
-
-
 # ---------------------------------------------------------------------------------------------- parameters, forms
 
 
@@ -564,116 +486,6 @@ def test_what_export_stops_at_is_refused_in_words(function: Callable[..., Any], 
     text = str(refusal(Fn(function), torch.ones(1, 4)))
     for word in words:
         assert word in text
-
-
-# ---------------------------------------------------------------------------------------------- state
-
-
-class Stateful(nn.Module):
-    """A module whose `forward` is a function of itself and x, with a layer and what else it is given."""
-
-    def __init__(self, function: Callable[..., Any], **held: Any) -> None:
-        super().__init__()
-        self.layer, self.function = nn.Linear(3, 3), function
-        vars(self).update(held)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(self, x)
-
-
-def _hidden(self: Any, x: torch.Tensor) -> Any:
-    self.kept = torch.tanh(self.layer(x) + self.kept)
-    return self.kept
-
-
-def _counted(self: Any, x: torch.Tensor) -> Any:
-    self.kept += 1
-    return self.layer(x) * self.kept
-
-
-def _previous(self: Any, x: torch.Tensor) -> Any:
-    found, self.kept = self.layer(x) - self.kept, x[:1].clone()
-    return found
-
-
-def _appended(self: Any, x: torch.Tensor) -> Any:
-    self.kept.append(1)
-    return self.layer(x) * len(self.kept)
-
-
-def _tallied(self: Any, x: torch.Tensor) -> Any:
-    self.kept["calls"] = self.kept.get("calls", 0) + 1
-    return self.layer(x) * self.kept["calls"]
-
-
-@pytest.mark.parametrize(
-    ("function", "kept"),
-    [
-        (_hidden, torch.zeros(3)),
-        (_counted, 0),
-        (_previous, torch.zeros(1, 3)),
-        (_appended, []),
-        (_tallied, {}),
-    ],
-)
-@pytest.mark.parametrize("inside", [False, True])
-def test_answers_that_depend_on_the_calls_before_are_refused(function: Any, kept: Any, inside: bool) -> None:
-    torch.manual_seed(0)
-    module: Any = Stateful(function, kept=kept)
-    model = nn.Sequential(nn.Linear(3, 3), module) if inside else module
-    before = copy.copy(kept)
-    with pytest.raises(UnsupportedError, match="depends on the calls before it") as refused:
-        trace(model, calibration=torch.randn(40, 3))
-    assert f"it keeps '{'1.' * inside}kept' from one call to the next" in refused.value.why
-    assert module.kept is kept
-    assert torch.equal(kept, before) if isinstance(kept, torch.Tensor) else kept == before
-
-
-def test_the_refusal_names_the_line_that_keeps_state() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = torch.tanh(x)
-            self.calls += 1
-            return y * self.calls
-
-    with pytest.raises(UnsupportedError) as refused:
-        trace(Counting(), calibration=torch.randn(40, 3))
-    line = int(refused.value.where.rpartition(":")[2])
-    assert "self.calls += 1" in Path(__file__).read_text().splitlines()[line - 1]
-
-
-def _looked_at(self: Any, x: torch.Tensor) -> Any:
-    self.kept.append(torch.softmax(self.layer(x), -1))
-    self.last, self.scale = self.kept[-1], 2.0
-    return self.kept[-1] * self.scale
-
-
-def _once(self: Any, x: torch.Tensor) -> Any:
-    if self.kept is None:
-        self.kept = self.layer.weight @ self.layer.weight.T
-    return self.layer(x) @ self.kept
-
-
-@pytest.mark.parametrize(("function", "kept"), [(_looked_at, []), (_once, None)])
-def test_what_is_kept_to_be_looked_at_is_no_state(function: Any, kept: Any) -> None:
-    module = Stateful(function, kept=kept)
-    trace(module, calibration=torch.randn(40, 3))
-    assert module.kept is kept
-    assert kept in (None, [])
-    assert not hasattr(module, "last")
-
-
-def test_tensors_that_are_written_to_are_refused() -> None:
-    def forward(self: Any, x: torch.Tensor) -> Any:
-        self.kept.add_(1)
-        return self.layer(x) * self.kept
-
-    with pytest.raises(UnsupportedError, match="writes to a tensor that it holds in place: 'kept'"):
-        trace(Stateful(forward, kept=torch.ones(1)), calibration=torch.randn(40, 3))
 
 
 # ---------------------------------------------------------------------------------------------- true reasons
