@@ -10,7 +10,7 @@ from job import Missing, evaluate, main, secret, tell, timed
 
 # By levels: log2 of the ring dimension and bits of the chain's primes, of which SEAL keeps the last one for keys. The
 # smallest rings with room for the values, and in them the largest scales with 128 bits.
-CHAINS = {1: (13, [60, 40, 60]), 3: (13, [45, 35, 35, 35, 45]), 7: (14, [50, *[40] * 7, 50])}
+CHAINS = {1: (13, [60, 40, 60]), 3: (13, [45, 35, 35, 35, 45]), 8: (14, [50, *[40] * 8, 50])}
 
 
 def context(log_ring: int, bits: list[int]) -> Any:
@@ -73,7 +73,7 @@ def lenet(given: dict[str, np.ndarray]) -> None:
     """Its own convolution of an image, which it has for the first layer only; the second is a product by its matrix."""
     kernels = given["w0"]
     second, seconds = timed(lambda: matrix(given["w1"], 14).tolist())
-    client, server = keys(7)
+    client, server = keys(8)  # packing the channels takes a level too
     biases = [given["b0"].tolist(), np.repeat(given["b1"], 49).tolist(), given["b2"].tolist(), given["b3"].tolist()]
     dense = [given[name].T.tolist() for name in ("w2", "w3")]
 
