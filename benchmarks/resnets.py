@@ -12,7 +12,8 @@ from models.cifar import NETWORKS, chosen, cifar10, pretrained
 
 def compiled(given: dict[str, Any]) -> deep_network.Compiled:
     name = given["network"]
-    options = chosen(given["degree"] or NETWORKS[name].degree, given["log_ring"] or NETWORKS[name].log_ring)
+    known = NETWORKS[name]
+    options = chosen(given["degree"] or known.degree, given["log_ring"] or known.log_ring, known.precision_bits)
     return deep_network.compiled(name, pretrained(name), cifar10(name), options, given)
 
 

@@ -32,7 +32,8 @@ class Pretrained(NamedTuple):
     """A network of 6 * `blocks` + 2 layers and the file of its weights.
 
     `mean`, `std`: of the images' channels as the network takes them; None for those that the images' file has.
-    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations. `log_ring`: None for the planner's choice.
+    `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations. `precision_bits`: of its largest logit.
+    `log_ring`: None for the planner's choice.
     """
 
     blocks: int
@@ -42,6 +43,7 @@ class Pretrained(NamedTuple):
     std: tuple[float, ...] | None = None
     labelled: bool = True
     degree: int = DEGREE
+    precision_bits: float = PRECISION_BITS
     log_ring: int | None = None
 
 
@@ -55,7 +57,7 @@ NETWORKS = {
     "ace-resnet56": Pretrained(9, "cifar10_resnet56_ace.npz", **_ACE),
     "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", **_ACE),
     "ace-cifar100-resnet32": Pretrained(
-        5, "cifar100_resnet32_ace.npz", 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), False, 63
+        5, "cifar100_resnet32_ace.npz", 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), False, 255, 5.5
     ),
 }
 
@@ -121,12 +123,14 @@ def traced(name: str, module: torch.nn.Module, images: Images) -> hg.Program:
     )  # fmt: skip
 
 
-def chosen(degree: int = DEGREE, log_ring: int | None = None) -> hg.Options:
+def chosen(degree: int = DEGREE, log_ring: int | None = None, precision_bits: float = PRECISION_BITS) -> hg.Options:
     """How the ResNets are compiled."""
-    return hg.Options(degree=degree, log_ring=log_ring, margin=MARGIN, spread=SPREAD, precision_bits=PRECISION_BITS)
+    return hg.Options(degree=degree, log_ring=log_ring, margin=MARGIN, spread=SPREAD, precision_bits=precision_bits)
 
 
 def compiled(name: str) -> hg.Artifact:
     """The artifact of a ResNet."""
     known = NETWORKS[name]
-    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(known.degree, known.log_ring))
+    return hg.compile(
+        traced(name, pretrained(name), cifar10(name)), chosen(known.degree, known.log_ring, known.precision_bits)
+    )
