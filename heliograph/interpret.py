@@ -34,8 +34,7 @@ def run_nodes(
     A value is dropped after its last use. `observe` sees each node's value once, in program order.
     """
     context = Context(program.constants, program.log_primes)
-    last = {operand: node for node in program.nodes for operand in node.inputs}
-    keep = set(program.outputs)
+    spent = program.spent()
     table: dict[Node, Array] = {}
     # A written-out bootstrap returns the value that it refreshes; its inner nodes matter only to an observer.
     unseen = inside_bootstraps(program) if observe is None else frozenset()
@@ -51,9 +50,8 @@ def run_nodes(
             )
         if observe is not None:
             observe(node, table[node])
-        for operand in node.inputs:
-            if last.get(operand) is node and operand not in keep and operand in table:
-                del table[operand]
+        for operand in spent.get(node, ()):
+            del table[operand]
     return [table[node] for node in program.outputs]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -118,8 +119,9 @@ class _Approximator:
 
     def table(self) -> Approximations:
         new: dict[Node, Node] = {}
+        spent, read = self.program.spent(), Counter[Node]()
         for node in self.program.nodes:
-            operands = [new[operand] for operand in node.inputs]
+            operands, known = [new[operand] for operand in node.inputs], len(self.bounds)
             if not node.type.secret:
                 # The server computes its own values exactly, activations included.
                 new[node] = self._copied(node, operands)
@@ -127,6 +129,13 @@ class _Approximator:
                 new[node] = self.activation(node, operands)
             else:
                 new[node] = rule_for(RULES, node, Approximate.name)(self, node, operands)
+            # Bounds of each element take much more memory than the program: only those that may be read are kept.
+            passed = [operand for old in spent.get(node, ()) for operand in _read_with(new[old])]
+            read.update(_read_with(new[node]))
+            read.subtract(passed)
+            for made in {*list(self.bounds)[known:], *passed}:
+                if not read[made]:
+                    self.bounds.pop(made, None)
         self.builder.ranges = self.ranges
         frame = self.builder.finish_as(self.program, new)
         return Approximations(self.options, self.program, frame, self.activations, self.maxima)
@@ -526,6 +535,15 @@ def _contradicted(node: Node, low: float, high: float, seen: Observed) -> Progra
         why=f"the samples reach [{seen.low:g}, {seen.high:g}]",
         hint="widen the range, or remove it and let calibration choose",
     )
+
+
+def _read_with(made: Node) -> set[Node]:
+    """A value and what is read in its place where another map is merged into the maps and sums that give it."""
+    found, last = {made}, [made]
+    for _ in range(2):
+        last = [operand for node in last if node.op in ("affine", "add") for operand in node.inputs]
+        found.update(last)
+    return found
 
 
 def _image_bounds(node: Node, polynomial: Fit) -> Bounds:

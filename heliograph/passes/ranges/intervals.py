@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,19 +43,24 @@ def transfer(
     return None if bounds is None or len(known) < len(operands) else bounds(node, known, context)
 
 
-def program_bounds(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Bounds]:
-    """The proved bounds of each node that has finite ones, element by element."""
-    context = Context(program.constants)
+def _bounded(program: Program, images: Mapping[Node, Interval]) -> Iterator[tuple[Node, Bounds]]:
+    """Each node that has finite proved bounds, element by element; bounds are dropped after their last use."""
+    context, spent = Context(program.constants), program.spent()
     bounds: dict[Node, Bounds | None] = {}
     for node in program.nodes:
-        bounds[node] = transfer(node, [bounds[operand] for operand in node.inputs], context, images)
-    return {
-        node: bound
-        for node, bound in bounds.items()
-        if bound is not None and math.isfinite(bound[0].min()) and math.isfinite(bound[1].max())
-    }
+        bound = transfer(node, [bounds[operand] for operand in node.inputs], context, images)
+        bounds[node] = bound
+        if bound is not None and math.isfinite(bound[0].min()) and math.isfinite(bound[1].max()):
+            yield node, bound
+        for operand in spent.get(node, ()):
+            del bounds[operand]
+
+
+def program_bounds(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Bounds]:
+    """The proved bounds of each node that has finite ones, element by element."""
+    return dict(_bounded(program, images))
 
 
 def program_intervals(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Interval]:
     """The proved interval of each node that has one."""
-    return {node: hull(bound) for node, bound in program_bounds(program, images).items()}
+    return {node: hull(bound) for node, bound in _bounded(program, images)}

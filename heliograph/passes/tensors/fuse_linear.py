@@ -279,11 +279,15 @@ class _Fuser:
 
     def run(self) -> Program:
         program = self.program
+        # The maps of one attention can take a gigabyte: forms are dropped after their last use.
+        spent = program.spent()
         for node in program.nodes:
             form = self._form(node)
             if node in self.anchored:
                 form = self._anchor(form)
             self.forms[node] = form
+            for operand in spent.get(node, ()):
+                del self.forms[operand]
         return self.builder.finish_as(program, {node: self._materialize(self.forms[node]) for node in program.outputs})
 
     def _base(self, node: Node) -> _Form:
