@@ -136,7 +136,6 @@ class Server:
         self._fingerprint = artifact.fingerprint
         self.trace = Trace()
         self._cache_bytes = cache_bytes
-        self._kept = kept
         self._parts: dict[frozenset[str], ServerEvaluator] = {}
         self._backend = make_backend(backend, artifact, keys, bound, mapped, plaintexts)
         self._close = weakref.finalize(self, self._backend.release)
@@ -144,6 +143,11 @@ class Server:
         self.evaluator = self._backend.evaluator(artifact.program, cache_bytes)
         if self.keys is not None:
             self.evaluator.before = self.keys.require
+        # Unpacked once, not for every question.
+        self._kept: dict[str, Any] = {}
+        if kept is not None:
+            known = {_object_name(node): node for node in artifact.program.inputs}
+            self._kept = {name: self._backend.read(kept, known[name], name) for name in kept.names()}
 
     @property
     def backend(self) -> str:
@@ -170,6 +174,7 @@ class Server:
     def close(self) -> None:
         """Release the evaluation keys and the encoded plaintexts; the server cannot run afterwards."""
         self._close()
+        self._kept.clear()
         for evaluator in (self.evaluator, *self._parts.values()):
             evaluator.close()
 
@@ -313,12 +318,9 @@ class Server:
         from_before = self.artifact.program.interface.carried_inputs
         secret = [node for node in program.inputs if node.type.secret]
         given = [node for node in secret if node.attrs["name"] not in from_before]
-        kept = frozenset() if self._kept is None else frozenset(self._kept.names())
-        own = [node for node in given if _object_name(node) not in kept]
+        own = [node for node in given if _object_name(node) not in self._kept]
         found = self._read(encrypted, own, own)
-        if self._kept is not None:
-            known = [node for node in self.artifact.program.inputs if _object_name(node) in kept]
-            found |= self._read(self._kept, known, [node for node in given if _object_name(node) in kept])
+        found |= {node: self._kept[_object_name(node)] for node in given if _object_name(node) in self._kept}
         if carried is not None:
             every = [node for node in self.artifact.program.inputs if node.attrs["name"] in from_before]
             found |= self._read(carried, every, [node for node in secret if node.attrs["name"] in from_before])
