@@ -58,7 +58,7 @@ class _Errors:
 
     def gaussian(self, shape: tuple[int, ...]) -> Array:
         """Complex noise with real and imaginary parts of standard deviation one, or of `louder`."""
-        # Half of the time of `normal`, which shifts and scales the same numbers.
+        # Faster than `normal`, which shifts and scales the same numbers.
         made = np.asarray(self.random.standard_normal((*shape, 2)).view(np.complex128)[..., 0])
         return made if self._louder == 1.0 else made * self._louder
 

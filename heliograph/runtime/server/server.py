@@ -174,7 +174,6 @@ class Server:
     def close(self) -> None:
         """Release the evaluation keys and the encoded plaintexts; the server cannot run afterwards."""
         self._close()
-        self._kept.clear()
         for evaluator in (self.evaluator, *self._parts.values()):
             evaluator.close()
 
