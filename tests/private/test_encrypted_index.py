@@ -260,6 +260,9 @@ def test_kept_inputs_belong_to_the_client_of_the_keys_and_to_the_program() -> No
     stranger = type(kept)(kept.artifact, kept.client, {"strange": kept.blob(kept.names()[0])})
     with pytest.raises(hg.WireError, match="strange"):
         hg.Server(made, owner.evaluation_keys(), allow_insecure=True, kept=stranger)
+    short = type(kept)(kept.artifact, kept.client, {name: bytes(kept.blob(name))[:-1] for name in kept.names()})
+    with pytest.raises(hg.WireError, match="input ciphertext index_0_0"):
+        hg.Server(made, owner.evaluation_keys(), allow_insecure=True, kept=short)
 
 
 def test_the_commands_here_and_over_http(tmp_path: Path) -> None:
