@@ -15,6 +15,7 @@ from heliograph.ckks.ring import Ring
 from heliograph.execution.bootstrap_work import bootstrap_ms
 from heliograph.ir import Builder, Node, Program, Stage
 from heliograph.ir.analysis.depth import node_depth
+from heliograph.ir.location import Location
 from heliograph.passes.bootstraps.place_bootstraps import (
     BootstrapSearch,
     PlaceBootstraps,
@@ -225,10 +226,10 @@ def test_a_bootstrap_costs_more_for_more_slots_and_levels() -> None:
     assert small < large < bootstrap_ms(Ring(16, 60, 55, 26, 6, None, (3, 3)), 1 << 15, BUILT_IN)
 
 
-def _chain(builder: Builder, node: Node, length: int) -> list[Node]:
+def _squares(builder: Builder, node: Node, length: int) -> list[Node]:
     made = [node]
     for _ in range(length):
-        made.append(builder.op("negate", (made[-1],)))
+        made.append(builder.op("mul_ct", (made[-1], made[-1])))
     return made[1:]
 
 
@@ -236,25 +237,48 @@ def test_sizes_are_looked_at_behind_a_value_that_is_kept() -> None:
     """A residual stream: everything in its second half is computed while the end of the first half waits."""
     builder = Builder("g", Stage.PACKED)
     x = builder.input("x", slots=SLOTS, chunk=0)
-    before = _chain(builder, x, 100)
-    behind = _chain(builder, before[-1], 100)
+    before = _squares(builder, x, 100)
+    behind = _squares(builder, before[-1], 100)
     program = builder.finish({"y": builder.op("add_ct", (before[-1], behind[-1]))})
     (given_input,) = program.inputs
     samples = {given_input: np.ones((1, SLOTS))}
     place = {node: number for number, node in enumerate(program.nodes)}
 
-    def halves(nearby: bool) -> tuple[int, int]:
-        sizes = observed_sizes(program, samples, 0.5, nearby)
+    def halves(everywhere: bool) -> tuple[list[int], list[int]]:
+        sizes = observed_sizes(program, samples, 0.5, everywhere)
         assert set(sizes.values()) <= {0, 1, 2}
-        first = sum(place[node] <= 100 for node in sizes)
-        return first, len(sizes) - first
+        places = sorted(place[node] for node in sizes)
+        return [each for each in places if each <= 100], [each for each in places if each > 100]
 
     first, second = halves(False)
-    assert first >= 99
-    assert second <= 2
+    assert len(first) >= 99
+    assert len(second) <= 2
     first, second = halves(True)
-    assert first + second <= 128
-    assert min(first, second) >= 40
+    # One in every eight levels.
+    assert min(len(first), len(second)) >= 12
+    assert np.diff([*first, *second]).max() <= 16
+
+
+def test_every_ciphertext_of_a_value_that_waits_cuts_a_stretch() -> None:
+    """Three values side by side: a path through any of them can be refreshed, in each of two groups of one statement."""
+    builder = Builder("g", Stage.PACKED)
+    inputs = [builder.input("x", slots=SLOTS, chunk=chunk) for chunk in range(3)]
+    line, between = Location("a.py", 1), Location("a.py", 2)
+    made: list[Node] = inputs
+    for _ in range(2):
+        for _ in range(6):
+            made = [builder.op("mul_ct", (node, node), line) for node in made]
+        made = [builder.op("mul_ct", (node, node), between) for node in made]
+    program = builder.finish(tuple(made))
+    sizes = observed_sizes(program, {node: np.ones((1, SLOTS)) for node in program.inputs}, 0.5, True)
+    level: dict[Node, int] = {}
+    for node in program.nodes:
+        level[node] = 1 + max((level[operand] for operand in node.inputs), default=-1)
+    found = Counter(level[node] for node in sizes)
+    # Both groups and what lies between, with all three values.
+    assert set(found.values()) == {3}
+    assert min(found) <= 7
+    assert max(found) > 7
 
 
 @settings(deadline=None, max_examples=20)

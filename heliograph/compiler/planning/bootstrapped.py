@@ -94,10 +94,10 @@ def _placed(
     """The choices, with observed sizes if those that are proved are too large; and why the last other one failed."""
     found, failure = choices(search, rings, options, pairs, spare)
     packed = search.program
-    for nearby in (False, True):
+    for everywhere in (False, True):
         if not found:
             samples = pack_samples(packed, wanted.inputs)
-            sizes = observed_sizes(packed, samples, size_margin(packed, options), nearby)
+            sizes = observed_sizes(packed, samples, size_margin(packed, options), everywhere)
             found, failure = choices(search.having(sizes=sizes), rings, options, pairs, spare)
     return found, failure
 
