@@ -10,6 +10,7 @@ import numpy as np
 from heliograph.errors import ProgramError
 from heliograph.execution.interface import batch_of, check_input, given_rows, pack_inputs, real_numbers, unpack_outputs
 from heliograph.ir import Node, Program, SlotsType, Stage, shape_of
+from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.bootstraps.asked import inside_bootstraps
 from heliograph.ir.node import Array
 from heliograph.ir.ops.table import OPS, Context
@@ -34,11 +35,10 @@ def run_nodes(
     A value is dropped after its last use. `observe` sees each node's value once, in program order.
     """
     context = Context(program.constants, program.log_primes)
-    spent = program.spent()
     table: dict[Node, Array] = {}
     # A written-out bootstrap returns the value that it refreshes; its inner nodes matter only to an observer.
     unseen = inside_bootstraps(program) if observe is None else frozenset()
-    for node in program.nodes:
+    for node, freed in zip(program.nodes, last_use_table(program.nodes, program.outputs), strict=True):
         if node in unseen:
             table[node] = _UNSEEN
         elif node.op == "input":
@@ -50,8 +50,8 @@ def run_nodes(
             )
         if observe is not None:
             observe(node, table[node])
-        for operand in spent.get(node, ()):
-            del table[operand]
+        for place in freed:
+            del table[program.nodes[place]]
     return [table[node] for node in program.outputs]
 
 

@@ -123,16 +123,6 @@ class Program:
                 table[operand].append(node)
         return table
 
-    def spent(self) -> dict[Node, list[Node]]:
-        """By node: the operands that no later node reads, nor an output is."""
-        table: dict[Node, list[Node]] = {}
-        kept = set(self.outputs)
-        last = {operand: node for node in self.nodes for operand in node.inputs}
-        for operand, node in last.items():
-            if operand not in kept:
-                table.setdefault(node, []).append(operand)
-        return table
-
     def names(self) -> dict[Node, str]:
         """The printed name of each node: `%0`, `%1`, ... in program order."""
         return {node: f"%{index}" for index, node in enumerate(self.nodes)}

@@ -17,15 +17,6 @@ from heliograph.passes.ranges.intervals import hull, program_bounds, program_int
 from heliograph.passes.tensors import fuse_linear
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_operands_are_spent_at_their_last_reader(seed: int) -> None:
-    program = random_program(seed)
-    spent = program.spent()
-    found = {operand: node for node, operands in spent.items() for operand in operands}
-    readers = program.users()
-    assert found == {node: readers[node][-1] for node in program.nodes if readers[node] and node not in program.outputs}
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_intervals_are_those_of_all_bounds(seed: int) -> None:
     program = random_program(seed)

@@ -15,6 +15,7 @@ from heliograph.approx.fits.fit import Fit, smallest_degree
 from heliograph.errors import ProgramError, at, said
 from heliograph.functions import Function
 from heliograph.ir import Array, Builder, Node, Program, Stage, size_of
+from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.ops.functions import ALONG_ROWS
 from heliograph.ir.ops.table import OPS, Bounds
 from heliograph.ir.ranges import RangeEntry
@@ -119,8 +120,8 @@ class _Approximator:
 
     def table(self) -> Approximations:
         new: dict[Node, Node] = {}
-        spent, read = self.program.spent(), Counter[Node]()
-        for node in self.program.nodes:
+        nodes, read = self.program.nodes, Counter[Node]()
+        for node, freed in zip(nodes, last_use_table(nodes, self.program.outputs), strict=True):
             operands, known = [new[operand] for operand in node.inputs], len(self.bounds)
             if not node.type.secret:
                 # The server computes its own values exactly, activations included.
@@ -130,7 +131,7 @@ class _Approximator:
             else:
                 new[node] = rule_for(RULES, node, Approximate.name)(self, node, operands)
             # Bounds of each element take much more memory than the program: only those that may be read are kept.
-            passed = [operand for old in spent.get(node, ()) for operand in _read_with(new[old])]
+            passed = [operand for place in freed for operand in _read_with(new[nodes[place]])]
             read.update(_read_with(new[node]))
             read.subtract(passed)
             for made in {*list(self.bounds)[known:], *passed}:

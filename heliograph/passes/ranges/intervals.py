@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heliograph.ir import Node, Program, size_of
+from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.ops.table import OPS, Bounds, Context
 
 
@@ -45,15 +46,15 @@ def transfer(
 
 def _bounded(program: Program, images: Mapping[Node, Interval]) -> Iterator[tuple[Node, Bounds]]:
     """Each node that has finite proved bounds, element by element; bounds are dropped after their last use."""
-    context, spent = Context(program.constants), program.spent()
+    context = Context(program.constants)
     bounds: dict[Node, Bounds | None] = {}
-    for node in program.nodes:
+    for node, freed in zip(program.nodes, last_use_table(program.nodes, program.outputs), strict=True):
         bound = transfer(node, [bounds[operand] for operand in node.inputs], context, images)
         bounds[node] = bound
         if bound is not None and math.isfinite(bound[0].min()) and math.isfinite(bound[1].max()):
             yield node, bound
-        for operand in spent.get(node, ()):
-            del bounds[operand]
+        for place in freed:
+            del bounds[program.nodes[place]]
 
 
 def program_bounds(program: Program, images: Mapping[Node, Interval]) -> dict[Node, Bounds]:

@@ -16,6 +16,7 @@ import scipy.sparse
 
 from heliograph.errors import UnsupportedError
 from heliograph.ir import Array, Builder, Location, Matrix, Node, Program, SparseMatrix, Stage, shape_of, size_of
+from heliograph.ir.analysis.liveness import last_use_table
 from heliograph.ir.location import joined
 from heliograph.ir.maps.gather import gather_matrix
 from heliograph.ir.maps.kronecker import KroneckerMatrix, gather_map, identity_places, of_channels
@@ -280,14 +281,13 @@ class _Fuser:
     def run(self) -> Program:
         program = self.program
         # The maps of one attention can take a gigabyte: forms are dropped after their last use.
-        spent = program.spent()
-        for node in program.nodes:
+        for node, freed in zip(program.nodes, last_use_table(program.nodes, program.outputs), strict=True):
             form = self._form(node)
             if node in self.anchored:
                 form = self._anchor(form)
             self.forms[node] = form
-            for operand in spent.get(node, ()):
-                del self.forms[operand]
+            for place in freed:
+                del self.forms[program.nodes[place]]
         return self.builder.finish_as(program, {node: self._materialize(self.forms[node]) for node in program.outputs})
 
     def _base(self, node: Node) -> _Form:
