@@ -334,10 +334,11 @@ def test_calibration_may_hold_bytes() -> None:
 
 def test_missing_arguments_are_located_in_the_users_file() -> None:
     """Not in the module of Python that compares arguments with signatures."""
-    error = refusal(nn.Bilinear(4, 4, 2), *X4, kind=ProgramError)
-    assert "missing a required argument" in error.why
-    assert "inspect.py" not in str(error)
-    assert "test_torch_refusals.py" in error.where
+    with pytest.raises(ProgramError) as caught:
+        trace(nn.Bilinear(4, 4, 2), X4)
+    assert "missing a required argument" in caught.value.why
+    assert "inspect.py" not in str(caught.value)
+    assert "test_torch_refusals.py" in caught.value.where
 
 
 def test_a_batch_size_used_as_a_number_is_refused() -> None:
