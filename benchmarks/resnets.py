@@ -13,8 +13,8 @@ from models.cifar import NETWORKS, chosen, cifar10, pretrained
 def compiled(given: dict[str, Any]) -> deep_network.Compiled:
     name = given["network"]
     known = NETWORKS[name]
-    options = chosen(given["degree"] or known.degree, given["log_ring"] or known.log_ring, known.precision_bits)
-    return deep_network.compiled(name, pretrained(name), cifar10(name), options, given)
+    asked = known._replace(degree=given["degree"] or known.degree, log_ring=given["log_ring"] or known.log_ring)
+    return deep_network.compiled(name, pretrained(name), cifar10(name), chosen(asked), given)
 
 
 @benchmark(

@@ -129,7 +129,9 @@ def resnet(name: str) -> Network:
 
     images = cifar.cifar10()
     module, x = cifar.pretrained(name), images.test[:10]
-    return Network(hg.compile(cifar.traced(name, module, images), cifar.chosen()), x, scores(module, x))
+    return Network(
+        hg.compile(cifar.traced(name, module, images), cifar.chosen(cifar.NETWORKS[name])), x, scores(module, x)
+    )
 
 
 def resnet20() -> Network:

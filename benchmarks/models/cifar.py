@@ -123,14 +123,14 @@ def traced(name: str, module: torch.nn.Module, images: Images) -> hg.Program:
     )  # fmt: skip
 
 
-def chosen(degree: int = DEGREE, log_ring: int | None = None, precision_bits: float = PRECISION_BITS) -> hg.Options:
-    """How the ResNets are compiled."""
-    return hg.Options(degree=degree, log_ring=log_ring, margin=MARGIN, spread=SPREAD, precision_bits=precision_bits)
+def chosen(network: Pretrained) -> hg.Options:
+    """How a ResNet is compiled."""
+    return hg.Options(
+        degree=network.degree, log_ring=network.log_ring, margin=MARGIN, spread=SPREAD,
+        precision_bits=network.precision_bits,
+    )  # fmt: skip
 
 
 def compiled(name: str) -> hg.Artifact:
     """The artifact of a ResNet."""
-    known = NETWORKS[name]
-    return hg.compile(
-        traced(name, pretrained(name), cifar10(name)), chosen(known.degree, known.log_ring, known.precision_bits)
-    )
+    return hg.compile(traced(name, pretrained(name), cifar10(name)), chosen(NETWORKS[name]))
