@@ -25,6 +25,7 @@ from heliograph.interpret import run_nodes
 from heliograph.ir import Array, Builder, Node, Program, shape_of
 from heliograph.ir.ops.table import OPS, Role, role_of
 from heliograph.passes.base import apply
+from heliograph.passes.polynomials.lower_functions import gap_error_for, resolved_share
 from heliograph.passes.tensors.expand import Expand
 from heliograph.passes.tensors.fuse_linear import FuseLinear
 from heliograph.passes.tensors.simplify import Simplify
@@ -37,9 +38,8 @@ _FLOOD = 1.0 / 16.0
 _PRECISION_BITS = 8.0
 # Shares of the difference that may be reserved for the error of encryption.
 _FOR_ENCRYPTION = (0.1, 0.3, 0.45)
-# Plans leave room for the first multiple of the simulated error of differences; the second multiple covers other
-# samples.
-_ROOM, _SAFETY = 3.0, 2.0
+# What the simulated error of differences is multiplied by, for other inputs.
+_SAFETY = 2.0
 _SIMULATED = 4
 # The number of noisy inputs from which the polynomials' intervals are set.
 _CALIBRATED = 4096
@@ -180,7 +180,6 @@ def _without_range(program: Program) -> Program:
 def _without_degrees(options: Options) -> Options:
     """The options for a program whose polynomials are already chosen."""
     flood = _FLOOD if options.flood is None else options.flood
-    usual = options.precision_bits == Options().precision_bits
     return replace(
         options,
         degree=None,
@@ -189,7 +188,7 @@ def _without_degrees(options: Options) -> Options:
         errors={},
         target_error=None,
         flood=flood,
-        precision_bits=_PRECISION_BITS if usual else options.precision_bits,
+        precision_bits=options.bits(_PRECISION_BITS),
     )
 
 
@@ -217,20 +216,22 @@ def _cheapest(
     for number, share in enumerate(_FOR_ENCRYPTION):
         if progress is not None:
             progress("compiling", number, len(_FOR_ENCRYPTION))
+        # Half on each side of what the polynomials resolve.
         gap = (1.0 - share) * limits.gap
-        smoothed = smooth(network, certificate, replace(limits, gap=gap), columns, sizes)
+        half = share / 2.0 * limits.gap
+        gap_error = gap_error_for(half / (gap + half))
+        smoothed = smooth(
+            network, certificate, replace(limits, gap=gap + half), columns, sizes, resolved_share(gap_error)
+        )
         drawn = _calibration(smoothed, network, sampler, training, columns)
-        # Half on each side of the gap, with room for other inputs.
-        allowed = (limits.gap - gap) / gap / 2.0
         try:
-            artifact = compile_program(
-                replace(smoothed, calibration=drawn), replace(options, gap_error=allowed / _ROOM)
-            )
+            artifact = compile_program(replace(smoothed, calibration=drawn), replace(options, gap_error=gap_error))
         except PlanningError as failure:
             refused = failure
             continue
-        error = _SAFETY * gap * simulated(artifact.program, [array[-_SIMULATED:] for array in drawn]).gap_error
-        if error <= allowed * gap:
+        worst = simulated(artifact.program, [array[-_SIMULATED:] for array in drawn]).gap_error
+        error = _SAFETY * worst * (gap + half)
+        if error <= half:
             found.append(_Made(artifact, gap, error))
         else:
             refused = PlanningError(

@@ -84,13 +84,16 @@ def smooth(
     range_: Range,
     columns: Columns,
     sizes: Mapping[Node, float] | None = None,
+    resolved: float = 1.0,
 ) -> Program:
     """The smoothed program; `network` has linear maps, polynomials and functions (from `FuseLinear`) and one input.
 
-    `sizes` are the sizes of the network's products, if known.
+    `sizes` are the sizes of the network's products, if known. `resolved` is the share of the gap that the polynomials
+    of an argmax resolve.
     """
     (source,) = (node for node in network.inputs if node.type.secret)
     classes = shape_of(network.outputs[0])[0]
+    near = resolved * range_.gap / range_.spread
     builder = Builder(network.name, Stage.TENSOR, network)
     builder.ranges, builder.calibration = [], ()
     loc = replace(network.outputs[0].loc, layer="certificate")
@@ -115,7 +118,7 @@ def smooth(
         shift[0] -= columns.unused
 
     def largest(logits: Node, added: int, layer: str) -> Node:
-        attrs = {"gap": range_.gap, "spread": range_.spread, "count": _exact_for(classes, range_, added)}
+        attrs = {"gap": range_.gap, "spread": range_.spread, "count": _exact_for(classes, near, added)}
         return builder.op("argmax_rows", (logits,), replace(loc, layer=layer), **attrs)
 
     one_hot = largest(votes, columns.width, "votes")
@@ -135,14 +138,14 @@ def smooth(
     return builder.finish({"answer": answer})
 
 
-def _exact_for(classes: int, range_: Range, votes: int) -> int:
+def _exact_for(classes: int, near: float, votes: int) -> int:
     """The number of one-hot results whose sum must be exact: several times the votes, if that can be proved.
 
     The remainders at other classes, the guess's remainder times their votes, are then far below the server's noise.
     """
     for times in _HIDDEN:
         with contextlib.suppress(ProgramError):
-            argmax(classes, range_.gap / range_.spread, times * votes)
+            argmax(classes, near, times * votes)
             return times * votes
     return votes
 

@@ -39,6 +39,7 @@ from heliograph.ir.verify import verify
 from heliograph.passes.base import Step, Trail, begins, listening
 from heliograph.passes.polynomials.approximate import Approximate, degrees_by_layer
 from heliograph.passes.polynomials.approximation import Approximations, merged_entries
+from heliograph.passes.polynomials.lower_functions import ONE_HOT_BITS
 from heliograph.passes.ranges.calibrate import Calibrate
 from heliograph.records import named
 from heliograph.report.text import Report
@@ -314,7 +315,9 @@ def _made(
             return polynomial
         return written_as(observation.table.offered)
 
-    plan = best_plan(polynomial, options, planned, offered, faster_than)
+    plan = best_plan(
+        polynomial, replace(options, precision_bits=_bits(written, options)), planned, offered, faster_than
+    )
     entries = merged_entries(plan.program)
     if entries:
         table = observation.known.offered.merged(entries)
@@ -351,6 +354,18 @@ def _made(
     )
     report = Report(figures)
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
+
+
+def _bits(program: Program, options: Options) -> float:
+    """The bits of precision of the outputs, chosen or given.
+
+    The entries of an argmax's one-hot vector come within 2**-bits of 0 and 1: the polynomials take half of that, and
+    encryption a quarter.
+    """
+    outputs = program.outputs
+    if not all(output.op == "argmax" and not output.attrs.get("index") for output in outputs):
+        return options.bits()
+    return options.bits(2.0 + max(float(output.attrs.get("bits", ONE_HOT_BITS)) for output in outputs))
 
 
 def _told(plan: Plan, table: Approximations, polynomial: Program) -> Plan:

@@ -25,6 +25,8 @@ from heliograph.records import Bounds, Named, fits, wanted
 # The lower bound of positive numbers.
 _TINY = math.ulp(0.0)
 _MAX_DEGREE = 511
+# `precision_bits` of outputs that are not an argmax's.
+USUAL_BITS = 10.0
 # The title of the section with the flags that show the compiler's steps.
 INSIDE = "The compiler's steps"
 _DEGREES_NEEDED = "it must be a mapping from layer names to whole numbers, or a list of whole numbers"
@@ -176,9 +178,11 @@ class Options(metaclass=Named):
     samples_apart: Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024).
         They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
     precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption is
-        at most 2**-precision_bits of the largest output (of 1 if that is larger than 1).
-    gap_error: Largest error of a difference that an argmax compares, as a share of its gap. It is what encryption may add,
-        on the samples that errors are simulated on. Without it only the errors of outputs count, which show nothing of ties.
+        at most 2**-precision_bits of the largest output (of 1 if that is larger than 1). For the one-hot vector of an
+        argmax, the default is two more than its `bits`: its polynomials' error is about twice as large.
+    gap_error: Largest error of a difference that an argmax compares, as a share of its gap (default: 0.1). It is what
+        encryption may add, on the samples that errors are simulated on. The polynomials resolve the gap less three times
+        this share, so that the gap holds under encryption and on other samples.
     flood: Standard deviation of the noise that the server adds to its outputs (default: none). It is added to every slot,
         from the system's secure generator, and hides what decisions (argmax, comparisons) still reveal about the values
         that they compared.
@@ -234,8 +238,8 @@ class Options(metaclass=Named):
     spread: float = _option(1.0, 0.1, high=100, told="always")
     margin: float | None = _option(None, 0, high=10, told="always")
     samples_apart: int = _option(1024, 1, high=1 << 20, told="unless default")
-    precision_bits: float = _option(10.0, 0, high=40, told="always", section="Precision of encryption")
-    gap_error: float | None = _option(None, _TINY, high=1, flag=Flag(metavar="SHARE"), told="unless default")
+    precision_bits: float | None = _option(None, 0, high=40, told="always", section="Precision of encryption")
+    gap_error: float = _option(0.1, 0, high=0.3, flag=Flag(metavar="SHARE"), told="unless default")
     flood: float | None = _option(None, _TINY, flag=Flag(metavar="STD"))
     batch: int | str = _option(
         1, check=_refuses_batch, flag=Flag(metavar="N|max", read=_read_batch), section="Speed and size"
@@ -283,11 +287,15 @@ class Options(metaclass=Named):
         given = Argument(name, repr(getattr(self, name)))
         return ProgramError(said(given, " cannot be used"), where=f"Options.{name}", why=why)
 
+    def bits(self, usual: float = USUAL_BITS) -> float:
+        """`precision_bits` if given, or else the usual bits."""
+        return usual if self.precision_bits is None else self.precision_bits
+
     def told(self) -> dict[str, Any]:
-        """The options in the bill, as JSON values."""
+        """The options in the bill, as JSON values. Polynomials are chosen for the usual bits where none are given."""
         found = {}
         for name, about in ABOUT.items():
-            value = getattr(self, name)
+            value = self.bits() if name == "precision_bits" else getattr(self, name)
             if about.told == "always" or (about.told == "unless default" and value != _DEFAULTS[name]):
                 found[name] = dict(value) if isinstance(value, Mapping) else value
         return found

@@ -134,7 +134,7 @@ def search_index(
     builder, chosen = Builder(name, Stage.TENSOR), options or Options()
     if encrypted and not decides:
         # Scores are ranked, and products of two encrypted values lose more than maps do.
-        chosen = replace(chosen, precision_bits=max(chosen.precision_bits, _SCORE_BITS))
+        chosen = replace(chosen, precision_bits=max(chosen.bits(), _SCORE_BITS))
     if encrypted:
         blocks = Blocks.of(len(rows), rows.shape[1], decides, chosen.log_ring)
         scores = blocks.scores(builder, bound, size)

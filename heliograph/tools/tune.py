@@ -8,7 +8,7 @@ from typing import Any
 
 from heliograph.compiler.arguments import program_of
 from heliograph.compiler.driver import compile
-from heliograph.compiler.options import Options
+from heliograph.compiler.options import USUAL_BITS, Options
 from heliograph.errors import PlanningError, ProgramError
 from heliograph.execution.loop import Progress
 from heliograph.functions import known
@@ -21,7 +21,6 @@ DEGREES = (3, 7, 15, 31)
 PRECISIONS = (8.0, 10.0, 14.0)
 BATCHES: tuple[int | str, ...] = (1, "max")
 ALLOCATED = (0.005, 0.02)
-_USUAL_BITS = Options().precision_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ def tune(
     if not program.calibration:
         raise ProgramError("tune needs calibration samples", hint="they are the measure of accuracy")
     base = options or Options()
-    for name, usual in (("degree", None), ("precision_bits", _USUAL_BITS), ("batch", 1), ("allocate", None)):
+    for name, usual in (("degree", None), ("precision_bits", None), ("batch", 1), ("allocate", None)):
         if getattr(base, name) != usual:
             raise ProgramError(f"{name} is tried with several values, and was given", hint="leave it out")
     points: list[Point] = []
@@ -186,7 +185,7 @@ def tune(
     # By the order of their time: the fastest, the slowest, which is the most accurate, and the one in the middle.
     best = list({place: front[place] for place in (0, len(front) // 2, len(front) - 1)}.values()) if front else []
     attempt(
-        [{**point.options, "precision_bits": bits} for point in best for bits in precisions if bits != _USUAL_BITS]
+        [{**point.options, "precision_bits": bits} for point in best for bits in precisions if bits != USUAL_BITS]
         + [{**point.options, "batch": batch} for point in best for batch in batches if batch != 1]
     )
     if not points:

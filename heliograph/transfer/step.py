@@ -135,7 +135,7 @@ def compile_step(data: TransferData, settings: TransferSettings, options: Option
     chosen = replace(
         made,
         target_error=made.target_error or settings.softmax_error,
-        precision_bits=max(made.precision_bits, _PRECISION_BITS),
+        precision_bits=max(made.bits(), _PRECISION_BITS),
     )
     return coarse(compile_program(step_program(data, settings, seen_states(data, settings)), chosen))
 

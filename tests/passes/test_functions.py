@@ -21,6 +21,7 @@ from heliograph.errors import PlanningError, ProgramError
 from heliograph.interpret import interpret, interpret_batch
 from heliograph.ir import Array, Builder, Location, Node, Program, Stage
 from heliograph.ir.analysis.depth import program_depth
+from heliograph.passes.polynomials.lower_functions import resolved_share
 from heliograph.tools.simulate import simulate
 
 TOY = Options(security_bits=None)
@@ -106,8 +107,8 @@ def test_functions_on_openfhe(case: str) -> None:
     artifact = compile(source, TOY)
     expected = interpret(artifact.program, samples[0])
     (measured,), _ = run(artifact.program, [samples[0]], openfhe(artifact.program))
-    assert np.abs(measured - expected).max() <= 8 * 2.0**-TOY.precision_bits
-    assert np.abs(simulate(artifact, samples[0], check_ranges=True) - expected).max() <= 8 * 2.0**-TOY.precision_bits
+    assert np.abs(measured - expected).max() <= 8 * 2.0 ** -TOY.bits()
+    assert np.abs(simulate(artifact, samples[0], check_ranges=True) - expected).max() <= 8 * 2.0 ** -TOY.bits()
     Artifact.from_bytes(artifact.to_bytes())
 
 
@@ -228,7 +229,7 @@ def test_the_server_floods_its_outputs() -> None:
 def test_the_depth_of_the_plan_is_that_of_the_lowered_program(classes: int, gap: float, family: str) -> None:
     body = op("argmax", axis=0, gap=gap, count=8, bits=0.0, method=family)
     lowered = polynomial(program(body, classes, low=0.0, high=1.0))
-    plan = argmax_plan(classes, gap, 8, family)
+    plan = argmax_plan(classes, resolved_share(TOY.gap_error) * gap, 8, family)
     assert program_depth(lowered) == plan.depth
     rows = apart(uniform((classes,), 300, 0.0, 1.0), gap, 1)
     np.testing.assert_allclose(interpret_batch(lowered, rows)[0], plan(rows), atol=1e-9)

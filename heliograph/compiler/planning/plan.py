@@ -61,7 +61,7 @@ class Wanted:
     headroom: int
     tolerance: float
     magnitude: float
-    gap_error: float | None = None
+    gap_error: float = math.inf
     faster_than: float = math.inf
     paired: bool = False
 
@@ -76,7 +76,7 @@ class Wanted:
         """Why a plan with these errors is refused; empty if it is not."""
         if found.error > self.tolerance:
             return f"its error would be {found.error:.2g}, more than {self.tolerance:.2g}"
-        if self.gap_error is not None and found.gap_error > self.gap_error:
+        if found.gap_error > self.gap_error:
             return f"compared differences would err by {found.gap_error:.2g} of the gap, more than {self.gap_error:.2g}"
         return ""
 

@@ -153,7 +153,7 @@ def make_plan(
                 hint="divide the outputs by a constant in the model, or check the ranges of its inputs",
             )
         inputs = sample_inputs(program, max(samples, _ROUNDS) if program.interface.carried else samples)
-        tolerance = 2.0**-options.precision_bits * max(1.0, magnitude)
+        tolerance = 2.0 ** -options.bits() * max(1.0, magnitude)
         wanted = Wanted(inputs, headroom, tolerance, magnitude, options.gap_error, faster_than, paired)
         return _plan(program, options, wanted, offered or (lambda: program))
     except PlanningError as error:

@@ -103,7 +103,8 @@ def approximate_pass(options: Options, observed: Mapping[Node, Observed]) -> App
         method=options.method,
         spread=options.spread,
         observed=observed,
-        precision=2.0**-options.precision_bits,
+        precision=2.0 ** -options.bits(),
+        gap_error=options.gap_error,
     )
 
 

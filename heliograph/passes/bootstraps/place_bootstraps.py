@@ -28,6 +28,7 @@ from heliograph.ir.bootstraps.series import series_degree, series_of
 from heliograph.ir.ops.table import Context, Role, role_of
 from heliograph.passes.bootstraps.placement import (
     IMPOSSIBLE,
+    TOGETHER,
     Found,
     Joined,
     Search,
@@ -47,8 +48,9 @@ from heliograph.passes.polynomials.fold_scaling import is_linear
 # A scale is reduced by at most this many bits; a larger value would have too few bits left.
 MAX_SIZE_BITS = 6
 _NS = 1e6
-# The number of chains whose priced steps are cached.
-_MOST_PRICED = 64
+# The priced steps that are kept at a time, of all chains together: a gigabyte. More of them also slow the collection of
+# garbage, which looks at each.
+_MOST_STEPS = 2_000_000
 # A placeholder for prices that are not known yet.
 _LATER = np.zeros(1, dtype=np.int64)
 
@@ -255,12 +257,13 @@ class BootstrapSearch:
         self._bootstraps: dict[tuple[object, ...], int] = {}
         # The price-independent drafts, by whether the ring bootstraps.
         self._drafted: dict[bool, _Drafts] = {}
+        self._most_chains = min(max(_MOST_STEPS // max(len(self.nodes), 1), 1), TOGETHER)
 
     # ------------------------------------------------------------------------------------------ answers
 
     def placed(self, asked: Sequence[PlaceBootstraps]) -> list[Placed | TooFewLevelsError]:
         """The cheapest placement for each pass, or the error where there is none: much faster than one by one."""
-        found = run_all([self.on(place) for place in asked])
+        found = run_all((self.on(place) for place in asked), self._most_chains)
         return [
             front if isinstance(front, TooFewLevelsError) else self._placed(place, front[0])
             for place, front in zip(asked, found, strict=True)
@@ -446,7 +449,7 @@ class BootstrapSearch:
         rings = (place.ring, *place.lower)
         key = (rings, tuple(sorted(place.carried.items())))
         if key not in self._priced:
-            if len(self._priced) >= _MOST_PRICED:
+            if len(self._priced) >= self._most_chains:
                 self._priced.clear()
             costs = np.rint(drafts.works.ms(prices_on(rings, self.costs)) * _NS).astype(np.int64)
             kinds = {way for draft in drafts.values for way in draft.ways}

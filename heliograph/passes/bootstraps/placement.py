@@ -35,7 +35,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,7 @@ _COMPUTED, _REFRESHED, _MERGED = "computed", "refreshed", "merged"
 # A front is thinned to no fewer points than this.
 _LEAST_FRONT = 6
 # This many searches run side by side: their tables are still small then.
-_TOGETHER = 64
+TOGETHER = 64
 # The most pairs of rows that are compared at once to see which row beats which.
 _MOST_CELLS = 1 << 20
 
@@ -321,16 +322,16 @@ class Search:
         return found
 
 
-def run_all(searches: Sequence[Search]) -> list[list[Found] | TooFewLevelsError]:
+def run_all(searches: Iterable[Search], together: int = TOGETHER) -> list[list[Found] | TooFewLevelsError]:
     """The front of each search, or its error: the same as one by one, in a fraction of the time.
 
-    All searches are of one program: their levels and prices differ, their graph does not.
+    All searches are of one program: their levels and prices differ, their graph does not. `together`: the number of
+    searches that are held at a time.
     """
-    return [
-        found
-        for start in range(0, len(searches), _TOGETHER)
-        for found in _Together(searches[start : start + _TOGETHER]).run()
-    ]
+    left, found = iter(searches), []
+    while some := list(itertools.islice(left, together)):
+        found += _Together(some).run()
+    return found
 
 
 def _joined(search: Search) -> list[Joined]:

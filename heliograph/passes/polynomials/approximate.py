@@ -29,6 +29,7 @@ from heliograph.passes.polynomials.lower_functions import (
     lower_argmax,
     lower_max,
     lower_sign,
+    resolved_share,
 )
 from heliograph.passes.polynomials.lower_inverses import away_from_zero, lower_exp, lower_inverse, lower_softmax
 from heliograph.passes.ranges.calibrate import Observed
@@ -64,6 +65,7 @@ class Approximate:
     `closeness`: where `margin` is None, the allowed share of the usual error.
     `room`: where `margin` is None, the factors by which operands need a wider interval than the samples show.
     `fixed`: the degrees of nodes whose degree is neither requested nor to be chosen again.
+    `gap_error`: the error that encryption may add to differences that an argmax compares, as a share of its gap.
     """
 
     degree: int | None = None
@@ -77,6 +79,7 @@ class Approximate:
     closeness: float = 1.0
     room: Mapping[Node, float] = field(default_factory=dict)
     fixed: Mapping[Node, int] = field(default_factory=dict)
+    gap_error: float = 0.0
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -385,6 +388,7 @@ class _Approximator:
             margin=self.margin_of(old),
             shared=frozenset(operands if shared else ()),
             target_error=self.options.target_error,
+            resolved=resolved_share(self.options.gap_error),
             reaches=reaches,
             choose_degree=choose_degree,
         )

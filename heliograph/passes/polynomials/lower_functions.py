@@ -45,6 +45,8 @@ DEFAULT_GAP = 0.01
 # within 2**-ONE_HOT_BITS.
 SIGN_BITS = 10.0
 ONE_HOT_BITS = 5.0
+# Errors of compared differences are simulated on few samples. On others they may be this many times as large.
+_OTHER_SAMPLES = 3.0
 _MOST_ABS_DEGREE = 127
 # The first polynomial of a sign is steepest at the ends of its interval, and noise must carry no value beyond them. An
 # interval without a margin is widened by this share, because whole numbers may lie exactly at its ends.
@@ -81,6 +83,16 @@ class Argument:
     proved: Interval | None = None
 
 
+def resolved_share(gap_error: float) -> float:
+    """The share of an argmax's gap that its polynomials resolve, if encryption may add `gap_error` of it."""
+    return 1.0 - _OTHER_SAMPLES * gap_error
+
+
+def gap_error_for(share: float) -> float:
+    """The `gap_error` with which the polynomials leave that share of the gap."""
+    return share / _OTHER_SAMPLES
+
+
 @dataclass(slots=True, kw_only=True)
 class Lowering(Writer):
     """A writer of the nodes that replace one op, with the bounds of each."""
@@ -93,6 +105,8 @@ class Lowering(Writer):
     shared: frozenset[Node] = frozenset()
     # The requested largest error (Options.target_error).
     target_error: float | None = None
+    # The share of an argmax's gap that its polynomials resolve.
+    resolved: float = 1.0
     # The observed reach of the differences that each round of a maximum compares.
     reaches: tuple[float, ...] = ()
     # Chooses the degree of a maximum from samples, given the root mean square error of each degree in the samples'
@@ -325,6 +339,8 @@ def lower_argmax(lowering: Lowering, x: Argument) -> Node:
     All pairs take two signs in sequence whatever the number of rows, a tournament log2(rows) and one more. If all
     differences fit one ciphertext, a row's signs stand one after the other and their sum takes no level. Otherwise each
     pair is compared once, and a map that adds or subtracts its sign takes a level.
+
+    The polynomials resolve less than the gap: encryption may move a difference by the rest of it.
     """
     classes, columns = shape_of(x.value)
     seen = _as_approximated(lowering, x)
@@ -332,9 +348,10 @@ def lower_argmax(lowering: Lowering, x: Argument) -> Node:
     if seen is not None and seen.spread is not None and x.source == "observed":
         width = min(width, rounding.upward(seen.spread * (1.0 + lowering.margin)))
     gap, gap_source = lowering.gap(seen.near if seen else None, width)
+    told = {"function": "argmax", "gap": gap, "gap_source": gap_source}
     too_many = classes * (classes - 1) // 2 * columns > _MOST_HALF_PAIRS
     return (_argmax_by_tournament if too_many else _argmax_by_pairs)(
-        lowering, replace(x, seen=seen), width, gap, gap_source
+        lowering, replace(x, seen=seen), width, lowering.resolved * gap, told
     )
 
 
@@ -352,8 +369,11 @@ def _as_approximated(lowering: Lowering, x: Argument) -> Observed | None:
     return replace(seen, near=near, spread=max(seen.spread or 0.0, spread or 0.0))
 
 
-def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
-    """One-hot by whether a row exceeds the maximum minus half the gap; the maximum may err by a quarter of the gap."""
+def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: float, told: Mapping[str, Any]) -> Node:
+    """One-hot by whether a row exceeds the maximum minus half the gap; the maximum may err by a quarter of the gap.
+
+    `told` is what the range table says of the argmax.
+    """
     classes, columns = shape_of(x.value)
     seen = x.seen
     rows, size = next_power_of_two(classes), classes * columns
@@ -375,10 +395,8 @@ def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: fl
         plan.error / 2,
         seen=seen,
         observed=None if seen is None or seen.spread is None else (gap / 2 - seen.spread, gap / 2),
-        function="argmax",
-        gap=gap,
-        gap_source=gap_source,
         closeness_bits=plan.closeness_bits + 1,
+        **told,
     )
     stages = plan.folded()
     made = lowering.chain(above, (*stages[:-1], stages[-1].scaled(0.5, 0.5)), -reach, reach, entry)
@@ -386,8 +404,11 @@ def _argmax_by_tournament(lowering: Lowering, x: Argument, width: float, gap: fl
     return lowering.mapped(made, scipy.sparse.eye_array(size, rows * columns, format="csr"), (classes, columns))
 
 
-def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, gap_source: str) -> Node:
-    """The signs of all differences in one vector, summed by rotations, and a second sign of the sums."""
+def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, told: Mapping[str, Any]) -> Node:
+    """The signs of all differences in one vector, summed by rotations, and a second sign of the sums.
+
+    `told` is what the range table says of the argmax.
+    """
     classes, columns = shape_of(x.value)
     seen = x.seen
     count = max(
@@ -404,11 +425,9 @@ def _argmax_by_pairs(lowering: Lowering, x: Argument, width: float, gap: float, 
         seen=seen,
         # The polynomials are applied to differences of two values.
         observed=None if seen is None or seen.spread is None else (-seen.spread, seen.spread),
-        function="argmax",
-        gap=gap,
-        gap_source=gap_source,
         closeness_bits=plan.psi2,
         count=count,
+        **told,
     )
     # With two classes, the signs of both differences are already the answer: there is nothing to add up.
     both = classes == 2 or next_power_of_two(classes - 1) * next_power_of_two(classes * columns) <= _MOST_PAIRS
