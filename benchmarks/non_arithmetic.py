@@ -57,7 +57,7 @@ def classifier(options: argparse.Namespace) -> dict[str, Any]:
         "images_with_gap": int(wide.sum()),
         "agreement_with_gap": float(right[wide].mean()),
         "agreement": float(right.mean()),
-        "max_abs_error_with_gap": float(np.abs(answers - clear)[wide].max()),
+        "measured_error": float(np.abs(answers - clear)[wide].max()),
         "alone": f"{layers.get(ARGMAX_LAYER, 0.0) / 1e3:.2f} s",
         "argmax_ms": sum(ms for layer, ms in layers.items() if layer == ARGMAX_LAYER),
         "network_ms": sum(ms for layer, ms in layers.items() if layer != ARGMAX_LAYER),
@@ -80,7 +80,7 @@ def softmax(options: argparse.Namespace) -> dict[str, Any]:
         "columns": COLUMNS,
         "rows": rows,
         "limit": LIMIT,
-        "max_error": float(error.max()),
+        "measured_error": float(error.max()),
         "mean_error": float(error.max(axis=0).mean()),
         "alone": f"{measured.measured_ms / rows:.2g} ms ({rows:,} rows)",
         "ms_per_row": measured.measured_ms / rows,
@@ -90,7 +90,11 @@ def softmax(options: argparse.Namespace) -> dict[str, Any]:
 
 def figures(artifact: Any, measured: Measurement) -> dict[str, Any]:
     values = artifact.report.to_dict()
+    composed = values["ranges"][-1]
+    kind = {"argmax": "signs of degrees {}", "softmax": "exp of degree {}, normalised and squared"}
     return {
+        "polynomials": kind[composed["function"]].format(", ".join(map(str, composed["degrees"]))),
+        "proved_error": composed["max_error"],
         **{
             key: values[key]
             for key in (

@@ -14,6 +14,7 @@ from heliograph.compiler.planning import bootstrapped, chain_plans, planner
 from heliograph.compiler.planning.placements import Choice
 from heliograph.compiler.planning.plan import Refusal
 from heliograph.errors import PlanningError
+from heliograph.passes.bootstraps import place_bootstraps, placement
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
 # Squared forty times: a value near one, which is bootstrapped several times.
@@ -142,3 +143,15 @@ def test_after_a_plan_that_is_too_coarse_only_finer_ones_are_tried(
     assert served == [pytest.approx(share * first)]
     assert others
     assert max(others) <= share * first
+
+
+def test_a_large_program_holds_few_searches_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, options = hg.parse(PROGRAM.replace(30 * "a = a * a\n", "")), hg.Options(**TOY, scale_bits=30, chains=1)
+    usual = hg.compile(program, options)
+    held: list[int] = []
+    run = placement._Together.run
+    monkeypatch.setattr(placement._Together, "run", lambda self: held.append(len(self.searches)) or run(self))
+    monkeypatch.setattr(place_bootstraps, "_MOST_STEPS", 100)
+    assert hg.compile(program, options).fingerprint == usual.fingerprint
+    # Of eleven nodes that the packed program has.
+    assert max(held) == 9
