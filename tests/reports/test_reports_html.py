@@ -266,8 +266,8 @@ def test_a_browser_renders_each_kind_of_program(kind, chromium, tmp_path):
     for node in made.program.outputs:
         assert node.loc.short in shown
     if kind == "decision":
-        assert "argmax by degrees 13, 13, gap 0.25 (declared)" in shown
-        assert "proved, degrees 13, 13" in shown
+        assert "argmax by degrees 31, 7, gap 0.25 (declared)" in shown
+        assert "proved, degrees 31, 7" in shown
 
 
 # ------------------------------------------------------------------------------------------- plots and graphviz
