@@ -181,7 +181,8 @@ class _Draft:
     """A step of the search without prices."""
 
     reads: tuple[int, ...]
-    ways: tuple[_Way, ...]
+    # The number of its ways in `_Drafts.ways`.
+    ways: int
     # None for a value that cannot be bootstrapped.
     kind: _Kind | None
     # For each way, slots and degree of the series, if a bootstrap of the operand can compute it.
@@ -193,10 +194,10 @@ class _Draft:
     # The name of an input that comes from the previous run.
     entry: str | None
 
-    def step(self, ways: Mapping[_Way, Way], most: Mapping[str, int]) -> Step:
+    def step(self, ways: Sequence[tuple[Way, ...]], most: Mapping[str, int]) -> Step:
         return Step(
             self.reads,
-            tuple(ways[way] for way in self.ways),
+            ways[self.ways],
             None if self.kind is None else _LATER,
             self.kind is not None and self.kind[2],
             self.whole,
@@ -204,7 +205,7 @@ class _Draft:
             self.tie,
             self.refresh_depth,
             None if self.entry is None else most[self.entry],
-            tuple(None if each is None else _LATER for each in self.merged),
+            tuple(None if each is None else _LATER for each in self.merged) if self.merged else (),
         )
 
 
@@ -385,6 +386,7 @@ class BootstrapSearch:
         siblings = Counter(bound.entry for bound in bounded.values())
         index = {node: place for place, node in enumerate(self.nodes)}
         works: dict[Work, int] = {}
+        ways: dict[tuple[_Way, ...], int] = {}
 
         def way(depth: int, work: Work, loss: int = 0, tie: int = 0) -> _Way:
             return depth, works.setdefault(work, len(works)), loss, tie
@@ -429,7 +431,7 @@ class BootstrapSearch:
             drafts.append(
                 _Draft(
                     tuple(index[operand] for operand in node.inputs if operand.type.secret),
-                    own,
+                    ways.setdefault(own, len(ways)),
                     kind,
                     merged,
                     None if bound is None else bound.entry,
@@ -442,7 +444,8 @@ class BootstrapSearch:
             )
         outputs: dict[int, str | None] = {index[node]: None for node in self.program.outputs}
         outputs |= {index[node]: entries[source] for node, source in carried_nodes(self.program).items()}
-        return _Drafts(drafts, Works(works), outputs, max((self.periods[node] for node in bounded), default=1))
+        most = max((self.periods[node] for node in bounded), default=1)
+        return _Drafts(drafts, list(ways), Works(works), outputs, most)
 
     def _steps(self, place: PlaceBootstraps, drafts: _Drafts) -> tuple[list[Step], dict[int, int], list[Joined]]:
         """The steps with the prices of their own work, the levels of outputs, and the joined steps."""
@@ -452,14 +455,14 @@ class BootstrapSearch:
             if len(self._priced) >= self._most_chains:
                 self._priced.clear()
             costs = np.rint(drafts.works.ms(prices_on(rings, self.costs)) * _NS).astype(np.int64)
-            kinds = {way for draft in drafts.values for way in draft.ways}
-            ways = {way: Way(way[0], costs[way[1]], *way[2:]) for way in kinds}
+            ways = [tuple(Way(way[0], costs[way[1]], *way[2:]) for way in each) for each in drafts.ways]
             names = {draft.entry for draft in drafts.values if draft.entry is not None}
             most = {name: place.begin + place.carried.get(name, 0) for name in names}
             steps = [draft.step(ways, most) for draft in drafts.values]
             outputs = {number: 0 if name is None else most[name] for number, name in drafts.outputs.items()}
             if drafts.shapes is None:
-                drafts.shapes = Shapes(shapes(steps, outputs), [draft.ways[0][1] for draft in drafts.values])
+                works = [drafts.ways[draft.ways][0][1] for draft in drafts.values]
+                drafts.shapes = Shapes(shapes(steps, outputs), works)
             self._priced[key] = steps, outputs, drafts.shapes.priced(costs)
         return self._priced[key]
 
@@ -499,6 +502,8 @@ class _Drafts:
     """The part of the search that all chains share."""
 
     values: Sequence[_Draft]
+    # Each once: many values are computed in the same ways.
+    ways: Sequence[tuple[_Way, ...]]
     works: Works
     # By the number of an output's node: the input of the next run that it becomes; None for the program's own outputs.
     outputs: Mapping[int, str | None]
