@@ -95,18 +95,18 @@ def row(seed: int, number: int, budget: float) -> dict[str, Any]:
     return {"text": composition.text(), "delta": at, **found}
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
-    """What the rows show, in words."""
+def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the rows show together."""
     done = [row for row in rows if "seconds" in row]
-    wrong, left_out = sum(bool(row["problems"]) for row in rows), sum("left_out" in row for row in rows)
-    reached, slow = sum(row["reached"] for row in done), sum(row["seconds"] > 30 for row in done)
-    large = sum(row["memory"] > 2e9 for row in done)
-    longest, most = (max((row[name] for row in done), default=0) for name in ("seconds", "memory"))
-    return (
-        f"{len(rows)} compositions: {wrong} wrong, {reached} within the tolerance ({reached / max(len(done), 1):.1%}),"
-        f" {slow} above 30 s (longest {longest:.1f} s), {large} above 2 GB (most {most / 1e9:.2f} GB), {left_out} left out"
-        " for their budget"
-    )
+    return {
+        "compositions": len(rows),
+        "wrong": sum(bool(row["problems"]) for row in rows),
+        "reached_share": sum(row["reached"] for row in done) / max(len(done), 1),
+        "above_30_s": sum(row["seconds"] > 30 for row in done),
+        "longest_s": max((row["seconds"] for row in done), default=0.0),
+        "most_memory": max((row["memory"] for row in done), default=0),
+        "left_out": sum("left_out" in row for row in rows),
+    }
 
 
 @benchmark(
@@ -124,7 +124,7 @@ def accounting_random(run: Run) -> None:
         if time.perf_counter() - began > 60 * given.minutes:
             break
         rows.append(run.row({"number": number}, partial(row, given.seed, number, given.budget)))
-    run.say(summary(rows))
+    run.row({"numbers": f"{given.first} to {given.first + len(rows) - 1}"}, partial(totals, rows))
     run.failures += [f"{each['text']}: {problem}" for each in rows for problem in each["problems"]]
 
 
