@@ -315,9 +315,8 @@ def _made(
             return polynomial
         return written_as(observation.table.offered)
 
-    plan = best_plan(
-        polynomial, replace(options, precision_bits=_bits(written, options)), planned, offered, faster_than
-    )
+    precise = replace(options, precision_bits=_bits(written, options))
+    plan = best_plan(polynomial, precise, planned, offered, faster_than)
     entries = merged_entries(plan.program)
     if entries:
         table = observation.known.offered.merged(entries)
@@ -349,9 +348,9 @@ def _made(
     approximate = planned if observation.trial is None else unseen.outputs
     error = given_error(program, given, polynomial, planned)
     exact = measured(given)
-    figures = bill(
-        program, fused, polynomial, plan, options, observation, samples, exact, approximate, error, allocation
-    )
+    # The bill's options give the same polynomials again, which do not follow the bits of an argmax.
+    told = precise if precise.precision_bits == options.bits() else options
+    figures = bill(program, fused, polynomial, plan, told, observation, samples, exact, approximate, error, allocation)
     report = Report(figures)
     return Artifact(plan.program, report, stages, time.perf_counter() - begun)
 

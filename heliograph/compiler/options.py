@@ -292,10 +292,10 @@ class Options(metaclass=Named):
         return usual if self.precision_bits is None else self.precision_bits
 
     def told(self) -> dict[str, Any]:
-        """The options in the bill, as JSON values. Polynomials are chosen for the usual bits where none are given."""
+        """The options in the bill, as JSON values."""
         found = {}
         for name, about in ABOUT.items():
-            value = self.bits() if name == "precision_bits" else getattr(self, name)
+            value = getattr(self, name)
             if about.told == "always" or (about.told == "unless default" and value != _DEFAULTS[name]):
                 found[name] = dict(value) if isinstance(value, Mapping) else value
         return found

@@ -43,6 +43,13 @@ def test_other_outputs_keep_the_usual_precision() -> None:
     assert number.fingerprint == fine.fingerprint
 
 
+@pytest.mark.parametrize(("attrs", "told"), [({}, None), ({"index": True}, 10.0)])
+def test_the_bill_tells_no_bits_that_the_plan_does_not_keep(attrs: dict[str, object], told: float | None) -> None:
+    options = hg.compile(scores(**attrs)).report.figures.options
+    assert options["precision_bits"] == told
+    assert hg.Options.of_bill(options).precision_bits == told
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3])
 def test_polynomials_leave_a_part_of_the_gap_to_encryption(share: float) -> None:
     lowered = front_passes(scores(), hg.Options(gap_error=share))[-1].program
