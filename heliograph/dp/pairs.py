@@ -278,6 +278,9 @@ class SampledPart:
             return self.low, self.high
         if self.remove:
             bottom = self.base.x_range(log_bottom)[0]
+            if self.p == 1.0:
+                # There is nothing but the shifted component.
+                bottom += self.base.mu
             # The shifted component has only p of the mass: its tail may be cut that much earlier, or all of it.
             top = -self.base.x_range(log_top)[0] if self.p < 1.0 else -np.inf
             if np.log(self.p) > log_top:
@@ -292,6 +295,14 @@ class SampledPart:
 def gaussian_pair(mu: float, p: float, remove: bool) -> Pair:
     """The pair of a Poisson-sampled Gaussian: sensitivity over noise `mu`, probability `p` (1: not sampled)."""
     return Pair(NO_ATOMS, SampledPart(GaussianBase(mu), p, remove))
+
+
+def gaussian_mu(pair: Pair) -> float:
+    """Sensitivity over noise of a Gaussian pair that is not sampled, whose loss is N(mu^2/2, mu^2); 0 for other pairs."""
+    part = pair.part
+    if not isinstance(part, SampledPart) or not isinstance(part.base, GaussianBase) or part.p < 1.0:
+        return 0.0
+    return 0.0 if pair.atoms.loss.size or pair.infinite_above else part.base.mu
 
 
 @lru_cache(maxsize=4096)

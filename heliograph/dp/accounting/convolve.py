@@ -28,6 +28,8 @@ MAX_LENGTH = 1 << 24
 # Relative error of one butterfly level, in units of round-off. Twiddle factor, product and sum give less than 5 for
 # radix 2, and less than 4 per factor of two for other radices; this is twice that.
 _BUTTERFLY_UNITS = 10.0
+_MOST_PLACES = 2.0**50
+"""Nodes from loss 0 to the composed law: their numbers are exact as doubles."""
 _MARGIN = 18.0
 """log of the share of delta that a window may lose."""
 
@@ -226,6 +228,19 @@ class Composed:
         return min(max(below, 0.0), 1.0), min(above, 1.0)
 
 
+def infinite_mass(masses: Iterable[tuple[float, float, int]]) -> tuple[float, float]:
+    """Bounds, above and below, on the mass of infinite loss of a composition: (infinite, finite mass, count) of each law."""
+    log_total = log_finite = 0.0
+    for infinite, finite, count in masses:
+        total = finite + infinite
+        log_total += count * math.log(total)
+        log_finite += count * math.log1p(-min(infinite / total, 1.0)) if infinite < total else -np.inf
+    lost = -math.expm1(log_finite) if log_finite > -np.inf else 1.0
+    # A law that was rounded up may have a total mass slightly above one; one that was rounded down, slightly below.
+    above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-305 if lost > 0 else 0.0)
+    return above, max(lost * math.exp(min(log_total, 0.0)) * (1 - 1e-9) - 1e-250, 0.0)
+
+
 def window(terms: Terms, theta: float, moments: tuple[float, float, float], need: float) -> tuple[float, float]:
     """Losses below and above which the composition tilted by theta has at most e^-need of mass each."""
     base, _, variance = moments
@@ -267,6 +282,8 @@ def compose(terms: Terms, theta: float, epsilon: float, log_delta: float, *, lon
     width = max(high - epsilon, epsilon + reach - low, reach) * 1.1 + 8 * step
     if not width / step < longest:
         raise TooLongError(width / step)
+    if not max(abs(low), abs(high), abs(epsilon)) / step < _MOST_PLACES:
+        raise TooFineError
     length = int(fft.next_fast_len(max(math.ceil(width / step), 64), real=True))
     spectra = ((spectrum(lattice, theta, length), count) for lattice, count in terms)
     return combine(spectra, step, theta, low, high, need, length)
@@ -290,7 +307,7 @@ def combine(
     bound, log_size, angle, drift, noise = (zeros.copy() for _ in range(5))
     del zeros
     log_scale = relative = origin = shift = 0.0
-    log_total = log_finite = 0.0
+    masses = []
     for each, count in spectra:
         sizes = each.log_size[kept]
         size = np.exp(sizes)
@@ -304,9 +321,7 @@ def combine(
         relative += count * each.relative
         origin += count * each.origin
         shift += count * each.shift
-        total = each.total + each.infinite
-        log_total += count * math.log(total)
-        log_finite += count * math.log1p(-min(each.infinite / total, 1.0)) if each.infinite < total else -np.inf
+        masses.append((each.infinite, each.total, count))
         still = bound > -55.0
         if not bool(still.all()):
             kept = np.flatnonzero(still) if isinstance(kept, slice) else kept[still]
@@ -324,8 +339,5 @@ def combine(
     values = fft.irfft(product, length)
     transform = _BUTTERFLY_UNITS * UNIT * (math.log2(length) + 2)
     entry = 2 * (float(error.sum()) + transform * float(size.sum())) / length + math.exp(-54.0)
-    lost = -math.expm1(log_finite) if log_finite > -np.inf else 1.0
-    # A law that was rounded up may have a total mass slightly above one; one that was rounded down, slightly below.
-    above = lost * math.exp(max(log_total, 0.0)) * (1 + 1e-12) + (1e-305 if lost > 0 else 0.0)
-    below = max(lost * math.exp(min(log_total, 0.0)) * (1 - 1e-9) - 1e-250, 0.0)
+    above, below = infinite_mass(masses)
     return Composed(step, values, theta, log_scale, origin, entry, relative, above, below, low, high, need, shift)

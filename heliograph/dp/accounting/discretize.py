@@ -209,10 +209,10 @@ def _span(pair: Pair, log_tail: float) -> tuple[float, float]:
         lows.append(float(pair.atoms.loss[0]))
         highs.append(float(pair.atoms.loss[-1]))
     if pair.part is not None:
-        # Rounding the lower tail up to a loss below zero costs at most its mass, once per step.
+        # Rounding the lower tail up to its end costs at most its mass, once per step.
         low, high = pair.part.loss_range(max(log_tail, -60.0), log_tail)
-        lows.append(min(low, 0.0))
-        highs.append(max(high, 0.0))
+        lows.append(low)
+        highs.append(high)
     if not lows:
         return 0.0, 0.0
     return min(lows), max(highs)

@@ -3,14 +3,14 @@
 Each mechanism's loss is discretized from above and from below (`discretize`), composed by one tilted FFT (`convolve`),
 and delta is read off both. Both are of second order: the width is about `steps * mesh^2 * (1 + theta) / 8` with theta
 the saddle. The mesh is refined until the width is within the tolerance; the width measured on one mesh predicts the
-next.
+next. Where no mesh gives that, the composed law is taken for a normal one, whose error is bounded (`normal`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,11 +28,12 @@ from heliograph.dp.accounting.discretize import (
     optimistic,
     pessimistic,
 )
+from heliograph.dp.accounting.normal import Normal, normal, tilt_for_delta, tilt_for_epsilon
 from heliograph.dp.accounting.rdp import epsilon_bound
 from heliograph.dp.accounting.result import Estimate, Tolerance
 from heliograph.dp.composition import Composition
 from heliograph.dp.mechanisms import Direction
-from heliograph.dp.pairs import Pair
+from heliograph.dp.pairs import Pair, gaussian_mu
 
 PairTerms = Sequence[tuple[Pair, int]]
 
@@ -257,7 +258,7 @@ def saddle_for_epsilon(terms: Terms, epsilon: float, start: float) -> float:
     return math.exp(x)
 
 
-def _crossing(law: Composed, delta: float, guess: float, *, above: bool) -> float:
+def _crossing(law: Composed | Normal, delta: float, guess: float, *, above: bool) -> float:
     """An epsilon at which the law's delta is at most (`above`) or at least `delta`, to about 1e-10.
 
     Infinite, or 0, if there is none. It starts at the guess and moves out from there: far from it the bounds on delta
@@ -294,7 +295,7 @@ def _crossing(law: Composed, delta: float, guess: float, *, above: bool) -> floa
             away = (new - x) * direction
             x = max(new if 0 < away < 20 * move else x + direction * move, 0.0)
             move *= 2
-            if x > 1e9:
+            if x > 1e9 * max(guess, 1.0):
                 break
         else:
             x = new if low < new < high else (low + high) / 2
@@ -352,7 +353,7 @@ def epsilon_interval(
     # Beyond the sum of the largest losses, delta is the mass of infinite loss.
     unsure = any(pair.unsure for pair, _ in pairs)
     best = Interval(0.0, _most(pairs) if lost <= delta and not unsure else math.inf)
-    theta = epsilon = math.nan
+    theta = epsilon = goal = math.nan
     read = False
     earlier = (math.nan, math.nan)
     for _ in range(_ROUNDS):
@@ -371,7 +372,11 @@ def epsilon_interval(
                 step = _coarser(pairs, step, error, tolerance)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
-            break
+            step = _coarser(pairs, step, error, tolerance, convolve.MAX_LENGTH)
+            if step > 0.9 * earlier[0]:
+                break
+            meshes = _meshes(above, law, epsilon, step, goal)
+            continue
         read = True
         best = Interval(max(best.lower, lower), min(best.upper, upper))
         goal = max(tolerance, relative * best.lower)
@@ -413,6 +418,7 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
     if any(pair.unsure for pair, _ in pairs):
         best = Interval(best.lower, 1.0)
     theta, log_delta = 1.0, math.nan
+    earlier = goal = math.nan
     stalled = 0
     read = False
     for _ in range(_ROUNDS):
@@ -436,8 +442,13 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
                 step = _coarser(pairs, step, error, relative / 2)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
-            break
+            step = _coarser(pairs, step, error, relative / 2, convolve.MAX_LENGTH)
+            if step > 0.9 * earlier:
+                break
+            meshes = _meshes(above, law, epsilon, step, goal)
+            continue
         read = True
+        earlier = step
         before = best.width
         upper = law.delta_at(max(epsilon - law.shift, 0.0))[1] * (1 + _WIDEN)
         lower = other.delta_at(max(epsilon - other.shift, 0.0))[0] * (1 - _WIDEN)
@@ -484,12 +495,17 @@ def _order(earlier: tuple[float, float], now: tuple[float, float]) -> float:
     return min(max(math.log(width / narrower) / math.log(step / finer), 1.0), 2.0)
 
 
-def _coarser(pairs: PairTerms, step: float, error: TooFineError | TooLongError, goal: float) -> float:
-    """A coarser step in place of a first one that is too fine; one that has the atoms on nodes if there is one."""
+def _coarser(
+    pairs: PairTerms, step: float, error: TooFineError | TooLongError, goal: float, longest: int = _FIRST_LENGTH
+) -> float:
+    """A coarser step in place of one whose circle is longer than `longest`, or whose mesh is too fine.
+
+    It is one that has the atoms on nodes, if there is one.
+    """
     nodes = error.nodes if isinstance(error, TooLongError) else math.inf
-    wanted = step * (max(2.0, 1.5 * nodes / _FIRST_LENGTH) if math.isfinite(nodes) else 4.0)
-    aligned = _aligned(pairs, wanted, goal, leading=True)
-    return aligned if aligned > 1.5 * step else wanted
+    wanted = step * (max(1.5, 1.2 * nodes / longest) if math.isfinite(nodes) else 4.0)
+    aligned = (_aligned(pairs, most, goal, leading=True) for most in (wanted, 2 * wanted))
+    return next((each for each in aligned if each > 1.2 * step), wanted)
 
 
 def _read(
@@ -514,6 +530,85 @@ def _read(
     return upper, max(lower + other.shift, 0.0), law
 
 
+def _by_normal_laws(
+    pairs: PairTerms,
+    log_lost: float,
+    finest: float,
+    tilt: Callable[[Terms, float], float],
+    read: Callable[[Normal, Normal], tuple[float, float]],
+    clock: _Clock,
+) -> None:
+    """Read the normal laws of a composition of many steps, from above and from below, on meshes that get finer.
+
+    `tilt` gives the tilt of a composition, from the laws that are not Gaussian and the variance of those that are. `read`
+    gives the width of the bracket on epsilon that the two laws leave, and the goal. Each mechanism has a mesh of its own,
+    refined until its two discretizations differ by its share of the goal, or the normal law itself is what is too far.
+    """
+    gaussian = math.fsum(count * mu * mu for pair, count in pairs if (mu := gaussian_mu(pair)))
+    pairs = [(pair, count) for pair, count in pairs if not gaussian_mu(pair)]
+    steps = [_first_step([entry], log_lost) for entry in pairs]
+    for _ in range(_ROUNDS):
+        meshes = [Mesh(_aligned([entry], step, finest)) for entry, step in zip(pairs, steps, strict=True)]
+        try:
+            above, below = _lattices(pairs, meshes, log_lost, finest)
+            theta = tilt([(_rough(lattice), count) for lattice, count in above], gaussian)
+            width, goal = read(normal(above, theta, gaussian), normal(below, theta, gaussian))
+        except TooFineError:
+            return
+        # What each mechanism's mesh adds to the width.
+        shares = [
+            count * max(convolve.cumulant(upper, theta) - convolve.cumulant(lower, theta), 0.0) / theta
+            for (upper, count), (lower, _) in zip(above, below, strict=True)
+        ]
+        if width <= goal or sum(shares) < max(0.35 * goal, 0.3 * width if math.isfinite(width) else 0.0):
+            return
+        finer = [
+            step * min(max(math.sqrt(0.3 * goal / len(pairs) / share), 1 / 40), 1.0) if share > 0 else step
+            for step, share in zip(steps, shares, strict=True)
+        ]
+        if finer == steps or clock.affordable(1.0, 0.5) == 1.0:
+            return
+        steps = finer
+
+
+def _epsilon_by_normal_laws(pairs: PairTerms, best: Interval, delta: float, tolerance: Tolerance) -> Interval:
+    """An interval of epsilon, narrowed by the normal laws of the composition (P25)."""
+    spare = max(delta - infinite_bounds(pairs).upper, 1e-15 * delta)
+
+    def tilt(terms: Terms, gaussian: float) -> float:
+        return tilt_for_delta(terms, gaussian, math.log(spare))
+
+    def read(above: Normal, below: Normal) -> tuple[float, float]:
+        nonlocal best
+        upper = max(_crossing(above, delta, max(above.mean, 0.0), above=True) + above.shift, 0.0)
+        lower = max(_crossing(below, delta, max(below.mean, 0.0), above=False) + below.shift, 0.0)
+        best = Interval(max(best.lower, lower), min(best.upper, upper))
+        return min(best.width, upper - lower), tolerance.for_epsilon(max(above.mean, best.lower))
+
+    _by_normal_laws(pairs, math.log(spare) - 12.0, tolerance.absolute, tilt, read, _Clock(tolerance.seconds))
+    return _widened(best)
+
+
+def _delta_by_normal_laws(pairs: PairTerms, best: Interval, epsilon: float, tolerance: Tolerance) -> Interval:
+    """An interval of delta, narrowed by the normal laws of the composition (P25)."""
+
+    def tilt(terms: Terms, gaussian: float) -> float:
+        return tilt_for_epsilon(terms, gaussian, epsilon)
+
+    def read(above: Normal, below: Normal) -> tuple[float, float]:
+        nonlocal best
+        upper = above.delta_at(max(epsilon - above.shift, 0.0))[1] * (1 + _WIDEN)
+        lower = below.delta_at(max(epsilon - below.shift, 0.0))[0] * (1 - _WIDEN)
+        best = Interval(max(best.lower, lower), min(best.upper, upper))
+        # As what moves epsilon.
+        width = math.log(best.upper / best.lower) / above.theta if best.lower > 0 else math.inf
+        return width, math.log1p(tolerance.delta_share) / above.theta
+
+    log_lost = math.log(max(best.lower, 1e-300)) - 12.0
+    _by_normal_laws(pairs, log_lost, tolerance.delta_share / 2, tilt, read, _Clock(tolerance.seconds))
+    return best
+
+
 class LossDistribution:
     """The certified bracket as an accountant."""
 
@@ -526,7 +621,8 @@ class LossDistribution:
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative, tolerance.seconds)
         if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
-            # Where no mesh resolves the law, moments may still bound it.
+            # Where no mesh resolves the composed law, it may be a normal one, or moments bound it.
+            found = _epsilon_by_normal_laws(pairs, found, delta, tolerance)
             found = Interval(found.lower, min(found.upper, epsilon_bound(composition, direction, delta)[0]))
         return Estimate.between(found.lower, found.upper)
 
@@ -534,4 +630,6 @@ class LossDistribution:
         """Bounds on delta at epsilon, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         found = delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds)
+        if not found.width <= max(tolerance.delta_share * found.lower, 1e-300):
+            found = _delta_by_normal_laws(pairs, found, epsilon, tolerance)
         return Estimate.between(found.lower, found.upper)
