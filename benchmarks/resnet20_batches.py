@@ -22,6 +22,8 @@ import torch
 from common import hg
 from harness import FOLDER, Run, apart, benchmark, option, threads_option
 from heliograph.errors import PlanningError
+from models.cifar import NETWORKS as PRETRAINED
+from models.cifar import chosen as cifar_options
 from models.cifar import cifar10, traced
 from models.ola import NETWORKS
 from ola import chosen_options, refined
@@ -39,7 +41,10 @@ def planned(batch: int, given: dict[str, Any]) -> dict[str, Any]:
     program = traced("resnet20", network.module(folder, images), images)
     if options.mode == "refined":
         program = refined(network, program, images, folder)
-    chosen = chosen_options(network, options.mode, 0.0)
+    # As trained, it is the network of resnets.py, and is compiled as there.
+    chosen = (
+        cifar_options(PRETRAINED["resnet20"]) if options.mode == "uniform" else chosen_options(network, "refined", 0.0)
+    )
     try:
         artifact = hg.compile(program, replace(chosen, batch=batch, memory_bytes=options.memory_bytes))
     except PlanningError as error:
