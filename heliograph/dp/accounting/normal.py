@@ -115,9 +115,12 @@ class Normal:
             return self.infinite_below, 1.0
         theta = self.theta
         largest = math.exp(theta * math.log(theta / (1 + theta)) - math.log1p(theta))
-        # The difference of two values of erfcx, and their arguments, which err as epsilon and the mean do.
-        digits = 64 * UNIT * (2 + theta) * (1 + _FARTHEST + abs(epsilon) / self.deviation)
-        share = math.exp(log_share)
+        # The two values of erfcx are up to 2 + theta + 31 / deviation times their difference, and their arguments err as
+        # epsilon and the mean do.
+        lost = 2 + theta + (1 + _FARTHEST) / self.deviation
+        digits = 64 * UNIT * lost * (1 + _FARTHEST + abs(epsilon) / self.deviation)
+        # Farther away it is less than this, and far less than the noise.
+        share = math.exp(max(log_share, -_FARTHEST**2 / 2))
         noise = 2 * self.error * largest + digits * share
         relative = math.expm1(
             min(self.relative + UNIT * (64 + 4 * abs(self.log_scale) + 4 * theta * abs(epsilon)), 50.0)
