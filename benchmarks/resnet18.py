@@ -71,6 +71,18 @@ def network(width: int, stem: bool, classes: int = 200) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers, *head)
 
 
+def drawn(size: int, width: int, stem: bool) -> tuple[torch.nn.Sequential, torch.Tensor]:
+    """The network with weights that are drawn, and 64 images, drawn too; the first 32 calibrate."""
+    torch.manual_seed(0)
+    module = network(width, stem)
+    images = torch.randn(64, 3, size, size).clamp(-2, 2)
+    module.train()
+    with torch.no_grad():
+        for _ in range(8):
+            module(images[:32])
+    return module.eval(), images
+
+
 def error(found: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
     """How far outputs are from the network's."""
     return {
@@ -94,15 +106,8 @@ def encrypted(path: Path, x: np.ndarray, wanted: np.ndarray, threads: int) -> di
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """The figures of the network that the options say."""
-    torch.manual_seed(0)
     torch.set_num_threads(options.threads)
-    module = network(options.width, options.stem)
-    images = torch.randn(64, 3, options.size, options.size).clamp(-2, 2)
-    module.train()
-    with torch.no_grad():
-        for _ in range(8):
-            module(images[:32])
-    module.eval()
+    module, images = drawn(options.size, options.width, options.stem)
     weights = sum(parameter.numel() for parameter in module.parameters())
     name = f"resnet18-{options.size}-{options.width}-{options.degree}" + "-stem" * options.stem
     before, seconds, processor, path = peak_rss_bytes(), None, None, options.folder / name / "artifact.helio"

@@ -84,6 +84,29 @@ def mlp_batch() -> Network:
     return Network(artifact, together[None], scores(module, together)[None])
 
 
+def lenet() -> Network:
+    """LeNet on an image of MNIST, its weights drawn."""
+    from small_networks import LeNet
+
+    x_train, _, x_test, _ = mnist()
+    torch.manual_seed(1)
+    module, x_train, x_test = LeNet().eval(), x_train[:, None], x_test[:, None]
+    program = hg.trace(
+        module, torch.from_numpy(x_test[:1]), input_range=(0.0, 1.0), calibration=x_train[:512], name="lenet"
+    )
+    return Network(hg.compile(program, hg.Options(degree=15)), x_test[:4], scores(module, x_test[:4]))
+
+
+def resnet18() -> Network:
+    """ResNet-18 on an image of 64x64, its weights drawn."""
+    from resnet18 import drawn
+
+    module, images = drawn(64, 64, stem=False)
+    program = hg.trace(module, images[:1], input_range=(-2.0, 2.0), calibration=images[:32].numpy(), name="resnet18")
+    x = images[32:34].numpy()
+    return Network(hg.compile(program, hg.Options(degree=15, margin=0.5)), x, scores(module, x))
+
+
 def argmax() -> Network:
     """The MLP with its argmax."""
     program, module, x = traced()
@@ -158,7 +181,7 @@ def transformer() -> Network:
 
 NETWORKS: dict[str, Callable[[], Network]] = {
     function.__name__: function
-    for function in (mlp, mlp_batch, argmax, softmax, certified, transformer, resnet20, resnet32)
+    for function in (mlp, mlp_batch, lenet, argmax, softmax, certified, transformer, resnet20, resnet32, resnet18)
 }
 DATA = ("mnist.npz", "imdb_tokens_top10k.npz", "cifar10_subset.npz", "cifar10_resnet20_akamaster.npz")
 
@@ -315,7 +338,7 @@ class Version:
 
 
 def compared(name: str, before: Version, after: Version, rounds: int, say: Any) -> dict[str, Any]:
-    """The figures of both versions on one network."""
+    """The figures of both versions on one network: of compiling it alone where there are no rounds."""
     versions = {"before": before, "after": after}
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=BUILD) as temporary:
@@ -323,6 +346,9 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
             for which, version in versions.items():
                 folder = Path(temporary, which)
                 result[which] = version.build(name, folder)
+                if not rounds:
+                    say(f"{name}, {which}: {result[which]}")
+                    continue
                 result[which] |= version.start(folder)
                 result[which]["first_s"] = version.ask(0)["seconds"]
                 say(f"{name}, {which}: {result[which]}")
@@ -331,7 +357,7 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
                 for which, version in versions.items():
                     runs[which].append(version.ask(number))
                 say(f"{name}: " + ", ".join(f"{which} {runs[which][-1]['seconds']:.3g} s" for which in versions))
-            for which, version in versions.items():
+            for which, version in versions.items() if rounds else ():
                 for figure in runs[which][0]:
                     best = max if figure == "error" else min if figure == "same" else statistics.median
                     result[which][figure] = best(run[figure] for run in runs[which])
@@ -339,7 +365,7 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
         finally:
             for version in versions.values():
                 version.close()
-    for ratio, figure in (("ratio", "seconds"), ("processor_ratio", "processor_s")):
+    for ratio, figure in (("ratio", "seconds"), ("processor_ratio", "processor_s")) if rounds else ():
         pairs = zip(runs["before"], runs["after"], strict=True)
         result[ratio] = statistics.median(after[figure] / before[figure] for before, after in pairs)
     for column in (
@@ -384,7 +410,7 @@ def compared_calls(ring: Ring, threads: int, before: Version, after: Version, ro
     option("--before", type=Path, help="a checkout of the version to compare with"),
     option("--primitives", action="store_true", selects=True, help="compare primitives too"),
     option("--networks", nargs="*", choices=tuple(NETWORKS), default=list(NETWORKS), selects=True),
-    option("--rounds", type=int, default=5),
+    option("--rounds", type=int, default=5, help="0: only compile"),
     columns=COLUMNS,
     data=DATA,
     memory_gb=20,
