@@ -340,7 +340,7 @@ class Version:
 def compared(name: str, before: Version, after: Version, rounds: int, say: Any) -> dict[str, Any]:
     """The figures of both versions on one network: of compiling it alone where there are no rounds."""
     versions = {"before": before, "after": after}
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = dict.fromkeys(COLUMNS)
     with tempfile.TemporaryDirectory(dir=BUILD) as temporary:
         try:
             for which, version in versions.items():
@@ -436,7 +436,8 @@ def versions(run: Run) -> None:
         digits()
         smoothed()
     for name in given.networks:
-        run.row({"network": name}, lambda name=name: compared(name, before, after, given.rounds, run.say))  # type: ignore[misc]
+        key = {"network": name} if given.rounds else {"network": name, "part": "compiled"}
+        run.row(key, lambda name=name: compared(name, before, after, given.rounds, run.say))  # type: ignore[misc]
 
 
 if __name__ == "__main__":
