@@ -99,7 +99,7 @@ def lenet() -> Network:
 
 def resnet18() -> Network:
     """ResNet-18 on an image of 64x64, its weights drawn."""
-    from resnet18 import drawn
+    from models.resnet18 import drawn
 
     module, images = drawn(64, 64, stem=False)
     program = hg.trace(module, images[:1], input_range=(-2.0, 2.0), calibration=images[:32].numpy(), name="resnet18")

@@ -120,7 +120,7 @@ class Normal:
         lost = 2 + theta + (1 + _FARTHEST) / self.deviation
         digits = 64 * UNIT * lost * (1 + _FARTHEST + abs(epsilon) / self.deviation)
         # Farther away it is less than this, and far less than the noise.
-        share = math.exp(max(log_share, -_FARTHEST**2 / 2))
+        share = math.exp(max(log_share, -(_FARTHEST**2) / 2))
         noise = 2 * self.error * largest + digits * share
         relative = math.expm1(
             min(self.relative + UNIT * (64 + 4 * abs(self.log_scale) + 4 * theta * abs(epsilon)), 50.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -13,11 +14,24 @@ from heliograph.machine import in_threads
 
 # The number of values on which numpy evaluates a series at a time, and on which one thread does.
 _TOGETHER, _EACH = 1 << 14, 1 << 18
+# numpy takes as long for so many products as numba takes to load.
+_LOADED_AFTER = 3e8
+# The products that numpy was given.
+_given = 0.0
+
+
+def _compiled(products: float) -> Callable[..., None] | None:
+    """The recurrence compiled: the same bits in a fifth of numpy's time. None while it is not worth loading."""
+    global _given
+    if "numba" not in sys.modules and _given < _LOADED_AFTER:
+        _given += products
+        return None
+    return _kernel()
 
 
 @functools.cache
 def _kernel() -> Callable[..., None] | None:
-    """The recurrence compiled: the same bits in a fifth of numpy's time. None if numba is not installed."""
+    """The compiled recurrence. None if numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return None
     from heliograph.ir.ops.clenshaw import clenshaw
@@ -38,8 +52,8 @@ def evaluate_chebyshev(x: Array, coefficients: Array, low: float, high: float) -
     odd = bool(np.any(coefficients[3::2]))
     halved = odd != bool(np.any(coefficients[2::2]))
     own = [float(value) for value in (coefficients[int(odd) :: 2] if halved else coefficients)]
-    # To load the kernel takes as long as numpy takes for these values.
-    kernel = _kernel() if flat.size >= _EACH and dtype == np.float64 else None
+    few = flat.size < _EACH or dtype != np.float64
+    kernel = None if few else _compiled(float(flat.size) * len(own))
     line = float(coefficients[1]) if len(coefficients) > 1 else 0.0
     given = np.array(own), float(low), float(high), halved, odd, float(coefficients[0]), line
 
