@@ -96,6 +96,11 @@ class Normal:
     infinite_below: float
     shift: float
 
+    @property
+    def width(self) -> float:
+        """The length of losses about which it says something."""
+        return 2 * _FARTHEST * self.deviation
+
     def log_share(self, epsilon: float) -> float:
         """log of the normal law's mean of the excess; -inf where it underflows, nan where the law says nothing."""
         place = (epsilon - self.mean) / self.deviation

@@ -268,8 +268,8 @@ def _crossing(law: Composed | Normal, delta: float, guess: float, *, above: bool
         return math.inf
     low, high = -math.inf, math.inf  # delta at low is above the wanted one, at high it is not
     x = max(guess, 0.0)
-    # log delta falls with a slope of about theta there; a law is useful within a few hundred of its tilt.
-    move = max(min(max(0.002, 0.002 * x), 2 / law.theta), 1e-9)
+    # log delta falls with a slope of about theta there; a law is useful within a few hundred of its tilt, and its width.
+    move = max(min(max(0.002, 0.002 * x), 2 / law.theta, law.width / 16), 1e-9)
     tolerance = max(1e-10, 1e-11 * guess)
     log_delta = math.log(delta)
     last: tuple[float, float] | None = None
@@ -327,12 +327,18 @@ class _Clock:
 
 
 def epsilon_interval(
-    pairs: PairTerms, delta: float, tolerance: float, relative: float, seconds: float = math.inf
+    pairs: PairTerms,
+    delta: float,
+    tolerance: float,
+    relative: float,
+    seconds: float = math.inf,
+    moments: Callable[[], float] = lambda: math.inf,
 ) -> Interval:
     """Bounds on the epsilon of a composition of pairs at delta, proved (P1 to P3, test_extremes_reach_the_tolerance).
 
     The interval is at most max(tolerance, relative * epsilon) wide if a mesh within `MAX_CELLS`,
-    `convolve.MAX_LENGTH` and the seconds gives that; else it is the narrowest reached.
+    `convolve.MAX_LENGTH` and the seconds gives that; else it is the narrowest reached, by the normal laws too (P25), and
+    not above what `moments` says.
     """
     clock = _Clock(seconds)
     steps = sum(count for _, count in pairs)
@@ -354,7 +360,8 @@ def epsilon_interval(
     unsure = any(pair.unsure for pair, _ in pairs)
     best = Interval(0.0, _most(pairs) if lost <= delta and not unsure else math.inf)
     theta = epsilon = goal = math.nan
-    read = False
+    read = tried = False
+    wanted = Tolerance(tolerance, relative, seconds=seconds)
     earlier = (math.nan, math.nan)
     for _ in range(_ROUNDS):
         try:
@@ -372,8 +379,10 @@ def epsilon_interval(
                 step = _coarser(pairs, step, error, tolerance)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
+            if not tried:
+                tried, best = True, _epsilon_by_normal_laws(pairs, _below(best, moments), delta, wanted)
             step = _coarser(pairs, step, error, tolerance, convolve.MAX_LENGTH)
-            if step > 0.9 * earlier[0]:
+            if best.width <= wanted.for_epsilon(best.lower) or step > 0.9 * earlier[0]:
                 break
             meshes = _meshes(above, law, epsilon, step, goal)
             continue
@@ -393,7 +402,13 @@ def epsilon_interval(
             break
         step = finer
         meshes = _meshes(above, law, epsilon, step, goal)
+    if not tried and best.width > wanted.for_epsilon(best.lower):
+        best = _epsilon_by_normal_laws(pairs, _below(best, moments), delta, wanted)
     return _widened(best)
+
+
+def _below(interval: Interval, bound: Callable[[], float]) -> Interval:
+    return Interval(interval.lower, max(min(interval.upper, bound()), interval.lower))
 
 
 def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: float = math.inf) -> Interval:
@@ -420,7 +435,8 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
     theta, log_delta = 1.0, math.nan
     earlier = goal = math.nan
     stalled = 0
-    read = False
+    read = tried = False
+    limits = Tolerance(delta_share=relative, seconds=seconds)
     for _ in range(_ROUNDS):
         try:
             above, below = _lattices(pairs, meshes, log_lost, 1e-4 / (1 + theta))
@@ -442,8 +458,10 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
                 step = _coarser(pairs, step, error, relative / 2)
                 meshes = [Mesh(step)] * len(pairs)
                 continue
+            if not tried:
+                tried, best = True, _delta_by_normal_laws(pairs, best, epsilon, limits)
             step = _coarser(pairs, step, error, relative / 2, convolve.MAX_LENGTH)
-            if step > 0.9 * earlier:
+            if best.width <= max(relative * best.lower, 1e-300) or step > 0.9 * earlier:
                 break
             meshes = _meshes(above, law, epsilon, step, goal)
             continue
@@ -465,6 +483,8 @@ def delta_interval(pairs: PairTerms, epsilon: float, relative: float, seconds: f
             break
         step = finer
         meshes = _meshes(above, law, epsilon, step, goal)
+    if not tried and best.width > max(relative * best.lower, 1e-300):
+        best = _delta_by_normal_laws(pairs, best, epsilon, limits)
     return best
 
 
@@ -586,7 +606,7 @@ def _epsilon_by_normal_laws(pairs: PairTerms, best: Interval, delta: float, tole
         return min(best.width, upper - lower), tolerance.for_epsilon(max(above.mean, best.lower))
 
     _by_normal_laws(pairs, math.log(spare) - 12.0, tolerance.absolute, tilt, read, _Clock(tolerance.seconds))
-    return _widened(best)
+    return best
 
 
 def _delta_by_normal_laws(pairs: PairTerms, best: Interval, epsilon: float, tolerance: Tolerance) -> Interval:
@@ -619,17 +639,18 @@ class LossDistribution:
     def epsilon(self, composition: Composition, direction: Direction, delta: float, tolerance: Tolerance) -> Estimate:
         """Bounds on epsilon at delta, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
-        found = epsilon_interval(pairs, delta, tolerance.absolute, tolerance.relative, tolerance.seconds)
-        if math.isfinite(found.lower) and not found.width <= tolerance.for_epsilon(found.lower):
-            # Where no mesh resolves the composed law, it may be a normal one, or moments bound it.
-            found = _epsilon_by_normal_laws(pairs, found, delta, tolerance)
-            found = Interval(found.lower, min(found.upper, epsilon_bound(composition, direction, delta)[0]))
+        found = epsilon_interval(
+            pairs,
+            delta,
+            tolerance.absolute,
+            tolerance.relative,
+            tolerance.seconds,
+            lambda: epsilon_bound(composition, direction, delta)[0],
+        )
         return Estimate.between(found.lower, found.upper)
 
     def delta(self, composition: Composition, direction: Direction, epsilon: float, tolerance: Tolerance) -> Estimate:
         """Bounds on delta at epsilon, within the tolerance or the nearest reached."""
         pairs = [(mechanism.pair(direction), count) for mechanism, count in composition.merged()]
         found = delta_interval(pairs, epsilon, tolerance.delta_share, tolerance.seconds)
-        if not found.width <= max(tolerance.delta_share * found.lower, 1e-300):
-            found = _delta_by_normal_laws(pairs, found, epsilon, tolerance)
         return Estimate.between(found.lower, found.upper)
