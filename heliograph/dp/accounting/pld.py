@@ -555,24 +555,26 @@ def _by_normal_laws(
     log_lost: float,
     finest: float,
     tilt: Callable[[Terms, float], float],
-    read: Callable[[Normal, Normal], tuple[float, float]],
+    read: Callable[[Normal, Normal], tuple[float, float, float]],
+    best: float,
     clock: _Clock,
 ) -> None:
     """Read the normal laws of a composition of many steps, from above and from below, on meshes that get finer.
 
     `tilt` gives the tilt of a composition, from the laws that are not Gaussian and the variance of those that are. `read`
-    gives the width of the bracket on epsilon that the two laws leave, and the goal. Each mechanism has a mesh of its own,
-    refined until its two discretizations differ by its share of the goal, or the normal law itself is what is too far.
+    gives the width of the bracket on epsilon that the two laws leave, that of one of them alone, and the goal. Each
+    mechanism has a mesh of its own, refined until its two discretizations differ by its share of the goal, or the normal
+    law itself is what is too far: on the second mesh, farther than the `best` width before.
     """
     gaussian = math.fsum(count * mu * mu for pair, count in pairs if (mu := gaussian_mu(pair)))
     pairs = [(pair, count) for pair, count in pairs if not gaussian_mu(pair)]
     steps = [_first_step([entry], log_lost) for entry in pairs]
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         meshes = [Mesh(_aligned([entry], step, finest)) for entry, step in zip(pairs, steps, strict=True)]
         try:
             above, below = _lattices(pairs, meshes, log_lost, finest)
             theta = tilt([(_rough(lattice), count) for lattice, count in above], gaussian)
-            width, goal = read(normal(above, theta, gaussian), normal(below, theta, gaussian))
+            width, alone, goal = read(normal(above, theta, gaussian), normal(below, theta, gaussian))
         except TooFineError:
             return
         # What each mechanism's mesh adds to the width.
@@ -580,7 +582,11 @@ def _by_normal_laws(
             count * max(convolve.cumulant(upper, theta) - convolve.cumulant(lower, theta), 0.0) / theta
             for (upper, count), (lower, _) in zip(above, below, strict=True)
         ]
-        if width <= goal or sum(shares) < max(0.35 * goal, 0.3 * width if math.isfinite(width) else 0.0):
+        if (
+            width <= goal
+            or (number and alone >= best)
+            or sum(shares) < max(0.35 * goal, 0.3 * width if math.isfinite(width) else 0.0)
+        ):
             return
         finer = [
             step * min(max(math.sqrt(0.3 * goal / len(pairs) / share), 1 / 40), 1.0) if share > 0 else step
@@ -598,14 +604,16 @@ def _epsilon_by_normal_laws(pairs: PairTerms, best: Interval, delta: float, tole
     def tilt(terms: Terms, gaussian: float) -> float:
         return tilt_for_delta(terms, gaussian, math.log(spare))
 
-    def read(above: Normal, below: Normal) -> tuple[float, float]:
+    def read(above: Normal, below: Normal) -> tuple[float, float, float]:
         nonlocal best
         upper = max(_crossing(above, delta, max(above.mean, 0.0), above=True) + above.shift, 0.0)
         lower = max(_crossing(below, delta, max(below.mean, 0.0), above=False) + below.shift, 0.0)
+        alone = upper - _crossing(above, delta, max(above.mean, 0.0), above=False)
         best = Interval(max(best.lower, lower), min(best.upper, upper))
-        return min(best.width, upper - lower), tolerance.for_epsilon(max(above.mean, best.lower))
+        return min(best.width, upper - lower), alone, tolerance.for_epsilon(max(above.mean, best.lower))
 
-    _by_normal_laws(pairs, math.log(spare) - 12.0, tolerance.absolute, tilt, read, _Clock(tolerance.seconds))
+    log_lost, clock = math.log(spare) - 12.0, _Clock(tolerance.seconds)
+    _by_normal_laws(pairs, log_lost, tolerance.absolute, tilt, read, best.width, clock)
     return best
 
 
@@ -615,17 +623,24 @@ def _delta_by_normal_laws(pairs: PairTerms, best: Interval, epsilon: float, tole
     def tilt(terms: Terms, gaussian: float) -> float:
         return tilt_for_epsilon(terms, gaussian, epsilon)
 
-    def read(above: Normal, below: Normal) -> tuple[float, float]:
+    def in_epsilon(interval: Interval, theta: float) -> float:
+        return math.log(interval.upper / interval.lower) / theta if interval.lower > 0 else math.inf
+
+    before = best
+
+    def read(above: Normal, below: Normal) -> tuple[float, float, float]:
         nonlocal best
-        upper = above.delta_at(max(epsilon - above.shift, 0.0))[1] * (1 + _WIDEN)
+        alone = Interval(*above.delta_at(max(epsilon - above.shift, 0.0)))
+        upper = alone.upper * (1 + _WIDEN)
         lower = below.delta_at(max(epsilon - below.shift, 0.0))[0] * (1 - _WIDEN)
         best = Interval(max(best.lower, lower), min(best.upper, upper))
-        # As what moves epsilon.
-        width = math.log(best.upper / best.lower) / above.theta if best.lower > 0 else math.inf
-        return width, math.log1p(tolerance.delta_share) / above.theta
+        # What moves epsilon as much; infinite where one of the laws alone is no nearer than the bracket before.
+        least = in_epsilon(alone, above.theta)
+        least = least if least < in_epsilon(before, above.theta) else math.inf
+        return in_epsilon(best, above.theta), least, math.log1p(tolerance.delta_share) / above.theta
 
-    log_lost = math.log(max(best.lower, 1e-300)) - 12.0
-    _by_normal_laws(pairs, log_lost, tolerance.delta_share / 2, tilt, read, _Clock(tolerance.seconds))
+    log_lost, clock = math.log(max(best.lower, 1e-300)) - 12.0, _Clock(tolerance.seconds)
+    _by_normal_laws(pairs, log_lost, tolerance.delta_share / 2, tilt, read, math.inf, clock)
     return best
 
 
