@@ -56,7 +56,7 @@ def test_delta_is_between_its_bounds_at_any_tilt(each: float, count: int, theta:
 
 
 def test_the_bound_is_not_larger_than_it_has_to_be() -> None:
-    # Half of Esseen's constant is attained by no law; by two points of equal mass nearly so.
+    # No law has a smaller third moment for its variance than two points of equal mass.
     law = normal([(two_points(1e-9), 10_000)], 1e-6)
     assert law.error == pytest.approx(0.56 / 100, rel=1e-3)
 
@@ -123,7 +123,7 @@ def test_it_agrees_with_the_transform(composition: Composition, at: float, direc
 @pytest.mark.parametrize(
     ("composition", "at"),
     [
-        # Three thousand times more losses than a circle of 2^24 nodes can hold, at a mesh that is fine enough.
+        # No circle of 2^24 nodes holds these losses at a mesh that is fine enough.
         (SampledGaussian(0.0192, 3.64) * 826_314_032, 1.1e-4),
         (SampledGaussian(0.94, 0.277) * 74_571_774, 7e-107),
         (SampledGaussian(0.8, 0.0112) * 1_545_890, 1.5e-9),

@@ -58,18 +58,24 @@ def total_cumulant(terms: Terms, theta: float) -> float:
     return math.fsum(count * cumulant(lattice, theta) for lattice, count in terms)
 
 
+def tilted(lattice: Lattice, theta: float) -> tuple[Array, Array, float, float]:
+    """The losses of a law, their tilted weights, the sum of these, and the log of what they were divided by."""
+    losses = lattice.losses()
+    exponent = theta * losses
+    top = float(exponent.max(where=lattice.mass > 0, initial=-np.inf))
+    weights = lattice.mass * np.exp(np.minimum(exponent - top, 0.0))
+    total = float(weights.sum())
+    if not total > 0:
+        # No mass is left at finite losses; a coarser mesh may keep some.
+        raise TooFineError
+    return losses, weights, total, top
+
+
 def tilted_moments(terms: Terms, theta: float) -> tuple[float, float, float]:
     """Cumulant, mean and variance of the composition's loss tilted by theta."""
     total = mean = variance = 0.0
     for lattice, count in terms:
-        losses = lattice.losses()
-        exponent = theta * losses
-        top = float(exponent.max(where=lattice.mass > 0, initial=-np.inf))
-        weights = lattice.mass * np.exp(np.minimum(exponent - top, 0.0))
-        sum_ = float(weights.sum())
-        if not sum_ > 0:
-            # No mass is left at finite losses; a coarser mesh may keep some.
-            raise TooFineError
+        losses, weights, sum_, top = tilted(lattice, theta)
         first = float(np.dot(weights, losses)) / sum_
         total += count * (top + math.log(sum_))
         mean += count * first

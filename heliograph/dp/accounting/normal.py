@@ -44,13 +44,7 @@ class _Moments:
 
 
 def _moments(lattice: Lattice, theta: float) -> _Moments:
-    losses = lattice.losses()
-    exponent = theta * losses
-    top = float(exponent.max(where=lattice.mass > 0, initial=-np.inf))
-    weights = lattice.mass * np.exp(np.minimum(exponent - top, 0.0))
-    total = float(weights.sum())
-    if not total > 0:
-        raise TooFineError
+    losses, weights, total, top = convolve.tilted(lattice, theta)
     # Sums of numpy are pairwise, and as accurate as their terms; those of BLAS may not be.
     about = float((weights * losses).sum()) / total
     # Around a value near the mean sums are as accurate as the deviation, not as the mean.
@@ -59,7 +53,7 @@ def _moments(lattice: Lattice, theta: float) -> _Moments:
     away -= off
     square = away * away
     variance = float((weights * square).sum()) / total
-    largest = float(np.abs(exponent).max(where=weights > 1e-25 * total, initial=0.0))
+    largest = float(np.abs(theta * losses).max(where=weights > 1e-25 * total, initial=0.0))
     relative = UNIT * (64 + 4 * largest + 4 * abs(top) + 4 * math.log2(weights.size + 1))
     return _Moments(
         top + math.log(total),

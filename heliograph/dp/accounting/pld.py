@@ -555,16 +555,15 @@ def _by_normal_laws(
     log_lost: float,
     finest: float,
     tilt: Callable[[Terms, float], float],
-    read: Callable[[Normal, Normal], tuple[float, float, float]],
-    best: float,
+    read: Callable[[Normal, Normal], tuple[float, float, bool]],
     clock: _Clock,
 ) -> None:
     """Read the normal laws of a composition of many steps, from above and from below, on meshes that get finer.
 
     `tilt` gives the tilt of a composition, from the laws that are not Gaussian and the variance of those that are. `read`
-    gives the width of the bracket on epsilon that the two laws leave, that of one of them alone, and the goal. Each
-    mechanism has a mesh of its own, refined until its two discretizations differ by its share of the goal, or the normal
-    law itself is what is too far: on the second mesh, farther than the `best` width before.
+    gives the width of the bracket on epsilon that the two laws leave, the goal, and whether one of them alone is no nearer
+    than what was known. Each mechanism has a mesh of its own, refined until its two discretizations differ by its share of
+    the goal, or the normal law itself is what is too far: on the second mesh, no nearer than what was known.
     """
     gaussian = math.fsum(count * mu * mu for pair, count in pairs if (mu := gaussian_mu(pair)))
     pairs = [(pair, count) for pair, count in pairs if not gaussian_mu(pair)]
@@ -574,7 +573,7 @@ def _by_normal_laws(
         try:
             above, below = _lattices(pairs, meshes, log_lost, finest)
             theta = tilt([(_rough(lattice), count) for lattice, count in above], gaussian)
-            width, alone, goal = read(normal(above, theta, gaussian), normal(below, theta, gaussian))
+            width, goal, far = read(normal(above, theta, gaussian), normal(below, theta, gaussian))
         except TooFineError:
             return
         # What each mechanism's mesh adds to the width.
@@ -584,7 +583,7 @@ def _by_normal_laws(
         ]
         if (
             width <= goal
-            or (number and alone >= best)
+            or (number and far)
             or sum(shares) < max(0.35 * goal, 0.3 * width if math.isfinite(width) else 0.0)
         ):
             return
@@ -604,16 +603,18 @@ def _epsilon_by_normal_laws(pairs: PairTerms, best: Interval, delta: float, tole
     def tilt(terms: Terms, gaussian: float) -> float:
         return tilt_for_delta(terms, gaussian, math.log(spare))
 
-    def read(above: Normal, below: Normal) -> tuple[float, float, float]:
+    known = best.width
+
+    def read(above: Normal, below: Normal) -> tuple[float, float, bool]:
         nonlocal best
         upper = max(_crossing(above, delta, max(above.mean, 0.0), above=True) + above.shift, 0.0)
         lower = max(_crossing(below, delta, max(below.mean, 0.0), above=False) + below.shift, 0.0)
         alone = upper - _crossing(above, delta, max(above.mean, 0.0), above=False)
         best = Interval(max(best.lower, lower), min(best.upper, upper))
-        return min(best.width, upper - lower), alone, tolerance.for_epsilon(max(above.mean, best.lower))
+        return min(best.width, upper - lower), tolerance.for_epsilon(max(above.mean, best.lower)), alone >= known
 
     log_lost, clock = math.log(spare) - 12.0, _Clock(tolerance.seconds)
-    _by_normal_laws(pairs, log_lost, tolerance.absolute, tilt, read, best.width, clock)
+    _by_normal_laws(pairs, log_lost, tolerance.absolute, tilt, read, clock)
     return best
 
 
@@ -626,21 +627,20 @@ def _delta_by_normal_laws(pairs: PairTerms, best: Interval, epsilon: float, tole
     def in_epsilon(interval: Interval, theta: float) -> float:
         return math.log(interval.upper / interval.lower) / theta if interval.lower > 0 else math.inf
 
-    before = best
+    known = best
 
-    def read(above: Normal, below: Normal) -> tuple[float, float, float]:
+    def read(above: Normal, below: Normal) -> tuple[float, float, bool]:
         nonlocal best
         alone = Interval(*above.delta_at(max(epsilon - above.shift, 0.0)))
         upper = alone.upper * (1 + _WIDEN)
         lower = below.delta_at(max(epsilon - below.shift, 0.0))[0] * (1 - _WIDEN)
         best = Interval(max(best.lower, lower), min(best.upper, upper))
-        # What moves epsilon as much; infinite where one of the laws alone is no nearer than the bracket before.
-        least = in_epsilon(alone, above.theta)
-        least = least if least < in_epsilon(before, above.theta) else math.inf
-        return in_epsilon(best, above.theta), least, math.log1p(tolerance.delta_share) / above.theta
+        # What moves epsilon as much.
+        far = in_epsilon(alone, above.theta) >= in_epsilon(known, above.theta)
+        return in_epsilon(best, above.theta), math.log1p(tolerance.delta_share) / above.theta, far
 
     log_lost, clock = math.log(max(best.lower, 1e-300)) - 12.0, _Clock(tolerance.seconds)
-    _by_normal_laws(pairs, log_lost, tolerance.delta_share / 2, tilt, read, math.inf, clock)
+    _by_normal_laws(pairs, log_lost, tolerance.delta_share / 2, tilt, read, clock)
     return best
 
 
