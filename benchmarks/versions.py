@@ -337,18 +337,26 @@ class Version:
             self._running = None
 
 
-def compared(name: str, before: Version, after: Version, rounds: int, say: Any) -> dict[str, Any]:
-    """The figures of both versions on one network: of compiling it alone where there are no rounds."""
-    versions = {"before": before, "after": after}
+def compiled(name: str, before: Version, after: Version, say: Any) -> dict[str, Any]:
+    """The figures of both versions on compiling one network."""
     result: dict[str, Any] = dict.fromkeys(COLUMNS)
+    for which, version in (("before", before), ("after", after)):
+        with tempfile.TemporaryDirectory(dir=BUILD) as temporary:
+            result[which] = version.build(name, Path(temporary, which))
+        result[f"compile_s_{which}"] = result[which]["compile_s"]
+        say(f"{name}, {which}: {result[which]}")
+    return result
+
+
+def compared(name: str, before: Version, after: Version, rounds: int, say: Any) -> dict[str, Any]:
+    """The figures of both versions on one network."""
+    versions = {"before": before, "after": after}
+    result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=BUILD) as temporary:
         try:
             for which, version in versions.items():
                 folder = Path(temporary, which)
                 result[which] = version.build(name, folder)
-                if not rounds:
-                    say(f"{name}, {which}: {result[which]}")
-                    continue
                 result[which] |= version.start(folder)
                 result[which]["first_s"] = version.ask(0)["seconds"]
                 say(f"{name}, {which}: {result[which]}")
@@ -357,7 +365,7 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
                 for which, version in versions.items():
                     runs[which].append(version.ask(number))
                 say(f"{name}: " + ", ".join(f"{which} {runs[which][-1]['seconds']:.3g} s" for which in versions))
-            for which, version in versions.items() if rounds else ():
+            for which, version in versions.items():
                 for figure in runs[which][0]:
                     best = max if figure == "error" else min if figure == "same" else statistics.median
                     result[which][figure] = best(run[figure] for run in runs[which])
@@ -365,7 +373,7 @@ def compared(name: str, before: Version, after: Version, rounds: int, say: Any) 
         finally:
             for version in versions.values():
                 version.close()
-    for ratio, figure in (("ratio", "seconds"), ("processor_ratio", "processor_s")) if rounds else ():
+    for ratio, figure in (("ratio", "seconds"), ("processor_ratio", "processor_s")):
         pairs = zip(runs["before"], runs["after"], strict=True)
         result[ratio] = statistics.median(after[figure] / before[figure] for before, after in pairs)
     for column in (
@@ -436,8 +444,12 @@ def versions(run: Run) -> None:
         digits()
         smoothed()
     for name in given.networks:
-        key = {"network": name} if given.rounds else {"network": name, "part": "compiled"}
-        run.row(key, lambda name=name: compared(name, before, after, given.rounds, run.say))  # type: ignore[misc]
+        if given.rounds:
+            run.row({"network": name}, lambda name=name: compared(name, before, after, given.rounds, run.say))  # type: ignore[misc]
+        else:
+            run.row(
+                {"network": name, "part": "compiled"}, lambda name=name: compiled(name, before, after, run.say)  # type: ignore[misc]
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
