@@ -9,6 +9,7 @@ import time
 
 _LOGGER = logging.getLogger("heliograph.serving")
 _UVICORN = logging.getLogger("uvicorn")
+_WARNINGS = logging.getLogger("py.warnings")
 Value = str | int | float | bool | None
 
 
@@ -27,8 +28,11 @@ class _Foreign(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Write the lines, and uvicorn's warnings, to standard error; without this call they go nowhere."""
-    kinds = ((_LOGGER, logging.INFO, logging.Formatter("%(message)s")), (_UVICORN, logging.WARNING, _Foreign()))
+    """Write the lines, uvicorn's warnings and Python's to standard error; without this call the first two go nowhere."""
+    foreign = _Foreign()
+    kinds = ((_LOGGER, logging.INFO, logging.Formatter("%(message)s")), (_UVICORN, logging.WARNING, foreign),
+             (_WARNINGS, logging.WARNING, foreign))  # fmt: skip
+    logging.captureWarnings(True)
     for logger, level, form in kinds:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(form)

@@ -169,7 +169,10 @@ def test_a_file_that_others_can_write_is_made_anew(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_appending_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plaintext_file, "_FREE_BYTES", 1 << 60)
     file = PlaintextFile(tmp_path / "a")
-    np.testing.assert_array_equal(file.get(vector(), 40.0, PRIMES, residues), residues())
+    with pytest.warns(UserWarning, match="no more plaintexts are kept .* its disk is almost full"):
+        np.testing.assert_array_equal(file.get(vector(), 40.0, PRIMES, residues), residues())
+    # Once is enough.
+    np.testing.assert_array_equal(file.get(vector(1), 40.0, PRIMES, lambda: residues(1)), residues(1))
     file.exchange()
     assert not PlaintextFile(tmp_path / "a")._known
 

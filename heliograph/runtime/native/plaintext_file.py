@@ -21,6 +21,7 @@ import shutil
 import stat
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ class PlaintextFileError(WireError):
 class PlaintextFile:
     """The plaintexts in one file; `of` opens it. Several threads and processes may use it.
 
-    If the disk is full or the file cannot be written to, appending stops, and nothing else does. Raises
+    If the disk is full or the file cannot be written to, appending stops with a warning, and nothing else does. Raises
     PlaintextFileError if the file cannot be opened.
     """
 
@@ -154,19 +155,25 @@ class PlaintextFile:
     def _append(self, key: bytes, made: Array) -> None:
         try:
             if shutil.disk_usage(self._path.parent).free < _FREE_BYTES + made.nbytes:
-                self._writes, self._full = False, True
+                self._stop("its disk is almost full")
                 return
             towers, length = made.shape
             head = key + towers.to_bytes(8, "little") + length.to_bytes(8, "little") + bytes(_HEAD - 48)
             _write(self._handle, head + made.tobytes(), self._end)
-        except OSError:
-            self._writes, self._full = False, True
+        except OSError as error:
+            self._stop(error.strerror or str(error))
             return
         self._end = _after(self._end, made.size)
         self._written.add(key)
         self._unsynced += made.nbytes
         if self._unsynced >= _SYNC_BYTES:
             self._sync()
+
+    def _stop(self, why: str) -> None:
+        self._writes, self._full = False, True
+        warnings.warn(
+            f"no more plaintexts are kept in {self._path}, and later servers encode the rest again: {why}", stacklevel=2
+        )
 
     def _sync(self) -> None:
         if not self._unsynced:
