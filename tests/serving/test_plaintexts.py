@@ -124,3 +124,18 @@ def test_a_job_does_not_fail_because_the_folder_went(files: Path, client: hg.Cli
     )
     assert report.state == "done", report
     assert right(client, files / "o", 1)
+
+
+def test_a_worker_logs_that_it_keeps_no_plaintexts(artifact_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plaintexts"
+    server = Running(tmp_path / "data", [artifact_file], "--workers", "1", "--plaintexts", str(folder))
+    server.start()
+    shutil.rmtree(folder)
+    folder.write_bytes(b"")
+    with hg.RemoteServer(server.url, server.token, patience_s=60) as remote:
+        client = hg.Client(remote.public(), allow_insecure=True)
+        remote.register(client.evaluation_keys())
+        assert right(client, remote.run(client.encrypt(sample(1))), 1)
+    assert server.stop() == 0
+    (event,) = server.events("no plaintexts")
+    assert str(folder) in str(event["text"])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.errors import InsecureWarning
+from heliograph.serving.logs import log_to_stderr
 from heliograph.serving.work.engine import BEAT_S, Report, Task, Work
 from heliograph.serving.work.evaluation import Evaluation
 
@@ -56,6 +57,7 @@ class Reporter:
 
 def main() -> None:
     work = Work(**json.loads(sys.stdin.readline()))
+    log_to_stderr()
     warnings.simplefilter("ignore", InsecureWarning)
     # Only reports go to standard output; anything else that is printed goes to standard error.
     handle = os.dup(1)
