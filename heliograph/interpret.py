@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,27 @@ def run_nodes(
 
     A value is dropped after its last use. `observe` sees each node's value once, in program order.
     """
+    # A written-out bootstrap returns the value that it refreshes; its inner nodes matter only to an observer.
+    steps = walk(program, values, inside_bootstraps(program) if observe is None else frozenset())
+    while True:
+        try:
+            node, value = next(steps)
+        except StopIteration as end:
+            outputs: list[Array] = end.value
+            return outputs
+        if observe is not None:
+            observe(node, value)
+
+
+def walk(
+    program: Program, values: Mapping[Node, Array], unseen: Collection[Node] = frozenset()
+) -> Generator[tuple[Node, Array], Array | None, list[Array]]:
+    """Each node with its value, in program order; at the end, the outputs. Arguments and values as in `run_nodes`.
+
+    A value that is sent replaces the last one. Nodes that are `unseen` are not computed.
+    """
     context = Context(program.constants, program.log_primes)
     table: dict[Node, Array] = {}
-    # A written-out bootstrap returns the value that it refreshes; its inner nodes matter only to an observer.
-    unseen = inside_bootstraps(program) if observe is None else frozenset()
     for node, freed in zip(program.nodes, last_use_table(program.nodes, program.outputs), strict=True):
         if node in unseen:
             table[node] = _UNSEEN
@@ -48,8 +65,9 @@ def run_nodes(
             table[node] = np.asarray(
                 OPS[node.op].evaluate([table[operand] for operand in node.inputs], node.attrs, context)
             )
-        if observe is not None:
-            observe(node, table[node])
+        sent = yield node, table[node]
+        if sent is not None:
+            table[node] = sent
         for place in freed:
             del table[program.nodes[place]]
     return [table[node] for node in program.outputs]

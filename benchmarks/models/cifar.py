@@ -33,7 +33,7 @@ class Pretrained(NamedTuple):
 
     `mean`, `std`: of the images' channels as the network takes them; None for those that the images' file has.
     `labelled`: whether its classes are CIFAR-10's. `degree`: of its activations. `precision_bits`: of its largest logit.
-    `log_ring`: None for the planner's choice.
+    `log_ring`: None for the planner's choice. `correct`: whether its linear maps are corrected.
     """
 
     blocks: int
@@ -45,6 +45,7 @@ class Pretrained(NamedTuple):
     degree: int = DEGREE
     precision_bits: float = PRECISION_BITS
     log_ring: int | None = None
+    correct: bool = False
 
 
 _ACE: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "degree": 63}
@@ -52,13 +53,21 @@ NETWORKS = {
     "resnet20": Pretrained(3, "cifar10_resnet20_akamaster.npz"),
     "resnet32": Pretrained(5, "cifar10_resnet32_akamaster.npz"),
     "ace-resnet20": Pretrained(3, "cifar10_resnet20_ace.npz", **_ACE),
-    "ace-resnet32": Pretrained(5, "cifar10_resnet32_ace.npz", **_ACE),
-    "ace-resnet44": Pretrained(7, "cifar10_resnet44_ace.npz", **_ACE),
+    "ace-resnet32": Pretrained(5, "cifar10_resnet32_ace.npz", correct=True, **_ACE),
+    "ace-resnet44": Pretrained(7, "cifar10_resnet44_ace.npz", correct=True, **_ACE),
     "ace-resnet56": Pretrained(9, "cifar10_resnet56_ace.npz", **_ACE),
-    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", **_ACE),
+    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", correct=True, **_ACE),
     "ace-cifar100-resnet32": Pretrained(
-        5, "cifar100_resnet32_ace.npz", 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), False, 255, 5.5
-    ),
+        5,
+        "cifar100_resnet32_ace.npz",
+        100,
+        (0.5071, 0.4867, 0.4408),
+        (0.2675, 0.2565, 0.2761),
+        False,
+        255,
+        5.5,
+        correct=True,
+    ),  # fmt: skip
 }
 
 
@@ -127,7 +136,7 @@ def chosen(network: Pretrained) -> hg.Options:
     """How a ResNet is compiled."""
     return hg.Options(
         degree=network.degree, log_ring=network.log_ring, margin=MARGIN, spread=SPREAD,
-        precision_bits=network.precision_bits,
+        precision_bits=network.precision_bits, correct=network.correct,
     )  # fmt: skip
 
 

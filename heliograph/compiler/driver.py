@@ -50,6 +50,8 @@ Watch: TypeAlias = "Callable[[str, Program], None]"
 
 # With fewer held-out samples than this, a warning is issued.
 _FEW_APART = 8
+# Fewer samples than this correct nothing.
+_FEWEST_CORRECT = 32
 
 
 @named(Options)
@@ -239,6 +241,15 @@ def _refuse_conflicts(program: Program, options: Options) -> None:
         raise ProgramError(
             "a program on slots has its polynomials: there are no degrees to allocate", where="Options.allocate"
         )
+    if options.correct and program.stage is Stage.PACKED:
+        raise ProgramError("a program on slots has no exact values to correct its own by", where="Options.correct")
+    if options.correct and not (program.calibration and len(program.calibration[0]) >= _FEWEST_CORRECT):
+        raise ProgramError(
+            "linear maps are corrected by what samples show, and there are too few",
+            where="Options.correct",
+            why=f"it takes at least {_FEWEST_CORRECT}",
+            hint=said("{pass calibration=samples to trace|give --calibration FILE}"),
+        )
     if options.bootstrap is False and any(node.op == "bootstrap" for node in program.nodes):
         raise PlanningError(
             said("the program bootstraps, and {bootstrap=False} was asked for"), where="Options.bootstrap"
@@ -303,6 +314,7 @@ def _made(
     polynomial = range_passes(polynomial, outputs, calibrated)
     # A program on slots is its own polynomial program.
     planned = given if fused is program else interpret_many(polynomial, first)
+    precise = replace(options, precision_bits=_bits(written, options))
 
     def written_as(table: Approximations) -> Program:
         """The polynomial program of another table."""
@@ -315,9 +327,18 @@ def _made(
             return polynomial
         return written_as(observation.table.offered)
 
-    precise = replace(options, precision_bits=_bits(written, options))
     plan = best_plan(polynomial, precise, planned, offered, faster_than)
     entries = merged_entries(plan.program)
+    if entries and options.correct:
+        # Corrections are fitted to what is computed, which only the plan tells; they change no cost.
+        observation = observation.corrected(options, entries)
+        trail = polynomial_passes(observation.known)
+        show(trail)
+        polynomial = range_passes(trail[-1].program, outputs, calibrated)
+        planned = interpret_many(polynomial, first)
+        offered.cache_clear()
+        plan = best_plan(polynomial, precise, planned, offered, faster_than)
+        entries = merged_entries(plan.program)
     if entries:
         table = observation.known.offered.merged(entries)
         merged = Step(MERGED, written_as(table))

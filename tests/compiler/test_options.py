@@ -26,6 +26,7 @@ FLAGS: dict[str, tuple[str, object]] = {
     "method": ("--method interpolation", "interpolation"),
     "spread": ("--spread 2", 2.0),
     "margin": ("--margin 0", 0.0),
+    "correct": ("--correct", True),
     "samples_apart": ("--samples-apart 16", 16),
     "precision_bits": ("--precision-bits 12.5", 12.5),
     "gap_error": ("--gap-error 0.2", 0.2),

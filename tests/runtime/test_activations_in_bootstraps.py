@@ -29,7 +29,7 @@ from heliograph.compiler.planning import bootstrapped, planner
 from heliograph.compiler.planning.plan import Refusal, run_ms
 from heliograph.errors import ProgramError, RangeError, VerifyError
 from heliograph.execution.walk import node_calls
-from heliograph.interpret import interpret
+from heliograph.interpret import interpret, interpret_many
 from heliograph.ir import Builder, Program, Stage
 from heliograph.ir.bootstraps.asked import WHOLE, bootstraps, inside_bootstraps
 from heliograph.ir.text import parse_program, print_program
@@ -237,6 +237,22 @@ def test_a_deep_program_is_faster_with_it() -> None:
     assert with_it.bootstrapping.activations
     assert with_it.predicted.evaluate_ms < 0.9 * without.predicted.evaluate_ms
     assert with_it.approximation_error <= without.approximation_error
+
+
+def test_linear_maps_are_corrected_for_what_bootstraps_compute() -> None:
+    """The plan is that of the program without corrections, and its outputs are nearer to the network's."""
+    program, unseen = twelve(), [np.random.default_rng(1).uniform(-1, 1, (256, 64))]
+    (exact,) = interpret_many(program, unseen)
+    figures, errors = [], []
+    for correct in (False, True):
+        seen: dict[str, Program] = {}
+        made = hg.compile(program, replace(TWELVE, correct=correct), watch=seen.__setitem__)
+        figures.append(made.report.figures)
+        errors.append(np.abs(interpret_many(seen["merge-activations"], unseen)[0] - exact).mean())
+    assert figures[1].bootstrapping is not None
+    assert figures[1].bootstrapping.activations
+    assert figures[1].predicted.evaluate_ms == pytest.approx(figures[0].predicted.evaluate_ms, rel=1e-3)
+    assert errors[1] < 0.8 * errors[0]
 
 
 def test_it_does_so_where_the_fastest_plan_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

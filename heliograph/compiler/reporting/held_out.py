@@ -10,7 +10,7 @@ the reported rate is the first one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -140,6 +140,22 @@ class Observation:
         unseen = look(trial.write(), apart_of(trial.fused, most), self.unseen.setting)
         return replace(self, unseen=unseen) if unseen.samples and unseen.samples[0].shape[0] else self
 
+    def corrected(self, options: Options, merged: Collection[int] = ()) -> Observation:
+        """The observation with linear maps corrected, where bootstraps compute the activations of these entries; the
+        held-out samples correct nothing in the trial.
+        """
+        if self.table is None or not options.correct:
+            return self
+        fused = self.table.fused
+        table = self.table.corrected(fused.calibration, merged)
+        if self.trial is None:
+            return replace(self, table=table)
+        trial = self.trial.corrected(setting_of(fused), merged)
+        unseen = look(trial.write(), apart_of(fused, options.samples_apart), self.unseen.setting)
+        if not unseen.samples or not unseen.samples[0].shape[0]:
+            return replace(self, table=table, unseen=unseen, trial=None)
+        return replace(self, table=table, trial=trial, unseen=unseen)
+
 
 def setting_of(fused: Program) -> tuple[Array, ...]:
     """The calibration samples that are not held out: they set the ranges of the trial."""
@@ -161,7 +177,7 @@ def observe(fused: Program, options: Options, calibrated: Calibration | None = N
     count = fused.calibration[0].shape[0] if fused.calibration else 0
     choice = approximate_pass(options, observed)
     if count < 2 or not any(seen.tails is not None for seen in observed.values()):
-        return Observation(choice.table(fused), Unseen(count), outputs=outputs)
+        return Observation(choice.table(fused), Unseen(count), outputs=outputs).corrected(options)
     apart = apart_of(fused, options.samples_apart)
     best: Observation | None = None
     least, usual = math.inf, options.margin is None and options.target_error is None
@@ -182,6 +198,9 @@ def observe(fused: Program, options: Options, calibrated: Calibration | None = N
     if best.unseen.left and options.margin is None:
         room = _room(best.known, best.unseen)
         best = replace(best, table=best.known.anew(room=room, fixed=best.known.degrees if usual else {}))
+    best = best.corrected(options)
+    if options.correct and usual:
+        least = _output_error(outputs, best.unseen)
     if not best.unseen.samples or not best.unseen.samples[0].shape[0]:
         return replace(best, trial=None)
     too_far = least if options.degree is None and least > _OUTPUT_ERROR else 0.0

@@ -22,6 +22,7 @@ from heliograph.ir.ranges import RangeEntry
 from heliograph.passes.base import rule_for
 from heliograph.passes.polynomials.approximation import Activation, Approximations, Degrees
 from heliograph.passes.polynomials.choose_degree import Chooser, degree_of_maximum, usual_polynomial
+from heliograph.passes.polynomials.corrections import Correction, Linear
 from heliograph.passes.polynomials.lower_functions import (
     Argument,
     Lowering,
@@ -66,6 +67,7 @@ class Approximate:
     `room`: where `margin` is None, the factors by which operands need a wider interval than the samples show.
     `fixed`: the degrees of nodes whose degree is neither requested nor to be chosen again.
     `gap_error`: the error that encryption may add to differences that an argmax compares, as a share of its gap.
+    `corrections`: the corrections of linear maps (corrections.py).
     """
 
     degree: int | None = None
@@ -80,6 +82,7 @@ class Approximate:
     room: Mapping[Node, float] = field(default_factory=dict)
     fixed: Mapping[Node, int] = field(default_factory=dict)
     gap_error: float = 0.0
+    corrections: Mapping[Node, Correction] = field(default_factory=dict)
 
     name: ClassVar[str] = "approximate"
     needs: ClassVar[Stage] = Stage.TENSOR
@@ -120,6 +123,7 @@ class _Approximator:
         self.ranges: list[RangeEntry] = []
         self.activations: dict[int, Activation] = {}
         self.maxima: dict[Node, int] = {}
+        self.linear: list[Linear] = []
 
     def table(self) -> Approximations:
         new: dict[Node, Node] = {}
@@ -142,7 +146,7 @@ class _Approximator:
                     self.bounds.pop(made, None)
         self.builder.ranges = self.ranges
         frame = self.builder.finish_as(self.program, new)
-        return Approximations(self.options, self.program, frame, self.activations, self.maxima)
+        return Approximations(self.options, self.program, frame, self.activations, self.maxima, tuple(self.linear))
 
     def margin_of(self, operand: Node) -> float:
         """The margin on the samples' range of a value of the old program, as a share of the range's width."""
@@ -273,16 +277,20 @@ class _Approximator:
         return made
 
     def affine(self, node: Node, operands: list[Node]) -> Node:
-        """A linear map, which absorbs the unit sizes of its operands and of its result."""
-        if node not in self.groups and not any(operand in self.divided for operand in operands):
-            return self.carried(node, operands)
-        columns = [self.divided.get(operand) for operand in operands]
-        made = _scaled(self.builder, node, operands, columns, None)
-        self.bounds[made] = self._transferred(made)
+        """A linear map, which absorbs its correction, and the unit sizes of its operands and of its result."""
+        correction = self.options.corrections.get(node)
+        if node in self.groups or correction is not None or any(operand in self.divided for operand in operands):
+            columns = [self.divided.get(operand) for operand in operands]
+            made = _scaled(self.builder, node, operands, columns, correction)
+            self.bounds[made] = self._transferred(made)
+        else:
+            made = self._copied(node, operands)
+        sizes = None
         if node in self.groups:
             sizes = self.groups[node].settle(node, self.bounds[made])
             made = _divided(self.builder, made, sizes, self.bounds)
             self.divided[made] = sizes
+        self.linear.append(Linear(node, made, sizes))
         return made
 
     def activation(self, node: Node, operands: list[Node]) -> Node:
@@ -559,22 +567,25 @@ def _image_bounds(node: Node, polynomial: Fit) -> Bounds:
 
 def _divided(builder: Builder, made: Node, sizes: Array, bounds: dict[Node, Bounds | None]) -> Node:
     """The new `affine` with its rows divided by the unit sizes."""
-    inner = _scaled(builder, made, list(made.inputs), [None] * len(made.inputs), 1.0 / sizes)
+    divided = Correction(1.0 / sizes, np.zeros(sizes.size))
+    inner = _scaled(builder, made, list(made.inputs), [None] * len(made.inputs), divided)
     known = bounds.get(made)
     bounds[inner] = None if known is None else (known[0] / sizes, known[1] / sizes)
     return inner
 
 
 def _scaled(
-    builder: Builder, node: Node, operands: list[Node], columns: list[Array | None], rows: Array | None
+    builder: Builder, node: Node, operands: list[Node], columns: list[Array | None], rows: Correction | None
 ) -> Node:
-    """An `affine` with the columns of its matrices and the rows of the whole multiplied."""
-    matrices = []
+    """An `affine` with the columns of its matrices multiplied, and its result corrected by `rows`."""
+    matrices, factor = [], None if rows is None else rows.factor
     for name, column in zip(node.attrs["matrices"], columns, strict=True):
-        matrices.append(builder.constant(builder.context.linear_map(name).scaled(rows, column), name))
+        matrices.append(builder.constant(builder.context.linear_map(name).scaled(factor, column), name))
     attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
-    if "bias" in attrs and rows is not None:
-        attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) * rows, attrs["bias"])
+    if rows is not None and ("bias" in attrs or rows.offset.any()):
+        bias = builder.context.array(attrs["bias"]) * factor if "bias" in attrs else 0.0
+        name = attrs.get("bias", f"{node.loc.layer or node.op}.offset")
+        attrs["bias"] = builder.constant(bias + rows.offset, name)
     return builder.op("affine", operands, node.loc, **attrs)
 
 

@@ -3,7 +3,7 @@
 `Approximate` (approximate.py) makes the table. Whoever wants other polynomials asks the table for another table, and
 writes that: other degrees on the same intervals (`with_degrees`), a trigonometric series beside each polynomial, which a
 bootstrap may compute instead (`offered`), the series that bootstraps do compute (`merged`), or everything made anew
-with other statistics, room or degrees (`anew`).
+with other statistics, room, degrees or corrections (`anew`, `corrected`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from heliograph.ir import Array, Attr, Builder, Node, Program, Stage
 from heliograph.ir.analysis.depth import depth_of_degree
 from heliograph.ir.bootstraps.asked import bootstraps
 from heliograph.ir.ranges import RangeEntry
+from heliograph.passes.polynomials.corrections import Correction, Linear, corrections
 from heliograph.passes.polynomials.squares import fits_a_square
 from heliograph.passes.ranges.margins import Normals
 
@@ -222,6 +223,9 @@ class Choice(Protocol):
     @property
     def room(self) -> Mapping[Node, float]: ...
 
+    @property
+    def corrections(self) -> Mapping[Node, Correction]: ...
+
     def table(self, fused: Program) -> Approximations: ...
 
 
@@ -234,6 +238,7 @@ class Approximations:
     `frame`: the polynomial program with the polynomials that were chosen first.
     `activations`: the activations with a single polynomial, by entry in the table of ranges.
     `maxima`: the degrees of the maxima over rows that samples decided.
+    `linear`: the linear maps of secret values.
     """
 
     choice: Choice
@@ -241,6 +246,7 @@ class Approximations:
     frame: Program
     activations: Mapping[int, Activation]
     maxima: Mapping[Node, int]
+    linear: tuple[Linear, ...] = ()
 
     @property
     def degrees(self) -> dict[Node, int]:
@@ -256,6 +262,14 @@ class Approximations:
         """The table made anew with these fields of `Approximate` changed: intervals may change too."""
         chosen: Choice = replace(self.choice, **choice)  # type: ignore[type-var]
         return chosen.table(self.fused)
+
+    def corrected(self, samples: Sequence[Array], merged: Collection[int] = ()) -> Approximations:
+        """The table with linear maps corrected on these samples (corrections.py), on the same degrees; for the
+        activations of these entries, the samples run through the series that bootstraps compute.
+        """
+        raw = self.anew(corrections={}, fixed=self.degrees) if self.choice.corrections else self
+        found = corrections(raw.offered.merged(merged) if merged else raw, samples)
+        return raw.anew(corrections=found, fixed=self.degrees) if found else raw
 
     def with_degrees(self, degrees: Mapping[str, int]) -> Approximations:
         """The table with polynomials of these degrees, by layer, on the same intervals; for the activations that are
