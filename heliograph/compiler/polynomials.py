@@ -31,7 +31,8 @@ def approximate(program: Program, options: Options | None = None) -> Program:
     division and a product by the unit sizes. Functions that need a composition of polynomials (sign, softmax, ...)
     stay, layer norms too, and so does a ReLU of a value that is never negative. `to_torch(approximate(program,
     options))` is a module for training, which can recover the loss of the approximation. `compile` takes the result
-    like any program, and keeps its polynomials on their intervals.
+    like any program, and keeps its polynomials on their intervals. Layers are those of the program, so that
+    `Options.correct` has no effect.
     """
     require_program(program, "approximate")
     if program.stage is not Stage.TENSOR:
@@ -39,7 +40,7 @@ def approximate(program: Program, options: Options | None = None) -> Program:
             f"approximate takes a program of the tensor stage, not of stage {program.stage.value}",
             hint="pass what trace or parse gave",
         )
-    options = options or Options()
+    options = replace(options or Options(), correct=False)
     chosen = _by_activation(observe(fused_program(program, options), options).known.write())
     layers = {layer for layer, _ in chosen}
 

@@ -12,6 +12,7 @@ import numpy as np
 from heliograph import rounding
 from heliograph.approx.fits.fit import METHODS
 from heliograph.compiler.pipeline import polynomial_passes
+from heliograph.compiler.reporting.held_out import setting_of
 from heliograph.errors import HeliographError
 from heliograph.interpret import interpret_batch
 from heliograph.ir import Array, Node, Program
@@ -143,7 +144,10 @@ def _compiled(
         texts.append(f"degree {degree} instead of {old} for {_named(change)}")
     try:
         if degrees != chosen:
-            made = polynomial_passes(table.anew(degrees=degrees))[-1].program
+            other = table.anew(degrees=degrees)
+            if table.choice.corrections:
+                other = other.corrected(setting_of(table.fused))
+            made = polynomial_passes(other)[-1].program
         for change in group:
             if change.kind != "fusion":
                 continue
