@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common import hg  # first: it imports heliograph before torch
+from deep_network import accuracy, scores_of  # first: it imports heliograph before torch
 
 from dataclasses import replace
 from functools import partial
@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from deep_network import accuracy, scores_of
 from harness import Run, benchmark
 from heliograph.compiler.pipeline import front_passes
-from heliograph.interpret import interpret_many
+from heliograph.compiler.planning.allocation import run_in_chunks
 from models.cifar import NETWORKS, chosen, cifar10, pretrained, traced
 
 # Degrees, methods of the fits, their spread (`Options.spread`), and whether linear maps are corrected.
@@ -26,19 +25,13 @@ CASES = {
     "resnet32": SMALL,
     "ace-resnet44": ((63, "gaussian", 1.5, False), (63, "gaussian", 1.5, True)),
 }
-_PART = 50
-
-
-def evaluated(program: hg.Program, images: np.ndarray) -> np.ndarray:
-    parts = [interpret_many(program, [images[i : i + _PART]])[0] for i in range(0, len(images), _PART)]
-    return np.concatenate(parts)
 
 
 def measured(name: str, degree: int, method: str, spread: float, correct: bool) -> dict[str, Any]:
     images, module = cifar10(name), pretrained(name)
     options = replace(chosen(NETWORKS[name]), degree=degree, method=method, spread=spread, correct=correct)
     scores = scores_of(module, images.test)
-    outputs = evaluated(front_passes(traced(name, module, images), options)[-1].program, images.test)
+    (outputs,) = run_in_chunks(front_passes(traced(name, module, images), options)[-1].program, [images.test])
     return {
         "images": len(scores), "accuracy_float": accuracy(scores, images.test_labels),
         "accuracy": accuracy(outputs, images.test_labels),

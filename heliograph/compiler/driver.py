@@ -330,7 +330,7 @@ def _made(
     plan = best_plan(polynomial, precise, planned, offered, faster_than)
     entries = merged_entries(plan.program)
     if entries and options.correct:
-        # Corrections are fitted to what is computed, which only the plan tells; they change no cost.
+        # Corrections are fitted to what is computed, which only a plan tells.
         observation = observation.corrected(options, entries)
         trail = polynomial_passes(observation.known)
         show(trail)

@@ -176,8 +176,8 @@ class Options(metaclass=Named):
     margin: Widen observed ranges on each side by this share of their width (default: chosen from the samples). By default
         it follows the tails of the samples at each layer and the depth, and a degree that is not given is chosen with it.
     correct: Correct each linear map behind polynomials by a factor and an offset for each unit (default: no). They are those
-        with which its values, on the calibration samples, are nearest to the exact network's in least squares. The compiled
-        program does no more work; compiling takes longer, with bootstraps twice as long.
+        with which its values, on the calibration samples, are nearest to the exact network's in least squares. Corrected
+        maps are no more work, but with bootstraps a second plan is made for them, which may be another one.
     samples_apart: Calibration samples held out to estimate how often new inputs leave a range (default: at most 1024).
         They are every other sample: 1,024 bound the rate by 0.3 %, 4,096 by 0.07 %.
     precision_bits: Bits of precision that the outputs must keep under encryption (default: 10). The error of encryption is

@@ -281,7 +281,8 @@ class _Approximator:
         correction = self.options.corrections.get(node)
         if node in self.groups or correction is not None or any(operand in self.divided for operand in operands):
             columns = [self.divided.get(operand) for operand in operands]
-            made = _scaled(self.builder, node, operands, columns, correction)
+            rows, offset = (None, None) if correction is None else (correction.factor, correction.offset)
+            made = _scaled(self.builder, node, operands, columns, rows, offset)
             self.bounds[made] = self._transferred(made)
         else:
             made = self._copied(node, operands)
@@ -567,25 +568,30 @@ def _image_bounds(node: Node, polynomial: Fit) -> Bounds:
 
 def _divided(builder: Builder, made: Node, sizes: Array, bounds: dict[Node, Bounds | None]) -> Node:
     """The new `affine` with its rows divided by the unit sizes."""
-    divided = Correction(1.0 / sizes, np.zeros(sizes.size))
-    inner = _scaled(builder, made, list(made.inputs), [None] * len(made.inputs), divided)
+    inner = _scaled(builder, made, list(made.inputs), [None] * len(made.inputs), 1.0 / sizes)
     known = bounds.get(made)
     bounds[inner] = None if known is None else (known[0] / sizes, known[1] / sizes)
     return inner
 
 
 def _scaled(
-    builder: Builder, node: Node, operands: list[Node], columns: list[Array | None], rows: Correction | None
+    builder: Builder,
+    node: Node,
+    operands: list[Node],
+    columns: list[Array | None],
+    rows: Array | None,
+    offset: Array | None = None,
 ) -> Node:
-    """An `affine` with the columns of its matrices multiplied, and its result corrected by `rows`."""
-    matrices, factor = [], None if rows is None else rows.factor
+    """An `affine` with the columns of its matrices and the rows of the whole multiplied, and an offset added to it."""
+    matrices = []
     for name, column in zip(node.attrs["matrices"], columns, strict=True):
-        matrices.append(builder.constant(builder.context.linear_map(name).scaled(factor, column), name))
+        matrices.append(builder.constant(builder.context.linear_map(name).scaled(rows, column), name))
     attrs = dict(node.attrs) | {"matrices": tuple(matrices)}
-    if rows is not None and ("bias" in attrs or rows.offset.any()):
-        bias = builder.context.array(attrs["bias"]) * factor if "bias" in attrs else 0.0
-        name = attrs.get("bias", f"{node.loc.layer or node.op}.offset")
-        attrs["bias"] = builder.constant(bias + rows.offset, name)
+    if "bias" in attrs and rows is not None:
+        attrs["bias"] = builder.constant(builder.context.array(attrs["bias"]) * rows, attrs["bias"])
+    if offset is not None:
+        bias = builder.context.array(attrs["bias"]) if "bias" in attrs else 0.0
+        attrs["bias"] = builder.constant(bias + offset, attrs.get("bias", f"{node.loc.layer or node.op}.offset"))
     return builder.op("affine", operands, node.loc, **attrs)
 
 
