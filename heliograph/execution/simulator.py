@@ -421,7 +421,9 @@ class SimulatedRun(Run[SimulatedCiphertext]):
             steps = tuple((position, b) for position, b, _ in terms)
             if steps not in powers:
                 powers[steps] = sum(squares[step] for step in steps)
-            power += np.roll(powers[steps], -g)
+            start = g % slots
+            power[: slots - start] += powers[steps][start:]
+            power[slots - start :] += powers[steps][:start]
         total = sums[0] + 1j * sums[1]
         total = total + self._errors.gaussian(total.shape) * np.sqrt(power)
         # Each step adds the noise of a key; last steps in the extended basis share one division.

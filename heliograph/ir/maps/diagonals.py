@@ -206,8 +206,14 @@ class DiagonalMap:
         if self.geometry.whole_rows and (rows := self._rows(x)) is not None:
             return rows
         out = np.zeros_like(x, dtype=np.result_type(x, np.float64))
+        # Twice in a row: a rotation is then a slice.
+        twice, product = np.concatenate([x, x], axis=-1), np.empty_like(out)
         for offset in self.offsets:
-            out += self.diagonal(offset) * np.roll(x, -offset, axis=-1)
+            one_run = self.one_run(offset)
+            runs = (*x.shape[:-1], -1, one_run.size)
+            moved = twice[..., offset % self.slots :][..., : self.slots]
+            np.multiply(moved.reshape(runs), one_run, out=product.reshape(runs))
+            out += product
         return out
 
     def _rows(self, x: Array) -> Array | None:

@@ -171,9 +171,11 @@ class KroneckerMatrix(Matrix):
             padded = np.zeros((len(part), own, columns + 1), dtype=result.dtype)
             padded[:, :, :columns] = part
             moved = np.empty((len(part), terms, own, rows), dtype=result.dtype)
+            # Sparse products take columns, which are in order once for all taps.
+            upright = np.ascontiguousarray(part.reshape(-1, columns).T) if others else part
             for t, tap in enumerate(taps):
                 if tap is None:
-                    moved[:, t] = (others[t] @ part.reshape(-1, columns).T).T.reshape(len(part), own, rows)
+                    moved[:, t] = (others[t] @ upright).T.reshape(len(part), own, rows)
                 else:
                     # Places are within the columns; to clip them takes less time than to check them.
                     moved[:, t] = np.take(padded, tap, axis=2, mode="clip")
