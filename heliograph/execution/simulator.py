@@ -407,7 +407,7 @@ class SimulatedRun(Run[SimulatedCiphertext]):
         parts = {key: np.tile(np.stack([value.real, value.imag]), 2) for key, value in rotated.items()}
         # The error from rounding the plaintexts is Gaussian, and its variances add up over the products.
         rounding = [noise.encoding_std(ring) * 2.0**-plain for plain in a["plain_log_scales"]]
-        squares = {key: np.abs(value * rounding[key[0]]) ** 2 for key, value in rotated.items()}
+        squares = {key: (value.real**2 + value.imag**2) * rounding[key[0]] ** 2 for key, value in rotated.items()}
         power: Array = np.zeros(slots)
         sums, product = np.zeros((2, slots)), np.empty((2, slots))
         # Groups with the same baby steps have the same power.

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from heliograph.ir import Array, Node, Program, size_of
 from heliograph.ir.analysis.carried import carried_on
 from heliograph.ir.analysis.depth import levels_below, node_depth
 from heliograph.ir.ops.table import Role, role_of
+from heliograph.machine import in_threads
 from heliograph.passes.base import Trail, begins
 from heliograph.passes.levels.node_work import polynomial_work
 
@@ -223,6 +225,21 @@ def _amplified(error: RangeError) -> AmplifiedError:
     return AmplifiedError(error.what, where=error.where, why=error.why, hint=error.hint)
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A simulated run.
+
+    `outputs`: the decrypted outputs.
+    `compared`: what an argmax compares, by its node.
+    `results`: the outputs' ciphertexts.
+    """
+
+    outputs: Sequence[Array]
+    compared: Mapping[Node, Array]
+    results: Sequence[Any]
+    trace: Trace
+
+
 def simulated(
     program: Program, samples: Sequence[Array], refuses: Callable[[Simulated], str] | None = None
 ) -> Simulated:
@@ -237,45 +254,60 @@ def simulated(
         for node, (entry, chunk) in polynomial_inputs(program).items()
         if program.ranges[entry].gap is not None and program.ranges[entry].function.startswith("argmax")
     }
+    vectors = [pack_inputs(program, one_sample(program, samples, i)) for i in range(samples[0].shape[0])]
+    left: dict[bool, Mapping[Node, Any]] = {False: {}, True: {}}
+
+    def run(position: int, noisy: bool) -> _Run:
+        seen: dict[Node, Array] = {}
+
+        def watch(node: Node, value: Any) -> None:
+            if node in compared:
+                entry, chunk = compared[node]
+                seen[node] = range_layout(program, entry).in_all_copies(np.real(value.slots), chunk)
+
+        simulator = Simulator(program, seed=position, noisy=noisy)
+        encrypted = {**simulator.encrypt_inputs(vectors[position]), **left[noisy]}
+        results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
+        outputs = unpack_outputs(program, [simulator.decrypt(result) for result in results])
+        return _Run(outputs, seen, results, trace)
+
+    def both(first: int, number: int) -> tuple[_Run, _Run] | RangeError:
+        """The runs on a sample without errors of encryption and with them. An exception is returned, because it does not
+        count if a sample before this one is refused.
+        """
+        try:
+            exact = run(first + number, noisy=False)
+        except RangeError as error:
+            return error
+        try:
+            return exact, run(first + number, noisy=True)
+        except RangeError as error:
+            # The exact run came first, and it passed.
+            return _amplified(error)
+
     found, worst, decisions = Simulated(0.0, 0.0, Trace()), 0.0, 0.0
-    left: dict[bool, dict[Node, Any]] = {False: {}, True: {}}
-    for position in range(samples[0].shape[0]):
-        vectors = pack_inputs(program, one_sample(program, samples, position))
-        outputs, differences = [], []
-        for noisy in (False, True):
-            seen: dict[Node, Array] = {}
-
-            def watch(node: Node, value: Any, seen: dict[Node, Array] = seen) -> None:
-                if node in compared:
-                    entry, chunk = compared[node]
-                    seen[node] = range_layout(program, entry).in_all_copies(np.real(value.slots), chunk)
-
-            simulator = Simulator(program, seed=position, noisy=noisy)
-            encrypted = {**simulator.encrypt_inputs(vectors), **left[noisy]}
-            try:
-                results, trace = execute(program, simulator, encrypted, observe=watch if compared else None)
-                decrypted = [simulator.decrypt(result) for result in results]
-            except RangeError as error:
-                if not noisy:
-                    raise
-                # The exact run came first, and it passed.
-                raise _amplified(error) from None
-            left[noisy] = carried_on(program, results)
-            outputs.append(unpack_outputs(program, decrypted))
-            differences.append(seen)
-        exact, noised = outputs
-        worst = max(worst, *(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(exact, noised, strict=True)))
-        for node, (entry, _) in compared.items():
-            known = program.ranges[entry]
-            apart = float(np.abs(differences[0][node] - differences[1][node]).max(initial=0.0))
-            decisions = max(decisions, apart * (known.high - known.low) / 2 / float(known.gap or 1.0))
-        found = Simulated(worst, decisions, trace)
-        if refuses is not None and refuses(found):
-            return found
-        if position == 0 and _is_fragile(program):
-            apart = _louder(program, vectors, exact)
-            if apart > _EXPLODES * _LOUDER * worst:
-                return Simulated(apart, decisions, trace)
+    # Where a run starts from what the one before it left, they take turns.
+    together = 1 if program.interface.carried else len(vectors)
+    for first in range(0, len(vectors), together):
+        runs = in_threads(partial(both, first), together, len(program.nodes) * program.ring.slots)
+        for position, pair in enumerate(runs, first):
+            if isinstance(pair, RangeError):
+                raise pair
+            exact, noisy = pair
+            left = {False: carried_on(program, exact.results), True: carried_on(program, noisy.results)}
+            apart = (np.abs(a - b).max(initial=0.0) for a, b in zip(exact.outputs, noisy.outputs, strict=True))
+            worst = max(worst, *map(float, apart))
+            for node, (entry, _) in compared.items():
+                known = program.ranges[entry]
+                moved = float(np.abs(exact.compared[node] - noisy.compared[node]).max(initial=0.0))
+                decisions = max(decisions, moved * (known.high - known.low) / 2 / float(known.gap or 1.0))
+            found = Simulated(worst, decisions, noisy.trace)
+            if refuses is not None and refuses(found):
+                return found
+            if position == 0 and _is_fragile(program):
+                louder = _louder(program, vectors[0], exact.outputs)
+                if louder > _EXPLODES * _LOUDER * worst:
+                    return Simulated(louder, decisions, noisy.trace)
     return found
 
 

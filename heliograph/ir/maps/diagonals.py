@@ -242,16 +242,19 @@ class DiagonalMap:
         geometry, known, made = self.geometry, self._distances, []
         in_period, out_period, shift = geometry.in_period, geometry.out_period, geometry.shift
         steps = (offset if amount is None else amount) // geometry.samples
+        # Remainders and quotients by powers of two, many times as fast by their bits.
         for distance, out_copy, start, kept in self._kept(offset):
             if geometry.whole_rows:
-                made.append(out_copy * out_period + (known.rows(distance)[kept] - start) % out_period)
+                made.append(out_copy * out_period + ((known.rows(distance)[kept] - start) & (out_period - 1)))
                 continue
             columns = known.columns(distance).astype(np.int64)
             copy: Array = np.zeros_like(columns)
             if shift:
                 # The copy in which the rotation moves the column to a slot of its row.
-                copy = (columns - known.rows(distance) - steps) // shift % (out_period // shift)
-            made.append((copy * in_period + (columns - shift * copy) % in_period - steps) % self.run)
+                moved = columns - known.rows(distance) - steps
+                copy = (moved >> (shift.bit_length() - 1)) & (out_period // shift - 1)
+            column = (columns - shift * copy) & (in_period - 1)
+            made.append((copy * in_period + column - steps) & (self.run - 1))
         return made[0] if len(made) == 1 else np.concatenate(made)
 
     def _values(self, offset: int) -> Array:
