@@ -61,7 +61,7 @@ NETWORKS = {
     "ace-resnet44": Pretrained(7, "cifar10_resnet44_ace.npz", correct=True, **_ACE),
     "ace-resnet56": Pretrained(9, "cifar10_resnet56_ace.npz", **_ACE),
     # At 6.6 bits its plan just misses levels of 30 bits, and longer ones take twice as long.
-    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", correct=True, precision_bits=6.2, **_ACE),
+    "ace-resnet110": Pretrained(18, "cifar10_resnet110_ace.npz", correct=True, precision_bits=6.2, log_ring=16, **_ACE),
     "ace-cifar100-resnet32": Pretrained(5, "cifar100_resnet32_ace.npz", **_CIFAR_100),
 }
 

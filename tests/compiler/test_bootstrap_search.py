@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import heliograph as hg
 from heliograph.ckks.noise import bootstrap_error
+from heliograph.ckks.ring import Ring
 from heliograph.compiler.planning import bootstrapped, chain_plans, planner
+from heliograph.compiler.planning.chain_plans import simulated_plan
 from heliograph.compiler.planning.placements import Choice
-from heliograph.compiler.planning.plan import Refusal
+from heliograph.compiler.planning.plan import Plan, Refusal, Wanted
 from heliograph.errors import PlanningError
+from heliograph.ir import CipherType
+from heliograph.passes.base import Trail
 from heliograph.passes.bootstraps import place_bootstraps, placement
 from heliograph.passes.levels.plan_levels import TooFewLevelsError
 
@@ -155,3 +160,28 @@ def test_a_large_program_holds_few_searches_at_a_time(monkeypatch: pytest.Monkey
     assert hg.compile(program, options).fingerprint == usual.fingerprint
     # Of eleven nodes that the packed program has.
     assert max(held) == 9
+
+
+def test_rotations_are_made_exact_before_the_scale_is_finer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[Ring, tuple[int, ...]]] = []
+
+    def refusing(trail: Trail, ring: Ring, options: hg.Options, wanted: Wanted) -> Plan | Refusal:
+        """The plan, unless it is the first: that is said to be too coarse."""
+        rotations = (node.type for node in trail[-1].program.nodes if node.op == "rotate")
+        tried.append((ring, tuple(kind.level for kind in rotations if isinstance(kind, CipherType))))
+        found = simulated_plan(trail, ring, options, wanted)
+        return found if len(tried) > 1 else Refusal(PlanningError("too coarse"), finer_bits=1, inexact=True)
+
+    monkeypatch.setattr(bootstrapped, "simulated_plan", refusing)
+    weights = np.random.default_rng(3).uniform(-0.1, 0.1, (8, 64))
+    text = (
+        "program p\nparam w: tensor[8, 64]\ninput x: secret tensor[64] in [-1, 1]\n"
+        "a = tanh(w @ x)\nb = tanh(2 * a)\noutput y = tanh(2 * b)\n"
+    )
+    options = hg.Options(security_bits=None, log_ring=11, bootstrap=True, degree=15, precision_bits=6.0)
+    artifact = hg.compile(hg.parse(text, parameters={"w": weights}), options)
+    (ring, levels), (again, exact) = tried
+    assert ring == again == artifact.program.ring
+    # The sums over the copies of x come before the rescale, one level higher.
+    assert len(levels) == len(exact)
+    assert sum(exact) > sum(levels)

@@ -101,7 +101,9 @@ def test_errors_that_carry_a_value_away_ask_for_a_finer_scale(monkeypatch: pytes
     made = compile(program_of(mlp, 8))
     assert made.ring.scale_bits >= 40
     assert seen[0] < 40
-    assert all(after >= before + 3 for before, after in itertools.pairwise(seen))
+    # On each chain, exact rotations are tried before a finer scale.
+    assert max(Counter(seen).values()) == 2
+    assert all(after >= before + 3 for before, after in itertools.pairwise(dict.fromkeys(seen)))
 
 
 @pytest.mark.parametrize("degree", [2, 3, 7, 15, 30, 63])

@@ -32,6 +32,8 @@ _COMPARED, _OFF = 8, 1.1
 _SIZE_MARGIN = 0.5
 # The levels of a chain that bootstraps must not use: each number is tried in turn until one is enough.
 _SPARE = (0, 1, 2)
+# Where the error is more than this share of what is allowed too large, rotations are hardly its cause.
+_HOPELESS = 1 / 32
 _NOT_SECURE = "no chain with bootstrapping is secure"
 # If reading keys again takes a larger share of the time, rotations are composed from fewer keys too.
 _MOST_LOADING = 0.5
@@ -74,7 +76,12 @@ def plan_bootstrapped(
             # Bootstraps that proved too coarse are not tried again with levels to spare.
             chosen = [choice for choice in chosen if choice.error <= serves]
             while chosen and not found.levels:
-                attempt = fitting.first(in_order(chosen, search.program, options, fitting.fastest))
+                ordered = in_order(chosen, search.program, options, fitting.fastest)
+                attempt = fitting.first(ordered)
+                if isinstance(attempt, Refusal) and attempt.inexact and attempt.share > _HOPELESS:
+                    # If the error comes from rotations, exact ones are cheaper than a finer scale.
+                    exact = replace(fitting, exact_rotations=True, times={}).first(ordered)
+                    attempt = exact if isinstance(exact, Plan) else attempt
                 if isinstance(attempt, Plan) or attempt.final or attempt.drifts:
                     return attempt
                 found = attempt
@@ -125,20 +132,26 @@ class _Lowered:
     cost_ms: float
 
 
-def _lowered(choice: Choice, packing: Trail, options: Options, wanted: Wanted, pairs: bool) -> Trail:
+def _lowered(
+    choice: Choice, packing: Trail, options: Options, wanted: Wanted, pairs: bool, exact_rotations: bool
+) -> Trail:
     """All passes of a choice; without pairs if their scales cannot be aligned."""
+
+    def lowered(program: Program) -> Trail:
+        return lower_passes(program, ring, options, shift, choice.lower, exact_rotations)
+
     ring = choice.ring
     shift = max(0, wanted.headroom - (ring.first_mod_bits - ring.scale_bits))
     verify(choice.placed.program, after=PlaceBootstraps.name)
     placed = (*packing, Step(PlaceBootstraps.name, choice.placed.program))
     if wanted.paired:
         placed = (*placed, *pair_samples_passes(choice.placed.program))
-        return (*placed, *lower_passes(placed[-1].program, ring, options, shift, choice.lower))
+        return (*placed, *lowered(placed[-1].program))
     paired = pair_passes(choice.placed.program, ring, options) if pairs else ()
     if paired:
         with contextlib.suppress(PlanningError):
-            return (*placed, *paired, *lower_passes(paired[-1].program, ring, options, shift, choice.lower))
-    return (*placed, *lower_passes(choice.placed.program, ring, options, shift, choice.lower))
+            return (*placed, *paired, *lowered(paired[-1].program))
+    return (*placed, *lowered(choice.placed.program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +160,7 @@ class _Fitting:
 
     `packing`: the passes to the packed program.
     `pairs`: whether bootstraps may refresh two values at once.
+    `exact_rotations`: as in `PlanLevels`.
     `times`: the milliseconds of the choices that were lowered.
     """
 
@@ -154,6 +168,7 @@ class _Fitting:
     options: Options
     wanted: Wanted
     pairs: bool
+    exact_rotations: bool = False
     times: dict[Choice, float] = field(default_factory=dict)
 
     @property
@@ -192,7 +207,8 @@ class _Fitting:
                 compared += 1
                 continue
             tells(choice.ring)
-            trail = tried(choice.ring, _lowered, choice, self.packing, given, self.wanted, self.pairs)
+            how = self.wanted, self.pairs, self.exact_rotations
+            trail = tried(choice.ring, _lowered, choice, self.packing, given, *how)
             if isinstance(trail, Refusal):
                 if trail.levels:
                     # Aligning scales took levels that the placement of bootstraps did not foresee.

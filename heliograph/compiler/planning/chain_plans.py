@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from heliograph.ckks.ring import Ring
@@ -13,7 +14,8 @@ from heliograph.errors import PlanningError, RangeError
 from heliograph.execution.prices import total_ms
 from heliograph.ir import Program
 from heliograph.passes.base import Trail
-from heliograph.passes.levels.plan_levels import DriftError, TooFewLevelsError
+from heliograph.passes.levels.lower_polynomials import LowerPolynomials
+from heliograph.passes.levels.plan_levels import DriftError, TooFewLevelsError, has_inexact_rotations
 from heliograph.passes.packing.pair_samples import refuse_pairs
 
 # If a plan is too coarse, the next one is finer by at least half a bit: chains that differ only in digits are not
@@ -46,13 +48,17 @@ def simulated_plan(trail: Trail, ring: Ring, options: Options, wanted: Wanted) -
     """The plan with an executable program, if its errors are small enough."""
     program = trail[-1].program
     found = tried(ring, simulated, program, wanted.inputs, wanted.refuses)
+
+    def inexact() -> bool:
+        return any(has_inexact_rotations(made) for name, made in trail if name == LowerPolynomials.name)
+
     if isinstance(found, Refusal):
-        return found
+        return replace(found, inexact=bool(found.finer_bits) and inexact())
     if wrong := wanted.refuses(found):
         error = PlanningError(f"{wrong} (scale of {ring.scale_bits} bits)")
         # Errors grow at most in proportion to the errors of bootstraps.
         share = min(_FINER, wanted.tolerance / found.error)
-        return Refusal(error, finer_bits=1, share=share, calls=found.trace.calls)
+        return Refusal(error, finer_bits=1, inexact=inexact(), share=share, calls=found.trace.calls)
     price = total_ms(found.trace.calls, program, options.costs)
     return Plan(program, trail, ring, found.trace, price, found.error, wanted.magnitude)
 

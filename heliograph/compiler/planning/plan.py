@@ -127,6 +127,7 @@ class Refusal:
     `error`: the error, if no other one serves.
     `levels`: the least number of levels.
     `finer_bits`: by how many bits the scale must be finer.
+    `inexact`: whether exact rotations may do instead (`PlanLevels`).
     `share`: bootstraps with this share of the errors may be precise enough.
     `room_bits`: how many bits more the first modulus needs above the scale.
     `drifts`: whether the scale must be another one.
@@ -139,6 +140,7 @@ class Refusal:
     error: PlanningError
     levels: int = 0
     finer_bits: int = 0
+    inexact: bool = False
     share: float = 1.0
     room_bits: int = 0
     drifts: bool = False

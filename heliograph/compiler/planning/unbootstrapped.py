@@ -95,7 +95,7 @@ def _unbootstrapped(ring: Ring, program: Program, options: Options, wanted: Want
         found = simulated_plan(trail, ring, options, wanted)
         if isinstance(found, Plan):
             return _resident(found, options)
-        if found.calls is None:
+        if not found.inexact:
             break
     return found
 

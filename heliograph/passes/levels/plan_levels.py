@@ -107,6 +107,12 @@ def unrescaled(nodes: Sequence[Node], exact_rotations: bool = False) -> tuple[di
     return pending, keeps
 
 
+def has_inexact_rotations(program: Program) -> bool:
+    """Whether some rotation of a product comes after its rescale, unless `exact_rotations` is asked for."""
+    nodes = [node for node in program.nodes if node.type.secret]
+    return unrescaled(nodes)[0] != unrescaled(nodes, exact_rotations=True)[0]
+
+
 class Levels:
     """The level at which each secret node of a packed program runs, and whether it is a product not yet rescaled.
 
